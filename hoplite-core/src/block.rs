@@ -1,0 +1,28 @@
+//! Blocks: the unit in which the progress of a copy is counted.
+
+/// Bytes in a block: the page size, and the least amount that is worth a system call of its own.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// How many of `valid_bytes` leading bytes may be passed on, given that the object has `size_bytes`.
+///
+/// Progress is published in whole blocks, except for the end of the object.
+pub const fn publishable(valid_bytes: u64, size_bytes: u64) -> u64 {
+    if valid_bytes >= size_bytes { size_bytes } else { valid_bytes / BLOCK_BYTES * BLOCK_BYTES }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_counted_in_whole_blocks_but_for_the_end() {
+        assert_eq!(publishable(0, 10), 0);
+        assert_eq!(publishable(9, 10), 0);
+        assert_eq!(publishable(10, 10), 10);
+        assert_eq!(publishable(4095, 8193), 0);
+        assert_eq!(publishable(4096, 8193), 4096);
+        assert_eq!(publishable(8192, 8193), 8192);
+        assert_eq!(publishable(8193, 8193), 8193);
+        assert_eq!(publishable(0, 0), 0);
+    }
+}

@@ -1,0 +1,308 @@
+//! What can go wrong, as every plane and every client sees it.
+//!
+//! One enum serves the shard, the store, the wire and the clients, because an error that a shard decides on travels
+//! through a store to a client unchanged. Transport errors are added by the crates that own a transport.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use crate::id::{NodeId, ObjectId};
+use crate::metadata::Dtype;
+
+/// The result of an operation on objects.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Which blocking call ran out of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Waiting for space, for another put of the same id, or for the directory.
+    Put,
+    /// Waiting for an object to appear or to arrive.
+    Get,
+    /// Waiting for all copies to be dropped.
+    Delete,
+    /// Waiting for some of several objects.
+    Wait,
+    /// Waiting for a location.
+    Locate,
+    /// Waiting for a daemon to answer or to accept a connection.
+    Connect,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::Delete => "delete",
+            Self::Wait => "wait",
+            Self::Locate => "locate",
+            Self::Connect => "connect",
+        })
+    }
+}
+
+/// The plane on which something malformed was received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plane {
+    /// Client to store, Unix socket.
+    Local,
+    /// Store to shard, gRPC.
+    Control,
+    /// Store to store, TCP.
+    Data,
+}
+
+impl fmt::Display for Plane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "local",
+            Self::Control => "control",
+            Self::Data => "data",
+        })
+    }
+}
+
+/// Why metadata was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetadataError {
+    /// No dtype has this name.
+    #[error("unknown dtype {name:?}")]
+    UnknownDtype {
+        /// The name, cut to 32 characters.
+        name: String,
+    },
+    /// The shape has too many dimensions.
+    #[error("a shape has at most 64 dimensions, this one has {dimensions}")]
+    TooManyDimensions {
+        /// How many it has.
+        dimensions: usize,
+    },
+    /// Shape times element size is not the size of the object.
+    #[error("dtype {dtype} and the shape do not make {size_bytes} bytes")]
+    ShapeDisagrees {
+        /// The element type.
+        dtype: Dtype,
+        /// The size of the object.
+        size_bytes: u64,
+    },
+    /// Refused by a peer, which gave this reason.
+    #[error("{reason}")]
+    Reported {
+        /// The peer's words.
+        reason: Cow<'static, str>,
+    },
+    /// The application's own metadata is too long.
+    #[error("application metadata is at most 4096 bytes, this is {length_bytes}")]
+    UserTooLong {
+        /// How long it is.
+        length_bytes: usize,
+    },
+}
+
+/// Everything that an operation on objects can answer instead of a result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The object id is empty or too long.
+    #[error("an object id has 1 to 255 bytes, this one has {length_bytes}")]
+    InvalidId {
+        /// The length that it has.
+        length_bytes: usize,
+    },
+    /// A node or cluster id is empty, too long or has characters that are not allowed.
+    #[error("{name:?} is not a valid name: 1 to 63 of the characters A-Z a-z 0-9 - _ .")]
+    InvalidName {
+        /// The name, cut to 63 characters.
+        name: String,
+    },
+    /// Dtype, shape and size do not fit together.
+    #[error(transparent)]
+    InvalidMetadata(#[from] MetadataError),
+    /// A request that is well-formed but makes no sense, such as waiting for more ids than were given.
+    #[error("invalid request: {reason}")]
+    InvalidRequest {
+        /// What is wrong with it.
+        reason: Cow<'static, str>,
+    },
+    /// The id already names an object of other bytes, size or metadata.
+    #[error("object {id} already exists with other contents")]
+    AlreadyExists {
+        /// The id.
+        id: ObjectId,
+    },
+    /// The object can never fit.
+    #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
+    ObjectTooLarge {
+        /// The id.
+        id: ObjectId,
+        /// Its size.
+        size_bytes: u64,
+        /// The arena's capacity, or the configured limit if that is less.
+        limit_bytes: u64,
+    },
+    /// There was no room before the deadline, even after eviction.
+    #[error("store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free")]
+    StoreFull {
+        /// What was asked for.
+        needed_bytes: u64,
+        /// What was free.
+        free_bytes: u64,
+        /// The size of the arena.
+        capacity_bytes: u64,
+    },
+    /// The deadline passed.
+    #[error("{operation} timed out after {waited:?}")]
+    Timeout {
+        /// Which call it was.
+        operation: Operation,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// Every copy of the object is gone, or its producer died before it was complete.
+    #[error("object {id} is lost: no copy of it is left")]
+    ObjectLost {
+        /// The id.
+        id: ObjectId,
+    },
+    /// The object was deleted while the call was under way.
+    #[error("object {id} was deleted")]
+    Deleted {
+        /// The id.
+        id: ObjectId,
+    },
+    /// A limit on a number of things was reached.
+    #[error("{what} are limited to {maximum}")]
+    LimitExceeded {
+        /// What there were too many of.
+        what: Cow<'static, str>,
+        /// The limit.
+        maximum: u64,
+    },
+    /// The connection has no such reference: it was released already, or never given.
+    #[error("no reference {reference} on this connection")]
+    UnknownReference {
+        /// The number that was given.
+        reference: u64,
+    },
+    /// Another daemon of this name is alive.
+    #[error("node id {node} is in use by another store of this cluster")]
+    NodeIdInUse {
+        /// The name.
+        node: NodeId,
+    },
+    /// The peer belongs to another cluster.
+    #[error("the peer belongs to another cluster")]
+    ClusterMismatch,
+    /// The peer speaks another version of the protocol.
+    #[error("the peer speaks protocol version {theirs}, this is version {ours}")]
+    VersionMismatch {
+        /// Our version.
+        ours: u32,
+        /// The peer's version.
+        theirs: u32,
+    },
+    /// The peer sent something that is not of the protocol.
+    #[error("malformed message on the {plane} plane: {reason}")]
+    Malformed {
+        /// Where it arrived.
+        plane: Plane,
+        /// What is wrong with it.
+        reason: Cow<'static, str>,
+    },
+    /// The daemon, or the directory behind it, cannot be reached now.
+    #[error("{what} cannot be reached")]
+    Unavailable {
+        /// What cannot be reached.
+        what: Cow<'static, str>,
+    },
+    /// The daemon is shutting down.
+    #[error("the daemon is shutting down")]
+    ShuttingDown,
+}
+
+/// Stable numbers of the errors: on the wire, in metrics, and for `match` across languages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each is documented at the variant of Error of the same name")]
+pub enum ErrorCode {
+    InvalidId = 1,
+    InvalidName = 2,
+    InvalidMetadata = 3,
+    InvalidRequest = 4,
+    AlreadyExists = 5,
+    ObjectTooLarge = 6,
+    StoreFull = 7,
+    Timeout = 8,
+    ObjectLost = 9,
+    Deleted = 10,
+    LimitExceeded = 11,
+    UnknownReference = 12,
+    NodeIdInUse = 13,
+    ClusterMismatch = 14,
+    VersionMismatch = 15,
+    Malformed = 16,
+    Unavailable = 17,
+    ShuttingDown = 18,
+}
+
+impl Error {
+    /// An [`Error::InvalidRequest`] for `reason`.
+    pub const fn invalid_request(reason: &'static str) -> Self {
+        Self::InvalidRequest { reason: Cow::Borrowed(reason) }
+    }
+
+    /// An [`Error::Malformed`] on `plane` for `reason`.
+    pub const fn malformed(plane: Plane, reason: &'static str) -> Self {
+        Self::Malformed { plane, reason: Cow::Borrowed(reason) }
+    }
+
+    /// An [`Error::Unavailable`] of `what`.
+    pub const fn unavailable(what: &'static str) -> Self {
+        Self::Unavailable { what: Cow::Borrowed(what) }
+    }
+
+    /// An [`Error::LimitExceeded`] of `what`.
+    pub const fn limit_exceeded(what: &'static str, maximum: u64) -> Self {
+        Self::LimitExceeded { what: Cow::Borrowed(what), maximum }
+    }
+
+    /// The stable code of this error.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Self::InvalidId { .. } => ErrorCode::InvalidId,
+            Self::InvalidName { .. } => ErrorCode::InvalidName,
+            Self::InvalidMetadata(_) => ErrorCode::InvalidMetadata,
+            Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
+            Self::AlreadyExists { .. } => ErrorCode::AlreadyExists,
+            Self::ObjectTooLarge { .. } => ErrorCode::ObjectTooLarge,
+            Self::StoreFull { .. } => ErrorCode::StoreFull,
+            Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::ObjectLost { .. } => ErrorCode::ObjectLost,
+            Self::Deleted { .. } => ErrorCode::Deleted,
+            Self::LimitExceeded { .. } => ErrorCode::LimitExceeded,
+            Self::UnknownReference { .. } => ErrorCode::UnknownReference,
+            Self::NodeIdInUse { .. } => ErrorCode::NodeIdInUse,
+            Self::ClusterMismatch => ErrorCode::ClusterMismatch,
+            Self::VersionMismatch { .. } => ErrorCode::VersionMismatch,
+            Self::Malformed { .. } => ErrorCode::Malformed,
+            Self::Unavailable { .. } => ErrorCode::Unavailable,
+            Self::ShuttingDown => ErrorCode::ShuttingDown,
+        }
+    }
+
+    /// Whether the same call may succeed if it is made again later, with nothing changed by the caller.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::StoreFull { .. }
+                | Self::Timeout { .. }
+                | Self::LimitExceeded { .. }
+                | Self::NodeIdInUse { .. }
+                | Self::Unavailable { .. }
+                | Self::ShuttingDown
+        )
+    }
+}

@@ -1,0 +1,183 @@
+//! Names: of objects, of nodes, of puts, of clusters. Each type carries the proof that it was checked.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+/// Longest object id, in bytes. From DESIGN, section 2; one length byte on the wire of any other implementation.
+pub const MAX_OBJECT_ID_BYTES: usize = 255;
+/// Longest node or cluster id, in bytes: the limit of a DNS label, so that a host name fits.
+pub const MAX_NODE_ID_BYTES: usize = 63;
+
+/// The name of an object: 1 to 255 bytes, chosen by the application.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId(Arc<[u8]>);
+
+impl ObjectId {
+    /// Checks the length of `bytes` and makes an id of them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidId`] if `bytes` is empty or longer than 255 bytes.
+    pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self> {
+        let bytes = bytes.as_ref();
+        if bytes.is_empty() || bytes.len() > MAX_OBJECT_ID_BYTES {
+            return Err(Error::InvalidId { length_bytes: bytes.len() });
+        }
+        Ok(Self(bytes.into()))
+    }
+
+    /// The bytes of the id.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Borrow<[u8]> for ObjectId {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<&str> for ObjectId {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<&[u8]> for ObjectId {
+    type Error = Error;
+
+    fn try_from(bytes: &[u8]) -> Result<Self> {
+        Self::new(bytes)
+    }
+}
+
+impl fmt::Display for ObjectId {
+    /// Prints readable ids as they are, and other bytes escaped as in a Rust byte string.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Debug for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectId({self})")
+    }
+}
+
+fn check_name(text: &str) -> Result<Arc<str>> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > MAX_NODE_ID_BYTES || !text.chars().all(allowed) {
+        return Err(Error::InvalidName { name: text.chars().take(MAX_NODE_ID_BYTES).collect() });
+    }
+    Ok(text.into())
+}
+
+/// The name of a node: 1 to 63 of the characters `A-Z a-z 0-9 - _ .`; unique in its cluster.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(Arc<str>);
+
+impl NodeId {
+    /// Checks `text` and makes a node id of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] if it is empty, too long, or has other characters than those allowed.
+    pub fn new(text: &str) -> Result<Self> {
+        check_name(text).map(Self)
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodeId({self})")
+    }
+}
+
+/// The name of a cluster: as a [`NodeId`]; daemons of different clusters refuse to talk to each other.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ClusterId(Arc<str>);
+
+impl ClusterId {
+    /// Checks `text` and makes a cluster id of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] if it is empty, too long, or has other characters than those allowed.
+    pub fn new(text: &str) -> Result<Self> {
+        check_name(text).map(Self)
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClusterId({self})")
+    }
+}
+
+/// Which `Put` made an object, so that what is left of a deleted object is never taken for a later one of the same id.
+///
+/// Chosen by the store of the client that puts: random, or a counter in the simulation. All copies of an object carry
+/// the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PutId(pub u64);
+
+impl fmt::Display for PutId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Which run of a store it is: a node that restarts under the same name has a new one, and none of its old copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn object_ids_are_bounded() {
+        assert!(ObjectId::new(b"").is_err());
+        assert!(ObjectId::new(vec![7; 255]).is_ok());
+        assert_eq!(ObjectId::new(vec![7; 256]), Err(Error::InvalidId { length_bytes: 256 }));
+    }
+
+    #[test]
+    fn object_ids_print_readably() {
+        assert_eq!(ObjectId::new("weights/7").unwrap().to_string(), "weights/7");
+        assert_eq!(ObjectId::new([0, 255]).unwrap().to_string(), "\\x00\\xff");
+    }
+
+    #[test]
+    fn node_ids_are_host_names() {
+        assert!(NodeId::new("gpu-07.rack_2").is_ok());
+        assert!(NodeId::new("").is_err());
+        assert!(NodeId::new("a b").is_err());
+        assert!(NodeId::new(&"x".repeat(64)).is_err());
+    }
+}

@@ -1,0 +1,31 @@
+//! The decisions of Hoplite, without any I/O.
+//!
+//! Everything here is a pure state machine or a value type: events and the current [`Time`] go in, effects come out.
+//! There are no sockets, clocks, tasks, locks, log lines or random numbers in this crate, so the same code runs in the
+//! daemons, under property tests and in the deterministic simulation.
+//!
+//! * [`shard`]: one shard of the directory, which knows where the copies of objects are and who may pull from whom.
+//! * [`node`]: one store's object table: copies, references, eviction, pulls, publications.
+//! * [`plan`]: the orderings that both consult, such as sender selection.
+//! * [`placement`]: which shards are responsible for an id.
+#![forbid(unsafe_code)]
+
+pub mod block;
+pub mod error;
+pub mod extent;
+pub mod id;
+pub mod limits;
+pub mod metadata;
+pub mod time;
+
+pub mod placement;
+pub mod plan;
+
+pub mod node;
+pub mod shard;
+
+pub use error::{Error, ErrorCode, Operation, Result};
+pub use id::{ClusterId, NodeId, ObjectId, PutId};
+pub use limits::Limits;
+pub use metadata::{Dtype, Metadata};
+pub use time::Time;

@@ -1,0 +1,97 @@
+//! Which shards are responsible for an id: rendezvous hashing.
+//!
+//! Each shard name is hashed together with the id, and the shards are ranked by that number. When a shard joins or
+//! leaves, only the ids that rank it first move (Thaler and Ravishankar, "Using name-based mappings to increase hit
+//! rates", 1998).
+
+use crate::id::ObjectId;
+
+/// How many shards know each id: the first two in rank order, so that the loss of one shard loses nothing.
+pub const REPLICAS: usize = 2;
+
+/// The configured shards of a cluster, by name. Every store of a cluster must have the same list; the order is free.
+#[derive(Debug, Clone)]
+pub struct ShardMap {
+    seeds: Vec<u64>,
+}
+
+impl ShardMap {
+    /// A map over the shards named `names` (their addresses as configured).
+    pub fn new<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
+        Self { seeds: names.into_iter().map(|name| fnv1a(name.as_ref().as_bytes())).collect() }
+    }
+
+    /// How many shards there are.
+    pub fn len(&self) -> usize {
+        self.seeds.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.seeds.is_empty()
+    }
+
+    /// The indices of all shards in rank order for `id`, the responsible one first. O(K log K) for K shards.
+    pub fn ranked(&self, id: &ObjectId) -> Vec<usize> {
+        let hash = fnv1a(id.as_bytes());
+        let mut ranked: Vec<usize> = (0..self.seeds.len()).collect();
+        ranked.sort_by_key(|&shard| (std::cmp::Reverse(mix(hash ^ self.seeds[shard])), shard));
+        ranked
+    }
+
+    /// The first [`REPLICAS`] shards in rank order for `id` that `is_usable`.
+    pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
+        self.ranked(id).into_iter().filter(move |&shard| is_usable(shard)).take(REPLICAS)
+    }
+}
+
+/// FNV-1a, 64 bits (Fowler, Noll, Vo). Only a starting point for [`mix`]: stable, and short ids are common.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, 2014): every input bit changes every output bit.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u32) -> ObjectId {
+        ObjectId::new(format!("object-{number}")).unwrap()
+    }
+
+    #[test]
+    fn ids_spread_evenly() {
+        let map = ShardMap::new(["10.0.0.1:7401", "10.0.0.2:7401", "10.0.0.3:7401", "10.0.0.4:7401"]);
+        let mut counts = [0_u32; 4];
+        for number in 0..10_000 {
+            counts[map.ranked(&id(number))[0]] += 1;
+        }
+        // Binomial with mean 2500 and deviation 43: six deviations either way.
+        assert!(counts.iter().all(|count| (2240..2760).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn removing_a_shard_moves_only_its_ids() {
+        let four = ShardMap::new(["a:1", "b:1", "c:1", "d:1"]);
+        let three = ShardMap::new(["a:1", "b:1", "c:1"]);
+        for number in 0..1000 {
+            let before: Vec<usize> = four.ranked(&id(number)).into_iter().filter(|&shard| shard != 3).collect();
+            assert_eq!(before, three.ranked(&id(number)));
+        }
+    }
+
+    #[test]
+    fn the_order_of_configuration_does_not_matter() {
+        let one = ShardMap::new(["a:1", "b:1"]);
+        let other = ShardMap::new(["b:1", "a:1"]);
+        for number in 0..100 {
+            assert_eq!(one.ranked(&id(number))[0], 1 - other.ranked(&id(number))[0]);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Sender selection for broadcast.

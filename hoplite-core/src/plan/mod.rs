@@ -1,0 +1,3 @@
+//! Orderings and schedules.
+
+pub mod broadcast;

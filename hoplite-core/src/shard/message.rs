@@ -1,0 +1,371 @@
+//! What stores and shards say to each other over a session. The wire form is in `proto/hoplite/v1/directory.proto`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::error::Error;
+use crate::id::{Incarnation, NodeId, ObjectId, PutId};
+use crate::metadata::Metadata;
+
+/// Correlates a request of one store with its answers; unique among that store's open requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// One sender slot, granted by one shard to one receiver. Unique per run of the shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GrantId(pub u64);
+
+/// Who a store is, said once at the start of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its name.
+    pub node: NodeId,
+    /// Which run of it this is.
+    pub incarnation: Incarnation,
+    /// Where its data plane listens, as others reach it.
+    pub data_address: SocketAddr,
+    /// Labels of the operator's, such as `rack=7`; at most 32.
+    pub labels: Vec<(String, String)>,
+}
+
+/// Whether a node has all bytes of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LocationState {
+    /// A worker of that node is still writing it: a partial copy that will become complete by itself.
+    Producing,
+    /// It is being pulled from another node.
+    Partial,
+    /// All of it is there.
+    Complete,
+}
+
+/// Whether a copy may be evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Retention {
+    /// Made by `Put`, or promoted when the last such copy was lost: stays until `Delete`.
+    Pinned,
+    /// Made by `Get`: goes when room is needed.
+    Evictable,
+}
+
+/// A store announces a copy: once when it starts, once when it is complete, and again when a session is new.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publish {
+    /// The object.
+    pub id: ObjectId,
+    /// Which put made it.
+    pub put: PutId,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// How much of it is there.
+    pub state: LocationState,
+    /// Whether it may be evicted.
+    pub retention: Retention,
+    /// For a [`LocationState::Partial`] copy: who it is being pulled from, so that no cycle is ever granted.
+    pub pulling_from: Option<NodeId>,
+    /// The bytes, if the object is complete, small and this store put it.
+    pub inline: Option<Bytes>,
+}
+
+/// Why a copy is no longer there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UnpublishReason {
+    /// Evicted to make room.
+    Evicted,
+    /// The pull ended without all the bytes.
+    PullEnded,
+    /// The worker that was writing it died or gave up: no copy of this put can ever be complete.
+    Aborted,
+    /// Deleted, as the shard had asked.
+    Deleted,
+}
+
+/// What became of a pull, said when the slot is returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PullOutcome {
+    /// All bytes arrived.
+    Complete,
+    /// The sender could not be reached, or its connection broke.
+    SenderUnreachable,
+    /// The sender sent nothing for too long.
+    SenderStalled,
+    /// The sender does not have this put of the object (any more).
+    SenderHasNoCopy,
+    /// A frame was damaged on the way.
+    Corrupt,
+    /// The receiver no longer wants it.
+    Cancelled,
+}
+
+/// Asks for one location to pull from. Answered when there is one, or at the deadline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query {
+    /// Correlates the answer: `Granted`, `Inline` or `Failed`.
+    pub request: RequestId,
+    /// The object.
+    pub id: ObjectId,
+    /// How long to wait at most, from arrival.
+    pub timeout: Duration,
+    /// Which put the receiver already has leading bytes of; only copies of the same put are of use then.
+    pub resume: Option<PutId>,
+    /// Senders that failed this receiver lately: granted only if there is no other.
+    pub avoid: Vec<NodeId>,
+}
+
+/// Store to shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToShard {
+    /// A copy has started or is complete. Answered by `Published`.
+    Publish(Publish),
+    /// A copy is gone. Not answered.
+    Unpublish {
+        /// The object.
+        id: ObjectId,
+        /// Which put.
+        put: PutId,
+        /// Why.
+        reason: UnpublishReason,
+    },
+    /// A synchronous location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
+    Query(Query),
+    /// Ends a `Query` or `Locate` that is no longer wanted. If its answer is already under way, a `Granted` slot must
+    /// still be returned. Not answered.
+    Cancel {
+        /// The query.
+        request: RequestId,
+    },
+    /// Returns a slot. Not answered.
+    ReturnSlot {
+        /// The slot.
+        grant: GrantId,
+        /// What became of the pull.
+        outcome: PullOutcome,
+    },
+    /// Removes every copy. Answered by `DeleteDone` when all nodes have dropped theirs or are gone.
+    Delete {
+        /// Correlates the answer.
+        request: RequestId,
+        /// The object.
+        id: ObjectId,
+    },
+    /// Tells the second shard of an id what the first one deleted. Not answered.
+    Forget {
+        /// The object.
+        id: ObjectId,
+        /// Which put.
+        put: PutId,
+    },
+    /// An asynchronous location query: answered at once by `Locations`, and again at every change, until `Unsubscribe`.
+    Subscribe {
+        /// Correlates the answers.
+        request: RequestId,
+        /// The object.
+        id: ObjectId,
+    },
+    /// Ends a subscription. Not answered; updates under way may still arrive.
+    Unsubscribe {
+        /// The subscription.
+        request: RequestId,
+    },
+}
+
+/// Why a sender was chosen. For logs and `hoplite stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GrantReason {
+    /// The only location that could be chosen.
+    OnlyCandidate,
+    /// A complete copy while others were partial.
+    CompleteBeforePartial,
+    /// The closest by cost among equals.
+    Closest,
+    /// As close as others, and longest without a grant.
+    LeastRecentlyUsed,
+    /// It failed this receiver lately, but there is no other.
+    AvoidedButOnly,
+}
+
+/// A slot at a sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The query it answers.
+    pub request: RequestId,
+    /// The slot, to be returned with [`ToShard::ReturnSlot`].
+    pub grant: GrantId,
+    /// The object.
+    pub id: ObjectId,
+    /// Which put of it.
+    pub put: PutId,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// Who to pull from.
+    pub sender: NodeId,
+    /// Where its data plane is.
+    pub sender_address: SocketAddr,
+    /// How much the sender has.
+    pub sender_state: LocationState,
+    /// Why this sender.
+    pub reason: GrantReason,
+}
+
+/// The answer to `Publish`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The location is known now.
+    Accepted,
+    /// Another put of this id was here first. If it was equal (same size, metadata and bytes, known only for inline
+    /// objects), the store's copy may take its place under the put id `winner`.
+    Conflict {
+        /// The put that was first.
+        winner: PutId,
+        /// Whether its contents are the same.
+        equality: Equality,
+    },
+    /// This put was deleted; the copy must be dropped.
+    Deleted,
+    /// The shard holds as many objects as it may.
+    ShardFull,
+}
+
+/// Whether two puts of one id have the same contents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Equality {
+    /// They do.
+    Equal,
+    /// They do not.
+    Different,
+    /// Size and metadata agree; the bytes must be compared with a copy at this node, if there is one.
+    Unknown {
+        /// A node that has, or will have, a complete copy of the winner, and its data plane.
+        holder: Option<(NodeId, SocketAddr)>,
+    },
+}
+
+/// Why a shard tells a store to drop its copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    /// `Delete` was called. To be answered by `Unpublish` with [`UnpublishReason::Deleted`], also if there is no copy.
+    Deleted,
+    /// Its producer gave up, or the last node with all the bytes was lost, so that it can never be complete.
+    Lost,
+}
+
+/// One location, as told to subscribers and tools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The node.
+    pub node: NodeId,
+    /// Its data plane.
+    pub data_address: SocketAddr,
+    /// How much of the object it has.
+    pub state: LocationState,
+    /// Whether the copy may be evicted.
+    pub retention: Retention,
+    /// Who it is being pulled from.
+    pub pulling_from: Option<NodeId>,
+}
+
+/// All that a shard knows about an object at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Locations {
+    /// The object.
+    pub id: ObjectId,
+    /// Which put, and its size; `None` if no such object is known.
+    pub object: Option<ObjectSummary>,
+    /// Where it is, by node id.
+    pub locations: Vec<Location>,
+}
+
+/// An object, apart from its locations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectSummary {
+    /// Which put.
+    pub put: PutId,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// Whether the shard itself holds the bytes.
+    pub inline: bool,
+    /// Whether every copy was lost.
+    pub lost: bool,
+}
+
+impl Locations {
+    /// Whether a `Get` would be answered without waiting for a producer.
+    pub fn is_available(&self) -> bool {
+        let inline = self.object.as_ref().is_some_and(|object| object.inline);
+        inline || self.locations.iter().any(|location| location.state == LocationState::Complete)
+    }
+}
+
+/// Shard to store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToStore {
+    /// The answer to `Publish`.
+    Published {
+        /// The object.
+        id: ObjectId,
+        /// Which put.
+        put: PutId,
+        /// What was decided.
+        verdict: Verdict,
+    },
+    /// A sender slot: an answer to `Query`.
+    Granted(Grant),
+    /// The bytes themselves: an answer to `Query`. The receiver counts as a complete, evictable location from now on.
+    Inline {
+        /// The query.
+        request: RequestId,
+        /// The object.
+        id: ObjectId,
+        /// Which put.
+        put: PutId,
+        /// Its metadata.
+        metadata: Metadata,
+        /// Its bytes.
+        bytes: Bytes,
+    },
+    /// The query cannot be answered otherwise.
+    Failed {
+        /// The query, or the `Delete`.
+        request: RequestId,
+        /// Why.
+        error: Error,
+    },
+    /// The store must drop its copy, if it has one.
+    Drop {
+        /// The object.
+        id: ObjectId,
+        /// Which put.
+        put: PutId,
+        /// Why.
+        reason: DropReason,
+    },
+    /// The store's copy is the one that must survive now: it becomes pinned.
+    Promote {
+        /// The object.
+        id: ObjectId,
+        /// Which put.
+        put: PutId,
+    },
+    /// No copy is left.
+    DeleteDone {
+        /// The `Delete`.
+        request: RequestId,
+        /// Which put was deleted; `None` if there was no such object.
+        put: Option<PutId>,
+    },
+    /// An answer to `Subscribe`, and every change after it.
+    Locations {
+        /// The subscription.
+        request: RequestId,
+        /// The state now.
+        locations: Locations,
+    },
+}

@@ -1,0 +1,5 @@
+//! One shard of the directory, as a pure state machine.
+
+mod message;
+
+pub use message::*;

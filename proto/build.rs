@@ -1,0 +1,15 @@
+//! Compiles the protocol files without a system protoc.
+
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let files = ["hoplite/v1/common.proto", "hoplite/v1/local.proto", "hoplite/v1/data.proto", "hoplite/v1/directory.proto"];
+    let descriptors = protox::compile(files, ["."])?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    tonic_prost_build::configure()
+        .bytes(".")
+        .file_descriptor_set_path(out.join("hoplite.bin"))
+        .compile_fds(descriptors)?;
+    println!("cargo::rerun-if-changed=hoplite");
+    Ok(())
+}

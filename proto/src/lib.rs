@@ -1,0 +1,14 @@
+//! The protocols of Hoplite: generated types, and their checked conversion to and from the types of `hoplite-core`.
+#![forbid(unsafe_code)]
+
+/// The generated types, one for one with the files in `proto/hoplite/v1`.
+#[allow(missing_docs, clippy::all, clippy::allow_attributes, unreachable_pub, reason = "generated code")]
+pub mod v1 {
+    tonic::include_proto!("hoplite.v1");
+}
+
+/// The encoded descriptors of all files, for gRPC reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hoplite.bin"));
+
+/// The version that all three planes carry; peers must have the same one.
+pub const PROTOCOL_VERSION: u32 = 1;
