@@ -12,3 +12,5 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 
 /// The version that all three planes carry; peers must have the same one.
 pub const PROTOCOL_VERSION: u32 = 1;
+
+pub mod socket_path;
