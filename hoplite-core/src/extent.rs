@@ -1,4 +1,7 @@
-//! Space in the arena.
+//! Space in the arena: extents, and the allocator that hands them out.
+//!
+//! The allocator is pure bookkeeping. It never touches the arena's memory, so that allocation and eviction can be
+//! decided, tested and simulated without any.
 
 /// A range of bytes of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,3 +14,556 @@ pub struct Extent {
 
 /// Bytes in front of each object's bytes: the header through which its progress is shared. A cache line.
 pub const HEADER_BYTES: u64 = 64;
+
+/// The unit of allocation, and the alignment of every extent: a cache line, so that headers never share one.
+pub const GRANULE_BYTES: u64 = 64;
+
+/// Each power of two is divided into so many bins. With 32, a bin's ranges differ by at most 3% in length, which bounds
+/// how much longer than needed the range is that an allocation splits.
+const COLUMNS: usize = 1 << COLUMNS_LOG2;
+const COLUMNS_LOG2: u32 = 5;
+
+/// One row for the lengths below `COLUMNS` granules, and one for each power of two from there to the end of `u64`.
+const ROWS: usize = (u64::BITS - COLUMNS_LOG2) as usize + 1;
+
+/// No range.
+const NONE: u32 = u32::MAX;
+
+/// Hands out extents of an arena, in constant time.
+///
+/// This is a two-level segregated fit (TLSF; Masmano et al., ECRTS 2004): free ranges are kept in lists by length, two
+/// levels of bitmaps say which lists are not empty, and a range that becomes free is merged with free neighbours at
+/// once. The boundary tags live in a slab outside of the arena, where no client can damage them.
+///
+/// `allocate` first looks for a bin in which every range is long enough, which takes two bit scans. Only if there is
+/// none does it search the one bin whose ranges may or may not be long enough, so that an allocation is refused only if
+/// no free range is long enough.
+#[derive(Debug, Clone)]
+pub struct Allocator {
+    capacity: u64,
+    free: u64,
+    /// Free and allocated ranges, and vacant entries. Together the ranges cover the arena without gaps.
+    ranges: Vec<Range>,
+    /// First of the vacant entries of `ranges`, linked through `next`.
+    vacant: u32,
+    /// Bit r is set if a bin of row r is not empty.
+    rows: u64,
+    /// Bit c of entry r is set if the bin in row r, column c is not empty.
+    columns: [u32; ROWS],
+    /// The first range of each bin, linked through `previous` and `next`.
+    bins: Vec<[u32; COLUMNS]>,
+    /// Finds an allocated range by its offset: chains linked through `next`. The length is a power of two.
+    buckets: Vec<u32>,
+    allocated_ranges: usize,
+}
+
+/// A range of granules, or a vacant entry of the slab.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    offset: u64,
+    length: u64,
+    /// The neighbour that ends where this one starts.
+    before: u32,
+    /// The neighbour that starts where this one ends.
+    after: u32,
+    /// Links of the list that `state` implies: a bin, a bucket (only `next`), the vacant entries (only `next`).
+    previous: u32,
+    next: u32,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Allocated,
+    Vacant,
+}
+
+/// Row and column of a bin. Ordered by the lengths of their ranges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Bin {
+    row: usize,
+    column: usize,
+}
+
+impl Bin {
+    /// The bin that ranges of `length` granules are kept in.
+    fn of(length: u64) -> Self {
+        if length < COLUMNS as u64 {
+            return Self { row: 0, column: length as usize };
+        }
+        let log2 = length.ilog2();
+        let column = (length >> (log2 - COLUMNS_LOG2)) as usize - COLUMNS;
+        Self { row: (log2 - COLUMNS_LOG2) as usize + 1, column }
+    }
+
+    /// The first bin all of whose ranges have at least `length` granules.
+    fn at_least(length: u64) -> Self {
+        if length < COLUMNS as u64 {
+            return Self::of(length);
+        }
+        let width = 1 << (length.ilog2() - COLUMNS_LOG2);
+        Self::of(length + (width - 1))
+    }
+}
+
+impl Allocator {
+    /// Starts with all of `capacity_bytes`, rounded down to whole granules, free.
+    pub fn new(capacity_bytes: u64) -> Self {
+        let capacity = capacity_bytes / GRANULE_BYTES;
+        let mut allocator = Self {
+            capacity,
+            free: 0,
+            ranges: Vec::new(),
+            vacant: NONE,
+            rows: 0,
+            columns: [0; ROWS],
+            bins: vec![[NONE; COLUMNS]; ROWS],
+            buckets: vec![NONE; 64],
+            allocated_ranges: 0,
+        };
+        if capacity > 0 {
+            let all = allocator.add_range(0, capacity, NONE, NONE);
+            allocator.link_free(all);
+        }
+        allocator
+    }
+
+    /// Allocates an extent of `length_bytes`, rounded up to whole granules and to at least one.
+    ///
+    /// Returns `None` only if no free range is long enough. Constant time, but for the case described at [`Allocator`],
+    /// which is linear in the number of free ranges of about that length.
+    pub fn allocate(&mut self, length_bytes: u64) -> Option<Extent> {
+        let length = length_bytes.div_ceil(GRANULE_BYTES).max(1);
+        if length > self.free {
+            return None;
+        }
+        let index = match self.first_bin_from(Bin::at_least(length)) {
+            Some(bin) => self.bins[bin.row][bin.column],
+            None => self.first_fit_in(Bin::of(length), length)?,
+        };
+        self.unlink_free(index);
+        self.give_back_tail(index, length);
+        self.link_allocated(index);
+        Some(Extent {
+            offset_bytes: self.range(index).offset * GRANULE_BYTES,
+            length_bytes: length * GRANULE_BYTES,
+        })
+    }
+
+    /// Makes `extent` free again. Constant time.
+    ///
+    /// # Panics
+    ///
+    /// If `extent` is not, exactly, one that [`allocate`](Self::allocate) returned and that is still allocated: the
+    /// caller has lost track of who owns what, and to go on would hand one object's bytes to another.
+    pub fn free(&mut self, extent: Extent) {
+        let index = self.unlink_allocated(extent);
+        let Range { before, after, .. } = *self.range(index);
+        if self.is_free(after) {
+            self.unlink_free(after);
+            self.merge_into(index, after);
+        }
+        if self.is_free(before) {
+            self.unlink_free(before);
+            self.merge_into(before, index);
+            self.link_free(before);
+        } else {
+            self.link_free(index);
+        }
+    }
+
+    /// The size of the arena, in whole granules.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.capacity * GRANULE_BYTES
+    }
+
+    /// The sum of all free ranges.
+    pub fn free_bytes(&self) -> u64 {
+        self.free * GRANULE_BYTES
+    }
+
+    /// The longest extent that could be allocated now. Linear in the number of free ranges of about that length.
+    pub fn largest_free_bytes(&self) -> u64 {
+        let Some(row) = self.rows.checked_ilog2() else { return 0 };
+        let row = row as usize;
+        let column = self.columns[row].ilog2() as usize;
+        self.list(Bin { row, column }).map(|index| self.range(index).length).max().unwrap_or(0)
+            * GRANULE_BYTES
+    }
+
+    /// The first bin that is not empty, from `bin` on.
+    fn first_bin_from(&self, bin: Bin) -> Option<Bin> {
+        let columns = self.columns[bin.row] & (u32::MAX << bin.column);
+        if columns != 0 {
+            return Some(Bin { row: bin.row, column: columns.trailing_zeros() as usize });
+        }
+        // There are fewer than 64 rows, so that the shift is in bounds.
+        let rows = self.rows & (u64::MAX << (bin.row + 1));
+        if rows == 0 {
+            return None;
+        }
+        let row = rows.trailing_zeros() as usize;
+        Some(Bin { row, column: self.columns[row].trailing_zeros() as usize })
+    }
+
+    fn first_fit_in(&self, bin: Bin, length: u64) -> Option<u32> {
+        self.list(bin).find(|index| self.range(*index).length >= length)
+    }
+
+    fn list(&self, bin: Bin) -> impl Iterator<Item = u32> {
+        let entry = |index| (index != NONE).then_some(index);
+        std::iter::successors(entry(self.bins[bin.row][bin.column]), move |index| {
+            entry(self.range(*index).next)
+        })
+    }
+
+    /// Cuts the range, which is in no list, down to `length`; the rest becomes a free range.
+    fn give_back_tail(&mut self, index: u32, length: u64) {
+        let range = *self.range(index);
+        if range.length == length {
+            return;
+        }
+        // The neighbour after it is not free, or the two would have been merged: the tail has nothing to merge with.
+        let tail = self.add_range(range.offset + length, range.length - length, index, range.after);
+        if range.after != NONE {
+            self.range_mut(range.after).before = tail;
+        }
+        let range = self.range_mut(index);
+        range.length = length;
+        range.after = tail;
+        self.link_free(tail);
+    }
+
+    /// Extends the range `kept` by its neighbour `absorbed`, which follows it. Neither is in a list.
+    fn merge_into(&mut self, kept: u32, absorbed: u32) {
+        let Range { length, after, .. } = *self.range(absorbed);
+        self.remove_range(absorbed);
+        if after != NONE {
+            self.range_mut(after).before = kept;
+        }
+        let kept = self.range_mut(kept);
+        kept.length += length;
+        kept.after = after;
+    }
+
+    fn is_free(&self, index: u32) -> bool {
+        index != NONE && self.range(index).state == State::Free
+    }
+
+    fn link_free(&mut self, index: u32) {
+        let length = self.range(index).length;
+        let bin = Bin::of(length);
+        let next = self.bins[bin.row][bin.column];
+        if next != NONE {
+            self.range_mut(next).previous = index;
+        }
+        let range = self.range_mut(index);
+        range.state = State::Free;
+        range.previous = NONE;
+        range.next = next;
+        self.bins[bin.row][bin.column] = index;
+        self.columns[bin.row] |= 1 << bin.column;
+        self.rows |= 1 << bin.row;
+        self.free += length;
+    }
+
+    fn unlink_free(&mut self, index: u32) {
+        let Range { length, previous, next, .. } = *self.range(index);
+        self.free -= length;
+        if next != NONE {
+            self.range_mut(next).previous = previous;
+        }
+        if previous != NONE {
+            self.range_mut(previous).next = next;
+            return;
+        }
+        let bin = Bin::of(length);
+        self.bins[bin.row][bin.column] = next;
+        if next == NONE {
+            self.columns[bin.row] &= !(1 << bin.column);
+            if self.columns[bin.row] == 0 {
+                self.rows &= !(1 << bin.row);
+            }
+        }
+    }
+
+    fn link_allocated(&mut self, index: u32) {
+        if self.allocated_ranges >= self.buckets.len() {
+            self.double_buckets();
+        }
+        let bucket = self.bucket_of(self.range(index).offset);
+        let next = std::mem::replace(&mut self.buckets[bucket], index);
+        let range = self.range_mut(index);
+        range.state = State::Allocated;
+        range.next = next;
+        self.allocated_ranges += 1;
+    }
+
+    fn unlink_allocated(&mut self, extent: Extent) -> u32 {
+        let bucket = self.bucket_of(extent.offset_bytes / GRANULE_BYTES);
+        let mut previous = NONE;
+        let mut index = self.buckets[bucket];
+        while index != NONE && self.range(index).offset * GRANULE_BYTES != extent.offset_bytes {
+            previous = index;
+            index = self.range(index).next;
+        }
+        assert!(
+            index != NONE && self.range(index).length * GRANULE_BYTES == extent.length_bytes,
+            "{extent:?} is freed but not allocated"
+        );
+        let next = self.range(index).next;
+        if previous == NONE {
+            self.buckets[bucket] = next;
+        } else {
+            self.range_mut(previous).next = next;
+        }
+        self.allocated_ranges -= 1;
+        index
+    }
+
+    fn bucket_of(&self, offset: u64) -> usize {
+        // Fibonacci hashing: the high bits of the product with 2^64 divided by the golden ratio. Offsets are often
+        // multiples of the same power of two, which the low bits alone would not tell apart.
+        let hash = offset.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (hash >> (u64::BITS - self.buckets.len().ilog2())) as usize
+    }
+
+    fn double_buckets(&mut self) {
+        let doubled = vec![NONE; self.buckets.len() * 2];
+        for first in std::mem::replace(&mut self.buckets, doubled) {
+            let mut index = first;
+            while index != NONE {
+                let Range { offset, next, .. } = *self.range(index);
+                let bucket = self.bucket_of(offset);
+                self.range_mut(index).next = std::mem::replace(&mut self.buckets[bucket], index);
+                index = next;
+            }
+        }
+    }
+
+    /// Adds a range that is in no list yet. Its neighbours do not know of it yet.
+    fn add_range(&mut self, offset: u64, length: u64, before: u32, after: u32) -> u32 {
+        let range =
+            Range { offset, length, before, after, previous: NONE, next: NONE, state: State::Allocated };
+        if self.vacant != NONE {
+            let index = self.vacant;
+            self.vacant = self.range(index).next;
+            *self.range_mut(index) = range;
+            return index;
+        }
+        let index = u32::try_from(self.ranges.len()).ok().filter(|index| *index != NONE);
+        self.ranges.push(range);
+        index.expect("an arena is not divided into 2^32 ranges: a store limits its objects to far fewer")
+    }
+
+    fn remove_range(&mut self, index: u32) {
+        let vacant = std::mem::replace(&mut self.vacant, index);
+        let range = self.range_mut(index);
+        range.state = State::Vacant;
+        range.next = vacant;
+    }
+
+    fn range(&self, index: u32) -> &Range {
+        &self.ranges[index as usize]
+    }
+
+    fn range_mut(&mut self, index: u32) -> &mut Range {
+        &mut self.ranges[index as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Checks all that must hold between operations.
+    fn check(allocator: &Allocator, allocated: &[Extent]) {
+        let mut in_order = allocated.to_vec();
+        in_order.sort();
+        let mut end = 0;
+        for extent in &in_order {
+            assert!(extent.offset_bytes >= end, "{extent:?} overlaps the one before it");
+            assert_eq!(extent.offset_bytes % GRANULE_BYTES, 0);
+            assert_eq!(extent.length_bytes % GRANULE_BYTES, 0);
+            end = extent.offset_bytes + extent.length_bytes;
+        }
+        assert!(end <= allocator.capacity_bytes());
+        let used: u64 = allocated.iter().map(|extent| extent.length_bytes).sum();
+        assert_eq!(allocator.free_bytes(), allocator.capacity_bytes() - used);
+        assert_eq!(allocator.largest_free_bytes(), largest_gap(allocator.capacity_bytes(), &in_order));
+    }
+
+    fn largest_gap(capacity_bytes: u64, in_order: &[Extent]) -> u64 {
+        let mut largest = 0;
+        let mut end = 0;
+        for extent in in_order {
+            largest = largest.max(extent.offset_bytes - end);
+            end = extent.offset_bytes + extent.length_bytes;
+        }
+        largest.max(capacity_bytes - end)
+    }
+
+    #[test]
+    fn bins_are_ordered_by_length_and_rounding_up_never_finds_a_shorter_range() {
+        let mut lengths: Vec<u64> = (1..5000).collect();
+        lengths.extend((12..58).flat_map(|log2| [(1 << log2) - 1, 1 << log2, (1 << log2) + 1]));
+        lengths.sort();
+        for pair in lengths.windows(2) {
+            assert!(Bin::of(pair[0]) <= Bin::of(pair[1]));
+        }
+        for length in lengths {
+            let bin = Bin::at_least(length);
+            assert!(bin >= Bin::of(length));
+            assert!(Bin::of(length - 1) < bin, "a range of {} is in a bin for {length}", length - 1);
+        }
+    }
+
+    #[test]
+    fn the_whole_arena_can_be_one_extent() {
+        for capacity_bytes in [64, 128, 4096, 1_000_000, 1 << 30, (1 << 40) + 64, 1 << 50] {
+            let mut allocator = Allocator::new(capacity_bytes + 63);
+            let whole = capacity_bytes / 64 * 64;
+            assert_eq!(allocator.capacity_bytes(), (capacity_bytes + 63) / 64 * 64);
+            let extent = allocator.allocate(whole).unwrap();
+            assert_eq!(extent, Extent { offset_bytes: 0, length_bytes: whole });
+            allocator.free(extent);
+            assert_eq!(allocator.largest_free_bytes(), allocator.capacity_bytes());
+        }
+    }
+
+    #[test]
+    fn lengths_are_rounded_up_and_absurd_ones_refused() {
+        let mut allocator = Allocator::new(1 << 20);
+        assert_eq!(allocator.allocate(1).unwrap().length_bytes, 64);
+        assert_eq!(allocator.allocate(64).unwrap().length_bytes, 64);
+        assert_eq!(allocator.allocate(65).unwrap().length_bytes, 128);
+        assert_eq!(allocator.allocate(0).unwrap().length_bytes, 64);
+        assert_eq!(allocator.allocate(u64::MAX), None);
+        assert_eq!(allocator.allocate(1 << 20), None);
+    }
+
+    #[test]
+    fn an_arena_of_nothing_refuses_everything() {
+        let mut allocator = Allocator::new(63);
+        assert_eq!(allocator.capacity_bytes(), 0);
+        assert_eq!(allocator.largest_free_bytes(), 0);
+        assert_eq!(allocator.allocate(0), None);
+    }
+
+    #[test]
+    fn a_range_that_is_just_long_enough_is_found_although_its_bin_holds_shorter_ones_too() {
+        // Lengths of 1000 to 1015 granules share a bin, so that rounding up 1008 looks past the range that fits.
+        let lengths = [1001, 1008, 1002].map(|granules| granules * GRANULE_BYTES);
+        let separator = GRANULE_BYTES;
+        let mut allocator = Allocator::new(lengths.iter().sum::<u64>() + 2 * separator);
+        let first = allocator.allocate(lengths[0]).unwrap();
+        let _kept = allocator.allocate(separator).unwrap();
+        let second = allocator.allocate(lengths[1]).unwrap();
+        let _kept = allocator.allocate(separator).unwrap();
+        let third = allocator.allocate(lengths[2]).unwrap();
+        assert_eq!(allocator.free_bytes(), 0);
+        for extent in [first, second, third] {
+            allocator.free(extent);
+        }
+        assert_eq!(allocator.allocate(lengths[1]), Some(second));
+        assert_eq!(allocator.allocate(lengths[1]), None);
+        assert_eq!(allocator.allocate(lengths[2]), Some(third));
+    }
+
+    #[test]
+    fn neighbours_are_merged_whatever_the_order() {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut allocator = Allocator::new(3 << 20);
+            let extents = [(); 3].map(|()| allocator.allocate(1 << 20).unwrap());
+            for index in order {
+                allocator.free(extents[index]);
+            }
+            assert_eq!(allocator.largest_free_bytes(), 3 << 20);
+        }
+    }
+
+    #[test]
+    fn entries_of_merged_ranges_are_used_again() {
+        let mut allocator = Allocator::new(1 << 20);
+        for _ in 0..1000 {
+            let extents: Vec<Extent> = (0..100).map(|_| allocator.allocate(1000).unwrap()).collect();
+            for extent in extents {
+                allocator.free(extent);
+            }
+        }
+        assert!(allocator.ranges.len() <= 101, "{} entries", allocator.ranges.len());
+    }
+
+    #[test]
+    #[should_panic(expected = "freed but not allocated")]
+    fn freeing_twice_panics() {
+        let mut allocator = Allocator::new(4096);
+        let extent = allocator.allocate(128).unwrap();
+        allocator.free(extent);
+        allocator.free(extent);
+    }
+
+    #[test]
+    #[should_panic(expected = "freed but not allocated")]
+    fn freeing_a_part_of_an_extent_panics() {
+        let mut allocator = Allocator::new(4096);
+        let extent = allocator.allocate(128).unwrap();
+        allocator.free(Extent { length_bytes: 64, ..extent });
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Allocate(u64),
+        Free(prop::sample::Index),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (0_u64..3000).prop_map(Step::Allocate),
+            2 => (0_u64..100_000).prop_map(Step::Allocate),
+            4 => any::<prop::sample::Index>().prop_map(Step::Free),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn extents_are_disjoint_and_refused_only_when_nothing_fits(
+            capacity_bytes in 0_u64..1_000_000,
+            steps in prop::collection::vec(step(), 0..300),
+        ) {
+            let mut allocator = Allocator::new(capacity_bytes);
+            let mut allocated = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Allocate(length_bytes) => {
+                        let rounded = length_bytes.div_ceil(64).max(1) * 64;
+                        let largest = allocator.largest_free_bytes();
+                        match allocator.allocate(length_bytes) {
+                            Some(extent) => {
+                                prop_assert_eq!(extent.length_bytes, rounded);
+                                allocated.push(extent);
+                            }
+                            None => prop_assert!(rounded > largest, "refused {rounded} with {largest} free"),
+                        }
+                    }
+                    Step::Free(index) => {
+                        if !allocated.is_empty() {
+                            allocator.free(allocated.swap_remove(index.index(allocated.len())));
+                        }
+                    }
+                }
+                check(&allocator, &allocated);
+            }
+            for extent in allocated.drain(..) {
+                allocator.free(extent);
+            }
+            check(&allocator, &allocated);
+            if capacity_bytes >= 64 {
+                prop_assert!(allocator.allocate(allocator.capacity_bytes()).is_some());
+            }
+        }
+    }
+}
