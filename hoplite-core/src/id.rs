@@ -40,6 +40,12 @@ impl Borrow<[u8]> for ObjectId {
     }
 }
 
+impl AsRef<[u8]> for ObjectId {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl TryFrom<&str> for ObjectId {
     type Error = Error;
 
