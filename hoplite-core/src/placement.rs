@@ -51,7 +51,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood, 2014): every input bit changes every output bit.
-fn mix(mut x: u64) -> u64 {
+pub(crate) const fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

@@ -1,18 +1,242 @@
 //! One store's object table, as a pure state machine.
+//!
+//! A [`Node`] owns the decisions of a store: where in the arena a copy goes and what is evicted for it, which client
+//! holds which references, what is published to which shard, when an object is fetched and what happens when a pull
+//! fails. It owns no bytes, sockets or clocks: [`Event`]s go in, [`Effect`]s come out, in the order in which the shell
+//! must perform them.
+//!
+//! # Invariants
+//! * An extent is freed only when no client references the copy, no serve reads it and no pull writes it.
+//! * At most one copy of an id is in the index; a copy leaves the index once (deleted, lost, lost a conflict, evicted)
+//!   and never comes back.
+//! * Every `StartPull` is followed by one `PullEnded` before its memory is used for anything else.
+//! * Every request but those documented as not answered is answered exactly once (a subscription: any number of times),
+//!   unless its client is gone.
 
+mod asks;
+mod calls;
+mod copies;
+mod fetch;
 mod message;
+mod publish;
+mod put;
+mod space;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use lru::LruCache;
 
 pub use message::*;
 
+use crate::error::Error;
+use crate::extent::Allocator;
+use crate::id::{ObjectId, PutId};
+use crate::limits::Limits;
+use crate::placement::{ShardMap, mix};
+use crate::shard::RequestId;
 use crate::time::Time;
+use asks::Ask;
+use calls::{CallKey, PendingCall};
+use copies::LocalCopy;
+use fetch::Fetch;
 
-/// Placeholder until the table lands.
+/// Retry policy of fetches: the first retry is at once, the later ones back off.
+const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
+/// Longest pause between two attempts to fetch an object: a fraction of what a person notices as a hang.
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
+/// Most senders that a query asks to avoid: the limit of the wire format.
+const MOST_AVOIDED: usize = 64;
+
+/// What a [`Node`] is told at its start.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// The size of the arena.
+    pub capacity_bytes: u64,
+    /// The limits to enforce.
+    pub limits: Limits,
+    /// The shards of the directory.
+    pub shards: ShardMap,
+    /// Makes the [`PutId`]s of this run differ from those of every other run and node.
+    pub seed: u64,
+}
+
+/// What is in a store, for status reports and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeStatus {
+    /// The size of the arena.
+    pub capacity_bytes: u64,
+    /// How much of it is free.
+    pub free_bytes: u64,
+    /// How much holds pinned copies.
+    pub pinned_bytes: u64,
+    /// How much could be evicted at once.
+    pub evictable_bytes: u64,
+    /// How many copies there are.
+    pub copies: usize,
+    /// How many pulls are under way.
+    pub pulls: usize,
+    /// How many copies were evicted so far.
+    pub evictions: u64,
+    /// How many puts met another put of the same id, so far.
+    pub put_conflicts: u64,
+}
+
+/// The object table of one store. See the [module documentation](self).
+#[derive(Debug)]
+pub struct Node {
+    config: NodeConfig,
+    now: Time,
+    effects: Vec<Effect>,
+    allocator: Allocator,
+    copies: BTreeMap<CopyId, LocalCopy>,
+    index: BTreeMap<ObjectId, CopyId>,
+    evictable: LruCache<CopyId, u64>,
+    evictable_bytes: u64,
+    /// Room may have appeared since those who wait for it last tried.
+    has_new_space: bool,
+    clients: BTreeMap<ClientId, Client>,
+    calls: BTreeMap<CallKey, PendingCall>,
+    waiters: BTreeMap<ObjectId, Vec<CallKey>>,
+    space_waiters: Vec<SpaceWaiter>,
+    fetches: BTreeMap<ObjectId, Fetch>,
+    pulls: BTreeMap<PullId, CopyId>,
+    serves: BTreeMap<ServeId, CopyId>,
+    asks: BTreeMap<RequestId, Ask>,
+    shards_up: Vec<bool>,
+    deadlines: BTreeSet<(Time, Deadline)>,
+    last_number: u64,
+    evictions: u64,
+    put_conflicts: u64,
+    is_shutting_down: bool,
+}
+
+/// What one client holds.
 #[derive(Debug, Default)]
-pub struct Node;
+struct Client {
+    references: BTreeMap<CopyId, u32>,
+    calls: usize,
+}
+
+/// Who waits for room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum SpaceWaiter {
+    Create(CallKey),
+    Fetch(ObjectId),
+}
+
+/// What is due at a deadline.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Deadline {
+    Call(CallKey),
+    Retry(ObjectId),
+}
 
 impl Node {
-    /// The next time at which something is due.
+    /// An empty store.
+    pub fn new(config: NodeConfig) -> Self {
+        Self {
+            allocator: Allocator::new(config.capacity_bytes),
+            shards_up: vec![false; config.shards.len()],
+            config,
+            now: Time::ZERO,
+            effects: Vec::new(),
+            copies: BTreeMap::new(),
+            index: BTreeMap::new(),
+            evictable: LruCache::unbounded(),
+            evictable_bytes: 0,
+            has_new_space: false,
+            clients: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            space_waiters: Vec::new(),
+            fetches: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            serves: BTreeMap::new(),
+            asks: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            last_number: 0,
+            evictions: 0,
+            put_conflicts: 0,
+            is_shutting_down: false,
+        }
+    }
+
+    /// Takes in what happened at `now` and appends what is to be done to `effects`.
+    pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Request { client, call, request } => self.request(CallKey { client, call }, request),
+            Event::ClientGone { client } => self.client_gone(client),
+            Event::ShardUp { shard } => self.shard_changed(shard, true),
+            Event::ShardDown { shard } => self.shard_changed(shard, false),
+            Event::FromShard { shard, message } => self.from_shard(shard, message),
+            Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
+            Event::ServeRequested { serve, id, put } => self.serve_requested(serve, &id, put),
+            Event::ServeEnded { serve } => self.serve_ended(serve),
+            Event::Compared { copy, equal } => self.compared(copy, equal),
+            Event::Tick => {}
+            Event::ShutDown => self.shut_down(),
+        }
+        self.expire();
+        self.retry_space();
+        effects.append(&mut self.effects);
+    }
+
+    /// When [`Event::Tick`] is due, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        None
+        self.deadlines.first().map(|(time, _)| *time)
+    }
+
+    /// What is in the store now. O(copies).
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus {
+            capacity_bytes: self.allocator.capacity_bytes(),
+            free_bytes: self.allocator.free_bytes(),
+            pinned_bytes: self
+                .copies
+                .values()
+                .filter(|copy| copy.is_pinned())
+                .map(|copy| copy.extent.length_bytes)
+                .sum(),
+            evictable_bytes: self.evictable_bytes,
+            copies: self.copies.len(),
+            pulls: self.pulls.len(),
+            evictions: self.evictions,
+            put_conflicts: self.put_conflicts,
+        }
+    }
+
+    fn expire(&mut self) {
+        while self.next_deadline().is_some_and(|time| time <= self.now) {
+            match self.deadlines.pop_first() {
+                Some((_, Deadline::Call(key))) => self.call_expired(key),
+                Some((_, Deadline::Retry(id))) => self.retry_fetch(&id),
+                None => {}
+            }
+        }
+    }
+
+    fn shut_down(&mut self) {
+        self.is_shutting_down = true;
+        let keys: Vec<CallKey> = self.calls.keys().copied().collect();
+        for key in keys {
+            self.finish(key, Err(Error::ShuttingDown));
+        }
+        let live: Vec<CopyId> = self.index.values().copied().collect();
+        for copy in live {
+            self.withdraw(copy);
+        }
+    }
+
+    /// A number never given before in this run.
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    fn next_put(&mut self) -> PutId {
+        let number = self.next_number();
+        PutId(mix(self.config.seed ^ mix(number)))
     }
 }

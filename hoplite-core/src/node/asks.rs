@@ -1,0 +1,203 @@
+//! What is asked of the directory: each question sits at the first connected shard of its id, and moves when that
+//! changes, so that the loss of a shard costs a delay and no call.
+
+use super::calls::CallKey;
+use super::{Effect, Node};
+use crate::error::Error;
+use crate::id::{ObjectId, PutId};
+use crate::metadata::Metadata;
+use crate::shard::{PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason};
+
+/// A question that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) id: ObjectId,
+    /// Where it sits; nowhere while no shard is connected.
+    pub(super) shard: Option<usize>,
+    pub(super) purpose: Purpose,
+}
+
+/// Why a question was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To fetch the object.
+    Fetch,
+    /// To delete it for a call.
+    Delete(CallKey),
+    /// To tell a call where it is; the number is the object's place in the call.
+    Locations(CallKey, usize),
+}
+
+impl Node {
+    fn first_shard(&self, id: &ObjectId) -> Option<usize> {
+        self.config.shards.replicas(id, |shard| self.shards_up[shard]).next()
+    }
+
+    fn ask(&mut self, id: ObjectId, purpose: Purpose) -> RequestId {
+        let request = RequestId(self.next_number());
+        let shard = self.first_shard(&id);
+        self.asks.insert(request, Ask { id, shard, purpose });
+        self.send_ask(request);
+        request
+    }
+
+    pub(super) fn ask_for_sender(&mut self, id: &ObjectId) -> RequestId {
+        self.ask(id.clone(), Purpose::Fetch)
+    }
+
+    pub(super) fn ask_delete(&mut self, id: ObjectId, key: CallKey) -> RequestId {
+        self.ask(id, Purpose::Delete(key))
+    }
+
+    pub(super) fn ask_locations(&mut self, id: ObjectId, key: CallKey, index: usize) -> RequestId {
+        self.ask(id, Purpose::Locations(key, index))
+    }
+
+    fn send_ask(&mut self, request: RequestId) {
+        let Some(Ask { id, shard: Some(shard), purpose }) = self.asks.get(&request) else { return };
+        let (id, shard) = (id.clone(), *shard);
+        let message = match purpose {
+            Purpose::Fetch => {
+                let deadlines = self.waiting_gets(&id).into_iter().map(|key| self.calls[&key].deadline);
+                let timeout = deadlines.max().unwrap_or(self.now).since(self.now);
+                let resume = self.live(&id).map(|(_, copy)| copy.put);
+                let avoid = self.fetches.get(&id).map(|fetch| fetch.avoid.clone()).unwrap_or_default();
+                ToShard::Query(Query { request, id, timeout, resume, avoid })
+            }
+            Purpose::Delete(_) => ToShard::Delete { request, id },
+            Purpose::Locations(..) => ToShard::Subscribe { request, id },
+        };
+        self.to_shard(shard, message);
+    }
+
+    /// Takes a question back.
+    pub(super) fn withdraw_ask(&mut self, request: RequestId) {
+        if let Some(Ask { shard: Some(shard), purpose, .. }) = self.asks.remove(&request) {
+            self.withdraw_at(shard, request, &purpose);
+        }
+    }
+
+    fn withdraw_at(&mut self, shard: usize, request: RequestId, purpose: &Purpose) {
+        match purpose {
+            Purpose::Fetch => self.to_shard(shard, ToShard::Cancel { request }),
+            Purpose::Locations(..) => self.to_shard(shard, ToShard::Unsubscribe { request }),
+            Purpose::Delete(_) => {}
+        }
+    }
+
+    /// Moves questions to the shards that are responsible now that the session with `changed` came or went.
+    pub(super) fn rehome_asks(&mut self, changed: usize) {
+        let requests: Vec<RequestId> = self.asks.keys().copied().collect();
+        for request in requests {
+            let Some(ask) = self.asks.get(&request) else { continue };
+            let (asked, purpose) = (ask.shard, ask.purpose.clone());
+            let responsible = self.first_shard(&ask.id);
+            if asked == responsible && asked != Some(changed) {
+                continue;
+            }
+            if let Some(shard) = asked
+                && shard != changed
+            {
+                self.withdraw_at(shard, request, &purpose);
+            }
+            if let Some(ask) = self.asks.get_mut(&request) {
+                ask.shard = responsible;
+            }
+            self.send_ask(request);
+        }
+        self.forget_grants_of(changed);
+    }
+
+    /// The purpose of a question that this shard was asked and that still waits; removes it if `is_last` answer.
+    fn answered(&mut self, shard: usize, request: RequestId) -> Option<Ask> {
+        if self.asks.get(&request)?.shard == Some(shard) { self.asks.remove(&request) } else { None }
+    }
+
+    pub(super) fn from_shard(&mut self, shard: usize, message: ToStore) {
+        if self.is_shutting_down || shard >= self.shards_up.len() {
+            return;
+        }
+        match message {
+            ToStore::Published { id, put, verdict } => self.published(shard, &id, put, verdict),
+            ToStore::Granted(grant) => match self.answered(shard, grant.request) {
+                Some(Ask { purpose: Purpose::Fetch, .. }) => self.granted(shard, grant),
+                _ => self.return_slot(shard, grant.grant, PullOutcome::Cancelled),
+            },
+            ToStore::Inline { request, id, put, metadata, bytes } => {
+                let is_wanted =
+                    self.answered(shard, request).is_some_and(|ask| ask.purpose == Purpose::Fetch);
+                if is_wanted {
+                    self.inline_came(shard, &id, put, metadata, bytes);
+                } else {
+                    self.decline_inline(shard, &id, put);
+                }
+            }
+            ToStore::Failed { request, error } => match self.answered(shard, request) {
+                Some(Ask { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
+                Some(Ask { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {
+                    self.finish(key, Err(error));
+                }
+                None => {}
+            },
+            ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
+            ToStore::Promote { id, put } => self.promoted(&id, put),
+            ToStore::DeleteDone { request, put } => {
+                if let Some(Ask { id, purpose: Purpose::Delete(key), .. }) = self.answered(shard, request) {
+                    if let Some(put) = put {
+                        self.tell_other_shards(shard, &id, put);
+                    }
+                    self.delete_went_on(key, Some((request, usize::from(put.is_some()))));
+                }
+            }
+            ToStore::Locations { request, locations } => {
+                if let Some(Ask { shard: Some(asked), purpose: Purpose::Locations(key, index), .. }) =
+                    self.asks.get(&request)
+                    && *asked == shard
+                {
+                    let (key, index) = (*key, *index);
+                    self.located(key, index, locations);
+                }
+            }
+        }
+    }
+
+    fn tell_other_shards(&mut self, shard: usize, id: &ObjectId, put: PutId) {
+        let others: Vec<usize> = self
+            .config
+            .shards
+            .replicas(id, |other| self.shards_up[other])
+            .filter(|other| *other != shard)
+            .collect();
+        for other in others {
+            self.to_shard(other, ToShard::Forget { id: id.clone(), put });
+        }
+    }
+
+    /// The shard counts this store as a location of bytes that it answered with; that is not so.
+    pub(super) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
+        if self.live_put(id, put).is_none() {
+            let reason = UnpublishReason::Evicted;
+            self.to_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
+        }
+    }
+
+    pub(super) fn return_slot(&mut self, shard: usize, grant: crate::shard::GrantId, outcome: PullOutcome) {
+        self.to_shard(shard, ToShard::ReturnSlot { grant, outcome });
+    }
+
+    /// Writes the bytes of an inline object into its copy.
+    pub(super) fn fill(&mut self, copy: super::CopyId, bytes: bytes::Bytes) {
+        self.effects.push(Effect::Fill { copy, bytes });
+    }
+
+    /// What an object that exceeds a limit of this store is answered with.
+    pub(super) fn check_incoming(
+        &self,
+        id: &ObjectId,
+        size_bytes: u64,
+        metadata: &Metadata,
+    ) -> Result<(), Error> {
+        metadata.validate(size_bytes)?;
+        self.check_size(id, size_bytes)
+    }
+}

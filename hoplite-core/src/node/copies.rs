@@ -1,0 +1,270 @@
+//! Local copies: their phases, who uses them, and when their space is free again.
+
+use super::calls::CallKey;
+use super::{ClientId, CopyId, Effect, Node, ObjectView, PullId, ServeId};
+use crate::error::Error;
+use crate::extent::Extent;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::metadata::Metadata;
+use crate::shard::{GrantId, PullOutcome, Retention, UnpublishReason};
+
+/// How far a copy is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// A client writes it.
+    Writing { client: ClientId },
+    /// It is pulled from another node, or waits for a sender.
+    Receiving { pull: Option<ActivePull>, valid_bytes: u64 },
+    /// All bytes are there.
+    Complete,
+}
+
+/// A pull under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ActivePull {
+    pub(super) pull: PullId,
+    pub(super) sender: NodeId,
+    /// Who granted the slot, and which slot; `None` once that shard's session is lost.
+    pub(super) shard: usize,
+    pub(super) grant: Option<GrantId>,
+    /// How many bytes were there when it started.
+    pub(super) offset_bytes: u64,
+}
+
+/// What the directory thinks of a put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// These shards have yet to say.
+    Pending { shards: Vec<usize> },
+    /// It is the put that counts, as far as anybody knows.
+    Accepted,
+}
+
+/// One copy.
+#[derive(Debug)]
+pub(super) struct LocalCopy {
+    pub(super) id: ObjectId,
+    pub(super) put: PutId,
+    pub(super) size_bytes: u64,
+    pub(super) metadata: Metadata,
+    pub(super) extent: Extent,
+    pub(super) phase: Phase,
+    pub(super) retention: Retention,
+    /// Why it left the index; what its writer is told.
+    pub(super) detached: Option<Error>,
+    pub(super) references: u32,
+    pub(super) serves: u32,
+    pub(super) standing: Standing,
+    /// Another put of the id was first; whether it is equal is found out once this copy is complete.
+    pub(super) rival: Option<(PutId, (NodeId, std::net::SocketAddr))>,
+    /// The call that waits for the directory's verdict.
+    pub(super) sealer: Option<CallKey>,
+    /// A comparison reads the bytes.
+    pub(super) is_comparing: bool,
+}
+
+impl LocalCopy {
+    pub(super) fn is_complete(&self) -> bool {
+        self.phase == Phase::Complete
+    }
+
+    pub(super) fn is_pinned(&self) -> bool {
+        self.retention == Retention::Pinned
+    }
+
+    fn is_idle(&self) -> bool {
+        let pulled = matches!(self.phase, Phase::Receiving { pull: Some(_), .. });
+        self.references == 0 && self.serves == 0 && !pulled && !self.is_comparing
+    }
+}
+
+impl Node {
+    /// The live copy of `id`, complete or not.
+    pub(super) fn live(&self, id: &ObjectId) -> Option<(CopyId, &LocalCopy)> {
+        let copy = *self.index.get(id)?;
+        Some((copy, &self.copies[&copy]))
+    }
+
+    /// The live copy of this very put.
+    pub(super) fn live_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
+        self.live(id).filter(|(_, copy)| copy.put == put).map(|(copy, _)| copy)
+    }
+
+    pub(super) fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
+        self.copies.get_mut(&copy).expect("copies in the index, in pulls and in references exist")
+    }
+
+    /// Enters a copy into the table. Its space was allocated by the caller.
+    pub(super) fn open(&mut self, opening: LocalCopy) -> CopyId {
+        let copy = CopyId(self.next_number());
+        self.effects.push(Effect::CopyOpened {
+            copy,
+            extent: opening.extent,
+            size_bytes: opening.size_bytes,
+        });
+        let previous = self.index.insert(opening.id.clone(), copy);
+        debug_assert!(previous.is_none(), "an id has one live copy");
+        self.copies.insert(copy, opening);
+        copy
+    }
+
+    /// Marks all bytes valid and answers those who waited for them.
+    pub(super) fn complete(&mut self, copy: CopyId) {
+        let local = self.copy_mut(copy);
+        local.phase = Phase::Complete;
+        let id = local.id.clone();
+        self.effects.push(Effect::CopyCompleted { copy });
+        self.wake(&id);
+        self.settle(copy);
+    }
+
+    /// Takes a copy out of the index: nobody finds it any more, those who use it keep it until they let go.
+    ///
+    /// Local waiters are not told; that is the caller's decision.
+    pub(super) fn detach(&mut self, copy: CopyId, error: Error) {
+        let local = self.copy_mut(copy);
+        if local.detached.is_some() {
+            return;
+        }
+        local.detached = Some(error.clone());
+        let id = local.id.clone();
+        let pull = match &local.phase {
+            Phase::Receiving { pull: Some(active), .. } => Some(active.pull),
+            _ => None,
+        };
+        let sealer = local.sealer.take();
+        self.index.remove(&id);
+        if let Some(bytes) = self.evictable.pop(&copy) {
+            self.evictable_bytes -= bytes;
+        }
+        self.fetch_lost_its_copy(&id);
+        self.effects.push(Effect::CopyFailed { copy, error: error.clone() });
+        if let Some(pull) = pull {
+            self.effects.push(Effect::CancelPull { pull });
+        }
+        if let Some(key) = sealer {
+            self.finish(key, Err(error));
+        }
+        self.settle(copy);
+    }
+
+    /// After a change in who uses a copy: frees it, or makes it evictable, or keeps it.
+    pub(super) fn settle(&mut self, copy: CopyId) {
+        let Some(local) = self.copies.get(&copy) else { return };
+        if !local.is_idle() {
+            if let Some(bytes) = self.evictable.pop(&copy) {
+                self.evictable_bytes -= bytes;
+            }
+        } else if local.detached.is_some() {
+            let extent = local.extent;
+            self.copies.remove(&copy);
+            self.effects.push(Effect::CopyClosed { copy });
+            self.allocator.free(extent);
+            self.has_new_space = true;
+        } else if local.is_complete() && !local.is_pinned() {
+            let bytes = local.extent.length_bytes;
+            if self.evictable.put(copy, bytes).is_none() {
+                self.evictable_bytes += bytes;
+                self.has_new_space = true;
+            }
+        }
+    }
+
+    /// Detaches and unpublishes a copy that the store itself gives up.
+    pub(super) fn abandon(&mut self, copy: CopyId, error: Error, reason: UnpublishReason) {
+        self.unpublish(copy, reason);
+        self.detach(copy, error);
+    }
+
+    /// Tells the directory that this store stops serving a copy, because the daemon ends.
+    pub(super) fn withdraw(&mut self, copy: CopyId) {
+        let local = &self.copies[&copy];
+        let reason = match local.phase {
+            Phase::Writing { .. } => UnpublishReason::Aborted,
+            Phase::Receiving { .. } => UnpublishReason::PullEnded,
+            Phase::Complete => UnpublishReason::Evicted,
+        };
+        self.unpublish(copy, reason);
+        self.detach(copy, Error::ShuttingDown);
+    }
+
+    pub(super) fn view(&self, copy: CopyId) -> ObjectView {
+        let local = &self.copies[&copy];
+        ObjectView {
+            copy,
+            extent: local.extent,
+            put: local.put,
+            size_bytes: local.size_bytes,
+            metadata: local.metadata.clone(),
+        }
+    }
+
+    /// Gives `client` one more reference.
+    pub(super) fn refer(&mut self, client: ClientId, copy: CopyId) -> Result<ObjectView, Error> {
+        let limit = self.config.limits.max_references_per_client;
+        let holder = self.clients.entry(client).or_default();
+        if !holder.references.contains_key(&copy) && holder.references.len() >= limit {
+            return Err(Error::limit_exceeded("references of a client", limit as u64));
+        }
+        *holder.references.entry(copy).or_default() += 1;
+        self.copy_mut(copy).references += 1;
+        self.settle(copy);
+        Ok(self.view(copy))
+    }
+
+    /// Takes back one reference; unknown ones are ignored, for the client may have raced with its own release.
+    pub(super) fn release(&mut self, client: ClientId, copy: CopyId) {
+        let Some(holder) = self.clients.get_mut(&client) else { return };
+        let Some(count) = holder.references.get_mut(&copy) else { return };
+        *count -= 1;
+        if *count == 0 {
+            holder.references.remove(&copy);
+        }
+        self.copy_mut(copy).references -= 1;
+        let is_last_of_writer = self.copies[&copy].phase == Phase::Writing { client }
+            && !self.clients.get(&client).is_some_and(|holder| holder.references.contains_key(&copy));
+        if is_last_of_writer {
+            return self.abort(copy);
+        }
+        let id = self.copies[&copy].id.clone();
+        self.reconsider_fetch(&id);
+        self.settle(copy);
+    }
+
+    pub(super) fn serve_requested(&mut self, serve: ServeId, id: &ObjectId, put: PutId) {
+        match self.live_put(id, put) {
+            Some(copy) if !self.is_shutting_down => {
+                self.copy_mut(copy).serves += 1;
+                self.serves.insert(serve, copy);
+                let size_bytes = self.copies[&copy].size_bytes;
+                self.settle(copy);
+                self.effects.push(Effect::ServeAccepted { serve, copy, size_bytes });
+            }
+            _ => self.effects.push(Effect::ServeRefused { serve }),
+        }
+    }
+
+    pub(super) fn serve_ended(&mut self, serve: ServeId) {
+        let Some(copy) = self.serves.remove(&serve) else { return };
+        self.copy_mut(copy).serves -= 1;
+        self.settle(copy);
+    }
+
+    /// A pull no longer touches the memory of its copy. Returns the copy if it is still wanted.
+    pub(super) fn pull_left(
+        &mut self,
+        pull: PullId,
+        valid_bytes: u64,
+        outcome: PullOutcome,
+    ) -> Option<CopyId> {
+        let copy = self.pulls.remove(&pull)?;
+        let local = self.copy_mut(copy);
+        let valid_bytes = if outcome == PullOutcome::Complete { local.size_bytes } else { valid_bytes };
+        local.phase = Phase::Receiving { pull: None, valid_bytes: valid_bytes.min(local.size_bytes) };
+        if local.detached.is_some() {
+            self.settle(copy);
+            return None;
+        }
+        Some(copy)
+    }
+}

@@ -1,0 +1,337 @@
+//! Fetches: getting an object that is not here, from one sender after another if need be.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::calls::{Call, CallKey};
+use super::copies::{ActivePull, LocalCopy, Phase, Standing};
+use super::{
+    CopyId, Deadline, Effect, FIRST_BACK_OFF, LONGEST_BACK_OFF, MOST_AVOIDED, Node, PullId, Response,
+    SpaceWaiter, Until,
+};
+use crate::error::{Error, Operation};
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::metadata::Metadata;
+use crate::shard::{Grant, PullOutcome, RequestId, Retention, UnpublishReason};
+use crate::time::Time;
+
+/// An object that is being fetched. There is one as long as somebody here waits for the object, or a pull runs.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub(super) step: Step,
+    /// Senders that failed lately.
+    pub(super) avoid: Vec<NodeId>,
+    /// Attempts in a row that brought no byte.
+    failures: u32,
+}
+
+/// What a fetch waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The directory's answer.
+    Asking(RequestId),
+    /// Room for an object of this size.
+    WaitingForSpace { size_bytes: u64 },
+    /// The end of a pull.
+    Pulling,
+    /// The end of a pause after failures.
+    BackingOff { until: Time },
+}
+
+impl Node {
+    pub(super) fn get(&mut self, key: CallKey, id: ObjectId, until: Until, timeout: Duration) {
+        self.enter(key, Call::Get { id: id.clone(), until }, Operation::Get, timeout);
+        self.wait_for_copy(&id, key);
+        self.retry_get(key, &id, until);
+    }
+
+    /// Answers a get if it can be answered, and else sees to it that the object is on its way.
+    pub(super) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until) {
+        match self.live(id) {
+            Some((copy, local)) if local.is_complete() || until == Until::Started => {
+                let response = self.refer(key.client, copy).map(Response::Object);
+                self.finish(key, response);
+            }
+            Some((_, local)) if matches!(local.phase, Phase::Writing { .. }) => {}
+            _ => self.fetch(id),
+        }
+    }
+
+    fn fetch(&mut self, id: &ObjectId) {
+        if self.fetches.contains_key(id) {
+            return;
+        }
+        let request = self.ask_for_sender(id);
+        self.fetches
+            .insert(id.clone(), Fetch { step: Step::Asking(request), avoid: Vec::new(), failures: 0 });
+    }
+
+    fn ask_again(&mut self, id: &ObjectId) {
+        if self.fetches.contains_key(id) {
+            let request = self.ask_for_sender(id);
+            self.set_step(id, Step::Asking(request));
+        }
+    }
+
+    fn set_step(&mut self, id: &ObjectId, step: Step) {
+        if let Some(fetch) = self.fetches.get_mut(id) {
+            fetch.step = step;
+        }
+    }
+
+    /// Ends whatever a fetch waits for and forgets it.
+    pub(super) fn end_fetch(&mut self, id: &ObjectId) {
+        let Some(fetch) = self.fetches.remove(id) else { return };
+        match fetch.step {
+            Step::Asking(request) => self.withdraw_ask(request),
+            Step::WaitingForSpace { .. } => self.stop_waiting_for_space(&SpaceWaiter::Fetch(id.clone())),
+            Step::BackingOff { until } => {
+                self.deadlines.remove(&(until, Deadline::Retry(id.clone())));
+            }
+            Step::Pulling => {}
+        }
+    }
+
+    /// Ends a fetch that nobody waits for any more, unless a pull runs: others may stream from what it brings.
+    pub(super) fn reconsider_fetch(&mut self, id: &ObjectId) {
+        let Some(fetch) = self.fetches.get(id) else { return };
+        if fetch.step == Step::Pulling || self.is_wanted(id) {
+            return;
+        }
+        self.end_fetch(id);
+        if let Some((copy, _)) = self.live(id) {
+            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
+        }
+    }
+
+    fn is_wanted(&self, id: &ObjectId) -> bool {
+        !self.waiting_gets(id).is_empty() || self.live(id).is_some_and(|(_, copy)| copy.references > 0)
+    }
+
+    /// The error of a get that ran out of time because there was no room.
+    pub(super) fn fetch_lacks_space(&self, id: &ObjectId) -> Option<Error> {
+        match self.fetches.get(id)?.step {
+            Step::WaitingForSpace { size_bytes } => Some(self.store_full(size_bytes)),
+            _ => None,
+        }
+    }
+
+    /// Room has appeared: asks again, since the sender that was granted before serves somebody else now.
+    pub(super) fn fetch_has_space(&mut self, id: &ObjectId) {
+        let Some(Fetch { step: Step::WaitingForSpace { size_bytes }, .. }) = self.fetches.get(id) else {
+            return;
+        };
+        if self.may_fit(*size_bytes) {
+            self.ask_again(id);
+        } else {
+            self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
+        }
+    }
+
+    /// Opens a copy to receive into, or finds the one that was begun. `None`: the fetch waits for room, or has failed.
+    fn receiving_copy(
+        &mut self,
+        id: &ObjectId,
+        put: PutId,
+        size_bytes: u64,
+        metadata: &Metadata,
+    ) -> Option<CopyId> {
+        if let Some((copy, local)) = self.live(id) {
+            let is_begun = matches!(local.phase, Phase::Receiving { pull: None, .. });
+            if is_begun && local.put == put && local.size_bytes == size_bytes {
+                return Some(copy);
+            }
+            // The directory speaks of another put now: what was received is of no use. The fetch itself goes on.
+            let fetch = self.fetches.remove(id);
+            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
+            self.fetches.extend(fetch.map(|fetch| (id.clone(), fetch)));
+        }
+        if let Err(error) = self.check_incoming(id, size_bytes, metadata) {
+            self.fetch_failed(id, error);
+            return None;
+        }
+        let Some(extent) = self.allocate(size_bytes) else {
+            self.set_step(id, Step::WaitingForSpace { size_bytes });
+            self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
+            return None;
+        };
+        Some(self.open(LocalCopy {
+            id: id.clone(),
+            put,
+            size_bytes,
+            metadata: metadata.clone(),
+            extent,
+            phase: Phase::Receiving { pull: None, valid_bytes: 0 },
+            retention: Retention::Evictable,
+            detached: None,
+            references: 0,
+            serves: 0,
+            standing: Standing::Accepted,
+            rival: None,
+            sealer: None,
+            is_comparing: false,
+        }))
+    }
+
+    pub(super) fn granted(&mut self, shard: usize, grant: Grant) {
+        let is_wanted = self.fetches.contains_key(&grant.id);
+        let copy = if is_wanted {
+            self.receiving_copy(&grant.id, grant.put, grant.size_bytes, &grant.metadata)
+        } else {
+            None
+        };
+        let Some(copy) = copy else {
+            return self.return_slot(shard, grant.grant, PullOutcome::Cancelled);
+        };
+        let pull = PullId(self.next_number());
+        self.pulls.insert(pull, copy);
+        let local = self.copy_mut(copy);
+        let offset_bytes = match local.phase {
+            Phase::Receiving { valid_bytes, .. } => valid_bytes,
+            _ => 0,
+        };
+        let active =
+            ActivePull { pull, sender: grant.sender.clone(), shard, grant: Some(grant.grant), offset_bytes };
+        local.phase = Phase::Receiving { pull: Some(active), valid_bytes: offset_bytes };
+        self.settle(copy);
+        self.set_step(&grant.id, Step::Pulling);
+        self.effects.push(Effect::StartPull {
+            pull,
+            copy,
+            id: grant.id.clone(),
+            put: grant.put,
+            size_bytes: grant.size_bytes,
+            sender: grant.sender,
+            sender_address: grant.sender_address,
+            offset_bytes,
+        });
+        self.publish(copy);
+        self.wake(&grant.id);
+    }
+
+    /// Slots that a lost shard had granted need not be returned.
+    pub(super) fn forget_grants_of(&mut self, shard: usize) {
+        for copy in self.copies.values_mut() {
+            if let Phase::Receiving { pull: Some(active), .. } = &mut copy.phase
+                && active.shard == shard
+            {
+                active.grant = None;
+            }
+        }
+    }
+
+    pub(super) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
+        let Some(active) = self.active_pull(pull) else { return };
+        let live = self.pull_left(pull, valid_bytes, outcome);
+        if let Some(copy) = live {
+            if outcome == PullOutcome::Complete {
+                let id = self.copies[&copy].id.clone();
+                self.end_fetch(&id);
+                self.complete(copy);
+                self.publish(copy);
+            } else {
+                self.pull_failed(copy, &active, outcome);
+            }
+        }
+        if let Some(grant) = active.grant {
+            self.return_slot(active.shard, grant, outcome);
+        }
+    }
+
+    fn active_pull(&self, pull: PullId) -> Option<ActivePull> {
+        match &self.copies.get(self.pulls.get(&pull)?)?.phase {
+            Phase::Receiving { pull: Some(active), .. } => Some(active.clone()),
+            _ => None,
+        }
+    }
+
+    fn pull_failed(&mut self, copy: CopyId, active: &ActivePull, outcome: PullOutcome) {
+        let local = &self.copies[&copy];
+        let id = local.id.clone();
+        let brought_bytes =
+            matches!(local.phase, Phase::Receiving { valid_bytes, .. } if valid_bytes > active.offset_bytes);
+        if !self.is_wanted(&id) {
+            self.end_fetch(&id);
+            return self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
+        }
+        let Some(fetch) = self.fetches.get_mut(&id) else { return };
+        fetch.failures = if brought_bytes { 1 } else { fetch.failures + 1 };
+        let failed_by_sender = !matches!(outcome, PullOutcome::Cancelled | PullOutcome::Complete);
+        if failed_by_sender && !fetch.avoid.contains(&active.sender) {
+            if fetch.avoid.len() >= MOST_AVOIDED {
+                fetch.avoid.remove(0);
+            }
+            fetch.avoid.push(active.sender.clone());
+        }
+        let failures = fetch.failures;
+        if failures <= 1 {
+            self.ask_again(&id);
+        } else {
+            let until = self.now + back_off(failures);
+            self.set_step(&id, Step::BackingOff { until });
+            self.deadlines.insert((until, Deadline::Retry(id)));
+        }
+    }
+
+    pub(super) fn retry_fetch(&mut self, id: &ObjectId) {
+        if matches!(self.fetches.get(id), Some(Fetch { step: Step::BackingOff { .. }, .. })) {
+            self.ask_again(id);
+        }
+    }
+
+    /// The directory cannot name a sender.
+    pub(super) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
+        if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
+            // A call with a later deadline joined after the question was asked.
+            return self.ask_again(id);
+        }
+        self.fetches.remove(id);
+        if let Some((copy, local)) = self.live(id)
+            && matches!(local.phase, Phase::Receiving { pull: None, .. })
+        {
+            self.abandon(copy, error.clone(), UnpublishReason::PullEnded);
+        }
+        self.fail_gets(id, &error);
+        self.wake(id);
+    }
+
+    /// The shard answered with the bytes themselves.
+    pub(super) fn inline_came(
+        &mut self,
+        shard: usize,
+        id: &ObjectId,
+        put: PutId,
+        metadata: Metadata,
+        bytes: Bytes,
+    ) {
+        let copy = if self.fetches.contains_key(id) {
+            self.receiving_copy(id, put, bytes.len() as u64, &metadata)
+        } else {
+            None
+        };
+        let Some(copy) = copy else { return self.decline_inline(shard, id, put) };
+        self.end_fetch(id);
+        self.fill(copy, bytes);
+        self.complete(copy);
+        self.publish_except(copy, shard);
+    }
+}
+
+/// How long to wait before the next attempt after `failures` in a row: doubling, up to a limit.
+fn back_off(failures: u32) -> Duration {
+    FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(2).min(10)).min(LONGEST_BACK_OFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn back_off_doubles_up_to_a_second() {
+        assert_eq!(back_off(2), Duration::from_millis(50));
+        assert_eq!(back_off(3), Duration::from_millis(100));
+        assert_eq!(back_off(7), Duration::from_secs(1));
+        assert_eq!(back_off(u32::MAX), Duration::from_secs(1));
+    }
+}

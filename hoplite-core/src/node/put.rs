@@ -1,0 +1,259 @@
+//! Puts: create, seal, abort, and what happens when the directory already knows another put of the id.
+
+use std::time::Duration;
+
+use super::calls::{Call, CallKey, CreateCall};
+use super::copies::{LocalCopy, Phase, Standing};
+use super::{CopyId, Effect, Node, Response, SpaceWaiter};
+use crate::error::{Error, Operation};
+use crate::id::{ObjectId, PutId};
+use crate::shard::{Equality, LocationState, Retention, UnpublishReason, Verdict};
+
+impl Node {
+    /// Makes room for an object, or refers to the copy that is already there, or waits for either.
+    pub(super) fn create(&mut self, key: CallKey, create: CreateCall, timeout: Duration) {
+        let checked = create
+            .metadata
+            .validate(create.size_bytes)
+            .and_then(|()| self.check_size(&create.id, create.size_bytes));
+        if let Err(error) = checked {
+            return self.reply(key, Err(error));
+        }
+        self.enter(key, Call::Create(create), Operation::Put, timeout);
+        self.retry_create(key);
+    }
+
+    /// Decides a create whose circumstances may have changed.
+    pub(super) fn retry_create(&mut self, key: CallKey) {
+        let Some(Call::Create(create)) = self.calls.get(&key).map(|pending| &pending.call) else { return };
+        let create = create.clone();
+        self.stop_waiting_for_space(&SpaceWaiter::Create(key));
+        if let Some((copy, local)) = self.live(&create.id) {
+            if local.size_bytes != create.size_bytes || local.metadata != create.metadata {
+                self.finish(key, Err(Error::AlreadyExists { id: create.id }));
+            } else if local.is_complete() {
+                let response = self.refer(key.client, copy).map(Response::Existing);
+                self.finish(key, response);
+            } else {
+                self.wait_for_copy(&create.id, key);
+            }
+            return;
+        }
+        let Some(extent) = self.allocate(create.size_bytes) else {
+            return self.wait_for_space(SpaceWaiter::Create(key));
+        };
+        let put = self.next_put();
+        let copy = self.open(LocalCopy {
+            id: create.id.clone(),
+            put,
+            size_bytes: create.size_bytes,
+            metadata: create.metadata,
+            extent,
+            phase: Phase::Writing { client: key.client },
+            retention: Retention::Pinned,
+            detached: None,
+            references: 0,
+            serves: 0,
+            standing: Standing::Pending { shards: Vec::new() },
+            rival: None,
+            sealer: None,
+            is_comparing: false,
+        });
+        match self.refer(key.client, copy) {
+            Ok(view) => {
+                self.finish(key, Ok(Response::Created(view)));
+                if !self.is_inline(create.size_bytes) {
+                    self.publish(copy);
+                }
+                self.wake(&create.id);
+            }
+            Err(error) => {
+                self.finish(key, Err(error.clone()));
+                self.detach(copy, error);
+            }
+        }
+    }
+
+    /// A create that ran out of time: the error says what it waited for.
+    pub(super) fn create_expired(&self, key: CallKey, create: &CreateCall, waited: Duration) -> Error {
+        if self.is_waiting_for_space(key) {
+            self.store_full(create.size_bytes)
+        } else {
+            Error::Timeout { operation: Operation::Put, waited }
+        }
+    }
+
+    /// Whether a complete object of this size is also kept in its shard.
+    pub(super) fn is_inline(&self, size_bytes: u64) -> bool {
+        size_bytes < self.config.limits.inline_below_bytes
+    }
+
+    /// Takes a copy as complete on its writer's word. Answers `confirm`, if given, once the directory has spoken.
+    pub(super) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
+        let is_writer =
+            self.copies.get(&copy).is_some_and(|local| local.phase == Phase::Writing { client: key.client });
+        if !is_writer {
+            if confirm.is_some() {
+                self.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
+            }
+            return;
+        }
+        if let Some(error) = self.copies[&copy].detached.clone() {
+            self.copy_mut(copy).phase = Phase::Complete;
+            if confirm.is_some() {
+                self.reply(key, Err(error));
+            }
+            return;
+        }
+        if let Some(timeout) = confirm {
+            self.enter(key, Call::Seal { copy }, Operation::Put, timeout);
+            self.copy_mut(copy).sealer = Some(key);
+        }
+        self.complete(copy);
+        self.publish(copy);
+        if let Some((winner, holder)) = self.copies[&copy].rival.clone() {
+            self.compare(copy, winner, holder);
+        }
+        self.answer_sealer(copy);
+    }
+
+    /// Gives up a copy that is still being written: no copy of this put can ever be complete, anywhere.
+    pub(super) fn abort(&mut self, copy: CopyId) {
+        let Some(local) = self.copies.get_mut(&copy) else { return };
+        if !matches!(local.phase, Phase::Writing { .. }) {
+            return;
+        }
+        // The writer has let go, so that only references and serves still keep the memory.
+        local.phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        let id = local.id.clone();
+        if local.detached.is_some() {
+            return self.settle(copy);
+        }
+        self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::Aborted);
+        self.fail_gets(&id, &Error::ObjectLost { id: id.clone() });
+        self.wake(&id);
+    }
+
+    /// What a shard says of a publication.
+    pub(super) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
+        let Some(copy) = self.live_put(id, put) else { return };
+        match verdict {
+            Verdict::Accepted => self.accepted(copy),
+            Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
+            Verdict::ShardFull => {
+                if let Some(key) = self.copies[&copy].sealer {
+                    let limit = self.config.limits.max_objects as u64;
+                    let error = Error::limit_exceeded("objects of a directory shard", limit);
+                    self.copy_mut(copy).sealer = None;
+                    self.finish(key, Err(error.clone()));
+                    self.abandon(copy, error, UnpublishReason::Aborted);
+                } else {
+                    self.verdict_came(copy, shard);
+                }
+            }
+            Verdict::Conflict { winner, equality } => match equality {
+                Equality::Equal => self.adopt(copy, winner),
+                Equality::Unknown { holder: Some(holder) } if self.is_put(copy) => {
+                    if self.copies[&copy].is_complete() {
+                        self.compare(copy, winner, holder);
+                    } else {
+                        self.copy_mut(copy).rival = Some((winner, holder));
+                    }
+                }
+                Equality::Different | Equality::Unknown { .. } => self.lost_conflict(copy),
+            },
+        }
+    }
+
+    fn is_put(&self, copy: CopyId) -> bool {
+        !matches!(self.copies[&copy].phase, Phase::Receiving { .. }) && self.copies[&copy].is_pinned()
+    }
+
+    fn compare(&mut self, copy: CopyId, winner: PutId, holder: (crate::NodeId, std::net::SocketAddr)) {
+        let local = self.copy_mut(copy);
+        if local.is_comparing {
+            return;
+        }
+        local.is_comparing = true;
+        local.rival = Some((winner, holder.clone()));
+        let id = local.id.clone();
+        self.settle(copy);
+        self.effects.push(Effect::Compare { copy, id, winner, holder });
+    }
+
+    pub(super) fn compared(&mut self, copy: CopyId, equal: Option<bool>) {
+        let Some(local) = self.copies.get_mut(&copy) else { return };
+        local.is_comparing = false;
+        let rival = local.rival.take();
+        if local.detached.is_some() {
+            return self.settle(copy);
+        }
+        match (equal, rival) {
+            (Some(true), Some((winner, _))) => {
+                self.adopt(copy, winner);
+                self.settle(copy);
+            }
+            _ => self.lost_conflict(copy),
+        }
+    }
+
+    /// The copy has the same contents as the put that was first: it becomes a copy of that put.
+    fn adopt(&mut self, copy: CopyId, winner: PutId) {
+        let local = self.copy_mut(copy);
+        local.put = winner;
+        local.standing = Standing::Pending { shards: Vec::new() };
+        if local.is_complete() {
+            self.publish(copy);
+        }
+    }
+
+    /// Another put of the id was first and is not the same.
+    fn lost_conflict(&mut self, copy: CopyId) {
+        self.put_conflicts += 1;
+        let id = self.copies[&copy].id.clone();
+        // The local copy is dropped, so that all nodes agree on the contents. Those who wait here get the winner.
+        self.detach(copy, Error::AlreadyExists { id: id.clone() });
+        self.wake(&id);
+    }
+
+    fn accepted(&mut self, copy: CopyId) {
+        let local = self.copy_mut(copy);
+        if local.rival.is_none() {
+            local.standing = Standing::Accepted;
+            self.answer_sealer(copy);
+        }
+    }
+
+    /// A shard will not say more about this copy.
+    pub(super) fn verdict_came(&mut self, copy: CopyId, shard: usize) {
+        if let Some(local) = self.copies.get_mut(&copy) {
+            if let Standing::Pending { shards } = &mut local.standing {
+                shards.retain(|other| *other != shard);
+            }
+            self.answer_sealer(copy);
+        }
+    }
+
+    /// Answers a seal if the directory has accepted the put, or no shard is there to ask.
+    fn answer_sealer(&mut self, copy: CopyId) {
+        let local = &self.copies[&copy];
+        let is_settled = match &local.standing {
+            Standing::Accepted => true,
+            Standing::Pending { shards } => shards.is_empty() && local.rival.is_none(),
+        };
+        if is_settled && local.is_complete() {
+            if let Some(key) = self.copy_mut(copy).sealer.take() {
+                self.finish(key, Ok(Response::Sealed));
+            }
+        }
+    }
+
+    /// The state in which a copy is published.
+    pub(super) fn location_state(&self, copy: CopyId) -> LocationState {
+        match self.copies[&copy].phase {
+            Phase::Writing { .. } => LocationState::Producing,
+            Phase::Receiving { .. } => LocationState::Partial,
+            Phase::Complete => LocationState::Complete,
+        }
+    }
+}
