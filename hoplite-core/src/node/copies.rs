@@ -137,7 +137,8 @@ impl Node {
         if let Some(bytes) = self.evictable.pop(&copy) {
             self.evictable_bytes -= bytes;
         }
-        self.fetch_lost_its_copy(&id);
+        // A fetch for it would go on with nothing; whoever still waits starts another.
+        self.end_fetch(&id);
         self.effects.push(Effect::CopyFailed { copy, error: error.clone() });
         if let Some(pull) = pull {
             self.effects.push(Effect::CancelPull { pull });

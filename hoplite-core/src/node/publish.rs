@@ -132,12 +132,9 @@ impl Node {
             );
         }
         if let Some(copy) = self.live_put(id, put) {
-            let is_local_delete = self.copies[&copy].is_complete();
             let error = Error::Deleted { id: id.clone() };
             self.detach(copy, error.clone());
-            if !is_local_delete {
-                self.fail_gets(id, &error);
-            }
+            self.fail_gets(id, &error);
             self.wake(id);
         }
     }

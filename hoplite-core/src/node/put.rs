@@ -42,6 +42,8 @@ impl Node {
         let Some(extent) = self.allocate(create.size_bytes) else {
             return self.wait_for_space(SpaceWaiter::Create(key));
         };
+        // Whoever waits here for the object gets this one.
+        self.end_fetch(&create.id);
         let put = self.next_put();
         let copy = self.open(LocalCopy {
             id: create.id.clone(),
