@@ -67,7 +67,7 @@ impl Node {
             Purpose::Delete(_) => ToShard::Delete { request, id },
             Purpose::Locations(..) => ToShard::Subscribe { request, id },
         };
-        self.to_shard(shard, message);
+        self.tell_shard(shard, message);
     }
 
     /// Takes a question back.
@@ -79,8 +79,8 @@ impl Node {
 
     fn withdraw_at(&mut self, shard: usize, request: RequestId, purpose: &Purpose) {
         match purpose {
-            Purpose::Fetch => self.to_shard(shard, ToShard::Cancel { request }),
-            Purpose::Locations(..) => self.to_shard(shard, ToShard::Unsubscribe { request }),
+            Purpose::Fetch => self.tell_shard(shard, ToShard::Cancel { request }),
+            Purpose::Locations(..) => self.tell_shard(shard, ToShard::Unsubscribe { request }),
             Purpose::Delete(_) => {}
         }
     }
@@ -113,7 +113,7 @@ impl Node {
         if self.asks.get(&request)?.shard == Some(shard) { self.asks.remove(&request) } else { None }
     }
 
-    pub(super) fn from_shard(&mut self, shard: usize, message: ToStore) {
+    pub(super) fn shard_said(&mut self, shard: usize, message: ToStore) {
         if self.is_shutting_down || shard >= self.shards_up.len() {
             return;
         }
@@ -169,7 +169,7 @@ impl Node {
             .filter(|other| *other != shard)
             .collect();
         for other in others {
-            self.to_shard(other, ToShard::Forget { id: id.clone(), put });
+            self.tell_shard(other, ToShard::Forget { id: id.clone(), put });
         }
     }
 
@@ -177,12 +177,12 @@ impl Node {
     pub(super) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         if self.live_put(id, put).is_none() {
             let reason = UnpublishReason::Evicted;
-            self.to_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
+            self.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
         }
     }
 
     pub(super) fn return_slot(&mut self, shard: usize, grant: crate::shard::GrantId, outcome: PullOutcome) {
-        self.to_shard(shard, ToShard::ReturnSlot { grant, outcome });
+        self.tell_shard(shard, ToShard::ReturnSlot { grant, outcome });
     }
 
     /// Writes the bytes of an inline object into its copy.

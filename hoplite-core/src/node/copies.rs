@@ -1,7 +1,7 @@
 //! Local copies: their phases, who uses them, and when their space is free again.
 
 use super::calls::CallKey;
-use super::{ClientId, CopyId, Effect, Node, ObjectView, PullId, ServeId};
+use super::{ClientId, CopyId, Effect, Node, ObjectView, Producer, PullId, ServeId};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
@@ -97,10 +97,12 @@ impl Node {
     /// Enters a copy into the table. Its space was allocated by the caller.
     pub(super) fn open(&mut self, opening: LocalCopy) -> CopyId {
         let copy = CopyId(self.next_number());
+        let is_written_here = matches!(opening.phase, Phase::Writing { .. });
         self.effects.push(Effect::CopyOpened {
             copy,
             extent: opening.extent,
             size_bytes: opening.size_bytes,
+            producer: if is_written_here { Producer::Worker } else { Producer::Store },
         });
         let previous = self.index.insert(opening.id.clone(), copy);
         debug_assert!(previous.is_none(), "an id has one live copy");

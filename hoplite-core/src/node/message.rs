@@ -32,6 +32,15 @@ pub struct PullId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServeId(pub u64);
 
+/// Who writes the bytes of a copy, and so who says that there are more of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Producer {
+    /// A client, in its own process.
+    Worker,
+    /// The store: from another node, or at once from bytes that a shard sent.
+    Store,
+}
+
 /// What a `Get` waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Until {
@@ -213,7 +222,7 @@ pub enum Event {
         /// How it ended.
         outcome: PullOutcome,
     },
-    /// Another node asks to be served. Answered by `ServeAccepted` or `ServeRefused`, maybe later.
+    /// Another node asks to be served. Answered by `ServeAccepted` or `ServeRefused` at once.
     ServeRequested {
         /// Which.
         serve: ServeId,
@@ -270,6 +279,8 @@ pub enum Effect {
         extent: Extent,
         /// The size of the object.
         size_bytes: u64,
+        /// Who will write it.
+        producer: Producer,
     },
     /// Write these bytes, all of the object, into a copy.
     Fill {

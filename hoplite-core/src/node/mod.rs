@@ -170,7 +170,7 @@ impl Node {
             Event::ClientGone { client } => self.client_gone(client),
             Event::ShardUp { shard } => self.shard_changed(shard, true),
             Event::ShardDown { shard } => self.shard_changed(shard, false),
-            Event::FromShard { shard, message } => self.from_shard(shard, message),
+            Event::FromShard { shard, message } => self.shard_said(shard, message),
             Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
             Event::ServeRequested { serve, id, put } => self.serve_requested(serve, &id, put),
             Event::ServeEnded { serve } => self.serve_ended(serve),

@@ -61,11 +61,11 @@ impl Node {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);
         for shard in self.replicas(&id, &self.shards_up) {
-            self.to_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
+            self.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
         }
     }
 
-    pub(super) fn to_shard(&mut self, shard: usize, message: ToShard) {
+    pub(super) fn tell_shard(&mut self, shard: usize, message: ToShard) {
         self.effects.push(Effect::ToShard { shard, message, inline_from: None });
     }
 
@@ -126,7 +126,7 @@ impl Node {
             shards.push(asked_by);
         }
         for shard in shards {
-            self.to_shard(
+            self.tell_shard(
                 shard,
                 ToShard::Unpublish { id: id.clone(), put, reason: UnpublishReason::Deleted },
             );

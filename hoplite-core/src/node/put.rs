@@ -243,10 +243,11 @@ impl Node {
             Standing::Accepted => true,
             Standing::Pending { shards } => shards.is_empty() && local.rival.is_none(),
         };
-        if is_settled && local.is_complete() {
-            if let Some(key) = self.copy_mut(copy).sealer.take() {
-                self.finish(key, Ok(Response::Sealed));
-            }
+        if is_settled
+            && local.is_complete()
+            && let Some(key) = self.copy_mut(copy).sealer.take()
+        {
+            self.finish(key, Ok(Response::Sealed));
         }
     }
 
