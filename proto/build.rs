@@ -2,14 +2,19 @@
 
 use std::path::PathBuf;
 
+use prost::Message;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["hoplite/v1/common.proto", "hoplite/v1/local.proto", "hoplite/v1/data.proto", "hoplite/v1/directory.proto"];
+    let files = [
+        "hoplite/v1/common.proto",
+        "hoplite/v1/local.proto",
+        "hoplite/v1/data.proto",
+        "hoplite/v1/directory.proto",
+    ];
     let descriptors = protox::compile(files, ["."])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    tonic_prost_build::configure()
-        .bytes(".")
-        .file_descriptor_set_path(out.join("hoplite.bin"))
-        .compile_fds(descriptors)?;
+    std::fs::write(out.join("hoplite.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
     println!("cargo::rerun-if-changed=hoplite");
     Ok(())
 }

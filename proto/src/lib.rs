@@ -1,4 +1,9 @@
 //! The protocols of Hoplite: generated types, and their checked conversion to and from the types of `hoplite-core`.
+//!
+//! * [`directory`]: the control plane, sessions between stores and shards.
+//! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages are delimited.
+//! * [`error`] and [`metadata`]: what all planes share.
+//! * [`bounds`]: limits on what a peer may say. Every length is checked here, once; the core types carry the proof.
 #![forbid(unsafe_code)]
 
 /// The generated types, one for one with the files in `proto/hoplite/v1`.
@@ -14,3 +19,16 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 pub const PROTOCOL_VERSION: u32 = 1;
 
 pub mod socket_path;
+
+pub mod directory;
+pub mod local;
+
+pub mod error;
+pub mod metadata;
+
+pub mod bounds;
+pub mod framing;
+
+#[cfg(test)]
+mod arbitrary;
+mod enumeration;

@@ -1,0 +1,372 @@
+//! Strategies for the types that travel, for the property tests of this crate.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_core::error::{Error, MetadataError, Operation, Plane};
+use hoplite_core::extent::{Extent, HEADER_BYTES};
+use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
+use hoplite_core::metadata::{Dtype, Metadata};
+use hoplite_core::node::{self, CallId, CopyId, ObjectView, Until};
+use hoplite_core::shard::{
+    DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
+    ObjectSummary, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
+    Verdict,
+};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::local::{Request, Response};
+
+fn id() -> impl Strategy<Value = ObjectId> {
+    prop::collection::vec(any::<u8>(), 1..=255).prop_map(|bytes| ObjectId::new(bytes).unwrap())
+}
+
+fn node() -> impl Strategy<Value = NodeId> {
+    "[A-Za-z0-9._-]{1,63}".prop_map(|name| NodeId::new(&name).unwrap())
+}
+
+fn put() -> impl Strategy<Value = PutId> {
+    any::<u64>().prop_map(PutId)
+}
+
+fn copy() -> impl Strategy<Value = CopyId> {
+    any::<u64>().prop_map(CopyId)
+}
+
+fn call() -> impl Strategy<Value = CallId> {
+    any::<u64>().prop_map(CallId)
+}
+
+fn query_id() -> impl Strategy<Value = RequestId> {
+    any::<u64>().prop_map(RequestId)
+}
+
+fn address() -> impl Strategy<Value = SocketAddr> {
+    (any::<IpAddr>(), 1..=u16::MAX).prop_map(|(ip, port)| SocketAddr::new(ip, port))
+}
+
+fn timeout() -> impl Strategy<Value = Duration> {
+    (0_u64..30 * 24 * 3600 * 1000).prop_map(Duration::from_millis)
+}
+
+fn bytes() -> impl Strategy<Value = Bytes> {
+    prop::collection::vec(any::<u8>(), 0..300).prop_map(Bytes::from)
+}
+
+fn state() -> impl Strategy<Value = LocationState> {
+    select(vec![LocationState::Producing, LocationState::Partial, LocationState::Complete])
+}
+
+fn retention() -> impl Strategy<Value = Retention> {
+    select(vec![Retention::Pinned, Retention::Evictable])
+}
+
+fn dtype() -> impl Strategy<Value = Dtype> {
+    select(Dtype::ALL.to_vec())
+}
+
+/// Metadata, and a size that agrees with it.
+pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
+    let shape = option::of(prop::collection::vec(0_u64..6, 0..8));
+    (dtype(), shape, bytes(), 0_u64..1000).prop_map(|(dtype, shape, user, elements)| {
+        let elements = shape.as_ref().map_or(elements, |shape| shape.iter().product());
+        (Metadata { dtype, shape, user }, elements * dtype.size_bytes())
+    })
+}
+
+fn text() -> impl Strategy<Value = String> {
+    ".{0,60}"
+}
+
+fn metadata_error() -> impl Strategy<Value = MetadataError> {
+    prop_oneof![
+        ".{0,32}".prop_map(|name| MetadataError::UnknownDtype { name }),
+        any::<usize>().prop_map(|dimensions| MetadataError::TooManyDimensions { dimensions }),
+        (dtype(), any::<u64>())
+            .prop_map(|(dtype, size_bytes)| MetadataError::ShapeDisagrees { dtype, size_bytes }),
+        ".{1,60}".prop_map(|text| MetadataError::Reported { reason: text.into() }),
+        any::<usize>().prop_map(|length_bytes| MetadataError::UserTooLong { length_bytes }),
+    ]
+}
+
+/// Every error but a version mismatch, which is told from the other side after it has travelled.
+pub(crate) fn error() -> impl Strategy<Value = Error> {
+    let operation = select(vec![
+        Operation::Put,
+        Operation::Get,
+        Operation::Delete,
+        Operation::Wait,
+        Operation::Locate,
+        Operation::Connect,
+    ]);
+    let plane = select(vec![Plane::Local, Plane::Control, Plane::Data]);
+    let of_requests = prop_oneof![
+        any::<usize>().prop_map(|length_bytes| Error::InvalidId { length_bytes }),
+        text().prop_map(|name| Error::InvalidName { name }),
+        metadata_error().prop_map(Error::InvalidMetadata),
+        text().prop_map(|text| Error::InvalidRequest { reason: text.into() }),
+        (text(), any::<u64>())
+            .prop_map(|(text, maximum)| Error::LimitExceeded { what: text.into(), maximum }),
+        any::<u64>().prop_map(|reference| Error::UnknownReference { reference }),
+        (operation, any::<u64>()).prop_map(|(operation, micros)| Error::Timeout {
+            operation,
+            waited: Duration::from_micros(micros)
+        }),
+    ];
+    let of_objects = prop_oneof![
+        id().prop_map(|id| Error::AlreadyExists { id }),
+        (id(), any::<u64>(), any::<u64>()).prop_map(|(id, size_bytes, limit_bytes)| {
+            Error::ObjectTooLarge { id, size_bytes, limit_bytes }
+        }),
+        any::<(u64, u64, u64)>().prop_map(|(needed_bytes, free_bytes, capacity_bytes)| {
+            Error::StoreFull { needed_bytes, free_bytes, capacity_bytes }
+        }),
+        id().prop_map(|id| Error::ObjectLost { id }),
+        id().prop_map(|id| Error::Deleted { id }),
+    ];
+    let of_daemons = prop_oneof![
+        node().prop_map(|node| Error::NodeIdInUse { node }),
+        Just(Error::ClusterMismatch),
+        (plane, text()).prop_map(|(plane, text)| Error::Malformed { plane, reason: text.into() }),
+        text().prop_map(|text| Error::Unavailable { what: text.into() }),
+        Just(Error::ShuttingDown),
+    ];
+    prop_oneof![of_requests, of_objects, of_daemons]
+}
+
+/// A store's description of itself, labels in order.
+pub(crate) fn node_info() -> impl Strategy<Value = NodeInfo> {
+    let labels = prop::collection::btree_map("[a-z]{1,63}", ".{0,60}", 0..8);
+    (node(), any::<u64>(), address(), labels).prop_map(|(node, incarnation, data_address, labels)| NodeInfo {
+        node,
+        incarnation: Incarnation(incarnation),
+        data_address,
+        labels: labels.into_iter().collect(),
+    })
+}
+
+/// Locations of one object.
+pub(crate) fn locations() -> impl Strategy<Value = Locations> {
+    let object = (put(), metadata(), any::<bool>(), any::<bool>()).prop_map(
+        |(put, (metadata, size_bytes), inline, lost)| ObjectSummary {
+            put,
+            size_bytes,
+            metadata,
+            inline,
+            lost,
+        },
+    );
+    let location = (node(), address(), state(), retention(), option::of(node())).prop_map(
+        |(node, data_address, state, retention, pulling_from)| Location {
+            node,
+            data_address,
+            state,
+            retention,
+            pulling_from,
+        },
+    );
+    (id(), option::of(object), prop::collection::vec(location, 0..4))
+        .prop_map(|(id, object, locations)| Locations { id, object, locations })
+}
+
+fn publish() -> impl Strategy<Value = Publish> {
+    let copy = (state(), retention(), option::of(node()), any::<bool>());
+    (id(), put(), metadata(), copy).prop_map(
+        |(id, put, (metadata, size_bytes), (state, retention, pulling_from, inline))| Publish {
+            id,
+            put,
+            size_bytes,
+            metadata,
+            state,
+            retention,
+            pulling_from,
+            inline: (inline && state == LocationState::Complete)
+                .then(|| Bytes::from(vec![7; usize::try_from(size_bytes % (1 << 16)).unwrap()]))
+                .filter(|bytes| bytes.len() as u64 == size_bytes),
+        },
+    )
+}
+
+/// Everything that a store says to a shard.
+pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
+    let unpublish_reason = select(vec![
+        UnpublishReason::Evicted,
+        UnpublishReason::PullEnded,
+        UnpublishReason::Aborted,
+        UnpublishReason::Deleted,
+    ]);
+    let outcome = select(vec![
+        PullOutcome::Complete,
+        PullOutcome::SenderUnreachable,
+        PullOutcome::SenderStalled,
+        PullOutcome::SenderHasNoCopy,
+        PullOutcome::Corrupt,
+        PullOutcome::Cancelled,
+    ]);
+    let query = (query_id(), id(), timeout(), option::of(put()), prop::collection::vec(node(), 0..4))
+        .prop_map(|(request, id, timeout, resume, avoid)| Query { request, id, timeout, resume, avoid });
+    prop_oneof![
+        publish().prop_map(ToShard::Publish),
+        (id(), put(), unpublish_reason).prop_map(|(id, put, reason)| ToShard::Unpublish { id, put, reason }),
+        query.prop_map(ToShard::Query),
+        query_id().prop_map(|request| ToShard::Cancel { request }),
+        (any::<u64>(), outcome)
+            .prop_map(|(grant, outcome)| ToShard::ReturnSlot { grant: GrantId(grant), outcome }),
+        (query_id(), id()).prop_map(|(request, id)| ToShard::Delete { request, id }),
+        (id(), put()).prop_map(|(id, put)| ToShard::Forget { id, put }),
+        (query_id(), id()).prop_map(|(request, id)| ToShard::Subscribe { request, id }),
+        query_id().prop_map(|request| ToShard::Unsubscribe { request }),
+    ]
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    let equality = prop_oneof![
+        Just(Equality::Equal),
+        Just(Equality::Different),
+        option::of((node(), address())).prop_map(|holder| Equality::Unknown { holder }),
+    ];
+    prop_oneof![
+        Just(Verdict::Accepted),
+        (put(), equality).prop_map(|(winner, equality)| Verdict::Conflict { winner, equality }),
+        Just(Verdict::Deleted),
+        Just(Verdict::ShardFull),
+    ]
+}
+
+fn grant() -> impl Strategy<Value = Grant> {
+    let reason = select(vec![
+        GrantReason::OnlyCandidate,
+        GrantReason::CompleteBeforePartial,
+        GrantReason::Closest,
+        GrantReason::LeastRecentlyUsed,
+        GrantReason::AvoidedButOnly,
+    ]);
+    (query_id(), any::<u64>(), id(), put(), metadata(), (node(), address(), state(), reason)).prop_map(
+        |(
+            request,
+            grant,
+            id,
+            put,
+            (metadata, size_bytes),
+            (sender, sender_address, sender_state, reason),
+        )| {
+            Grant {
+                request,
+                grant: GrantId(grant),
+                id,
+                put,
+                size_bytes,
+                metadata,
+                sender,
+                sender_address,
+                sender_state,
+                reason,
+            }
+        },
+    )
+}
+
+/// Everything that a shard says to a store.
+pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
+    let inline =
+        (query_id(), id(), put(), metadata()).prop_map(|(request, id, put, (metadata, size_bytes))| {
+            let bytes = Bytes::from(vec![7; usize::try_from(size_bytes).unwrap()]);
+            ToStore::Inline { request, id, put, metadata, bytes }
+        });
+    let drop_reason = select(vec![DropReason::Deleted, DropReason::Lost]);
+    prop_oneof![
+        (id(), put(), verdict()).prop_map(|(id, put, verdict)| ToStore::Published { id, put, verdict }),
+        grant().prop_map(ToStore::Granted),
+        // Larger inline objects than these are in the tests of the limit.
+        inline.prop_filter("small", |message| match message {
+            ToStore::Inline { bytes, .. } => bytes.len() <= 1 << 20,
+            _ => true,
+        }),
+        (query_id(), error()).prop_map(|(request, error)| ToStore::Failed { request, error }),
+        (id(), put(), drop_reason).prop_map(|(id, put, reason)| ToStore::Drop { id, put, reason }),
+        (id(), put()).prop_map(|(id, put)| ToStore::Promote { id, put }),
+        (query_id(), option::of(put())).prop_map(|(request, put)| ToStore::DeleteDone { request, put }),
+        (query_id(), locations()).prop_map(|(request, locations)| ToStore::Locations { request, locations }),
+    ]
+}
+
+fn ids() -> impl Strategy<Value = Vec<ObjectId>> {
+    prop::collection::vec(id(), 0..10)
+}
+
+fn node_request() -> impl Strategy<Value = node::Request> {
+    prop_oneof![
+        (id(), metadata(), timeout()).prop_map(|(id, (metadata, size_bytes), timeout)| {
+            node::Request::Create { id, size_bytes, metadata, timeout }
+        }),
+        (copy(), timeout()).prop_map(|(copy, timeout)| node::Request::Seal { copy, timeout }),
+        copy().prop_map(|copy| node::Request::SealUnconfirmed { copy }),
+        copy().prop_map(|copy| node::Request::Abort { copy }),
+        (id(), select(vec![Until::Started, Until::Complete]), timeout())
+            .prop_map(|(id, until, timeout)| node::Request::Get { id, until, timeout }),
+        copy().prop_map(|copy| node::Request::Release { copy }),
+        (ids(), timeout()).prop_map(|(ids, timeout)| node::Request::Delete { ids, timeout }),
+        (ids(), any::<prop::sample::Index>(), timeout()).prop_map(|(ids, count, timeout)| {
+            let count = count.index(ids.len() + 1);
+            node::Request::Wait { ids, count, timeout }
+        }),
+        (id(), timeout()).prop_map(|(id, timeout)| node::Request::Locate { id, timeout }),
+        id().prop_map(|id| node::Request::Subscribe { id }),
+        call().prop_map(|call| node::Request::Unsubscribe { call }),
+        call().prop_map(|call| node::Request::Cancel { call }),
+    ]
+}
+
+/// Everything that a client asks.
+pub(crate) fn request() -> impl Strategy<Value = Request> {
+    let short = || prop::collection::vec(any::<u8>(), 0..=255).prop_map(Bytes::from);
+    prop_oneof![
+        6 => node_request().prop_map(Request::Node),
+        1 => (copy(), any::<u64>(), timeout())
+            .prop_map(|(copy, beyond_bytes, timeout)| Request::Follow { copy, beyond_bytes, timeout }),
+        1 => (short(), short(), 0_usize..=10_000)
+            .prop_map(|(prefix, after, limit)| Request::List { prefix, after, limit }),
+        1 => id().prop_map(|id| Request::Describe { id }),
+        1 => Just(Request::Status),
+        1 => copy().prop_map(|copy| Request::Doorbell { copy }),
+    ]
+}
+
+fn view() -> impl Strategy<Value = ObjectView> {
+    (copy(), put(), metadata(), 0_u64..1 << 40, 0_u64..200).prop_map(
+        |(copy, put, (metadata, size_bytes), block, slack)| ObjectView {
+            copy,
+            extent: Extent {
+                offset_bytes: block * HEADER_BYTES,
+                length_bytes: size_bytes + HEADER_BYTES + slack,
+            },
+            put,
+            size_bytes,
+            metadata,
+        },
+    )
+}
+
+/// Everything that a store answers to a client.
+pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
+    let indices = prop::collection::btree_set(any::<usize>(), 0..10);
+    let node = prop_oneof![
+        view().prop_map(node::Response::Created),
+        view().prop_map(node::Response::Existing),
+        view().prop_map(node::Response::Object),
+        Just(node::Response::Sealed),
+        any::<usize>().prop_map(|count| node::Response::Deleted { count }),
+        indices.prop_map(|indices| node::Response::Ready { indices: indices.into_iter().collect() }),
+        locations().prop_map(node::Response::Locations),
+    ];
+    prop_oneof![
+        4 => node.prop_map(|response| Ok(Response::Node(response))),
+        1 => any::<u64>().prop_map(|valid_bytes| Ok(Response::Progress { valid_bytes })),
+        1 => (prop::collection::vec(locations(), 0..3), any::<bool>())
+            .prop_map(|(objects, more)| Ok(Response::Listing { objects, more })),
+        2 => error().prop_map(Err),
+    ]
+}

@@ -1,0 +1,96 @@
+//! Limits on what a peer may say, and the checks of the fields that many messages share.
+//!
+//! What belongs to one message only is checked where that message is converted.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::{NodeId, ObjectId};
+
+/// Longest time that a request may ask to wait; longer ones are cut to it. Long enough that nobody means more, short
+/// enough that no arithmetic on times comes near its end.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Most bytes of an inline object on the wire. Shards apply their own, usually lower, limit.
+pub const MAX_INLINE_BYTES: usize = 1 << 20;
+/// Most nodes that a query may ask to avoid.
+pub const MAX_AVOIDED_NODES: usize = 64;
+/// Most labels of a node.
+pub const MAX_LABELS: usize = 32;
+/// Longest key of a label, in bytes.
+pub const MAX_LABEL_KEY_BYTES: usize = 63;
+/// Longest value of a label, in bytes.
+pub const MAX_LABEL_VALUE_BYTES: usize = 255;
+/// Most messages in one frame of a session.
+pub const MAX_MESSAGES_PER_BATCH: usize = 4096;
+/// Most bytes of one frame of a session: a batch is closed at 1 MiB, and its last message may be an inline object.
+pub const MAX_BATCH_BYTES: usize = 4 << 20;
+/// Most locations of one object in one message: one for each node of the largest cluster that is simulated.
+pub const MAX_LOCATIONS: usize = 10_000;
+/// Most objects in one page of a listing.
+pub const MAX_LISTED_OBJECTS: usize = 10_000;
+/// Longest text of an error that is kept, in bytes; the rest is cut off.
+pub const MAX_TEXT_BYTES: usize = 1024;
+
+/// Longest socket address as text: an IPv6 address with scope and port.
+const MAX_ADDRESS_BYTES: usize = 64;
+
+pub(crate) fn encode_id(id: &ObjectId) -> Bytes {
+    Bytes::copy_from_slice(id.as_bytes())
+}
+
+pub(crate) fn encode_timeout(timeout: Duration) -> u64 {
+    // Rounded up, so that a timeout that is not zero stays so.
+    let millis = timeout.as_nanos().div_ceil(1_000_000);
+    u64::try_from(millis).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn decode_timeout(timeout_ms: u64) -> Duration {
+    Duration::from_millis(timeout_ms).min(MAX_TIMEOUT)
+}
+
+/// Checks an address at which a peer says that a node can be reached.
+pub(crate) fn decode_address(text: &str, plane: Plane) -> Result<SocketAddr> {
+    let address = if text.len() > MAX_ADDRESS_BYTES { None } else { text.parse::<SocketAddr>().ok() };
+    match address {
+        Some(address) if address.port() != 0 => Ok(address),
+        _ => Err(Error::malformed(plane, "an address that nobody can be reached at")),
+    }
+}
+
+pub(crate) fn encode_optional_node(node: Option<&NodeId>) -> String {
+    node.map_or_else(String::new, |node| node.as_str().to_owned())
+}
+
+pub(crate) fn decode_optional_node(text: &str) -> Result<Option<NodeId>> {
+    if text.is_empty() { Ok(None) } else { NodeId::new(text).map(Some) }
+}
+
+/// Refuses `length` things if that is more than `maximum`.
+pub(crate) fn check_count(what: &'static str, length: usize, maximum: usize) -> Result<()> {
+    if length > maximum { Err(Error::limit_exceeded(what, maximum as u64)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_cut_to_thirty_days_and_never_rounded_to_zero() {
+        assert_eq!(decode_timeout(u64::MAX), MAX_TIMEOUT);
+        assert_eq!(encode_timeout(Duration::from_nanos(1)), 1);
+        assert_eq!(encode_timeout(Duration::ZERO), 0);
+        assert_eq!(encode_timeout(Duration::MAX), u64::MAX);
+        assert_eq!(decode_timeout(encode_timeout(Duration::from_secs(5))), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn addresses_must_be_reachable() {
+        assert!(decode_address("10.0.0.7:7402", Plane::Control).is_ok());
+        assert!(decode_address("[::1]:7402", Plane::Control).is_ok());
+        for bad in ["", "10.0.0.7", "10.0.0.7:0", "host:7402", &"1".repeat(100)] {
+            assert!(decode_address(bad, Plane::Control).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The first message in each direction of a session.
+
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::{ClusterId, Incarnation, NodeId};
+use hoplite_core::shard::NodeInfo;
+
+use super::encode_node;
+use crate::bounds::{MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS, check_count, decode_address};
+use crate::{PROTOCOL_VERSION, v1};
+
+/// The first message of the store `info` of `cluster`.
+pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
+    v1::Hello {
+        version: PROTOCOL_VERSION,
+        cluster: cluster.as_str().to_owned(),
+        node: encode_node(&info.node),
+        incarnation: info.incarnation.0,
+        data_address: info.data_address.to_string(),
+        labels: info.labels.iter().cloned().collect(),
+    }
+}
+
+/// Checks the first message of a store that wants to join `cluster`. Labels come out in the order of their keys.
+///
+/// # Errors
+/// [`Error::VersionMismatch`] before anything else is looked at, then [`Error::ClusterMismatch`], then what is wrong
+/// with the store's description of itself.
+pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
+    check_version(hello.version)?;
+    if ClusterId::new(&hello.cluster)? != *cluster {
+        return Err(Error::ClusterMismatch);
+    }
+    check_count("labels", hello.labels.len(), MAX_LABELS)?;
+    let mut labels: Vec<(String, String)> = hello.labels.into_iter().collect();
+    let is_bounded = |(key, value): &(String, String)| {
+        !key.is_empty() && key.len() <= MAX_LABEL_KEY_BYTES && value.len() <= MAX_LABEL_VALUE_BYTES
+    };
+    if !labels.iter().all(is_bounded) {
+        return Err(Error::malformed(Plane::Control, "a label's key has 1 to 63 bytes, its value up to 255"));
+    }
+    labels.sort_unstable();
+    Ok(NodeInfo {
+        node: NodeId::new(&hello.node)?,
+        incarnation: Incarnation(hello.incarnation),
+        data_address: decode_address(&hello.data_address, Plane::Control)?,
+        labels,
+    })
+}
+
+/// The first message of a shard.
+pub fn welcome() -> v1::Welcome {
+    v1::Welcome { version: PROTOCOL_VERSION }
+}
+
+/// Checks the first message of a shard.
+///
+/// # Errors
+/// [`Error::VersionMismatch`] if the shard speaks another version.
+pub fn check_welcome(welcome: &v1::Welcome) -> Result<()> {
+    check_version(welcome.version)
+}
+
+fn check_version(theirs: u32) -> Result<()> {
+    if theirs == PROTOCOL_VERSION {
+        Ok(())
+    } else {
+        Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::arbitrary;
+
+    fn cluster() -> ClusterId {
+        ClusterId::new("test").unwrap()
+    }
+
+    fn hello() -> v1::Hello {
+        v1::Hello {
+            version: PROTOCOL_VERSION,
+            cluster: "test".to_owned(),
+            node: "a".to_owned(),
+            incarnation: 1,
+            data_address: "127.0.0.1:7402".to_owned(),
+            labels: std::collections::HashMap::new(),
+        }
+    }
+
+    #[test]
+    fn the_version_is_checked_before_all_else() {
+        let hello = v1::Hello { version: 2, cluster: "?".to_owned(), node: String::new(), ..hello() };
+        let error = decode_hello(hello, &cluster()).unwrap_err();
+        assert_eq!(error, Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 2 });
+        assert!(check_welcome(&welcome()).is_ok());
+        assert!(check_welcome(&v1::Welcome { version: 0 }).is_err());
+    }
+
+    #[test]
+    fn other_clusters_and_bad_descriptions_are_refused() {
+        let refusal = |hello| decode_hello(hello, &cluster()).unwrap_err();
+        assert_eq!(refusal(v1::Hello { cluster: "other".to_owned(), ..hello() }), Error::ClusterMismatch);
+        assert!(matches!(
+            refusal(v1::Hello { node: "a b".to_owned(), ..hello() }),
+            Error::InvalidName { .. }
+        ));
+        let unreachable = v1::Hello { data_address: "0.0.0.0:0".to_owned(), ..hello() };
+        assert!(matches!(refusal(unreachable), Error::Malformed { .. }));
+        let many = (0..33).map(|key| (key.to_string(), String::new())).collect();
+        assert!(matches!(
+            refusal(v1::Hello { labels: many, ..hello() }),
+            Error::LimitExceeded { maximum: 32, .. }
+        ));
+        let long = [("rack".to_owned(), "x".repeat(256))].into();
+        assert!(matches!(refusal(v1::Hello { labels: long, ..hello() }), Error::Malformed { .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn hellos_round_trip(info in arbitrary::node_info()) {
+            prop_assert_eq!(decode_hello(encode_hello(&info, &cluster()), &cluster()), Ok(info));
+        }
+    }
+}

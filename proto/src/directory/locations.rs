@@ -1,0 +1,92 @@
+//! Where the copies of an object are, as subscribers and tools are told.
+
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::shard::{Location, Locations, ObjectSummary};
+
+use super::{decode_location_state, decode_retention, encode_location_state, encode_node, encode_retention};
+use crate::bounds::{
+    MAX_LOCATIONS, check_count, decode_address, decode_optional_node, encode_id, encode_optional_node,
+};
+use crate::{metadata, v1};
+
+/// The wire form of `locations`.
+pub fn encode_locations(locations: &Locations) -> v1::Locations {
+    v1::Locations {
+        id: encode_id(&locations.id),
+        object: locations.object.as_ref().map(encode_summary),
+        locations: locations.locations.iter().map(encode_location).collect(),
+    }
+}
+
+/// Checks locations that arrived on `plane`.
+///
+/// # Errors
+/// What is wrong with them; [`Error::LimitExceeded`] above [`MAX_LOCATIONS`].
+pub fn decode_locations(locations: v1::Locations, plane: Plane) -> Result<Locations> {
+    check_count("locations of an object", locations.locations.len(), MAX_LOCATIONS)?;
+    Ok(Locations {
+        id: ObjectId::new(&locations.id)?,
+        object: locations.object.map(decode_summary).transpose()?,
+        locations: locations
+            .locations
+            .into_iter()
+            .map(|location| decode_location(location, plane))
+            .collect::<Result<_>>()?,
+    })
+}
+
+fn encode_summary(object: &ObjectSummary) -> v1::ObjectSummary {
+    v1::ObjectSummary {
+        put: object.put.0,
+        size_bytes: object.size_bytes,
+        metadata: Some(metadata::encode(&object.metadata)),
+        inline: object.inline,
+        lost: object.lost,
+    }
+}
+
+fn decode_summary(object: v1::ObjectSummary) -> Result<ObjectSummary, Error> {
+    Ok(ObjectSummary {
+        put: PutId(object.put),
+        size_bytes: object.size_bytes,
+        metadata: metadata::decode(object.metadata, object.size_bytes)?,
+        inline: object.inline,
+        lost: object.lost,
+    })
+}
+
+fn encode_location(location: &Location) -> v1::Location {
+    v1::Location {
+        node: encode_node(&location.node),
+        data_address: location.data_address.to_string(),
+        state: encode_location_state(location.state),
+        retention: encode_retention(location.retention),
+        pulling_from: encode_optional_node(location.pulling_from.as_ref()),
+    }
+}
+
+fn decode_location(location: v1::Location, plane: Plane) -> Result<Location> {
+    Ok(Location {
+        node: NodeId::new(&location.node)?,
+        data_address: decode_address(&location.data_address, plane)?,
+        state: decode_location_state(location.state, plane)?,
+        retention: decode_retention(location.retention, plane)?,
+        pulling_from: decode_optional_node(&location.pulling_from)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::arbitrary;
+
+    proptest! {
+        #[test]
+        fn locations_round_trip(locations in arbitrary::locations()) {
+            prop_assert_eq!(decode_locations(encode_locations(&locations), Plane::Local), Ok(locations));
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The control plane: sessions between stores and shards, and what tools are told of objects.
+
+mod handshake;
+mod locations;
+mod shard_message;
+mod store_message;
+
+pub use handshake::{check_welcome, decode_hello, encode_hello, welcome};
+pub use locations::{decode_locations, encode_locations};
+pub use shard_message::{decode_shard_batch, decode_to_store, encode_to_store};
+pub use store_message::{decode_store_batch, decode_to_shard, encode_to_shard};
+
+use hoplite_core::id::NodeId;
+use hoplite_core::shard::{LocationState, Retention};
+
+use crate::enumeration::enumeration;
+use crate::v1;
+
+enumeration!(encode_location_state, decode_location_state: LocationState, v1::LocationState, "location state" {
+    Producing, Partial, Complete,
+});
+enumeration!(encode_retention, decode_retention: Retention, v1::Retention, "retention" { Pinned, Evictable });
+
+fn encode_node(node: &NodeId) -> String {
+    node.as_str().to_owned()
+}

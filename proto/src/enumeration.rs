@@ -1,0 +1,20 @@
+//! Enumerations on the wire: one macro writes both directions, so that they cannot disagree.
+
+/// Defines `$encode` and `$decode` between a core enum and a generated one; other numbers are malformed.
+macro_rules! enumeration {
+    ($encode:ident, $decode:ident: $core:ty, $wire:ty, $what:literal { $($variant:ident),* $(,)? }) => {
+        fn $encode(value: $core) -> i32 {
+            let wire = match value { $(<$core>::$variant => <$wire>::$variant,)* };
+            wire.into()
+        }
+
+        fn $decode(number: i32, plane: hoplite_core::error::Plane) -> hoplite_core::error::Result<$core> {
+            match <$wire>::try_from(number) {
+                $(Ok(<$wire>::$variant) => Ok(<$core>::$variant),)*
+                _ => Err(hoplite_core::error::Error::malformed(plane, concat!("unknown ", $what))),
+            }
+        }
+    };
+}
+
+pub(crate) use enumeration;

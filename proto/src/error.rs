@@ -1,0 +1,351 @@
+//! Errors on the wire: in messages of all planes, and in the status of a gRPC call.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_core::error::{Error, ErrorCode, MetadataError, Operation, Plane};
+use hoplite_core::id::{NodeId, ObjectId};
+use prost::Message;
+use tonic::{Code, Status};
+
+use crate::bounds::{MAX_TEXT_BYTES, encode_id};
+use crate::metadata::{decode_dtype, encode_dtype};
+use crate::v1;
+
+/// Which [`MetadataError`] it is, in the field `c`; absent for one whose text is all that is known.
+mod metadata_kind {
+    pub(super) const UNKNOWN_DTYPE: u64 = 1;
+    pub(super) const TOO_MANY_DIMENSIONS: u64 = 2;
+    pub(super) const SHAPE_DISAGREES: u64 = 3;
+    pub(super) const USER_TOO_LONG: u64 = 4;
+}
+
+/// The wire form of `error`.
+pub fn encode(error: &Error) -> v1::Error {
+    let code = error.code() as u32;
+    match error {
+        Error::InvalidId { length_bytes } => {
+            v1::Error { code, a: u64::try_from(*length_bytes).unwrap_or(u64::MAX), ..Default::default() }
+        }
+        Error::InvalidName { name } => v1::Error { code, text: name.clone(), ..Default::default() },
+        Error::InvalidMetadata(error) => encode_metadata_error(code, error),
+        Error::InvalidRequest { reason } => {
+            v1::Error { code, text: reason.to_string(), ..Default::default() }
+        }
+        Error::AlreadyExists { id } | Error::ObjectLost { id } | Error::Deleted { id } => {
+            v1::Error { code, id: encode_id(id), ..Default::default() }
+        }
+        Error::ObjectTooLarge { id, size_bytes, limit_bytes } => {
+            v1::Error { code, id: encode_id(id), a: *size_bytes, b: *limit_bytes, ..Default::default() }
+        }
+        Error::StoreFull { needed_bytes, free_bytes, capacity_bytes } => {
+            v1::Error { code, a: *needed_bytes, b: *free_bytes, c: *capacity_bytes, ..Default::default() }
+        }
+        Error::Timeout { operation, waited } => {
+            let micros = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+            v1::Error { code, a: encode_operation(*operation), b: micros, ..Default::default() }
+        }
+        Error::LimitExceeded { what, maximum } => {
+            v1::Error { code, text: what.to_string(), a: *maximum, ..Default::default() }
+        }
+        Error::UnknownReference { reference } => v1::Error { code, a: *reference, ..Default::default() },
+        Error::NodeIdInUse { node } => {
+            v1::Error { code, text: node.as_str().to_owned(), ..Default::default() }
+        }
+        Error::VersionMismatch { ours, theirs } => {
+            v1::Error { code, a: (*ours).into(), b: (*theirs).into(), ..Default::default() }
+        }
+        Error::Malformed { plane, reason } => {
+            v1::Error { code, text: reason.to_string(), a: encode_plane(*plane), ..Default::default() }
+        }
+        Error::Unavailable { what } => v1::Error { code, text: what.to_string(), ..Default::default() },
+        // Those without fields; a new variant arrives as its code and its text until it is given an arm here.
+        _ => v1::Error { code, text: error.to_string(), ..Default::default() },
+    }
+}
+
+/// The error that a peer reported.
+///
+/// Never fails: a code that this version does not know, or fields that do not fit the code, become
+/// [`Error::Malformed`] with the peer's text. [`Error::VersionMismatch`] is turned round, so that "ours" is the reader's.
+pub fn decode(error: v1::Error, plane: Plane) -> Error {
+    let text = cut(error.text);
+    let object = || ObjectId::new(&error.id).ok();
+    let known = match error.code {
+        code if code == ErrorCode::InvalidId as u32 => {
+            usize::try_from(error.a).ok().map(|length_bytes| Error::InvalidId { length_bytes })
+        }
+        code if code == ErrorCode::InvalidName as u32 => Some(Error::InvalidName { name: text.clone() }),
+        code if code == ErrorCode::InvalidMetadata as u32 => {
+            Some(decode_metadata_error(error.a, error.b, error.c, &text).into())
+        }
+        code if code == ErrorCode::InvalidRequest as u32 => {
+            Some(Error::InvalidRequest { reason: Cow::Owned(text.clone()) })
+        }
+        code if code == ErrorCode::AlreadyExists as u32 => object().map(|id| Error::AlreadyExists { id }),
+        code if code == ErrorCode::ObjectTooLarge as u32 => {
+            object().map(|id| Error::ObjectTooLarge { id, size_bytes: error.a, limit_bytes: error.b })
+        }
+        code if code == ErrorCode::StoreFull as u32 => {
+            Some(Error::StoreFull { needed_bytes: error.a, free_bytes: error.b, capacity_bytes: error.c })
+        }
+        code if code == ErrorCode::Timeout as u32 => decode_operation(error.a)
+            .map(|operation| Error::Timeout { operation, waited: Duration::from_micros(error.b) }),
+        code if code == ErrorCode::ObjectLost as u32 => object().map(|id| Error::ObjectLost { id }),
+        code if code == ErrorCode::Deleted as u32 => object().map(|id| Error::Deleted { id }),
+        code if code == ErrorCode::LimitExceeded as u32 => {
+            Some(Error::LimitExceeded { what: Cow::Owned(text.clone()), maximum: error.a })
+        }
+        code if code == ErrorCode::UnknownReference as u32 => {
+            Some(Error::UnknownReference { reference: error.a })
+        }
+        code if code == ErrorCode::NodeIdInUse as u32 => {
+            NodeId::new(&text).ok().map(|node| Error::NodeIdInUse { node })
+        }
+        code if code == ErrorCode::ClusterMismatch as u32 => Some(Error::ClusterMismatch),
+        code if code == ErrorCode::VersionMismatch as u32 => decode_versions(error.a, error.b),
+        code if code == ErrorCode::Malformed as u32 => {
+            decode_plane(error.a).map(|plane| Error::Malformed { plane, reason: Cow::Owned(text.clone()) })
+        }
+        code if code == ErrorCode::Unavailable as u32 => {
+            Some(Error::Unavailable { what: Cow::Owned(text.clone()) })
+        }
+        code if code == ErrorCode::ShuttingDown as u32 => Some(Error::ShuttingDown),
+        _ => None,
+    };
+    known.unwrap_or_else(|| Error::Malformed {
+        plane,
+        reason: Cow::Owned(format!("error {} is not understood: {text}", error.code)),
+    })
+}
+
+/// The status that ends a gRPC call with `error`; its details carry the error itself, for [`from_status`].
+pub fn to_status(error: &Error) -> Status {
+    let code = match error {
+        Error::InvalidId { .. }
+        | Error::InvalidName { .. }
+        | Error::InvalidMetadata(_)
+        | Error::InvalidRequest { .. }
+        | Error::UnknownReference { .. }
+        | Error::Malformed { .. } => Code::InvalidArgument,
+        Error::AlreadyExists { .. } | Error::NodeIdInUse { .. } => Code::AlreadyExists,
+        Error::ObjectTooLarge { .. } => Code::OutOfRange,
+        Error::StoreFull { .. } | Error::LimitExceeded { .. } => Code::ResourceExhausted,
+        Error::Timeout { .. } => Code::DeadlineExceeded,
+        Error::ObjectLost { .. } => Code::DataLoss,
+        Error::Deleted { .. } => Code::NotFound,
+        Error::ClusterMismatch | Error::VersionMismatch { .. } => Code::FailedPrecondition,
+        Error::Unavailable { .. } | Error::ShuttingDown => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    let message = cut(error.to_string());
+    let mut detail = encode(error);
+    detail.text = cut(detail.text);
+    let details = RpcStatus {
+        code: code.into(),
+        message: message.clone(),
+        details: vec![Detail { type_url: DETAIL_TYPE.to_owned(), value: detail.encode_to_vec().into() }],
+    };
+    Status::with_details(code, message, details.encode_to_vec().into())
+}
+
+/// The error behind the status of a gRPC call: the one in its details, or else what the code says about the transport.
+pub fn from_status(status: &Status) -> Error {
+    let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
+    let typed = details.into_iter().find(|detail| detail.type_url == DETAIL_TYPE);
+    if let Some(error) = typed.and_then(|detail| v1::Error::decode(detail.value).ok()) {
+        return decode(error, Plane::Control);
+    }
+    let text = cut(status.message().to_owned());
+    match status.code() {
+        Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange | Code::Internal | Code::DataLoss => {
+            Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) }
+        }
+        // The details are absent: it is tonic or HTTP/2 that speaks, about a connection that does not work.
+        _ => Error::Unavailable { what: Cow::Owned(format!("the directory ({text})")) },
+    }
+}
+
+const DETAIL_TYPE: &str = "type.googleapis.com/hoplite.v1.Error";
+
+/// `google.rpc.Status`, which tools such as grpcurl expect in the details of a status.
+#[derive(Clone, PartialEq, Message)]
+struct RpcStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Detail>,
+}
+
+/// `google.protobuf.Any`.
+#[derive(Clone, PartialEq, Message)]
+struct Detail {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    value: Bytes,
+}
+
+/// Cuts `text` to [`MAX_TEXT_BYTES`] at the end of a character.
+fn cut(mut text: String) -> String {
+    if text.len() > MAX_TEXT_BYTES {
+        let end = (0..=MAX_TEXT_BYTES).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+    }
+    text
+}
+
+fn encode_metadata_error(code: u32, error: &MetadataError) -> v1::Error {
+    match error {
+        MetadataError::UnknownDtype { name } => {
+            v1::Error { code, text: name.clone(), c: metadata_kind::UNKNOWN_DTYPE, ..Default::default() }
+        }
+        MetadataError::TooManyDimensions { dimensions } => v1::Error {
+            code,
+            a: u64::try_from(*dimensions).unwrap_or(u64::MAX),
+            c: metadata_kind::TOO_MANY_DIMENSIONS,
+            ..Default::default()
+        },
+        MetadataError::ShapeDisagrees { dtype, size_bytes } => v1::Error {
+            code,
+            a: *size_bytes,
+            b: u64::from(encode_dtype(*dtype).unsigned_abs()),
+            c: metadata_kind::SHAPE_DISAGREES,
+            ..Default::default()
+        },
+        MetadataError::UserTooLong { length_bytes } => v1::Error {
+            code,
+            a: u64::try_from(*length_bytes).unwrap_or(u64::MAX),
+            c: metadata_kind::USER_TOO_LONG,
+            ..Default::default()
+        },
+        _ => v1::Error { code, text: error.to_string(), ..Default::default() },
+    }
+}
+
+fn decode_metadata_error(a: u64, b: u64, kind: u64, text: &str) -> MetadataError {
+    let length = usize::try_from(a).unwrap_or(usize::MAX);
+    match kind {
+        metadata_kind::UNKNOWN_DTYPE => MetadataError::UnknownDtype { name: text.chars().take(32).collect() },
+        metadata_kind::TOO_MANY_DIMENSIONS => MetadataError::TooManyDimensions { dimensions: length },
+        metadata_kind::SHAPE_DISAGREES => match i32::try_from(b).ok().and_then(decode_dtype) {
+            Some(dtype) => MetadataError::ShapeDisagrees { dtype, size_bytes: a },
+            None => MetadataError::Reported { reason: Cow::Borrowed("dtype and shape disagree") },
+        },
+        metadata_kind::USER_TOO_LONG => MetadataError::UserTooLong { length_bytes: length },
+        _ if text.is_empty() => MetadataError::Reported { reason: Cow::Borrowed("the metadata was refused") },
+        _ => MetadataError::Reported { reason: Cow::Owned(text.to_owned()) },
+    }
+}
+
+fn decode_versions(theirs: u64, ours: u64) -> Option<Error> {
+    let (ours, theirs) = (u32::try_from(ours).ok()?, u32::try_from(theirs).ok()?);
+    Some(Error::VersionMismatch { ours, theirs })
+}
+
+fn encode_operation(operation: Operation) -> u64 {
+    match operation {
+        Operation::Put => 1,
+        Operation::Get => 2,
+        Operation::Delete => 3,
+        Operation::Wait => 4,
+        Operation::Locate => 5,
+        Operation::Connect => 6,
+    }
+}
+
+fn decode_operation(number: u64) -> Option<Operation> {
+    match number {
+        1 => Some(Operation::Put),
+        2 => Some(Operation::Get),
+        3 => Some(Operation::Delete),
+        4 => Some(Operation::Wait),
+        5 => Some(Operation::Locate),
+        6 => Some(Operation::Connect),
+        _ => None,
+    }
+}
+
+fn encode_plane(plane: Plane) -> u64 {
+    match plane {
+        Plane::Local => 1,
+        Plane::Control => 2,
+        Plane::Data => 3,
+    }
+}
+
+fn decode_plane(number: u64) -> Option<Plane> {
+    match number {
+        1 => Some(Plane::Local),
+        2 => Some(Plane::Control),
+        3 => Some(Plane::Data),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::arbitrary;
+
+    #[test]
+    fn versions_are_told_from_the_reader_s_side() {
+        let told = decode(encode(&Error::VersionMismatch { ours: 1, theirs: 2 }), Plane::Control);
+        assert_eq!(told, Error::VersionMismatch { ours: 2, theirs: 1 });
+    }
+
+    #[test]
+    fn unknown_codes_and_impossible_fields_are_reported_as_malformed() {
+        let unknown = v1::Error { code: 4711, text: "new trouble".to_owned(), ..Default::default() };
+        let no_id = v1::Error { code: ErrorCode::ObjectLost as u32, ..Default::default() };
+        for error in [unknown, no_id, v1::Error::default()] {
+            assert!(matches!(decode(error, Plane::Data), Error::Malformed { plane: Plane::Data, .. }));
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        let error =
+            v1::Error { code: ErrorCode::Unavailable as u32, text: "ä".repeat(4000), ..Default::default() };
+        let Error::Unavailable { what } = decode(error, Plane::Local) else { panic!("another error") };
+        assert_eq!(what.len(), MAX_TEXT_BYTES);
+    }
+
+    #[test]
+    fn statuses_without_details_are_about_the_transport() {
+        assert!(matches!(from_status(&Status::unavailable("no route")), Error::Unavailable { .. }));
+        assert!(matches!(from_status(&Status::internal("bad frame")), Error::Malformed { .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn errors_round_trip(error in arbitrary::error()) {
+            prop_assert_eq!(&decode(encode(&error), Plane::Local), &error);
+            prop_assert_eq!(&from_status(&to_status(&error)), &error);
+        }
+
+        #[test]
+        fn arbitrary_details_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(error) = v1::Error::decode(&bytes[..]) {
+                decode(error, Plane::Local);
+            }
+            from_status(&Status::with_details(Code::Aborted, "", bytes.into()));
+        }
+
+        #[test]
+        fn arbitrary_fields_never_panic(
+            code in 0_u32..24,
+            id in prop::collection::vec(any::<u8>(), 0..300),
+            text in ".{0,40}",
+            (a, b, c) in any::<(u64, u64, u64)>(),
+        ) {
+            let decoded = decode(v1::Error { code, id: id.into(), text, a, b, c }, Plane::Local);
+            prop_assert!(!decoded.to_string().is_empty());
+        }
+    }
+}

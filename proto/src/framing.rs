@@ -1,0 +1,135 @@
+//! The framing of the local plane: each message is preceded by its length, four bytes, little-endian.
+//!
+//! Works on plain buffers, so that the store, the blocking and the asynchronous client share it.
+
+use bytes::{Buf, BytesMut};
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::MAX_OBJECT_ID_BYTES;
+use hoplite_core::limits::Limits;
+use prost::Message;
+
+/// Bytes of the length in front of each message.
+pub const LENGTH_BYTES: usize = 4;
+
+/// Longest hello, in bytes, without its length. Anything that is not of this protocol tends to announce more.
+pub const MAX_HELLO_BYTES: usize = 4096;
+
+/// Longest response, in bytes, without its length: a page of a listing is the longest one.
+pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
+
+/// Room for everything in a request but a list of ids: one id, metadata with 64 dimensions, and the fields' tags.
+const REQUEST_OVERHEAD_BYTES: usize = 16 << 10;
+
+/// Tag and length in front of each id of a list.
+const ID_OVERHEAD_BYTES: usize = 4;
+
+/// Longest request, in bytes, without its length, under `limits`: it is a list of the most and longest ids.
+pub const fn max_request_bytes(limits: &Limits) -> usize {
+    let ids = limits.max_ids_per_request.saturating_mul(MAX_OBJECT_ID_BYTES + ID_OVERHEAD_BYTES);
+    ids.saturating_add(REQUEST_OVERHEAD_BYTES)
+}
+
+/// Appends `message` and its length to `out`.
+///
+/// # Errors
+/// [`Error::LimitExceeded`] if the message has 4 GiB or more; `out` is unchanged then.
+pub fn encode(message: &impl Message, out: &mut BytesMut) -> Result<()> {
+    let length = message.encoded_len();
+    let Ok(prefix) = u32::try_from(length) else {
+        return Err(Error::limit_exceeded("bytes of a message", u64::from(u32::MAX)));
+    };
+    out.reserve(LENGTH_BYTES + length);
+    out.extend_from_slice(&prefix.to_le_bytes());
+    message.encode_raw(out);
+    Ok(())
+}
+
+/// Takes one message of at most `limit_bytes` from the front of `buffer`; `None` if it is not all there yet.
+///
+/// The length is checked as soon as its four bytes are there, so that no more than `limit_bytes` are ever buffered.
+///
+/// # Errors
+/// [`Error::Malformed`] if the length is above the limit or the bytes are not a message of this type. The stream has
+/// no next message then: the connection is to be closed.
+pub fn decode<M: Message + Default>(buffer: &mut BytesMut, limit_bytes: usize) -> Result<Option<M>> {
+    let Some(prefix) = buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+    let length = match usize::try_from(u32::from_le_bytes(*prefix)) {
+        Ok(length) if length <= limit_bytes => length,
+        _ => return Err(Error::malformed(Plane::Local, "a frame above the limit")),
+    };
+    if buffer.len() < LENGTH_BYTES + length {
+        return Ok(None);
+    }
+    buffer.advance(LENGTH_BYTES);
+    let frame = buffer.split_to(length).freeze();
+    M::decode(frame).map(Some).map_err(|_| Error::malformed(Plane::Local, "a frame that is not a message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BufMut;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::v1;
+
+    fn hello(program: &str) -> v1::ClientHello {
+        v1::ClientHello { version: 1, program: program.to_owned() }
+    }
+
+    #[test]
+    fn a_length_above_the_limit_is_refused_before_its_bytes_arrive() {
+        let mut buffer = BytesMut::new();
+        buffer.put_u32_le(11);
+        assert!(decode::<v1::ClientHello>(&mut buffer.clone(), 11).unwrap().is_none());
+        assert!(decode::<v1::ClientHello>(&mut buffer, 10).is_err());
+    }
+
+    #[test]
+    fn eight_zero_bytes_are_two_empty_messages() {
+        let mut buffer = BytesMut::zeroed(8);
+        for _ in 0..2 {
+            assert_eq!(decode(&mut buffer, 10), Ok(Some(v1::ClientHello::default())));
+        }
+        assert_eq!(decode::<v1::ClientHello>(&mut buffer, 10), Ok(None));
+    }
+
+    #[test]
+    fn the_longest_list_of_ids_is_within_the_limit() {
+        let limits = Limits { max_ids_per_request: 1000, ..Limits::default() };
+        let ids = vec![bytes::Bytes::from(vec![7; MAX_OBJECT_ID_BYTES]); limits.max_ids_per_request];
+        let body = v1::request::Body::Wait(v1::request::Wait { ids, count: u64::MAX, timeout_ms: u64::MAX });
+        let request = v1::Request { call: u64::MAX, body: Some(body) };
+        assert!(request.encoded_len() <= max_request_bytes(&limits));
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive_any_split(
+            programs in prop::collection::vec("[a-z]{0,40}", 0..8),
+            chunk in 1_usize..20,
+        ) {
+            let mut wire = BytesMut::new();
+            for program in &programs {
+                encode(&hello(program), &mut wire).unwrap();
+            }
+            let mut buffer = BytesMut::new();
+            let mut received = Vec::new();
+            for part in wire.chunks(chunk) {
+                buffer.extend_from_slice(part);
+                while let Some(message) = decode::<v1::ClientHello>(&mut buffer, MAX_HELLO_BYTES).unwrap() {
+                    received.push(message.program);
+                }
+            }
+            prop_assert_eq!(received, programs);
+            prop_assert!(buffer.is_empty());
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut buffer = BytesMut::from(&bytes[..]);
+            while let Ok(Some(_)) = decode::<v1::Request>(&mut buffer, 200) {}
+            prop_assert!(buffer.len() <= bytes.len());
+        }
+    }
+}

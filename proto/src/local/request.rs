@@ -1,0 +1,286 @@
+//! What a client asks of its store.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
+use hoplite_core::node::{self, CallId, CopyId, Until};
+
+use crate::bounds::{MAX_LISTED_OBJECTS, check_count, decode_timeout, encode_id, encode_timeout};
+use crate::v1::request as wire;
+use crate::{metadata, v1};
+
+/// A request of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// One for the node's state machine.
+    Node(node::Request),
+    /// Answered by [`Response::Progress`](super::Response::Progress) once more than `beyond_bytes` of a copy are
+    /// valid, or with the error that ended it.
+    Follow {
+        /// The copy.
+        copy: CopyId,
+        /// How many valid bytes the client knows of.
+        beyond_bytes: u64,
+        /// How long to wait.
+        timeout: Duration,
+    },
+    /// Answered by one page of the cluster's objects, in the order of their ids.
+    List {
+        /// Only ids that start with these bytes, at most 255.
+        prefix: Bytes,
+        /// Only ids after these bytes, at most 255.
+        after: Bytes,
+        /// Most objects in the page; at most [`MAX_LISTED_OBJECTS`], to which larger numbers are cut.
+        limit: usize,
+    },
+    /// Answered by all that the directory knows of one object.
+    Describe {
+        /// The object.
+        id: ObjectId,
+    },
+    /// Answered by the counters of the store.
+    Status,
+    /// A writer has advanced the progress of a copy that somebody waits for. Not answered.
+    Doorbell {
+        /// The copy.
+        copy: CopyId,
+    },
+}
+
+/// The wire form of `request` under the number `call`.
+pub fn encode_request(call: CallId, request: Request) -> v1::Request {
+    let body = match request {
+        Request::Node(request) => encode_node_request(request),
+        Request::Follow { copy, beyond_bytes, timeout } => wire::Body::Follow(wire::Follow {
+            copy: copy.0,
+            beyond_bytes,
+            timeout_ms: encode_timeout(timeout),
+        }),
+        Request::List { prefix, after, limit } => {
+            wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
+        }
+        Request::Describe { id } => wire::Body::Describe(wire::Describe { id: encode_id(&id) }),
+        Request::Status => wire::Body::Status(wire::Status {}),
+        Request::Doorbell { copy } => wire::Body::Doorbell(wire::Doorbell { copy: copy.0 }),
+    };
+    v1::Request { call: call.0, body: Some(body) }
+}
+
+/// Checks a request with at most `max_ids` ids in it.
+///
+/// The number of the call is known in any case, so that an error can be answered to the call that it belongs to.
+pub fn decode_request(request: v1::Request, max_ids: usize) -> (CallId, Result<Request>) {
+    let body = request.body.ok_or(Error::malformed(Plane::Local, "a request without a body"));
+    (CallId(request.call), body.and_then(|body| decode_body(body, max_ids)))
+}
+
+fn encode_node_request(request: node::Request) -> wire::Body {
+    match request {
+        node::Request::Create { id, size_bytes, metadata, timeout } => wire::Body::Create(wire::Create {
+            id: encode_id(&id),
+            size_bytes,
+            metadata: Some(metadata::encode(&metadata)),
+            timeout_ms: encode_timeout(timeout),
+        }),
+        node::Request::Seal { copy, timeout } => {
+            wire::Body::Seal(wire::Seal { copy: copy.0, timeout_ms: encode_timeout(timeout) })
+        }
+        node::Request::SealUnconfirmed { copy } => {
+            wire::Body::SealUnconfirmed(wire::SealUnconfirmed { copy: copy.0 })
+        }
+        node::Request::Abort { copy } => wire::Body::Abort(wire::Abort { copy: copy.0 }),
+        node::Request::Get { id, until, timeout } => wire::Body::Get(wire::Get {
+            id: encode_id(&id),
+            until: encode_until(until).into(),
+            timeout_ms: encode_timeout(timeout),
+        }),
+        node::Request::Release { copy } => wire::Body::Release(wire::Release { copy: copy.0 }),
+        node::Request::Delete { ids, timeout } => {
+            wire::Body::Delete(wire::Delete { ids: encode_ids(&ids), timeout_ms: encode_timeout(timeout) })
+        }
+        node::Request::Wait { ids, count, timeout } => wire::Body::Wait(wire::Wait {
+            ids: encode_ids(&ids),
+            count: u64::try_from(count).unwrap_or(u64::MAX),
+            timeout_ms: encode_timeout(timeout),
+        }),
+        node::Request::Locate { id, timeout } => {
+            wire::Body::Locate(wire::Locate { id: encode_id(&id), timeout_ms: encode_timeout(timeout) })
+        }
+        node::Request::Subscribe { id } => wire::Body::Subscribe(wire::Subscribe { id: encode_id(&id) }),
+        node::Request::Unsubscribe { call } => wire::Body::Unsubscribe(wire::Unsubscribe { call: call.0 }),
+        node::Request::Cancel { call } => wire::Body::Cancel(wire::Cancel { call: call.0 }),
+    }
+}
+
+fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
+    let request = match body {
+        wire::Body::Create(create) => node::Request::Create {
+            id: ObjectId::new(&create.id)?,
+            size_bytes: create.size_bytes,
+            metadata: metadata::decode(create.metadata, create.size_bytes)?,
+            timeout: decode_timeout(create.timeout_ms),
+        },
+        wire::Body::Seal(seal) => {
+            node::Request::Seal { copy: CopyId(seal.copy), timeout: decode_timeout(seal.timeout_ms) }
+        }
+        wire::Body::SealUnconfirmed(seal) => node::Request::SealUnconfirmed { copy: CopyId(seal.copy) },
+        wire::Body::Abort(abort) => node::Request::Abort { copy: CopyId(abort.copy) },
+        wire::Body::Get(get) => node::Request::Get {
+            id: ObjectId::new(&get.id)?,
+            until: decode_until(get.until)?,
+            timeout: decode_timeout(get.timeout_ms),
+        },
+        wire::Body::Release(release) => node::Request::Release { copy: CopyId(release.copy) },
+        wire::Body::Delete(delete) => node::Request::Delete {
+            ids: decode_ids(&delete.ids, max_ids)?,
+            timeout: decode_timeout(delete.timeout_ms),
+        },
+        wire::Body::Wait(wait) => node::Request::Wait {
+            ids: decode_ids(&wait.ids, max_ids)?,
+            count: decode_count(wait.count, wait.ids.len())?,
+            timeout: decode_timeout(wait.timeout_ms),
+        },
+        wire::Body::Locate(locate) => node::Request::Locate {
+            id: ObjectId::new(&locate.id)?,
+            timeout: decode_timeout(locate.timeout_ms),
+        },
+        wire::Body::Subscribe(subscribe) => node::Request::Subscribe { id: ObjectId::new(&subscribe.id)? },
+        wire::Body::Unsubscribe(unsubscribe) => node::Request::Unsubscribe { call: CallId(unsubscribe.call) },
+        wire::Body::Cancel(cancel) => node::Request::Cancel { call: CallId(cancel.call) },
+        wire::Body::Follow(follow) => {
+            return Ok(Request::Follow {
+                copy: CopyId(follow.copy),
+                beyond_bytes: follow.beyond_bytes,
+                timeout: decode_timeout(follow.timeout_ms),
+            });
+        }
+        wire::Body::List(list) => return decode_list(list),
+        wire::Body::Describe(describe) => {
+            return Ok(Request::Describe { id: ObjectId::new(&describe.id)? });
+        }
+        wire::Body::Status(_) => return Ok(Request::Status),
+        wire::Body::Doorbell(doorbell) => return Ok(Request::Doorbell { copy: CopyId(doorbell.copy) }),
+    };
+    Ok(Request::Node(request))
+}
+
+fn decode_list(list: wire::List) -> Result<Request> {
+    for bytes in [&list.prefix, &list.after] {
+        if bytes.len() > MAX_OBJECT_ID_BYTES {
+            return Err(Error::InvalidId { length_bytes: bytes.len() });
+        }
+    }
+    let limit = usize::try_from(list.limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS);
+    Ok(Request::List { prefix: list.prefix, after: list.after, limit })
+}
+
+fn encode_ids(ids: &[ObjectId]) -> Vec<Bytes> {
+    ids.iter().map(encode_id).collect()
+}
+
+fn decode_ids(ids: &[Bytes], max_ids: usize) -> Result<Vec<ObjectId>> {
+    check_count("ids in a request", ids.len(), max_ids)?;
+    ids.iter().map(ObjectId::new).collect()
+}
+
+fn decode_count(count: u64, ids: usize) -> Result<usize> {
+    usize::try_from(count)
+        .ok()
+        .filter(|count| *count <= ids)
+        .ok_or(Error::invalid_request("cannot wait for more objects than there are ids"))
+}
+
+fn encode_until(until: Until) -> wire::Until {
+    match until {
+        Until::Complete => wire::Until::Complete,
+        Until::Started => wire::Until::Started,
+    }
+}
+
+fn decode_until(number: i32) -> Result<Until> {
+    match wire::Until::try_from(number) {
+        Ok(wire::Until::Complete) => Ok(Until::Complete),
+        Ok(wire::Until::Started) => Ok(Until::Started),
+        Err(_) => Err(Error::malformed(Plane::Local, "unknown thing to wait until")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+    use crate::arbitrary;
+
+    fn decoded(body: wire::Body) -> Result<Request> {
+        let (call, request) = decode_request(v1::Request { call: 9, body: Some(body) }, 2);
+        assert_eq!(call, CallId(9));
+        request
+    }
+
+    #[test]
+    fn errors_keep_the_number_of_their_call() {
+        let (call, request) = decode_request(v1::Request { call: 3, body: None }, 2);
+        assert_eq!(call, CallId(3));
+        assert!(matches!(request, Err(Error::Malformed { .. })));
+        let long = Bytes::from(vec![0; 256]);
+        assert_eq!(
+            decoded(wire::Body::Subscribe(wire::Subscribe { id: long })),
+            Err(Error::InvalidId { length_bytes: 256 })
+        );
+    }
+
+    #[test]
+    fn lists_of_ids_are_bounded() {
+        let wait = |ids: usize, count| {
+            let ids = vec![Bytes::from_static(b"x"); ids];
+            decoded(wire::Body::Wait(wire::Wait { ids, count, timeout_ms: 0 }))
+        };
+        assert!(wait(2, 2).is_ok());
+        assert!(matches!(wait(2, 3), Err(Error::InvalidRequest { .. })));
+        assert!(matches!(wait(3, 1), Err(Error::LimitExceeded { maximum: 2, .. })));
+    }
+
+    #[test]
+    fn listings_are_bounded() {
+        let list = wire::List { limit: u32::MAX, ..Default::default() };
+        let Ok(Request::List { limit, .. }) = decoded(wire::Body::List(list)) else { panic!("not a list") };
+        assert_eq!(limit, MAX_LISTED_OBJECTS);
+        let list = wire::List { prefix: Bytes::from(vec![0; 256]), ..Default::default() };
+        assert!(decoded(wire::Body::List(list)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn requests_round_trip(call in any::<u64>(), request in arbitrary::request()) {
+            let bytes = encode_request(CallId(call), request.clone()).encode_to_vec();
+            let wire = v1::Request::decode(&bytes[..]).unwrap();
+            prop_assert_eq!(decode_request(wire, 100), (CallId(call), Ok(request)));
+        }
+
+        #[test]
+        fn damaged_requests_never_panic(
+            request in arbitrary::request(),
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        ) {
+            let mut bytes = encode_request(CallId(1), request).encode_to_vec();
+            for (index, byte) in damage {
+                let index = index.index(bytes.len());
+                bytes[index] = byte;
+            }
+            if let Ok(request) = v1::Request::decode(&bytes[..]) {
+                let _ = decode_request(request, 100);
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(request) = v1::Request::decode(&bytes[..]) {
+                let _ = decode_request(request, 100);
+            }
+        }
+    }
+}

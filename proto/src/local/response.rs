@@ -1,0 +1,211 @@
+//! What a store answers to its clients.
+
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::extent::{Extent, HEADER_BYTES};
+use hoplite_core::id::PutId;
+use hoplite_core::node::{self, CallId, CopyId, ObjectView};
+use hoplite_core::shard::Locations;
+
+use crate::bounds::{MAX_LISTED_OBJECTS, check_count};
+use crate::directory::{decode_locations, encode_locations};
+use crate::v1::response as wire;
+use crate::{error, metadata, v1};
+
+/// The answer to a request that succeeded.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Response {
+    /// One of the node's state machine.
+    Node(node::Response),
+    /// The answer to [`Request::Follow`](super::Request::Follow).
+    Progress {
+        /// How many leading bytes of the copy are valid.
+        valid_bytes: u64,
+    },
+    /// The answer to [`Request::List`](super::Request::List).
+    Listing {
+        /// The objects, in the order of their ids.
+        objects: Vec<Locations>,
+        /// Whether there are more after them.
+        more: bool,
+    },
+    /// The answer to [`Request::Describe`](super::Request::Describe): for people and tools, passed on as it came from
+    /// the directory.
+    Description(wire::Description),
+    /// The answer to [`Request::Status`](super::Request::Status): for people and tools.
+    Status(Box<v1::NodeStatus>),
+}
+
+/// The wire form of the answer to `call`.
+pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response {
+    let body = match response {
+        Ok(Response::Node(response)) => encode_node_response(response),
+        Ok(Response::Progress { valid_bytes }) => wire::Body::Progress(wire::Progress { valid_bytes }),
+        Ok(Response::Listing { objects, more }) => wire::Body::Listing(wire::Listing {
+            objects: objects.iter().map(encode_locations).collect(),
+            more,
+        }),
+        Ok(Response::Description(description)) => wire::Body::Description(description),
+        Ok(Response::Status(status)) => wire::Body::Status(*status),
+        Err(error) => wire::Body::Error(error::encode(&error)),
+    };
+    v1::Response { call: call.0, body: Some(body) }
+}
+
+/// Checks an answer: the number of its call, and the response or the store's error.
+pub fn decode_response(response: v1::Response) -> (CallId, Result<Response>) {
+    let body = response.body.ok_or(Error::malformed(Plane::Local, "a response without a body"));
+    (CallId(response.call), body.and_then(decode_body))
+}
+
+fn encode_node_response(response: node::Response) -> wire::Body {
+    match response {
+        node::Response::Created(view) => wire::Body::Created(encode_view(&view)),
+        node::Response::Existing(view) => wire::Body::Existing(encode_view(&view)),
+        node::Response::Object(view) => wire::Body::Object(encode_view(&view)),
+        node::Response::Sealed => wire::Body::Sealed(wire::Sealed {}),
+        node::Response::Deleted { count } => {
+            wire::Body::Deleted(wire::Deleted { count: u64::try_from(count).unwrap_or(u64::MAX) })
+        }
+        node::Response::Ready { indices } => wire::Body::Ready(wire::Ready {
+            indices: indices.into_iter().map(|index| u64::try_from(index).unwrap_or(u64::MAX)).collect(),
+        }),
+        node::Response::Locations(locations) => wire::Body::Locations(encode_locations(&locations)),
+    }
+}
+
+fn decode_body(body: wire::Body) -> Result<Response> {
+    let response = match body {
+        wire::Body::Error(error) => return Err(error::decode(error, Plane::Local)),
+        wire::Body::Created(view) => node::Response::Created(decode_view(view)?),
+        wire::Body::Existing(view) => node::Response::Existing(decode_view(view)?),
+        wire::Body::Object(view) => node::Response::Object(decode_view(view)?),
+        wire::Body::Sealed(_) => node::Response::Sealed,
+        wire::Body::Deleted(deleted) => node::Response::Deleted { count: decode_number(deleted.count)? },
+        wire::Body::Ready(ready) => node::Response::Ready { indices: decode_indices(&ready.indices)? },
+        wire::Body::Locations(locations) => {
+            node::Response::Locations(decode_locations(locations, Plane::Local)?)
+        }
+        wire::Body::Progress(progress) => {
+            return Ok(Response::Progress { valid_bytes: progress.valid_bytes });
+        }
+        wire::Body::Listing(listing) => return decode_listing(listing),
+        wire::Body::Description(description) => return Ok(Response::Description(description)),
+        wire::Body::Status(status) => return Ok(Response::Status(Box::new(status))),
+    };
+    Ok(Response::Node(response))
+}
+
+fn encode_view(view: &ObjectView) -> wire::ObjectView {
+    wire::ObjectView {
+        copy: view.copy.0,
+        extent_offset_bytes: view.extent.offset_bytes,
+        extent_length_bytes: view.extent.length_bytes,
+        put: view.put.0,
+        size_bytes: view.size_bytes,
+        metadata: Some(metadata::encode(&view.metadata)),
+    }
+}
+
+/// Checks a view, except that its extent is inside the arena, whose size only the connection knows.
+fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
+    let needed = view.size_bytes.checked_add(HEADER_BYTES);
+    let end = view.extent_offset_bytes.checked_add(view.extent_length_bytes);
+    let is_aligned = view.extent_offset_bytes.is_multiple_of(HEADER_BYTES);
+    if end.is_none() || !is_aligned || needed.is_none_or(|needed| needed > view.extent_length_bytes) {
+        return Err(malformed("an extent that cannot hold the object"));
+    }
+    Ok(ObjectView {
+        copy: CopyId(view.copy),
+        extent: Extent { offset_bytes: view.extent_offset_bytes, length_bytes: view.extent_length_bytes },
+        put: PutId(view.put),
+        size_bytes: view.size_bytes,
+        metadata: metadata::decode(view.metadata, view.size_bytes)?,
+    })
+}
+
+fn decode_listing(listing: wire::Listing) -> Result<Response> {
+    check_count("objects in a page", listing.objects.len(), MAX_LISTED_OBJECTS)?;
+    let decode = |locations| decode_locations(locations, Plane::Local);
+    let objects = listing.objects.into_iter().map(decode).collect::<Result<_>>()?;
+    Ok(Response::Listing { objects, more: listing.more })
+}
+
+/// Checks that the indices ascend, so that none is there twice; the client checks the last one against its list.
+fn decode_indices(indices: &[u64]) -> Result<Vec<usize>> {
+    if !indices.is_sorted_by(|one, next| one < next) {
+        return Err(malformed("indices that do not ascend"));
+    }
+    indices.iter().copied().map(decode_number).collect()
+}
+
+fn decode_number(number: u64) -> Result<usize> {
+    usize::try_from(number).map_err(|_| malformed("a number that does not fit"))
+}
+
+const fn malformed(reason: &'static str) -> Error {
+    Error::malformed(Plane::Local, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+    use crate::arbitrary;
+
+    #[test]
+    fn views_outside_of_their_extent_are_refused() {
+        let view = |offset, length, size_bytes| {
+            decode_view(wire::ObjectView {
+                extent_offset_bytes: offset,
+                extent_length_bytes: length,
+                size_bytes,
+                ..Default::default()
+            })
+        };
+        assert!(view(64, 128, 64).is_ok());
+        assert!(view(64, 128, 65).is_err());
+        assert!(view(1, 128, 64).is_err());
+        assert!(view(64, u64::MAX, 64).is_err());
+        assert!(view(64, 128, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn indices_ascend() {
+        assert_eq!(decode_indices(&[0, 2, 3]), Ok(vec![0, 2, 3]));
+        assert!(decode_indices(&[0, 0]).is_err());
+        assert!(decode_indices(&[2, 1]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn responses_round_trip(call in any::<u64>(), response in arbitrary::response()) {
+            let bytes = encode_response(CallId(call), response.clone()).encode_to_vec();
+            let wire = v1::Response::decode(&bytes[..]).unwrap();
+            prop_assert_eq!(decode_response(wire), (CallId(call), response));
+        }
+
+        #[test]
+        fn damaged_responses_never_panic(
+            response in arbitrary::response(),
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        ) {
+            let mut bytes = encode_response(CallId(1), response).encode_to_vec();
+            for (index, byte) in damage {
+                let index = index.index(bytes.len());
+                bytes[index] = byte;
+            }
+            if let Ok(response) = v1::Response::decode(&bytes[..]) {
+                let _ = decode_response(response);
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(response) = v1::Response::decode(&bytes[..]) {
+                let _ = decode_response(response);
+            }
+        }
+    }
+}

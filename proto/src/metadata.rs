@@ -1,0 +1,90 @@
+//! Metadata of objects on the wire.
+
+use hoplite_core::error::{MetadataError, Result};
+use hoplite_core::metadata::{Dtype, MAX_DIMENSIONS, Metadata};
+
+use crate::v1;
+
+/// The number of `dtype` in `common.proto`.
+pub(crate) fn encode_dtype(dtype: Dtype) -> i32 {
+    let wire = match dtype {
+        Dtype::Opaque => v1::Dtype::Opaque,
+        Dtype::F16 => v1::Dtype::F16,
+        Dtype::Bf16 => v1::Dtype::Bf16,
+        Dtype::F32 => v1::Dtype::F32,
+        Dtype::F64 => v1::Dtype::F64,
+        Dtype::I8 => v1::Dtype::I8,
+        Dtype::I16 => v1::Dtype::I16,
+        Dtype::I32 => v1::Dtype::I32,
+        Dtype::I64 => v1::Dtype::I64,
+        Dtype::U8 => v1::Dtype::U8,
+        Dtype::U16 => v1::Dtype::U16,
+        Dtype::U32 => v1::Dtype::U32,
+        Dtype::U64 => v1::Dtype::U64,
+        Dtype::Bool => v1::Dtype::Bool,
+    };
+    wire.into()
+}
+
+/// The element type with this number, if there is one.
+pub(crate) fn decode_dtype(number: i32) -> Option<Dtype> {
+    // Fourteen entries: a search through the forward mapping cannot disagree with it.
+    Dtype::ALL.iter().copied().find(|dtype| encode_dtype(*dtype) == number)
+}
+
+/// The wire form of `metadata`.
+pub fn encode(metadata: &Metadata) -> v1::Metadata {
+    v1::Metadata {
+        dtype: encode_dtype(metadata.dtype),
+        shape: metadata.shape.as_ref().map(|extents| v1::Shape { extents: extents.clone() }),
+        user: metadata.user.clone(),
+    }
+}
+
+/// Checks the metadata of an object of `size_bytes` bytes; absent metadata means plain bytes.
+///
+/// # Errors
+/// [`Error::InvalidMetadata`](hoplite_core::Error::InvalidMetadata), which says what disagrees.
+pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadata> {
+    let Some(metadata) = metadata else { return Ok(Metadata::default()) };
+    let dtype = decode_dtype(metadata.dtype)
+        .ok_or_else(|| MetadataError::UnknownDtype { name: metadata.dtype.to_string() })?;
+    let shape = metadata.shape.map(|shape| shape.extents);
+    if let Some(shape) = &shape
+        && shape.len() > MAX_DIMENSIONS
+    {
+        return Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into());
+    }
+    let metadata = Metadata { dtype, shape, user: metadata.user };
+    metadata.validate(size_bytes)?;
+    Ok(metadata)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::arbitrary;
+
+    proptest! {
+        #[test]
+        fn metadata_round_trips((metadata, size_bytes) in arbitrary::metadata()) {
+            prop_assert_eq!(decode(Some(encode(&metadata)), size_bytes), Ok(metadata));
+        }
+    }
+
+    #[test]
+    fn metadata_that_disagrees_with_the_size_is_refused() {
+        let wire = v1::Metadata { dtype: v1::Dtype::F32.into(), ..Default::default() };
+        assert!(decode(Some(wire.clone()), 8).is_ok());
+        assert!(decode(Some(wire), 7).is_err());
+        assert!(decode(Some(v1::Metadata { dtype: 99, ..Default::default() }), 8).is_err());
+        let shape = Some(v1::Shape { extents: vec![1; 65] });
+        assert_eq!(
+            decode(Some(v1::Metadata { shape, ..Default::default() }), 1),
+            Err(MetadataError::TooManyDimensions { dimensions: 65 }.into())
+        );
+        assert_eq!(decode(None, 7), Ok(Metadata::default()));
+    }
+}
