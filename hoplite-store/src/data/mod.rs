@@ -1,0 +1,155 @@
+//! The data plane: moves the bytes of objects between stores over TCP, from arena to socket to arena.
+//!
+//! A receiver connects to a sender, or takes an idle connection from its pool, and sends `Pull`. The sender answers with
+//! blocks of whatever is valid, as it becomes valid, then `End`; the connection can then be used again. Which copy goes
+//! where is decided elsewhere: the sender asks a [`ServeSource`], the receiver is told a [`PullRequest`].
+
+mod connection;
+mod digest;
+mod frame;
+mod pool;
+mod pull;
+mod pulse;
+mod rate;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hoplite_core::error::Error;
+use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
+
+use crate::copies::LiveCopy;
+
+pub(crate) use pull::{CompareRequest, PullRequest, Puller};
+pub(crate) use server::run;
+
+/// Who this store is, and the limits of its data plane.
+#[derive(Debug, Clone)]
+pub(crate) struct DataConfig {
+    /// The cluster; peers of another one are refused.
+    pub(crate) cluster: ClusterId,
+    /// This node.
+    pub(crate) node: NodeId,
+    /// Most connections from other stores at once; those beyond are closed at once.
+    pub(crate) max_connections: usize,
+    /// Most idle connections kept to one other store.
+    pub(crate) max_idle_per_peer: usize,
+    /// How long a peer may take to say who it is.
+    pub(crate) handshake_timeout: Duration,
+    /// How long to try to connect to a sender.
+    pub(crate) connect_timeout: Duration,
+    /// How long a sender may be silent, that is send nothing at all, before it counts as stalled.
+    pub(crate) silence_timeout: Duration,
+    /// How long a receiver may accept nothing at all while there is something to send to it.
+    pub(crate) write_stall_timeout: Duration,
+    /// How often a sender that has nothing to send says so. Several fit into `silence_timeout`.
+    pub(crate) keepalive_interval: Duration,
+    /// How long the pool keeps an idle connection.
+    pub(crate) pool_idle_timeout: Duration,
+    /// How long the server keeps an idle connection: longer than the pool, so that it is rarely the one that closes.
+    pub(crate) server_idle_timeout: Duration,
+}
+
+impl DataConfig {
+    /// The defaults, for `node` of `cluster`.
+    pub(crate) const fn new(cluster: ClusterId, node: NodeId) -> Self {
+        Self {
+            cluster,
+            node,
+            max_connections: 1024,
+            max_idle_per_peer: 4,
+            handshake_timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(3),
+            silence_timeout: Duration::from_secs(5),
+            write_stall_timeout: Duration::from_secs(30),
+            keepalive_interval: Duration::from_secs(1),
+            pool_idle_timeout: Duration::from_secs(30),
+            server_idle_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What the data plane has done since the start.
+#[derive(Debug, Default)]
+pub(crate) struct DataMetrics {
+    /// Bytes of objects that were handed to sockets.
+    pub(crate) sent_bytes: AtomicU64,
+    /// Bytes of objects that arrived, damaged ones not counted.
+    pub(crate) received_bytes: AtomicU64,
+    /// Transfers to other stores that began.
+    pub(crate) serves: AtomicU64,
+    /// Transfers from other stores that began.
+    pub(crate) pulls: AtomicU64,
+    /// Transfers that ended because a frame was damaged or not of the protocol.
+    pub(crate) corrupt_frames: AtomicU64,
+    /// Connections from peers that did not speak the protocol, or belong to another cluster.
+    pub(crate) malformed_connections: AtomicU64,
+    /// Connections closed at once because there were too many.
+    pub(crate) refused_connections: AtomicU64,
+}
+
+fn count(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+/// Who decides whether, and from what, another store is served.
+pub(crate) trait ServeSource: Send + Sync + 'static {
+    /// Finds the copy of `put` of `id`, maybe after a while.
+    ///
+    /// Dropping the future withdraws the request.
+    fn serve(
+        self: &Arc<Self>,
+        id: ObjectId,
+        put: PutId,
+    ) -> impl Future<Output = Result<Served, Refused>> + Send;
+}
+
+/// Why another store is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no copy of that put.
+    NoCopy,
+    /// There may be one, but the receiver should not ask again.
+    Because(Error),
+}
+
+/// The right to read a copy, for as long as this is not dropped.
+pub(crate) struct Served {
+    live: Arc<LiveCopy>,
+    end: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Served {
+    /// A serve of `live`. `end` is called when it is over, when nothing touches the copy's memory for it any more.
+    pub(crate) fn new(live: Arc<LiveCopy>, end: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self { live, end: Some(Box::new(end)) }
+    }
+}
+
+impl std::ops::Deref for Served {
+    type Target = LiveCopy;
+
+    fn deref(&self) -> &LiveCopy {
+        &self.live
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end();
+        }
+    }
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Served").field(&self.live).finish()
+    }
+}

@@ -1,0 +1,98 @@
+//! Idle connections to other stores, ready for the next pull.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hoplite_core::id::NodeId;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+
+/// A store and where it listens.
+pub(super) type Peer = (NodeId, SocketAddr);
+
+/// Connections on which nobody speaks. Each has been through the handshake, and through whole exchanges only.
+#[derive(Debug)]
+pub(super) struct Pool {
+    max_idle_per_peer: usize,
+    idle_timeout: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed: bool,
+    /// Per peer, the one that was used last comes last. No entry is empty.
+    idle: HashMap<Peer, Vec<Idle>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Connection,
+    since: Instant,
+}
+
+impl Pool {
+    pub(super) fn new(max_idle_per_peer: usize, idle_timeout: Duration) -> Self {
+        Self { max_idle_per_peer, idle_timeout, state: Mutex::default() }
+    }
+
+    /// The connection to `peer` that was used last, unless it is known to be dead.
+    pub(super) fn take(&self, peer: &Peer) -> Option<Connection> {
+        let mut state = self.lock();
+        let idle = state.idle.get_mut(peer)?;
+        let mut found = None;
+        while let Some(Idle { connection, since }) = idle.pop() {
+            if since.elapsed() < self.idle_timeout && !connection.is_disturbed() {
+                found = Some(connection);
+                break;
+            }
+        }
+        if idle.is_empty() {
+            state.idle.remove(peer);
+        }
+        found
+    }
+
+    /// Keeps a connection for the next user; the one that was idle longest goes if there are too many.
+    pub(super) fn put(&self, peer: Peer, connection: Connection) {
+        let mut state = self.lock();
+        if state.closed || self.max_idle_per_peer == 0 {
+            return;
+        }
+        let idle = state.idle.entry(peer).or_default();
+        if idle.len() >= self.max_idle_per_peer {
+            idle.remove(0);
+        }
+        idle.push(Idle { connection, since: Instant::now() });
+    }
+
+    /// Closes those that have been idle for too long, or were closed by the peer.
+    pub(super) fn expire(&self) {
+        let limit = self.idle_timeout;
+        self.lock().idle.retain(|_, idle| {
+            idle.retain(|idle| idle.since.elapsed() < limit && !idle.connection.is_disturbed());
+            !idle.is_empty()
+        });
+    }
+
+    /// Closes all, and from now on also those that are put back.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.idle.clear();
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn idle_connections(&self) -> usize {
+        self.lock().idle.values().map(Vec::len).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change to the state is one call, so a panic elsewhere leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,260 @@
+//! The sender's side: accepts connections of other stores and serves what they pull.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::error::Error;
+use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_proto::v1;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connection::{Connection, ConnectionError};
+use super::digest::digest;
+use super::frame::Kind;
+use super::rate::Rate;
+use super::{DataConfig, DataMetrics, Refused, ServeSource, Served, count};
+
+/// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver
+/// why the transfer ends; a block is meant to take a millisecond.
+const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Serves other stores until `shutdown`, then ends every transfer at once; receivers go on elsewhere.
+pub(crate) async fn run<S: ServeSource>(
+    listener: TcpListener,
+    config: Arc<DataConfig>,
+    source: Arc<S>,
+    metrics: Arc<DataMetrics>,
+    shutdown: CancellationToken,
+) {
+    let connections = TaskTracker::new();
+    let permits = Arc::new(Semaphore::new(config.max_connections));
+    let server = Arc::new(Server { config, source, metrics });
+    while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection from another store");
+                shutdown.run_until_cancelled(sleep(ACCEPT_PAUSE)).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            count(&server.metrics.refused_connections, 1);
+            tracing::warn!(%address, limit = server.config.max_connections, "too many connections from other stores");
+            continue;
+        };
+        let server = Arc::clone(&server);
+        let shutdown = shutdown.clone();
+        connections.spawn(async move {
+            shutdown.run_until_cancelled(server.attend(stream, address)).await;
+            drop(permit);
+        });
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+struct Server<S> {
+    config: Arc<DataConfig>,
+    source: Arc<S>,
+    metrics: Arc<DataMetrics>,
+}
+
+/// How a serve ended, as the receiver is told.
+#[derive(Debug)]
+enum Ending {
+    Complete,
+    NoCopy,
+    Refused(Error),
+}
+
+impl From<Refused> for Ending {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::NoCopy => Self::NoCopy,
+            Refused::Because(error) => Self::Refused(error),
+        }
+    }
+}
+
+impl<S: ServeSource> Server<S> {
+    async fn attend(&self, stream: TcpStream, address: SocketAddr) {
+        let mut connection = match Connection::new(stream) {
+            Ok(connection) => connection,
+            Err(error) => return tracing::debug!(%address, %error, "a connection was closed at once"),
+        };
+        let peer = match connection.handshake(&self.config).await {
+            Ok(peer) => peer,
+            Err(error) => {
+                count(&self.metrics.malformed_connections, 1);
+                return tracing::warn!(%address, %error, "refused a connection to the data plane");
+            }
+        };
+        match self.answer_requests(&mut connection, &peer).await {
+            Ok(()) => tracing::debug!(%peer, %address, "a store disconnected"),
+            Err(error) if error.is_malformed() => {
+                count(&self.metrics.malformed_connections, 1);
+                tracing::warn!(%peer, %address, %error, "closed a connection");
+            }
+            Err(error) => tracing::debug!(%peer, %address, %error, "a connection ended"),
+        }
+    }
+
+    async fn answer_requests(
+        &self,
+        connection: &mut Connection,
+        peer: &NodeId,
+    ) -> Result<(), ConnectionError> {
+        let idle = self.config.server_idle_timeout;
+        loop {
+            let header = match timeout(idle, connection.read_header()).await {
+                Err(_) | Ok(Err(ConnectionError::Closed)) => return Ok(()),
+                Ok(header) => header?,
+            };
+            let pulse = connection.pulse();
+            pulse.beat();
+            let limit = self.config.write_stall_timeout;
+            let answer = async {
+                match header.kind() {
+                    Kind::Pull => {
+                        let pull = connection.read_control::<v1::Pull>(&header).await?;
+                        self.answer_pull(connection, peer, &pull).await
+                    }
+                    Kind::DigestRequest => {
+                        let request = connection.read_control::<v1::DigestRequest>(&header).await?;
+                        self.answer_digest(connection, &request).await
+                    }
+                    kind => Err(ConnectionError::Unexpected(kind)),
+                }
+            };
+            tokio::select! {
+                biased;
+                answered = answer => answered?,
+                () = pulse.silent_for(limit) => return Err(ConnectionError::Stalled(limit)),
+            }
+        }
+    }
+
+    async fn answer_pull(
+        &self,
+        connection: &mut Connection,
+        peer: &NodeId,
+        pull: &v1::Pull,
+    ) -> Result<(), ConnectionError> {
+        count(&self.metrics.serves, 1);
+        let id = ObjectId::new(&pull.id)?;
+        let put = PutId(pull.put);
+        let mut offset_bytes = pull.offset_bytes;
+        let ended = self.serve(connection, pull, &id, &mut offset_bytes).await;
+        let sent_bytes = offset_bytes - pull.offset_bytes;
+        match &ended {
+            Ok(ending) => tracing::info!(%id, %put, receiver = %peer, sent_bytes, ?ending, "served"),
+            Err(error) => tracing::info!(%id, %put, receiver = %peer, sent_bytes, %error, "served in part"),
+        }
+        connection.write_control(Kind::End, &end_message(ended?)).await
+    }
+
+    /// Sends the bytes of one copy from `offset_bytes` on, which is advanced past each block that was sent.
+    async fn serve(
+        &self,
+        connection: &mut Connection,
+        pull: &v1::Pull,
+        id: &ObjectId,
+        offset_bytes: &mut u64,
+    ) -> Result<Ending, ConnectionError> {
+        let served = match self.keep_alive(connection, self.source.serve(id.clone(), PutId(pull.put))).await?
+        {
+            Ok(served) => served,
+            Err(refused) => return Ok(refused.into()),
+        };
+        if pull.size_bytes != served.size_bytes() || *offset_bytes > served.size_bytes() {
+            let reason = "the object does not have that many bytes";
+            return Ok(Ending::Refused(Error::invalid_request(reason)));
+        }
+        let mut rate = Rate::new();
+        loop {
+            let Ok(valid_bytes) = self.keep_alive(connection, served.beyond(*offset_bytes)).await? else {
+                return Ok(Ending::NoCopy);
+            };
+            if valid_bytes <= *offset_bytes {
+                return Ok(Ending::Complete);
+            }
+            let end_bytes = valid_bytes.min(*offset_bytes + rate.block_bytes());
+            let begun = Instant::now();
+            send_block(connection, &served, *offset_bytes, end_bytes).await?;
+            let length_bytes = end_bytes - *offset_bytes;
+            rate.observe(length_bytes, begun.elapsed());
+            count(&self.metrics.sent_bytes, length_bytes);
+            *offset_bytes = end_bytes;
+        }
+    }
+
+    async fn answer_digest(
+        &self,
+        connection: &mut Connection,
+        request: &v1::DigestRequest,
+    ) -> Result<(), ConnectionError> {
+        let id = ObjectId::new(&request.id)?;
+        let digest = match self.keep_alive(connection, self.source.serve(id, PutId(request.put))).await? {
+            Ok(served) => self.keep_alive(connection, digest(&served)).await?.map_err(|_| Refused::NoCopy),
+            Err(refused) => Err(refused),
+        };
+        match digest {
+            Ok(digest) => {
+                let message = v1::Digest { xxh3_128: digest.to_vec().into() };
+                connection.write_control(Kind::Digest, &message).await
+            }
+            Err(refused) => connection.write_control(Kind::End, &end_message(refused.into())).await,
+        }
+    }
+
+    /// Waits for `work` while the receiver waits too: tells it now and then that we are alive, and ends when it leaves.
+    async fn keep_alive<T>(
+        &self,
+        connection: &mut Connection,
+        work: impl Future<Output = T>,
+    ) -> Result<T, ConnectionError> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                error = connection.disturbed() => return Err(error),
+                () = sleep(self.config.keepalive_interval) => connection.write_keepalive().await?,
+            }
+        }
+    }
+}
+
+async fn send_block(
+    connection: &mut Connection,
+    served: &Served,
+    start_bytes: u64,
+    end_bytes: u64,
+) -> Result<(), ConnectionError> {
+    let mut sending = pin!(connection.write_block(start_bytes..end_bytes, served.buffer()));
+    tokio::select! {
+        biased;
+        sent = &mut sending => return sent,
+        () = served.failed() => {}
+    }
+    let limit = LAST_BLOCK_TIMEOUT;
+    timeout(limit, sending).await.map_err(|_| ConnectionError::Stalled(limit))?
+}
+
+fn end_message(ending: Ending) -> v1::End {
+    let (outcome, error) = match ending {
+        Ending::Complete => (v1::end::Outcome::Complete, None),
+        Ending::NoCopy => (v1::end::Outcome::NoCopy, None),
+        Ending::Refused(error) => (v1::end::Outcome::Refused, Some(error)),
+    };
+    v1::End { outcome: outcome.into(), error: error.as_ref().map(hoplite_proto::error::encode) }
+}

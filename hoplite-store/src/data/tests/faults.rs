@@ -1,0 +1,240 @@
+//! Peers that die, stand still, or whose bytes are damaged on the way.
+
+use hoplite_core::error::Error;
+use hoplite_proto::v1;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::data::connection::ConnectionError;
+use crate::data::frame::Kind;
+
+/// More than all socket buffers on the way take.
+const BIG_BYTES: u64 = 48 << 20;
+
+fn pull_message(name: &str, size_bytes: u64) -> v1::Pull {
+    v1::Pull { id: id(name).as_bytes().to_vec().into(), put: PUT.0, size_bytes, offset_bytes: 0 }
+}
+
+#[tokio::test]
+async fn when_the_sender_dies_the_receiver_keeps_what_it_has() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let bytes = content(100_000);
+    let source = empty(100_000);
+    source.buffer().write(0, &bytes);
+    source.advance(40_960);
+    sender.shelf.add("x", &source);
+    let copy = empty(100_000);
+    let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
+    arrived(&copy, 40_960).await;
+    let shelf = Arc::clone(&sender.shelf);
+    sender.stop().await;
+    assert_eq!(pull.await.unwrap(), (40_960, PullOutcome::SenderUnreachable));
+    assert!(prefix(&copy, 40_960) == bytes[..40_960]);
+    shelf.wait_for_serves(0).await;
+
+    // Elsewhere it goes on from there.
+    let other = TestNode::start("c").await;
+    other.shelf.add("x", &filled(&bytes));
+    let request = PullRequest { offset_bytes: 40_960, ..other.request("x") };
+    assert_eq!(receiver.start_pull(request, &copy).0.await.unwrap(), (100_000, PullOutcome::Complete));
+    assert!(prefix(&copy, 100_000) == bytes);
+}
+
+#[tokio::test]
+async fn nobody_listens_at_the_senders_address() {
+    let receiver = TestNode::start("b").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(10));
+    assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderUnreachable));
+}
+
+#[tokio::test]
+async fn another_node_listens_at_the_senders_address() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    sender.shelf.add("x", &filled(&content(10)));
+    let (pull, _) = receiver.start_pull(request("x", "not-a", sender.address), &empty(10));
+    assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderUnreachable));
+}
+
+#[tokio::test]
+async fn a_copy_that_fails_ends_its_serves() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let source = empty(100_000);
+    source.advance(8192);
+    sender.shelf.add("x", &source);
+    let copy = empty(100_000);
+    let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
+    arrived(&copy, 8192).await;
+    source.fail(Error::Deleted { id: id("x") });
+    assert_eq!(pull.await.unwrap(), (8192, PullOutcome::SenderHasNoCopy));
+    sender.shelf.wait_for_serves(0).await;
+    assert_eq!(receiver.puller.idle_connections(), 1, "the connection is still good");
+}
+
+#[tokio::test]
+async fn a_copy_that_fails_ends_also_a_serve_that_is_stuck() {
+    let sender = TestNode::start("a").await;
+    let source = empty(BIG_BYTES);
+    source.complete();
+    sender.shelf.add("x", &source);
+    let mut receiver = connect(&sender).await;
+    receiver.write_control(Kind::Pull, &pull_message("x", BIG_BYTES)).await.unwrap();
+    sender.shelf.wait_for_serves(1).await;
+    source.fail(Error::Deleted { id: id("x") });
+    sender.shelf.wait_for_serves(0).await;
+}
+
+#[tokio::test]
+async fn a_cancelled_pull_ends_at_once_and_so_does_the_serve() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let source = empty(100_000);
+    source.advance(4096);
+    sender.shelf.add("x", &source);
+    let copy = empty(100_000);
+    let (pull, cancel) = receiver.start_pull(sender.request("x"), &copy);
+    arrived(&copy, 4096).await;
+    cancel.cancel();
+    assert_eq!(pull.await.unwrap(), (4096, PullOutcome::Cancelled));
+    // The sender has nothing to send, and still notices.
+    sender.shelf.wait_for_serves(0).await;
+    assert_eq!(receiver.puller.idle_connections(), 0);
+    assert_eq!(read(&sender.metrics.malformed_connections), 0);
+}
+
+#[tokio::test]
+async fn a_silent_sender_counts_as_stalled() {
+    let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("b") };
+    let receiver = TestNode::start_with(hasty, Duration::ZERO).await;
+    let (sender, address) = Impostor::start("a").await;
+    let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(100));
+    let mut connection = sender.accept().await;
+    connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
+    assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderStalled));
+}
+
+#[tokio::test]
+async fn a_receiver_that_stops_reading_is_given_up() {
+    let hasty = DataConfig { write_stall_timeout: Duration::from_millis(200), ..config("a") };
+    let sender = TestNode::start_with(hasty, Duration::ZERO).await;
+    let source = empty(BIG_BYTES);
+    source.complete();
+    sender.shelf.add("x", &source);
+    let mut receiver = connect(&sender).await;
+    receiver.write_control(Kind::Pull, &pull_message("x", BIG_BYTES)).await.unwrap();
+    sender.shelf.wait_for_serves(1).await;
+    sender.shelf.wait_for_serves(0).await;
+    assert!(read(&sender.metrics.sent_bytes) < BIG_BYTES);
+}
+
+#[tokio::test]
+async fn a_receiver_that_dies_while_being_sent_to_harms_nobody() {
+    let (sender, other) = (TestNode::start("a").await, TestNode::start("b").await);
+    let source = empty(BIG_BYTES);
+    source.complete();
+    sender.shelf.add("x", &source);
+    for _ in 0..3 {
+        let mut receiver = connect(&sender).await;
+        receiver.write_control(Kind::Pull, &pull_message("x", BIG_BYTES)).await.unwrap();
+        assert_eq!(receiver.read_header().await.unwrap().kind(), Kind::Block);
+        // Closing with unread bytes resets the connection: the sender's next write is what raises SIGPIPE elsewhere.
+        drop(receiver);
+        sender.shelf.wait_for_serves(0).await;
+    }
+    assert_eq!(other.pull(&sender, "x", &empty(BIG_BYTES)).await, (BIG_BYTES, PullOutcome::Complete));
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_turns_out_dead_is_replaced() {
+    let receiver = TestNode::start("b").await;
+    let (sender, address) = Impostor::start("a").await;
+    let script = tokio::spawn(async move {
+        let refusal = v1::End { outcome: v1::end::Outcome::NoCopy.into(), error: None };
+        let mut first = sender.accept().await;
+        first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
+        first.write_control(Kind::End, &refusal).await.unwrap();
+        // It dies with the second request on it.
+        first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
+        drop(first);
+        let mut second = sender.accept().await;
+        second.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
+        second.write_control(Kind::End, &refusal).await.unwrap();
+    });
+    for _ in 0..2 {
+        let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(100));
+        assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderHasNoCopy));
+    }
+    timeout(PATIENCE, script).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_the_server_closed_is_replaced() {
+    let short = DataConfig { server_idle_timeout: Duration::from_millis(20), ..config("a") };
+    let sender = TestNode::start_with(short, Duration::ZERO).await;
+    let receiver = TestNode::start("b").await;
+    sender.shelf.add("x", &filled(&content(9)));
+    let mut idle = connect(&sender).await;
+    for _ in 0..2 {
+        assert_eq!(receiver.pull(&sender, "x", &empty(9)).await, (9, PullOutcome::Complete));
+        // When this one is closed for being idle, so is the other one, or about to be.
+        assert!(matches!(idle.read_header().await, Err(ConnectionError::Closed)));
+        idle = connect(&sender).await;
+    }
+    assert_eq!(read(&sender.metrics.malformed_connections), 0);
+}
+
+/// Passes bytes both ways, and flips one bit of the byte at `position` of what comes from `target`.
+async fn flipping_proxy(target: SocketAddr, position: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (from, _) = listener.accept().await.unwrap();
+        let to = TcpStream::connect(target).await.unwrap();
+        let (mut from_read, mut from_write) = from.into_split();
+        let (mut to_read, mut to_write) = to.into_split();
+        let up = async move {
+            let _ = tokio::io::copy(&mut from_read, &mut to_write).await;
+        };
+        let down = async move {
+            let (mut passed, mut bytes) = (0, vec![0; 10_000]);
+            while let Ok(length @ 1..) = to_read.read(&mut bytes).await {
+                if (passed..passed + length).contains(&position) {
+                    bytes[position - passed] ^= 0x10;
+                }
+                passed += length;
+                if from_write.write_all(&bytes[..length]).await.is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::join!(up, down);
+    });
+    address
+}
+
+#[tokio::test]
+async fn damaged_bytes_are_never_taken_for_good() {
+    let sender = TestNode::start("a").await;
+    let bytes = content(300_000);
+    sender.shelf.add("x", &filled(&bytes));
+    // In the bytes of a later block, in those of the first one, and in the header of the first one.
+    for (position, least_valid) in [(150_000, 65_536), (5_000, 0), (60, 0)] {
+        let receiver = TestNode::start("b").await;
+        let copy = empty(300_000);
+        let proxy = flipping_proxy(sender.address, position).await;
+        let (pull, _) = receiver.start_pull(request("x", "a", proxy), &copy);
+        let (valid_bytes, outcome) = pull.await.unwrap();
+        assert_eq!(outcome, PullOutcome::Corrupt, "position {position}");
+        assert!((least_valid..=position as u64).contains(&valid_bytes), "{valid_bytes}");
+        assert!(prefix(&copy, valid_bytes) == bytes[..valid_bytes as usize]);
+        assert_eq!(copy.valid_bytes(), valid_bytes);
+        assert_eq!(read(&receiver.metrics.corrupt_frames), 1);
+        assert_eq!(receiver.puller.idle_connections(), 0, "the connection is of no more use");
+
+        // It is fetched again from where it was good.
+        let request = PullRequest { offset_bytes: valid_bytes, ..sender.request("x") };
+        assert_eq!(receiver.start_pull(request, &copy).0.await.unwrap(), (300_000, PullOutcome::Complete));
+        assert!(prefix(&copy, 300_000) == bytes);
+    }
+}

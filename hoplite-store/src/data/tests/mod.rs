@@ -1,0 +1,205 @@
+//! Tests of the data plane over real sockets on the loopback interface.
+
+mod bad_input;
+mod faults;
+mod transfer;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
+use hoplite_core::node::Producer;
+use hoplite_core::shard::PullOutcome;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Connection;
+use super::{DataConfig, DataMetrics, PullRequest, Puller, Refused, ServeSource, Served};
+use crate::copies::LiveCopy;
+
+const PUT: PutId = PutId(7);
+/// Longer than anything here takes; a test that reaches it has hung.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The copies of a node under test, and how many of them are being served.
+struct Shelf {
+    copies: Mutex<HashMap<(ObjectId, PutId), Arc<LiveCopy>>>,
+    serves: watch::Sender<usize>,
+    /// How long to think about each request.
+    delay: Duration,
+}
+
+impl ServeSource for Shelf {
+    async fn serve(self: &Arc<Self>, id: ObjectId, put: PutId) -> Result<Served, Refused> {
+        tokio::time::sleep(self.delay).await;
+        let live = self.copies.lock().unwrap().get(&(id, put)).cloned().ok_or(Refused::NoCopy)?;
+        self.serves.send_modify(|serves| *serves += 1);
+        let shelf = Arc::clone(self);
+        Ok(Served::new(live, move || shelf.serves.send_modify(|serves| *serves -= 1)))
+    }
+}
+
+impl Shelf {
+    fn add(&self, name: &str, live: &Arc<LiveCopy>) {
+        self.copies.lock().unwrap().insert((id(name), PUT), Arc::clone(live));
+    }
+
+    async fn wait_for_serves(&self, count: usize) {
+        let mut serves = self.serves.subscribe();
+        timeout(PATIENCE, serves.wait_for(|serves| *serves == count)).await.unwrap().unwrap();
+    }
+}
+
+/// A data plane without a store around it.
+struct TestNode {
+    config: Arc<DataConfig>,
+    metrics: Arc<DataMetrics>,
+    shelf: Arc<Shelf>,
+    address: SocketAddr,
+    puller: Arc<Puller>,
+    shutdown: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+impl TestNode {
+    async fn start(name: &str) -> Self {
+        Self::start_with(config(name), Duration::ZERO).await
+    }
+
+    async fn start_with(config: DataConfig, delay: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = Arc::new(config);
+        let metrics = Arc::new(DataMetrics::default());
+        let shelf = Arc::new(Shelf { copies: Mutex::default(), serves: watch::Sender::new(0), delay });
+        let shutdown = CancellationToken::new();
+        let server = tokio::spawn(super::run(
+            listener,
+            Arc::clone(&config),
+            Arc::clone(&shelf),
+            Arc::clone(&metrics),
+            shutdown.clone(),
+        ));
+        let puller = Arc::new(Puller::new(Arc::clone(&config), Arc::clone(&metrics)));
+        Self { config, metrics, shelf, address, puller, shutdown, server }
+    }
+
+    fn request(&self, name: &str) -> PullRequest {
+        request(name, self.config.node.as_str(), self.address)
+    }
+
+    /// Pulls all of `live` from `sender`.
+    async fn pull(&self, sender: &Self, name: &str, live: &LiveCopy) -> (u64, PullOutcome) {
+        let cancel = CancellationToken::new();
+        timeout(PATIENCE, self.puller.pull(&sender.request(name), live, &cancel)).await.unwrap()
+    }
+
+    /// As `pull`, on a task of its own.
+    fn start_pull(
+        &self,
+        request: PullRequest,
+        live: &Arc<LiveCopy>,
+    ) -> (JoinHandle<(u64, PullOutcome)>, CancellationToken) {
+        let (puller, live, cancel) = (Arc::clone(&self.puller), Arc::clone(live), CancellationToken::new());
+        let token = cancel.clone();
+        let pull = async move { timeout(PATIENCE, puller.pull(&request, &live, &token)).await.unwrap() };
+        (tokio::spawn(pull), cancel)
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        timeout(PATIENCE, self.server).await.unwrap().unwrap();
+    }
+}
+
+fn config(name: &str) -> DataConfig {
+    DataConfig::new(ClusterId::new("test").unwrap(), NodeId::new(name).unwrap())
+}
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::new(name).unwrap()
+}
+
+fn request(name: &str, sender: &str, sender_address: SocketAddr) -> PullRequest {
+    let sender = NodeId::new(sender).unwrap();
+    PullRequest { id: id(name), put: PUT, offset_bytes: 0, sender, sender_address }
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// Bytes of which no two blocks are alike.
+fn content(size_bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(size_bytes + 8);
+    while bytes.len() < size_bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&(state >> 16).to_le_bytes());
+    }
+    bytes.truncate(size_bytes);
+    bytes
+}
+
+/// A copy without any valid byte.
+fn empty(size_bytes: u64) -> Arc<LiveCopy> {
+    Arc::new(LiveCopy::new(buffer(size_bytes), size_bytes, Producer::Store))
+}
+
+/// A complete copy.
+fn filled(bytes: &[u8]) -> Arc<LiveCopy> {
+    let live = empty(bytes.len() as u64);
+    live.buffer().write(0, bytes);
+    live.complete();
+    live
+}
+
+/// The leading bytes of a copy.
+fn prefix(live: &LiveCopy, length_bytes: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length_bytes as usize];
+    live.buffer().read(0..length_bytes, &mut bytes);
+    bytes
+}
+
+/// Waits until `live` has `valid_bytes`.
+async fn arrived(live: &LiveCopy, valid_bytes: u64) {
+    while timeout(PATIENCE, live.beyond(valid_bytes - 1)).await.unwrap().unwrap() < valid_bytes {}
+}
+
+/// A node that is scripted by the test: it listens, and has shaken hands on each connection that it hands out.
+struct Impostor {
+    listener: TcpListener,
+    config: DataConfig,
+}
+
+impl Impostor {
+    async fn start(name: &str) -> (Self, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (Self { listener, config: config(name) }, address)
+    }
+
+    async fn accept(&self) -> Connection {
+        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.unwrap().unwrap();
+        let mut connection = Connection::new(stream).unwrap();
+        connection.handshake(&self.config).await.unwrap();
+        connection
+    }
+}
+
+/// A connection to `node` as from a store, for a test to send on what no store would.
+async fn connect(node: &TestNode) -> Connection {
+    let mut connection = Connection::new(TcpStream::connect(node.address).await.unwrap()).unwrap();
+    connection.handshake(&config("tester")).await.unwrap();
+    connection
+}
+
+fn buffer(size_bytes: u64) -> hoplite_shm::Buffer {
+    hoplite_shm::Buffer::new(size_bytes)
+}

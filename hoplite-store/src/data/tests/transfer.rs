@@ -1,0 +1,222 @@
+//! What goes well.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::error::Error;
+use hoplite_core::shard::PullOutcome;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::data::CompareRequest;
+
+#[tokio::test]
+async fn objects_of_all_sizes_arrive() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let mut total_bytes = 0;
+    for size_bytes in [0, 1, 255, 4095, 4096, 4097, (1 << 20) + 1, (5 << 20) + 3] {
+        let bytes = content(size_bytes);
+        let name = size_bytes.to_string();
+        sender.shelf.add(&name, &filled(&bytes));
+        let copy = empty(size_bytes as u64);
+        let ended = receiver.pull(&sender, &name, &copy).await;
+        assert_eq!(ended, (size_bytes as u64, PullOutcome::Complete));
+        assert!(prefix(&copy, size_bytes as u64) == bytes, "{size_bytes} bytes differ");
+        assert!(copy.is_complete());
+        total_bytes += size_bytes as u64;
+    }
+    assert_eq!(read(&sender.metrics.sent_bytes), total_bytes);
+    assert_eq!(read(&receiver.metrics.received_bytes), total_bytes);
+    assert_eq!((read(&sender.metrics.serves), read(&receiver.metrics.pulls)), (8, 8));
+    assert_eq!(receiver.puller.idle_connections(), 1, "one connection serves all pulls in turn");
+    sender.shelf.wait_for_serves(0).await;
+    sender.stop().await;
+}
+
+#[tokio::test]
+async fn bytes_arrive_while_the_object_is_still_being_written() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let bytes = content(40_000);
+    let source = empty(40_000);
+    sender.shelf.add("x", &source);
+    let copy = empty(40_000);
+    let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
+    let mut written = 0;
+    for end in [4096, 8192, 20_480, 36_864, 40_000] {
+        source.buffer().write(written, &bytes[written as usize..end]);
+        written = end as u64;
+        source.advance(written);
+        // Each step arrives before the next one is taken: nothing waits for more than there is.
+        arrived(&copy, written).await;
+        assert!(prefix(&copy, written) == bytes[..end]);
+    }
+    assert_eq!(pull.await.unwrap(), (40_000, PullOutcome::Complete));
+}
+
+#[tokio::test]
+async fn a_worker_that_writes_is_asked_to_ring() {
+    let live = Arc::new(LiveCopy::new(buffer(12_288), 12_288, Producer::Worker));
+    let waiter = tokio::spawn({
+        let live = Arc::clone(&live);
+        async move { live.beyond(0).await }
+    });
+    // The waiter sets the flag before it sleeps; on this single thread it has done so after it ran once.
+    tokio::task::yield_now().await;
+    assert!(live.buffer().publish_and_check_doorbell(4095));
+    live.ring();
+    tokio::task::yield_now().await;
+    assert!(!waiter.is_finished(), "less than a block is nothing to pass on");
+    assert!(live.buffer().publish_and_check_doorbell(8200));
+    live.ring();
+    assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), Ok(8192));
+    assert_eq!(live.beyond(0).await, Ok(8192), "known progress needs no waiting");
+}
+
+#[tokio::test]
+async fn many_wait_for_one_copy_and_all_learn_of_its_end() {
+    let live = empty(8192);
+    let waiters: Vec<_> = (0..20_u64)
+        .map(|i| {
+            let live = Arc::clone(&live);
+            tokio::spawn(async move { live.beyond(i % 2 * 4096).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    live.advance(4096);
+    let error = Error::Deleted { id: id("x") };
+    tokio::task::yield_now().await;
+    live.fail(error.clone());
+    live.fail(Error::ShuttingDown);
+    for (i, waiter) in waiters.into_iter().enumerate() {
+        let expected = if i % 2 == 0 { Ok(4096) } else { Err(error.clone()) };
+        assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), expected);
+    }
+    assert_eq!(live.beyond(0).await, Err(error), "the first error stays");
+}
+
+#[tokio::test]
+async fn a_receiver_relays_what_it_is_still_receiving() {
+    let nodes = [TestNode::start("a").await, TestNode::start("b").await, TestNode::start("c").await];
+    let [a, b, c] = &nodes;
+    let size_bytes = (3 << 20) + 5;
+    let bytes = content(size_bytes);
+    let copies = [0; 3].map(|_| empty(size_bytes as u64));
+    a.shelf.add("x", &copies[0]);
+    b.shelf.add("x", &copies[1]);
+    let (to_b, _) = b.start_pull(a.request("x"), &copies[1]);
+    let (to_c, _) = c.start_pull(b.request("x"), &copies[2]);
+    copies[0].buffer().write(0, &bytes);
+    copies[0].advance(1 << 20);
+    // The last in the chain has the head of the object while the first is still without its tail.
+    arrived(&copies[2], 1 << 20).await;
+    copies[0].complete();
+    for pull in [to_b, to_c] {
+        assert_eq!(pull.await.unwrap(), (size_bytes as u64, PullOutcome::Complete));
+    }
+    assert!(prefix(&copies[2], size_bytes as u64) == bytes);
+    let sent = [a, b, c].map(|node| read(&node.metrics.sent_bytes));
+    assert_eq!(sent, [size_bytes as u64, size_bytes as u64, 0]);
+}
+
+#[tokio::test]
+async fn a_pull_resumes_where_another_one_ended() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let bytes = content(100_000);
+    sender.shelf.add("x", &filled(&bytes));
+    let copy = empty(100_000);
+    copy.buffer().write(0, &bytes[..8192]);
+    copy.advance(8192);
+    let request = PullRequest { offset_bytes: 8192, ..sender.request("x") };
+    let (pull, _) = receiver.start_pull(request, &copy);
+    assert_eq!(pull.await.unwrap(), (100_000, PullOutcome::Complete));
+    assert!(prefix(&copy, 100_000) == bytes);
+    assert_eq!(read(&receiver.metrics.received_bytes), 100_000 - 8192);
+}
+
+#[tokio::test]
+async fn an_unknown_object_is_no_reason_to_close_the_connection() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let copy = empty(5000);
+    assert_eq!(receiver.pull(&sender, "x", &copy).await, (0, PullOutcome::SenderHasNoCopy));
+    sender.shelf.add("other size", &filled(&content(4999)));
+    assert_eq!(receiver.pull(&sender, "other size", &copy).await, (0, PullOutcome::SenderHasNoCopy));
+    sender.shelf.add("x", &filled(&content(5000)));
+    assert_eq!(receiver.pull(&sender, "x", &copy).await, (5000, PullOutcome::Complete));
+    assert_eq!(receiver.puller.idle_connections(), 1);
+    assert_eq!(read(&receiver.metrics.corrupt_frames), 0);
+}
+
+#[tokio::test]
+async fn idle_connections_are_bounded_and_closed_at_shutdown() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let source = empty(8192);
+    sender.shelf.add("x", &source);
+    let pulls: Vec<_> = (0..8).map(|_| receiver.start_pull(sender.request("x"), &empty(8192)).0).collect();
+    sender.shelf.wait_for_serves(8).await;
+    source.complete();
+    for pull in pulls {
+        assert_eq!(pull.await.unwrap(), (8192, PullOutcome::Complete));
+    }
+    assert_eq!(receiver.puller.idle_connections(), receiver.config.max_idle_per_peer);
+    let shutdown = CancellationToken::new();
+    shutdown.cancel();
+    receiver.puller.maintain(shutdown).await;
+    assert_eq!(receiver.puller.idle_connections(), 0);
+    assert_eq!(receiver.pull(&sender, "x", &empty(8192)).await, (8192, PullOutcome::Complete));
+    assert_eq!(receiver.puller.idle_connections(), 0);
+}
+
+#[tokio::test]
+async fn idle_connections_expire() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    sender.shelf.add("x", &filled(&content(8192)));
+    receiver.pull(&sender, "x", &empty(8192)).await;
+    tokio::time::pause();
+    let shutdown = CancellationToken::new();
+    let idle = receiver.config.pool_idle_timeout;
+    let pass_time = async {
+        tokio::time::advance(idle - Duration::from_secs(1)).await;
+        tokio::task::yield_now().await;
+        assert_eq!(receiver.puller.idle_connections(), 1);
+        tokio::time::advance(idle).await;
+        tokio::task::yield_now().await;
+        assert_eq!(receiver.puller.idle_connections(), 0);
+        shutdown.cancel();
+    };
+    tokio::join!(receiver.puller.maintain(shutdown.clone()), pass_time);
+}
+
+#[tokio::test]
+async fn a_slow_decision_does_not_look_like_a_dead_sender() {
+    let slow = DataConfig { keepalive_interval: Duration::from_millis(20), ..config("a") };
+    let sender = TestNode::start_with(slow, Duration::from_millis(600)).await;
+    let hasty = DataConfig { silence_timeout: Duration::from_millis(200), ..config("b") };
+    let receiver = TestNode::start_with(hasty, Duration::ZERO).await;
+    sender.shelf.add("x", &filled(&content(5000)));
+    assert_eq!(receiver.pull(&sender, "x", &empty(5000)).await, (5000, PullOutcome::Complete));
+}
+
+#[tokio::test]
+async fn digests_tell_equal_puts_from_different_ones() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let bytes = content((2 << 20) + 77);
+    let mut other = bytes.clone();
+    other[1 << 20] ^= 1;
+    let local = filled(&bytes);
+    sender.shelf.add("equal", &filled(&bytes));
+    sender.shelf.add("different", &filled(&other));
+    let cancel = CancellationToken::new();
+    for (name, expected) in [("equal", Some(true)), ("different", Some(false)), ("absent", None)] {
+        let request = CompareRequest {
+            id: id(name),
+            put: PUT,
+            holder: sender.config.node.clone(),
+            holder_address: sender.address,
+        };
+        let equal = timeout(PATIENCE, receiver.puller.compare(&request, &local, &cancel)).await.unwrap();
+        assert_eq!(equal, expected, "{name}");
+    }
+    assert_eq!(receiver.puller.idle_connections(), 1);
+    sender.shelf.wait_for_serves(0).await;
+}
