@@ -1,1 +1,67 @@
-//! TBD
+//! Shared memory: the arena, the buffers in it, and how both get from the store to its clients.
+//!
+//! * [`Arena`]: the store's side. It creates the memory, faults it in, and gives out a [`Buffer`] per object.
+//! * [`Mapping`]: a client's side of the same memory, with a [`Reader`] or a [`Writer`] per object.
+//! * [`fds`]: how file descriptors travel from the one to the other.
+//!
+//! This crate has no policy. Which extent belongs to which object, and who may write it, is decided by
+//! [`hoplite_core::node`] with the help of [`hoplite_core::extent::Allocator`].
+//!
+//! # Layout
+//!
+//! Each object has one extent of the arena: a header of [`HEADER_BYTES`], then the object's bytes. The header is
+//! `repr(C)`, versioned, and made of atomics only:
+//!
+//! ```text
+//! offset  0  magic and version      u64
+//!         8  size_bytes             u64
+//!        16  valid_bytes            u64   how many leading bytes are valid; only ever grows
+//!        24  wanted                 u32   the store waits for progress: the writer must ring the doorbell
+//!        28  state                  u32   open, complete, failed
+//!        32  reserved
+//!        64  the object's bytes
+//! ```
+//!
+//! # Memory model
+//!
+//! Rust's rules end at the process: what another process does to shared memory is outside of them. This crate, like
+//! others that share memory (with guests of a virtual machine, say), stays on the safe side as follows.
+//!
+//! * Each byte has one writer at a time, by protocol: the client that created the object until it finishes, or the
+//!   store's transfer that fills it. A byte is written before `valid_bytes` passes it, and never again.
+//! * `valid_bytes` is stored after the bytes, with release ordering or stronger, and loaded with acquire ordering
+//!   before they are read. A reader that stays below it sees the bytes that were meant.
+//! * No reference is formed to bytes that may still change, be it by protocol or by a misbehaving client. They are
+//!   only copied, through raw pointers, to or from memory that is private, and the kernel gets raw pointers too. A client
+//!   that breaks the protocol can so spoil bytes of objects, but not the store's memory safety.
+//! * The exception is [`Reader::as_slice`], which lends a complete object without a copy. It trusts the other clients
+//!   of the same store, which are of the same user or group, to write to objects only through [`Writer`].
+//! * Numbers in a header are bounded each time they are read.
+//!
+//! All unsafe code of the workspace is in this crate; outside of `region` and `header` there is hardly any.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod fds;
+
+mod arena;
+mod buffer;
+mod mapping;
+mod reader;
+mod writer;
+
+mod error;
+mod header;
+mod region;
+mod span;
+
+pub use arena::{Arena, Backing};
+pub use buffer::Buffer;
+pub use error::{Error, Result};
+pub use header::State;
+pub use hoplite_core::extent::{Extent, HEADER_BYTES};
+pub use mapping::Mapping;
+pub use reader::Reader;
+pub use writer::{Doorbell, Writer};
+
+// Offsets are u64 in messages and usize in memory. With equal widths, the conversions lose nothing.
+const _: () = assert!(usize::BITS == u64::BITS, "an arena is addressed with 64 bits");

@@ -1,0 +1,208 @@
+//! The store's side: creating the arena, faulting it in, handing it out.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hoplite_core::extent::Extent;
+use memmap2::Advice;
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::region::{Access, Region};
+use crate::span::Span;
+
+/// How much is faulted in between two looks at whether to go on. At 2 s per GiB (first touch on a virtual machine) this
+/// is 60 ms.
+const PREFAULT_STEP_BYTES: usize = 32 << 20;
+
+/// What kind of memory an arena is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backing {
+    /// Anonymous memory, which is gone when the last process that maps it is.
+    Memfd,
+    /// A file on a tmpfs, ramfs or hugetlbfs. Its name is removed at once, so that it is gone as a memfd is.
+    File(PathBuf),
+}
+
+/// The shared memory of a store.
+///
+/// It never grows or shrinks. It stays mapped until the last [`Buffer`] is dropped too.
+#[derive(Debug)]
+pub struct Arena {
+    region: Region,
+    writable: OwnedFd,
+    read_only: OwnedFd,
+}
+
+impl Arena {
+    /// Creates an arena of `capacity_bytes`, rounded down to whole pages of the memory it is made of.
+    ///
+    /// No memory is used until it is touched or [prefaulted](Self::prefault). With [`Backing::File`], whatever file was
+    /// left at that path is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotEnoughMemory`] if the machine or the file system is too small, [`Error::CapacityTooSmall`],
+    /// [`Error::NotInMemory`] and [`Error::File`] if the file is not usable, [`Error::System`] otherwise.
+    pub fn create(backing: Backing, capacity_bytes: u64) -> Result<Arc<Self>> {
+        let (writable, capacity_bytes) = match &backing {
+            Backing::Memfd => create_memfd(capacity_bytes)?,
+            Backing::File(path) => create_file(path, capacity_bytes)?,
+        };
+        let read_only = rustix::fs::open(
+            format!("/proc/self/fd/{}", writable.as_raw_fd()),
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(Error::system("open the arena read-only"))?;
+        let region = Region::map(writable.as_fd(), capacity_bytes as usize, Access::Writable)
+            .map_err(|source| out_of_memory_or(source, "map the arena", capacity_bytes))?;
+        Ok(Arc::new(Self { region, writable, read_only }))
+    }
+
+    /// The size of the arena.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.region.len() as u64
+    }
+
+    /// The descriptor with which a client maps the arena to write to it.
+    pub fn writable_fd(&self) -> BorrowedFd<'_> {
+        self.writable.as_fd()
+    }
+
+    /// The descriptor with which a client maps the arena to read from it. It cannot be mapped writable.
+    pub fn read_only_fd(&self) -> BorrowedFd<'_> {
+        self.read_only.as_fd()
+    }
+
+    /// Faults in all of the arena, so that later use does not pay for it; blocks for up to seconds per GiB.
+    ///
+    /// Calls `step` with the number of bytes done after every 32 MiB, and stops early if told to. May run while objects
+    /// are written and read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotEnoughMemory`] if the memory that was promised is not there. [`Error::System`] otherwise.
+    pub fn prefault(&self, step: impl FnMut(u64) -> ControlFlow<()>) -> Result<()> {
+        self.prefault_with(|range| self.region.advise(Advice::PopulateWrite, range), step)
+    }
+
+    fn prefault_with(
+        &self,
+        populate: impl Fn(std::ops::Range<usize>) -> io::Result<()>,
+        mut step: impl FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut start = 0;
+        while start < self.region.len() {
+            let end = self.region.len().min(start + PREFAULT_STEP_BYTES);
+            match populate(start..end) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Linux before 5.14 does not know how to populate.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.region.touch(start..end, rustix::param::page_size());
+                }
+                // The kernel says "bad address" where a plain write would be killed by SIGBUS.
+                Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
+                    return Err(Error::NotEnoughMemory {
+                        needed_bytes: self.capacity_bytes(),
+                        available_bytes: start as u64,
+                    });
+                }
+                Err(source) => {
+                    return Err(out_of_memory_or(source, "fault in the arena", self.capacity_bytes()));
+                }
+            }
+            start = end;
+            if step(start as u64).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The buffer of an object of `size_bytes` in `extent`. Its header is left as it is; see [`Buffer::initialise`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfArena`] if `extent` is misaligned, out of bounds or too short.
+    pub fn buffer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Buffer> {
+        let span = Span::new(extent, size_bytes, self.capacity_bytes())?;
+        Ok(Buffer::new(Arc::clone(self), span))
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
+fn create_memfd(capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
+    let capacity_bytes = whole_pages(capacity_bytes, rustix::param::page_size() as u64)?;
+    let information = rustix::system::sysinfo();
+    let total_bytes = u64::from(information.mem_unit).saturating_mul(information.totalram);
+    if capacity_bytes > total_bytes {
+        return Err(Error::NotEnoughMemory { needed_bytes: capacity_bytes, available_bytes: total_bytes });
+    }
+    let fd = rustix::fs::memfd_create("hoplite-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(Error::system("create the arena"))?;
+    rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
+    rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
+    // A client that shrank the file would kill everybody who maps it. One that added a seal against writing would stop us.
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(Error::system("seal the size of the arena"))?;
+    Ok((fd, capacity_bytes))
+}
+
+fn create_file(path: &Path, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
+    let failed = |operation| {
+        move |errno: Errno| Error::File { operation, path: path.to_owned(), source: errno.into() }
+    };
+    match rustix::fs::unlink(path) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(failed("remove the leftover of")(errno)),
+    }
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("create"))?;
+    // Clients get descriptors. Without a name, nothing is left behind even if this process is killed.
+    rustix::fs::unlink(path).map_err(failed("unlink"))?;
+
+    let file_system = rustix::fs::fstatfs(&fd).map_err(failed("find out the file system of"))?;
+    let page_bytes = u64::try_from(file_system.f_bsize).unwrap_or(0).max(1);
+    let kind = u32::try_from(file_system.f_type).unwrap_or(0);
+    let is_huge = kind == libc::HUGETLBFS_MAGIC as u32;
+    if !is_huge && kind != libc::TMPFS_MAGIC as u32 && kind != RAMFS_MAGIC {
+        return Err(Error::NotInMemory { path: path.to_owned() });
+    }
+    let capacity_bytes = whole_pages(capacity_bytes, page_bytes)?;
+    // Zero blocks in total means no limit.
+    let available_bytes = file_system.f_bavail.saturating_mul(page_bytes);
+    if file_system.f_blocks > 0 && available_bytes < capacity_bytes {
+        return Err(Error::NotEnoughMemory { needed_bytes: capacity_bytes, available_bytes });
+    }
+    rustix::fs::ftruncate(&fd, capacity_bytes).map_err(failed("size"))?;
+    Ok((fd, capacity_bytes))
+}
+
+/// From linux/magic.h; neither libc nor rustix has it.
+const RAMFS_MAGIC: u32 = 0x8584_58F6;
+
+fn whole_pages(capacity_bytes: u64, page_bytes: u64) -> Result<u64> {
+    match capacity_bytes / page_bytes {
+        0 => Err(Error::CapacityTooSmall { capacity_bytes, page_bytes }),
+        pages => Ok(pages * page_bytes),
+    }
+}
+
+fn out_of_memory_or(source: io::Error, operation: &'static str, needed_bytes: u64) -> Error {
+    if source.kind() == io::ErrorKind::OutOfMemory {
+        let information = rustix::system::sysinfo();
+        let available_bytes = u64::from(information.mem_unit).saturating_mul(information.freeram);
+        return Error::NotEnoughMemory { needed_bytes, available_bytes };
+    }
+    Error::System { operation, source }
+}

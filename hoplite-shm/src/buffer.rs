@@ -1,0 +1,168 @@
+//! The store's side of one object.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::arena::Arena;
+use crate::header::{HeaderHandle, State};
+use crate::span::Span;
+
+/// How many bytes are copied out of the arena at a time to be looked at. They stay in the first-level cache.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// One object's header and bytes, as the store uses them.
+///
+/// Cloning is cheap and clones are of the same memory. Any thread may use any clone; who writes which bytes when is up to
+/// the caller, as described under "Memory model" in the crate's documentation. The buffer does not own its extent: the
+/// caller must not let the extent be allocated again while a clone is in use.
+///
+/// Offsets and ranges are in bytes from the start of the object.
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    arena: Arc<Arena>,
+    span: Span,
+}
+
+impl Buffer {
+    pub(crate) fn new(arena: Arc<Arena>, span: Span) -> Self {
+        Self { arena, span }
+    }
+
+    /// The size of the object.
+    pub fn size_bytes(&self) -> u64 {
+        self.span.size_bytes()
+    }
+
+    /// Starts a new object in this extent: open, nothing valid, no doorbell wanted.
+    ///
+    /// Must come before any client learns of the extent.
+    pub fn initialise(&self) {
+        self.header().initialise(self.size_bytes());
+    }
+
+    /// How many leading bytes are valid; at most the size of the object.
+    pub fn valid_bytes(&self) -> u64 {
+        self.header().valid_bytes(self.size_bytes())
+    }
+
+    /// How far the copy is.
+    pub fn state(&self) -> State {
+        self.header().state()
+    }
+
+    /// Tells everybody that the leading `valid_bytes` are valid. They must have been written before. Progress never
+    /// falls: a smaller number than the last has no effect.
+    pub fn publish(&self, valid_bytes: u64) {
+        self.header().publish(valid_bytes.min(self.size_bytes()));
+    }
+
+    /// Tells everybody that all bytes are valid and accepted. Without effect on a copy that has failed.
+    pub fn set_complete(&self) {
+        self.publish(self.size_bytes());
+        self.header().end(State::Complete);
+    }
+
+    /// Tells everybody that the copy will never be complete. Without effect on one that is.
+    pub fn set_failed(&self) {
+        self.header().end(State::Failed);
+    }
+
+    /// Asks the writer to ring the doorbell, once, when it has made progress beyond the number of valid bytes returned.
+    ///
+    /// To wait for more than n valid bytes, call this; if it returns more than n, there is nothing to wait for, and a
+    /// doorbell may ring in vain. Otherwise wait for the doorbell and start over.
+    #[must_use = "progress up to this number rings no doorbell"]
+    pub fn want_doorbell(&self) -> u64 {
+        self.header().want(self.size_bytes())
+    }
+
+    /// Copies `bytes` in at `offset_bytes`, without publishing them.
+    ///
+    /// # Panics
+    ///
+    /// If they do not fit into the object.
+    pub fn write(&self, offset_bytes: u64, bytes: &[u8]) {
+        let range = self.span.locate_from(offset_bytes, bytes.len());
+        self.arena.region().copy_in(range, bytes);
+    }
+
+    /// Copies bytes from `offset_bytes` on out, until `out` is full. Those beyond [`valid_bytes`](Self::valid_bytes) have
+    /// no meaning.
+    ///
+    /// # Panics
+    ///
+    /// If the object has not so many bytes.
+    pub fn read(&self, offset_bytes: u64, out: &mut [u8]) {
+        let range = self.span.locate_from(offset_bytes, out.len());
+        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and `copy_out` initialises all it is given.
+        let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
+        self.arena.region().copy_out(range, out);
+    }
+
+    /// Calls `look` with the bytes of `range`, a chunk at a time, in order.
+    ///
+    /// The chunks are private copies, so that what `look` sees does not change under it.
+    ///
+    /// # Panics
+    ///
+    /// If the object has no such range.
+    pub fn for_each_chunk(&self, range: Range<u64>, mut look: impl FnMut(&[u8])) {
+        let range = self.span.locate(range);
+        let mut chunk = [MaybeUninit::uninit(); CHUNK_BYTES];
+        for start in range.clone().step_by(CHUNK_BYTES) {
+            let length = CHUNK_BYTES.min(range.end - start);
+            look(self.arena.region().copy_out(start..start + length, &mut chunk[..length]));
+        }
+    }
+
+    /// The CRC-32C of the bytes of `range`.
+    ///
+    /// # Panics
+    ///
+    /// If the object has no such range.
+    pub fn crc32c(&self, range: Range<u64>) -> u32 {
+        let mut crc = 0;
+        self.for_each_chunk(range, |chunk| crc = crc32c::crc32c_append(crc, chunk));
+        crc
+    }
+
+    /// Receives bytes from a stream socket straight into `range`, with one system call that does not wait. Returns how
+    /// many came; zero means that the peer has closed its side. They are not published.
+    ///
+    /// # Errors
+    ///
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if nothing is there, [`InvalidInput`](io::ErrorKind::InvalidInput) if
+    /// `range` is empty, or why the connection is broken.
+    ///
+    /// # Panics
+    ///
+    /// If the object has no such range.
+    pub fn receive(&self, socket: BorrowedFd<'_>, range: Range<u64>) -> io::Result<usize> {
+        let range = self.span.locate(range);
+        if range.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no room to receive into"));
+        }
+        self.arena.region().receive(socket, range)
+    }
+
+    /// Sends `head` and then the bytes of `range` straight from the arena, with one system call that does not wait.
+    /// Returns how many bytes the socket took, those of `head` included. A closed connection is an error, not a signal.
+    ///
+    /// # Errors
+    ///
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or why the connection is broken.
+    ///
+    /// # Panics
+    ///
+    /// If the object has no such range.
+    pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: Range<u64>) -> io::Result<usize> {
+        self.arena.region().send(socket, head, self.span.locate(range))
+    }
+
+    fn header(&self) -> HeaderHandle<'_> {
+        self.arena.region().header_handle(self.span.header_offset())
+    }
+}

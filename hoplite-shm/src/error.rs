@@ -1,0 +1,117 @@
+//! What can go wrong with shared memory.
+
+use std::io;
+use std::path::PathBuf;
+
+use hoplite_core::extent::Extent;
+
+/// The result of an operation on shared memory.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation on shared memory failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The machine, or the file system that backs the arena, has less memory than the arena needs.
+    #[error("the arena needs {needed_bytes} bytes of memory, {available_bytes} are available")]
+    NotEnoughMemory {
+        /// The capacity asked for.
+        needed_bytes: u64,
+        /// What there is.
+        available_bytes: u64,
+    },
+    /// The capacity is less than one page of the memory that backs the arena.
+    #[error("an arena of {capacity_bytes} bytes is smaller than its pages of {page_bytes} bytes")]
+    CapacityTooSmall {
+        /// The capacity asked for.
+        capacity_bytes: u64,
+        /// The page size.
+        page_bytes: u64,
+    },
+    /// The arena's file would be on a disk.
+    #[error("{} is not on a tmpfs, ramfs or hugetlbfs", path.display())]
+    NotInMemory {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The arena's file could not be replaced or created.
+    #[error("cannot {operation} the arena's file {}", path.display())]
+    File {
+        /// What was tried.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The file that was received is shorter than the arena is said to be.
+    #[error("the arena's file has {actual_bytes} bytes instead of {needed_bytes}")]
+    FileTooShort {
+        /// The capacity that the mapping should have.
+        needed_bytes: u64,
+        /// The length of the file.
+        actual_bytes: u64,
+    },
+    /// An extent is misaligned, not inside the arena, or too short for its header and its object.
+    #[error("{extent:?} cannot hold {size_bytes} bytes in an arena of {capacity_bytes} bytes")]
+    OutOfArena {
+        /// The extent.
+        extent: Extent,
+        /// The size of the object.
+        size_bytes: u64,
+        /// The size of the arena.
+        capacity_bytes: u64,
+    },
+    /// There is no object of that size in the extent, or one of another version of the layout.
+    #[error("no object of {size_bytes} bytes starts at byte {offset_bytes} of the arena")]
+    NoSuchObject {
+        /// Where the extent starts.
+        offset_bytes: u64,
+        /// The size of the object that was looked for.
+        size_bytes: u64,
+    },
+    /// A writer was asked for on a mapping that is read-only.
+    #[error("the mapping is read-only")]
+    ReadOnly,
+    /// Bytes were to be read that are not valid yet, or that the object does not have.
+    #[error("bytes up to {end_bytes} were to be read, {valid_bytes} are valid")]
+    NotValid {
+        /// Where the read would have ended.
+        end_bytes: u64,
+        /// How many leading bytes are valid.
+        valid_bytes: u64,
+    },
+    /// More bytes were to be written than the object has.
+    #[error("{length_bytes} bytes were to be written where {remaining_bytes} remain of the object")]
+    PastEnd {
+        /// How many bytes were to be written.
+        length_bytes: u64,
+        /// How many were still to come.
+        remaining_bytes: u64,
+    },
+    /// A writer was finished before all of the object was written.
+    #[error("{written_bytes} of {size_bytes} bytes were written")]
+    Unfinished {
+        /// How many were written.
+        written_bytes: u64,
+        /// The size of the object.
+        size_bytes: u64,
+    },
+    /// The operating system refused.
+    #[error("cannot {operation}")]
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Makes the error of a system call that was tried in order to do `operation`.
+    pub(crate) fn system(operation: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
+        move |errno| Self::System { operation, source: errno.into() }
+    }
+}

@@ -1,0 +1,67 @@
+//! File descriptors that travel with bytes over a Unix stream socket.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+/// The most descriptors that one message may carry. A store sends two; the rest is for later versions.
+pub const MAX_FDS: usize = 8;
+
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
+
+/// Sends `bytes`, and with the first of them `fds`, in one system call.
+///
+/// Returns how many bytes the socket took. If it took any, it took all of `fds`: the rest of the bytes is to be sent
+/// without them. Waits only if the socket is blocking. A closed connection is an error, not a signal.
+///
+/// # Errors
+///
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or for descriptors without a byte
+/// that could carry them; [`WouldBlock`](io::ErrorKind::WouldBlock) if a non-blocking socket is full; or why the connection is
+/// broken.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        let fits = fds.len() <= MAX_FDS && control.push(SendAncillaryMessage::ScmRights(fds));
+        if !fits || bytes.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "descriptors that no byte can carry"));
+        }
+    }
+    let parts = [IoSlice::new(bytes)];
+    Ok(rustix::io::retry_on_intr(|| rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?)
+}
+
+/// Receives into `bytes`, and appends to `fds` what descriptors came along, in one system call.
+///
+/// Returns how many bytes came; zero means that the peer has closed its side. Waits only if the socket is blocking. The
+/// descriptors are closed on exec. At most [`MAX_FDS`] come with one call.
+///
+/// # Errors
+///
+/// [`InvalidData`](io::ErrorKind::InvalidData) if the peer sent more descriptors than that, or more than this process
+/// may have open; they are closed, and the connection is of no more use. [`WouldBlock`](io::ErrorKind::WouldBlock) if a
+/// non-blocking socket is empty; or why the connection is broken.
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut received = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            received.extend(rights);
+        }
+    }
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors than can be received"));
+    }
+    fds.append(&mut received);
+    Ok(message.bytes)
+}

@@ -1,0 +1,102 @@
+//! A client's view of one object.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::header::{HeaderView, State};
+use crate::mapping::Mapping;
+use crate::span::Span;
+
+/// How much is copied between two fillings of page tables.
+const STEP_BYTES: usize = 2 << 20;
+
+/// Reads one object, be it complete or still growing.
+///
+/// The caller must hold a reference to the copy, as the store counts them, as long as the reader is in use: otherwise the
+/// store gives the space to another object. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    mapping: Arc<Mapping>,
+    span: Span,
+}
+
+impl Reader {
+    pub(crate) fn new(mapping: Arc<Mapping>, span: Span) -> Self {
+        Self { mapping, span }
+    }
+
+    /// The size of the object.
+    pub fn size_bytes(&self) -> u64 {
+        self.span.size_bytes()
+    }
+
+    /// How many leading bytes are valid; at most the size of the object.
+    pub fn valid_bytes(&self) -> u64 {
+        self.header().valid_bytes(self.size_bytes())
+    }
+
+    /// How far the copy is. All bytes may be valid a moment before the store calls the copy complete.
+    pub fn state(&self) -> State {
+        self.header().state()
+    }
+
+    /// Copies bytes from `offset_bytes` on out, until `out` is full. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotValid`] if not all of them are valid yet, or the object has not so many.
+    pub fn copy_to(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and only initialised ones are written.
+        let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
+        self.copy_to_uninit(offset_bytes, out).map(|_| ())
+    }
+
+    /// As [`copy_to`](Self::copy_to), into memory that need not be initialised. Returns it as initialised.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy_to`](Self::copy_to); nothing is written then.
+    pub fn copy_to_uninit<'a>(
+        &self,
+        offset_bytes: u64,
+        out: &'a mut [MaybeUninit<u8>],
+    ) -> Result<&'a mut [u8]> {
+        let end_bytes = offset_bytes.saturating_add(out.len() as u64);
+        let valid_bytes = self.valid_bytes();
+        if end_bytes > valid_bytes {
+            return Err(Error::NotValid { end_bytes, valid_bytes });
+        }
+        let mut start = self.span.locate_from(offset_bytes, out.len()).start;
+        for part in out.chunks_mut(STEP_BYTES) {
+            let range = start..start + part.len();
+            start = range.end;
+            self.mapping.prepare(range.clone());
+            self.mapping.region().copy_out(range, part);
+        }
+        // SAFETY: the parts cover all of `out`, and each was copied into.
+        Ok(unsafe { out.assume_init_mut() })
+    }
+
+    /// Lends all bytes of the object once they are valid, without a copy.
+    ///
+    /// See "Memory model" in the crate's documentation for what this relies on.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        if self.valid_bytes() < self.size_bytes() {
+            return None;
+        }
+        // SAFETY: valid bytes are never written again: a `Writer` and the store only write beyond what they have published,
+        // and the store does not use the space for another object while the caller holds its reference.
+        Some(unsafe { self.mapping.region().slice(self.span.locate(0..self.size_bytes())) })
+    }
+
+    /// The address of the object's first byte in this process. It is good as long as the reader lives. For the length of
+    /// an access, the rules of [`copy_to`](Self::copy_to) and [`as_slice`](Self::as_slice) hold.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
+    }
+
+    fn header(&self) -> HeaderView<'_> {
+        self.mapping.region().header_view(self.span.header_offset())
+    }
+}
