@@ -1,5 +1,345 @@
 //! One shard of the directory, as a pure state machine.
+//!
+//! A shard knows which nodes have, or will have, copies of its objects, and decides who may pull from whom. [`Event`]s
+//! and the time go into [`Shard::apply`], [`Effect`]s come out, and the shell performs them in their order. All that a
+//! shard knows is soft state: stores publish their copies again when they connect to a new shard.
+//!
+//! * `session`: nodes come and go.
+//! * `publish`: copies come and go; the first put of an id wins.
+//! * `query`: receivers ask for senders, wait, are served; slots are granted and returned.
+//! * `delete`: copies are removed everywhere, and tombstones keep them from coming back.
+//! * `loss`: objects whose last complete copy is gone.
+//! * `subscribe`: updates to those who watch an object.
+//! * `describe`: what tools see.
+//!
+//! Nothing that a store sends can make a shard panic or grow without bound; the bounds are [`Limits`] and the constants
+//! of this module.
 
+mod deadlines;
+mod delete;
+mod describe;
+mod entry;
+mod history;
+mod loss;
 mod message;
+mod nodes;
+mod publish;
+mod query;
+mod session;
+mod subscribe;
+#[cfg(test)]
+mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub use describe::{Description, NodeStatus, ShardStatus};
+pub use history::GrantRecord;
 pub use message::*;
+
+use self::deadlines::Deadlines;
+use self::delete::Deletion;
+use self::entry::Entry;
+use self::history::GrantHistory;
+use self::nodes::{NodeIndex, Nodes};
+use crate::error::Error;
+use crate::id::{Incarnation, NodeId, ObjectId, PutId};
+use crate::limits::Limits;
+use crate::plan::broadcast::Topology;
+use crate::time::Time;
+
+/// Most bytes of inline objects that a shard keeps. Beyond, small objects are pulled from stores like large ones.
+/// 8192 objects of the largest inline size; next to them the million entries of a full shard take less than 1 GiB.
+pub const MAX_INLINE_BYTES: u64 = 512 << 20;
+
+/// How many clients' worth of [`Limits::max_requests_per_client`] one node may have open at one shard.
+const CLIENTS_PER_NODE: usize = 16;
+
+/// What a shard is configured with.
+#[derive(Debug, Clone)]
+pub struct ShardConfig {
+    /// Its limits.
+    pub limits: Limits,
+    /// What links cost.
+    pub topology: Topology,
+    /// For how long after its start no object counts as lost: the stores that hold copies may not be connected yet.
+    pub warm_up: Duration,
+}
+
+impl Default for ShardConfig {
+    /// The default limits, uniform links, and three times the default grace of nodes to come back.
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self { warm_up: limits.node_grace * 3, limits, topology: Topology::Uniform }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A store has opened a session. Effects that are sent to the node from now on belong to this session, unless it is
+    /// refused.
+    Connected(NodeInfo),
+    /// The session of a store is gone. Not said of a session that was refused or replaced.
+    Disconnected {
+        /// The node.
+        node: NodeId,
+        /// Which run of it.
+        incarnation: Incarnation,
+    },
+    /// A store says something in its current session.
+    Message {
+        /// The store.
+        node: NodeId,
+        /// What it says.
+        message: ToShard,
+    },
+    /// Time has passed; see [`Shard::next_deadline`]. Every other event also does what is due.
+    Tick,
+}
+
+/// What the shell must do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Say something to a store that is connected.
+    Send {
+        /// The store.
+        node: NodeId,
+        /// What to say.
+        message: ToStore,
+    },
+    /// Answer the session that was just opened with an error, and close it.
+    Refuse {
+        /// The node.
+        node: NodeId,
+        /// Which run of it.
+        incarnation: Incarnation,
+        /// Why.
+        error: Error,
+    },
+    /// Close the older session of this node: the one just opened takes its place.
+    Replaced {
+        /// The node.
+        node: NodeId,
+        /// Which run of it; both sessions have the same.
+        incarnation: Incarnation,
+    },
+    /// Log that a slot was granted.
+    Granted {
+        /// The object.
+        id: ObjectId,
+        /// Who serves whom, and why.
+        record: GrantRecord,
+    },
+}
+
+/// The state of one shard.
+#[derive(Debug)]
+pub struct Shard {
+    config: ShardConfig,
+    /// Before this time nothing is lost.
+    warm_until: Time,
+    nodes: Nodes,
+    entries: BTreeMap<ObjectId, Entry>,
+    inline_bytes: u64,
+    /// Which object each slot in use belongs to.
+    grants: BTreeMap<GrantId, ObjectId>,
+    next_grant: u64,
+    history: GrantHistory,
+    /// Queries that wait, per object, in the order of their arrival.
+    waiting: BTreeMap<ObjectId, BTreeMap<u64, (NodeIndex, RequestId)>>,
+    next_arrival: u64,
+    subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
+    subscriptions: usize,
+    /// Deleted puts that are remembered.
+    tombstones: BTreeSet<(ObjectId, PutId)>,
+    /// Deletes that wait for nodes; each has a tombstone.
+    deletions: BTreeMap<(ObjectId, PutId), Deletion>,
+    due: Due,
+    /// Objects that have waiting queries and may have a free slot now.
+    to_serve: BTreeSet<ObjectId>,
+    /// Objects that have subscribers and have changed.
+    to_notify: BTreeSet<ObjectId>,
+}
+
+/// All that happens by itself when time passes.
+#[derive(Debug, Default)]
+struct Due {
+    /// Waiting queries time out.
+    queries: Deadlines<(NodeIndex, RequestId)>,
+    /// Waiting queries no longer insist on a sender other than those they avoid.
+    patience: Deadlines<(NodeIndex, RequestId)>,
+    /// Nodes that are away are given up, or copies of connected ones that were not published again.
+    nodes: Deadlines<NodeIndex>,
+    /// Objects without a root are lost.
+    rootless: Deadlines<ObjectId>,
+    /// Lost objects are forgotten.
+    markers: Deadlines<ObjectId>,
+    /// Tombstones expire.
+    tombstones: Deadlines<(ObjectId, PutId)>,
+}
+
+/// One application of an event.
+struct Turn<'a> {
+    now: Time,
+    effects: &'a mut Vec<Effect>,
+}
+
+impl Shard {
+    /// A shard that knows nothing yet.
+    pub fn new(config: ShardConfig, now: Time) -> Self {
+        Self {
+            warm_until: now + config.warm_up,
+            config,
+            nodes: Nodes::default(),
+            entries: BTreeMap::new(),
+            inline_bytes: 0,
+            grants: BTreeMap::new(),
+            next_grant: 1,
+            history: GrantHistory::default(),
+            waiting: BTreeMap::new(),
+            next_arrival: 0,
+            subscribers: BTreeMap::new(),
+            subscriptions: 0,
+            tombstones: BTreeSet::new(),
+            deletions: BTreeMap::new(),
+            due: Due::default(),
+            to_serve: BTreeSet::new(),
+            to_notify: BTreeSet::new(),
+        }
+    }
+
+    /// Does what is due, then what `event` asks for, and appends what the shell must do to `effects`.
+    ///
+    /// A message of a node that is not connected is ignored.
+    pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
+        let turn = &mut Turn { now, effects };
+        self.expire(turn);
+        match event {
+            Event::Connected(info) => self.connect(turn, info),
+            Event::Disconnected { node, incarnation } => self.disconnected(turn, &node, incarnation),
+            Event::Message { node, message } => {
+                if let Some(node) = self.nodes.connected(&node) {
+                    self.receive(turn, node, message);
+                }
+            }
+            Event::Tick => {}
+        }
+        self.settle(turn);
+    }
+
+    /// The next time at which [`Event::Tick`] has something to do.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let due = &self.due;
+        let earliest = [
+            due.queries.next(),
+            due.patience.next(),
+            due.nodes.next(),
+            due.rootless.next(),
+            due.markers.next(),
+            due.tombstones.next(),
+        ];
+        earliest.into_iter().flatten().min()
+    }
+
+    fn receive(&mut self, turn: &mut Turn<'_>, node: NodeIndex, message: ToShard) {
+        match message {
+            ToShard::Publish(publish) => self.publish(turn, node, publish),
+            ToShard::Unpublish { id, put, reason } => self.unpublish(turn, node, &id, put, reason),
+            ToShard::Query(query) => self.query(turn, node, query),
+            ToShard::Cancel { request } => self.cancel_query(node, request),
+            ToShard::ReturnSlot { grant, outcome } => self.return_slot(node, grant, outcome),
+            ToShard::Delete { request, id } => self.delete(turn, node, request, &id),
+            ToShard::Forget { id, put } => self.forget(turn, &id, put),
+            ToShard::Subscribe { request, id } => self.subscribe(turn, node, request, id),
+            ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
+        }
+    }
+
+    fn expire(&mut self, turn: &mut Turn<'_>) {
+        // Loss comes before the deadlines of queries: it says more than that time is up.
+        while let Some(node) = self.due.nodes.pop_due(turn.now) {
+            self.node_due(turn, node);
+        }
+        while let Some(id) = self.due.rootless.pop_due(turn.now) {
+            self.lose(turn, &id);
+        }
+        while let Some((node, request)) = self.due.queries.pop_due(turn.now) {
+            self.time_out(turn, node, request);
+        }
+        while let Some((node, request)) = self.due.patience.pop_due(turn.now) {
+            self.patience_ended(node, request);
+        }
+        while let Some(id) = self.due.markers.pop_due(turn.now) {
+            self.forget_marker(&id);
+        }
+        while let Some(key) = self.due.tombstones.pop_due(turn.now) {
+            self.tombstone_expired(turn, &key);
+        }
+    }
+
+    /// Serves those who wait for what the event made available, and tells subscribers, once per object.
+    fn settle(&mut self, turn: &mut Turn<'_>) {
+        while let Some(id) = self.to_serve.pop_first() {
+            self.serve(turn, &id);
+        }
+        while let Some(id) = self.to_notify.pop_first() {
+            self.notify(turn, &id);
+        }
+    }
+
+    /// Notes that a query for `id` may be answerable now.
+    fn mark_servable(&mut self, id: &ObjectId) {
+        if self.waiting.contains_key(id) {
+            self.to_serve.insert(id.clone());
+        }
+    }
+
+    /// Notes that what is known about `id` has changed.
+    fn mark_changed(&mut self, id: &ObjectId) {
+        if self.subscribers.contains_key(id) {
+            self.to_notify.insert(id.clone());
+        }
+    }
+
+    /// Sends to a node, if it is connected.
+    fn send(&self, turn: &mut Turn<'_>, node: NodeIndex, message: ToStore) {
+        if let Some(record) = self.nodes.get(node).filter(|record| record.is_connected()) {
+            turn.effects.push(Effect::Send { node: record.info.node.clone(), message });
+        }
+    }
+
+    /// Sends to each of `nodes` that is connected that it must drop its copy.
+    fn send_drops<'n>(
+        &self,
+        turn: &mut Turn<'_>,
+        nodes: impl IntoIterator<Item = &'n NodeIndex>,
+        id: &ObjectId,
+        put: PutId,
+        reason: DropReason,
+    ) {
+        for node in nodes {
+            self.send(turn, *node, ToStore::Drop { id: id.clone(), put, reason });
+        }
+    }
+
+    /// Most requests that one node may have open.
+    fn max_open_requests(&self) -> usize {
+        self.config.limits.max_requests_per_client.saturating_mul(CLIENTS_PER_NODE)
+    }
+
+    /// Whether `node` may open `request`; if not, it is told why.
+    fn admit(&self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) -> bool {
+        let Some(record) = self.nodes.get(node) else { return false };
+        let maximum = self.max_open_requests();
+        let error = if record.requests.contains_key(&request) {
+            Error::invalid_request("the number of an open request was used again")
+        } else if record.requests.len() >= maximum {
+            Error::limit_exceeded("open requests of one node", u64::try_from(maximum).unwrap_or(u64::MAX))
+        } else {
+            return true;
+        };
+        self.send(turn, node, ToStore::Failed { request, error });
+        false
+    }
+}

@@ -1,0 +1,145 @@
+//! Copies are removed everywhere, and tombstones keep them from coming back.
+//!
+//! A deletion is kept apart from the live entries, by id and put, so that a new put of the same id is accepted while the
+//! old one is still being dropped. It lasts as long as its tombstone: nodes that have not answered by then fail it.
+
+use std::collections::BTreeSet;
+
+use super::message::{DropReason, RequestId, ToStore};
+use super::nodes::{NodeIndex, OpenRequest};
+use super::{Shard, Turn};
+use crate::error::{Error, Operation};
+use crate::id::{ObjectId, PutId};
+
+/// A put whose copies are being dropped.
+#[derive(Debug)]
+pub(super) struct Deletion {
+    /// Nodes that have not said yet that their copy is gone.
+    pub(super) pending: BTreeSet<NodeIndex>,
+    /// Who wants to know.
+    pub(super) requesters: BTreeSet<(NodeIndex, RequestId)>,
+}
+
+impl Shard {
+    pub(super) fn delete(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId, id: &ObjectId) {
+        if !self.admit(turn, node, request) {
+            return;
+        }
+        let put = match self.drop_everywhere(turn, id) {
+            Some((put, holders)) => {
+                self.bury(turn, id, put);
+                let pending = holders.into_iter().collect();
+                self.deletions.insert((id.clone(), put), Deletion { pending, requesters: BTreeSet::new() });
+                put
+            }
+            // Deleting twice is deleting once: the second one waits for the same answers.
+            None => match self.deletion_of(id) {
+                Some(put) => put,
+                None => return self.send(turn, node, ToStore::DeleteDone { request, put: None }),
+            },
+        };
+        if let Some(deletion) = self.deletions.get_mut(&(id.clone(), put)) {
+            deletion.requesters.insert((node, request));
+        }
+        if let Some(record) = self.nodes.get_mut(node) {
+            record.requests.insert(request, OpenRequest::Delete(id.clone(), put));
+        }
+        self.finish_if_dropped(turn, &(id.clone(), put));
+    }
+
+    /// The other shard of this id deleted this put.
+    pub(super) fn forget(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
+        if self.entries.get(id).is_some_and(|entry| entry.put == put) {
+            self.drop_everywhere(turn, id);
+        }
+        self.bury(turn, id, put);
+    }
+
+    /// A node has dropped its copy of a deleted put.
+    pub(super) fn drop_confirmed(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId, put: PutId) {
+        let key = (id.clone(), put);
+        if let Some(deletion) = self.deletions.get_mut(&key) {
+            deletion.pending.remove(&node);
+            self.finish_if_dropped(turn, &key);
+        } else if !self.tombstones.contains(&key) {
+            // It was told so by the other shard of this id, which will say so here as well.
+            if self.entries.get(id).is_some_and(|entry| entry.put == put) {
+                let lost_at = turn.now + self.config.limits.node_grace;
+                self.remove_location(turn, id, node, lost_at);
+            }
+            self.forget(turn, id, put);
+        }
+    }
+
+    /// Removes the entry of an id and tells all who have a copy, or pull one, to drop it.
+    fn drop_everywhere(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> Option<(PutId, Vec<NodeIndex>)> {
+        let (entry, holders) = self.dismantle(id)?;
+        let put = entry.put;
+        self.send_drops(turn, &holders, id, put, DropReason::Deleted);
+        self.fail_waiting(turn, id, |query| query.resume == Some(put));
+        Some((put, holders))
+    }
+
+    fn deletion_of(&self, id: &ObjectId) -> Option<PutId> {
+        let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
+        self.deletions.range(all).next_back().map(|((_, put), _)| *put)
+    }
+
+    fn finish_if_dropped(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
+        if self.deletions.get(key).is_none_or(|deletion| !deletion.pending.is_empty()) {
+            return;
+        }
+        for (node, request) in self.close_deletion(key) {
+            self.send(turn, node, ToStore::DeleteDone { request, put: Some(key.1) });
+        }
+    }
+
+    /// Removes a deletion; returns who waited for it.
+    fn close_deletion(&mut self, key: &(ObjectId, PutId)) -> BTreeSet<(NodeIndex, RequestId)> {
+        let Some(deletion) = self.deletions.remove(key) else { return BTreeSet::new() };
+        for (node, request) in &deletion.requesters {
+            if let Some(record) = self.nodes.get_mut(*node) {
+                record.requests.remove(request);
+            }
+        }
+        deletion.requesters
+    }
+
+    /// A node is gone, and its copies with it.
+    pub(super) fn node_left_deletions(&mut self, turn: &mut Turn<'_>, node: NodeIndex) {
+        let affected = self
+            .deletions
+            .iter_mut()
+            .filter_map(|(key, deletion)| deletion.pending.remove(&node).then(|| key.clone()));
+        let affected: Vec<(ObjectId, PutId)> = affected.collect();
+        for key in affected {
+            self.finish_if_dropped(turn, &key);
+        }
+    }
+
+    /// Remembers that a put was deleted. The oldest tombstones make room for new ones.
+    pub(super) fn bury(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
+        let key = (id.clone(), put);
+        if self.tombstones.contains(&key) {
+            return;
+        }
+        if self.tombstones.len() >= self.config.limits.max_objects
+            && let Some(oldest) = self.due.tombstones.pop_first()
+        {
+            self.tombstone_expired(turn, &oldest);
+        }
+        let until = turn.now + self.config.limits.tombstone_ttl;
+        self.tombstones.insert(key.clone());
+        self.due.tombstones.insert(until, key);
+    }
+
+    /// Forgets a deleted put, whose deadline was taken out already.
+    pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
+        self.tombstones.remove(key);
+        let waited = self.config.limits.tombstone_ttl;
+        for (node, request) in self.close_deletion(key) {
+            let error = Error::Timeout { operation: Operation::Delete, waited };
+            self.send(turn, node, ToStore::Failed { request, error });
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What tools see of a shard.
+
+use std::ops::Bound;
+
+use super::Shard;
+use super::entry::{Entry, LocationRecord};
+use super::history::GrantRecord;
+use super::message::{Location, Locations, NodeInfo, ObjectSummary};
+use crate::id::ObjectId;
+
+/// All that a shard knows about one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// The object and where it is.
+    pub locations: Locations,
+    /// The latest grants, at most 64, oldest first.
+    pub grants: Vec<GrantRecord>,
+    /// How many queries wait for a location.
+    pub waiting_receivers: usize,
+}
+
+/// Counters of a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardStatus {
+    /// Objects, lost ones included while they are remembered.
+    pub objects: usize,
+    /// Bytes of inline objects.
+    pub inline_bytes: u64,
+    /// Queries that wait for a location.
+    pub waiting_queries: usize,
+    /// Open subscriptions.
+    pub subscriptions: usize,
+    /// Slots in use.
+    pub grants: usize,
+    /// Deleted puts that are remembered.
+    pub tombstones: usize,
+    /// The nodes, by id.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// One node, as a shard sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Who it is.
+    pub info: NodeInfo,
+    /// Whether its session is open; if not, it was a moment ago.
+    pub connected: bool,
+}
+
+impl Shard {
+    /// All that is known about `id`, with its latest grants.
+    pub fn describe(&self, id: &ObjectId) -> Description {
+        Description {
+            locations: self.locations(id),
+            grants: self.history.of(id),
+            waiting_receivers: self.waiting.get(id).map_or(0, |queue| queue.len()),
+        }
+    }
+
+    /// The objects whose id starts with `prefix` and is greater than `after`, in the order of their ids; and whether
+    /// there are more than `limit` of them.
+    pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
+        let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
+        // An empty `after` excludes nothing, since no id is empty.
+        let range = self.entries.range::<[u8], _>((start, Bound::Unbounded));
+        let mut matching = range.take_while(|(id, _)| id.as_bytes().starts_with(prefix));
+        let page = matching.by_ref().take(limit).map(|(id, entry)| self.describe_entry(id, entry)).collect();
+        (page, matching.next().is_some())
+    }
+
+    /// Counters, and the nodes.
+    pub fn status(&self) -> ShardStatus {
+        let nodes = self.nodes.iter();
+        ShardStatus {
+            objects: self.entries.len(),
+            inline_bytes: self.inline_bytes,
+            waiting_queries: self.due.queries.len(),
+            subscriptions: self.subscriptions,
+            grants: self.grants.len(),
+            tombstones: self.tombstones.len(),
+            nodes: nodes
+                .map(|record| NodeStatus { info: record.info.clone(), connected: record.is_connected() })
+                .collect(),
+        }
+    }
+
+    /// Where an object is.
+    pub(super) fn locations(&self, id: &ObjectId) -> Locations {
+        match self.entries.get(id) {
+            Some(entry) => self.describe_entry(id, entry),
+            None => Locations { id: id.clone(), object: None, locations: Vec::new() },
+        }
+    }
+
+    fn describe_entry(&self, id: &ObjectId, entry: &Entry) -> Locations {
+        let summary = ObjectSummary {
+            put: entry.put,
+            size_bytes: entry.size_bytes,
+            metadata: entry.metadata.clone(),
+            inline: entry.inline.is_some(),
+            lost: entry.is_lost(),
+        };
+        let locations = entry.locations().iter();
+        let mut locations: Vec<Location> =
+            locations.filter_map(|location| self.describe_location(location)).collect();
+        locations.sort_by(|one, other| one.node.cmp(&other.node));
+        Locations { id: id.clone(), object: Some(summary), locations }
+    }
+
+    fn describe_location(&self, location: &LocationRecord) -> Option<Location> {
+        let info = &self.nodes.get(location.node)?.info;
+        Some(Location {
+            node: info.node.clone(),
+            data_address: info.data_address,
+            state: location.state,
+            retention: location.retention,
+            pulling_from: location.pulling_from.clone(),
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! The nodes that a shard knows: their sessions, what they hold, what they wait for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::message::{GrantId, NodeInfo, RequestId};
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::time::Time;
+
+/// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
+pub(super) const MAX_NODES: usize = 1 << 16;
+
+/// A run of a node, as entries refer to it. Never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NodeIndex(u32);
+
+/// A node that is connected, or was a moment ago.
+#[derive(Debug)]
+pub(super) struct NodeRecord {
+    pub(super) info: NodeInfo,
+    pub(super) session: Session,
+    /// Counts the sessions of this run of the node.
+    pub(super) session_number: u32,
+    /// When it last published again a copy from an earlier session.
+    pub(super) refreshed: Time,
+    /// The objects that have a location here.
+    pub(super) holdings: BTreeSet<ObjectId>,
+    /// Its requests that are open: bounded by [`super::Shard::max_open_requests`].
+    pub(super) requests: BTreeMap<RequestId, OpenRequest>,
+    /// The slots that it uses as a receiver, and of which objects.
+    pub(super) receiving: BTreeMap<GrantId, ObjectId>,
+}
+
+/// Whether a node can be talked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Session {
+    Connected {
+        /// When copies that were not published again are given up; `None` in a node's first session.
+        sweep_at: Option<Time>,
+    },
+    Away {
+        since: Time,
+        /// When its copies are given up.
+        until: Time,
+    },
+}
+
+/// A request that waits for something.
+#[derive(Debug)]
+pub(super) enum OpenRequest {
+    Query(WaitingQuery),
+    Subscription(ObjectId),
+    Delete(ObjectId, PutId),
+}
+
+/// A query that found no location yet.
+#[derive(Debug, Clone)]
+pub(super) struct WaitingQuery {
+    pub(super) id: ObjectId,
+    /// Its place in the queue of the object.
+    pub(super) arrival: u64,
+    pub(super) since: Time,
+    pub(super) deadline: Time,
+    pub(super) timeout: Duration,
+    pub(super) resume: Option<PutId>,
+    pub(super) avoid: Vec<NodeIndex>,
+}
+
+impl NodeRecord {
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.session, Session::Connected { .. })
+    }
+}
+
+/// All nodes, by index and by name.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    records: BTreeMap<NodeIndex, NodeRecord>,
+    by_name: BTreeMap<NodeId, NodeIndex>,
+    next: u32,
+}
+
+impl Nodes {
+    /// Adds a node that is not known, in its first session; `None` if there are too many.
+    pub(super) fn add(&mut self, info: NodeInfo, now: Time) -> Option<NodeIndex> {
+        if self.records.len() >= MAX_NODES {
+            return None;
+        }
+        let index = NodeIndex(self.next);
+        self.next = self.next.checked_add(1)?;
+        self.by_name.insert(info.node.clone(), index);
+        self.records.insert(
+            index,
+            NodeRecord {
+                info,
+                session: Session::Connected { sweep_at: None },
+                session_number: 0,
+                refreshed: now,
+                holdings: BTreeSet::new(),
+                requests: BTreeMap::new(),
+                receiving: BTreeMap::new(),
+            },
+        );
+        Some(index)
+    }
+
+    pub(super) fn remove(&mut self, index: NodeIndex) -> Option<NodeRecord> {
+        let record = self.records.remove(&index)?;
+        self.by_name.remove(&record.info.node);
+        Some(record)
+    }
+
+    pub(super) fn index(&self, node: &NodeId) -> Option<NodeIndex> {
+        self.by_name.get(node).copied()
+    }
+
+    /// The index of a node that may be talked to.
+    pub(super) fn connected(&self, node: &NodeId) -> Option<NodeIndex> {
+        self.index(node).filter(|index| self.is_connected(*index))
+    }
+
+    pub(super) fn is_connected(&self, index: NodeIndex) -> bool {
+        self.get(index).is_some_and(NodeRecord::is_connected)
+    }
+
+    pub(super) fn get(&self, index: NodeIndex) -> Option<&NodeRecord> {
+        self.records.get(&index)
+    }
+
+    pub(super) fn get_mut(&mut self, index: NodeIndex) -> Option<&mut NodeRecord> {
+        self.records.get_mut(&index)
+    }
+
+    /// All nodes, by name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &NodeRecord> {
+        self.by_name.values().filter_map(|index| self.records.get(index))
+    }
+}

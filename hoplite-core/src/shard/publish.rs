@@ -1,0 +1,263 @@
+//! Copies come and go. The first put of an id wins.
+
+use std::cmp::Reverse;
+
+use bytes::Bytes;
+
+use super::entry::{Entry, EntryState, LocationRecord, Pin};
+use super::message::{
+    DropReason, Equality, LocationState, Publish, Retention, ToStore, UnpublishReason, Verdict,
+};
+use super::nodes::NodeIndex;
+use super::{MAX_INLINE_BYTES, Shard, Turn};
+use crate::id::{ObjectId, PutId};
+use crate::plan::broadcast::choose_survivor;
+use crate::time::Time;
+
+/// How a publication relates to what is known of its id.
+enum Standing {
+    New,
+    /// The same put as before, whose copies were lost.
+    Returned,
+    Known,
+    Refused(Verdict),
+}
+
+impl Shard {
+    pub(super) fn publish(&mut self, turn: &mut Turn<'_>, node: NodeIndex, publish: Publish) {
+        let standing = self.standing(node, &publish);
+        let is_recorded = match &standing {
+            Standing::Refused(_) => false,
+            Standing::New => self.make_room(&publish.id),
+            // A partial copy cannot bring a lost object back.
+            Standing::Returned => publish.state != LocationState::Partial,
+            Standing::Known => true,
+        };
+        let verdict = match standing {
+            Standing::Refused(verdict) => verdict,
+            Standing::New if !is_recorded => Verdict::ShardFull,
+            _ => Verdict::Accepted,
+        };
+        let (id, put) = (publish.id.clone(), publish.put);
+        let is_useless = verdict == Verdict::Accepted && !is_recorded;
+        self.send(turn, node, ToStore::Published { id: id.clone(), put, verdict });
+        if is_useless {
+            self.send(turn, node, ToStore::Drop { id, put, reason: DropReason::Lost });
+        } else if is_recorded {
+            self.record(turn, node, publish);
+        }
+    }
+
+    fn standing(&self, node: NodeIndex, publish: &Publish) -> Standing {
+        if self.tombstones.contains(&(publish.id.clone(), publish.put)) {
+            return Standing::Refused(Verdict::Deleted);
+        }
+        let Some(entry) = self.entries.get(&publish.id) else { return Standing::New };
+        let is_same = entry.put == publish.put && entry.agrees_with(publish);
+        match (is_same, entry.is_lost()) {
+            (true, false) => Standing::Known,
+            (true, true) => Standing::Returned,
+            (false, true) => Standing::New,
+            (false, false) => {
+                let equality = self.compare(node, entry, publish);
+                Standing::Refused(Verdict::Conflict { winner: entry.put, equality })
+            }
+        }
+    }
+
+    fn compare(&self, node: NodeIndex, entry: &Entry, publish: &Publish) -> Equality {
+        if !entry.agrees_with(publish) {
+            return Equality::Different;
+        }
+        if let (Some(ours), Some(theirs)) = (&entry.inline, &publish.inline) {
+            return if ours == theirs { Equality::Equal } else { Equality::Different };
+        }
+        let rooted = entry.locations().iter().filter(|location| location.state != LocationState::Partial);
+        let others = rooted.filter(|location| location.node != node);
+        let usable = others.filter_map(|location| {
+            let record = self.nodes.get(location.node).filter(|record| record.is_connected())?;
+            Some((location.state, &record.info))
+        });
+        let holder = usable.max_by_key(|(state, info)| (*state, Reverse(&info.node)));
+        Equality::Unknown { holder: holder.map(|(_, info)| (info.node.clone(), info.data_address)) }
+    }
+
+    /// Makes room for a new entry of `id`, if need be at the expense of a lost object.
+    fn make_room(&mut self, id: &ObjectId) -> bool {
+        // Standing::New with an entry means a marker of a lost object.
+        self.dismantle(id);
+        if self.entries.len() < self.config.limits.max_objects {
+            return true;
+        }
+        let Some(oldest) = self.due.markers.pop_first() else { return false };
+        self.forget_marker(&oldest);
+        self.entries.len() < self.config.limits.max_objects
+    }
+
+    /// Records an accepted publication.
+    fn record(&mut self, turn: &mut Turn<'_>, node: NodeIndex, publish: Publish) {
+        let id = publish.id.clone();
+        if !self.entries.contains_key(&id) {
+            self.entries.insert(id.clone(), Entry::new(&publish));
+            self.fail_waiting(turn, &id, |query| query.resume.is_some_and(|put| put != publish.put));
+        }
+        self.keep_inline(&publish);
+        let must_promote_again = self.update_location(turn.now, node, &publish);
+        if must_promote_again {
+            self.send(turn, node, ToStore::Promote { id: id.clone(), put: publish.put });
+        }
+        let pin = self.entries.get(&id).map(|entry| entry.pin);
+        if pin == Some(Pin::Missing) {
+            self.ensure_pinned(turn, &id);
+        }
+        self.root_may_be_back(turn.now, &id);
+        self.mark_servable(&id);
+        self.mark_changed(&id);
+    }
+
+    fn keep_inline(&mut self, publish: &Publish) {
+        let Some(entry) = self.entries.get_mut(&publish.id) else { return };
+        let Some(bytes) = &publish.inline else { return };
+        let size_bytes = publish.size_bytes;
+        let is_whole = publish.state == LocationState::Complete
+            && u64::try_from(bytes.len()) == Ok(size_bytes)
+            && size_bytes < self.config.limits.inline_below_bytes;
+        if is_whole && entry.inline.is_none() && self.inline_bytes + size_bytes <= MAX_INLINE_BYTES {
+            // A slice of a received frame would keep the whole frame alive.
+            entry.inline = Some(Bytes::copy_from_slice(bytes));
+            self.inline_bytes += size_bytes;
+        }
+    }
+
+    /// Adds or updates the location; returns whether a promotion of it got lost and must be said again.
+    fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
+        let pulling_from = publish.pulling_from.as_ref().map(|name| {
+            let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));
+            known.map_or_else(|| name.clone(), |record| record.info.node.clone())
+        });
+        let Some(record) = self.nodes.get_mut(node) else { return false };
+        let Some(entry) = self.entries.get_mut(&publish.id) else { return false };
+        if entry.location(node).is_none() {
+            let session = record.session_number;
+            entry.add_location(LocationRecord::new(node, session, publish.state, publish.retention));
+            record.holdings.insert(publish.id.clone());
+        }
+        let Some(location) = entry.location_mut(node) else { return false };
+        if location.session != record.session_number {
+            location.session = record.session_number;
+            record.refreshed = now;
+        }
+        if location.state != LocationState::Complete {
+            location.state = publish.state;
+        }
+        let is_partial = location.state == LocationState::Partial;
+        location.pulling_from = pulling_from.filter(|name| is_partial && *name != record.info.node);
+        let is_complete = location.state == LocationState::Complete;
+        let was_promoted = is_complete
+            && location.retention == Retention::Pinned
+            && publish.retention == Retention::Evictable;
+        if !was_promoted {
+            location.retention = publish.retention;
+        }
+        if entry.is_pinned() {
+            entry.pin = Pin::Held;
+        }
+        was_promoted
+    }
+
+    /// Promotes a complete copy at a connected node, or notes that there is none yet.
+    pub(super) fn ensure_pinned(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        entry.pin = Pin::Missing;
+        let complete = entry.locations().iter().filter(|location| location.state == LocationState::Complete);
+        let connected = complete.filter_map(|location| {
+            let record = self.nodes.get(location.node).filter(|record| record.is_connected())?;
+            Some(&record.info.node)
+        });
+        let survivor = choose_survivor(connected).and_then(|name| self.nodes.index(name));
+        let Some(survivor) = survivor else { return };
+        if let Some(location) = entry.location_mut(survivor) {
+            location.retention = Retention::Pinned;
+        }
+        entry.pin = Pin::Held;
+        let put = entry.put;
+        self.send(turn, survivor, ToStore::Promote { id: id.clone(), put });
+        self.mark_changed(id);
+    }
+
+    pub(super) fn unpublish(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: NodeIndex,
+        id: &ObjectId,
+        put: PutId,
+        reason: UnpublishReason,
+    ) {
+        if reason == UnpublishReason::Deleted {
+            return self.drop_confirmed(turn, node, id, put);
+        }
+        let Some(entry) = self.entries.get(id).filter(|entry| entry.put == put) else { return };
+        let is_producing =
+            entry.location(node).is_some_and(|location| location.state == LocationState::Producing);
+        let is_complete_elsewhere =
+            entry.locations().iter().any(|location| location.state == LocationState::Complete);
+        if reason == UnpublishReason::Aborted && is_producing && !is_complete_elsewhere {
+            self.abort(turn, node, id);
+        } else {
+            // Its receivers may have all the bytes by now, with their publications under way.
+            self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);
+        }
+    }
+
+    /// Removes a location. If that leaves only partial copies, the object is lost at `lost_at`.
+    pub(super) fn remove_location(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ObjectId,
+        node: NodeIndex,
+        lost_at: Time,
+    ) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let Some(removed) = entry.remove_location(node) else { return };
+        let lost_its_pin = removed.retention == Retention::Pinned && !entry.is_pinned();
+        if let Some(record) = self.nodes.get_mut(node) {
+            record.holdings.remove(id);
+        }
+        if lost_its_pin {
+            self.ensure_pinned(turn, id);
+        }
+        self.root_may_be_gone(turn, id, lost_at);
+        self.mark_servable(id);
+        self.mark_changed(id);
+    }
+
+    /// Takes an entry out of all tables; returns it with the nodes that have a copy or pull one.
+    pub(super) fn dismantle(&mut self, id: &ObjectId) -> Option<(Entry, Vec<NodeIndex>)> {
+        let mut entry = self.entries.remove(id)?;
+        match entry.state {
+            EntryState::Live => {}
+            EntryState::Rootless { due } => self.due.rootless.remove(due, id.clone()),
+            EntryState::Lost { forget_at } => self.due.markers.remove(forget_at, id.clone()),
+        }
+        let inline_bytes = entry.inline.as_ref().map_or(0, |_| entry.size_bytes);
+        self.inline_bytes = self.inline_bytes.saturating_sub(inline_bytes);
+        let mut holders = Vec::new();
+        for location in entry.take_locations() {
+            if let Some(record) = self.nodes.get_mut(location.node) {
+                record.holdings.remove(id);
+                holders.push(location.node);
+            }
+        }
+        for (grant, link) in std::mem::take(&mut entry.links) {
+            self.grants.remove(&grant);
+            if let Some(record) = self.nodes.get_mut(link.receiver) {
+                record.receiving.remove(&grant);
+                holders.push(link.receiver);
+            }
+        }
+        holders.sort_unstable();
+        holders.dedup();
+        self.mark_changed(id);
+        Some((entry, holders))
+    }
+}

@@ -1,0 +1,164 @@
+//! Nodes come, go away for a moment, come back, or are lost.
+//!
+//! A node that goes away keeps its locations for [`Limits::node_grace`](crate::Limits::node_grace), but nobody is sent to
+//! it. When it comes back as the same run, its locations count again at once, and it publishes all its copies again; what
+//! it has not published when it has been quiet for as long as the grace is given up. When it comes back as another run,
+//! its old copies are gone with the old process.
+
+use super::message::{NodeInfo, RequestId, ToStore};
+use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Session};
+use super::{DropReason, Effect, Shard, Turn};
+use crate::error::Error;
+use crate::id::{Incarnation, NodeId, ObjectId};
+
+impl Shard {
+    pub(super) fn connect(&mut self, turn: &mut Turn<'_>, info: NodeInfo) {
+        let known = self.nodes.index(&info.node);
+        let known = known.and_then(|index| Some((index, self.nodes.get(index)?)));
+        let Some((index, record)) = known else { return self.connect_new(turn, info) };
+        let (connected, same_run) = (record.is_connected(), record.info.incarnation == info.incarnation);
+        match (connected, same_run) {
+            (_, true) => self.reconnect(turn, index, info),
+            (true, false) => {
+                let error = Error::NodeIdInUse { node: info.node.clone() };
+                turn.effects.push(Effect::Refuse { node: info.node, incarnation: info.incarnation, error });
+            }
+            (false, false) => {
+                self.lose_node(turn, index);
+                self.connect_new(turn, info);
+            }
+        }
+    }
+
+    fn connect_new(&mut self, turn: &mut Turn<'_>, info: NodeInfo) {
+        let (node, incarnation) = (info.node.clone(), info.incarnation);
+        if self.nodes.add(info, turn.now).is_none() {
+            let error = Error::limit_exceeded("nodes", u64::try_from(MAX_NODES).unwrap_or(u64::MAX));
+            turn.effects.push(Effect::Refuse { node, incarnation, error });
+        }
+    }
+
+    fn reconnect(&mut self, turn: &mut Turn<'_>, index: NodeIndex, info: NodeInfo) {
+        if self.nodes.is_connected(index) {
+            self.go_away(turn, index);
+            let (node, incarnation) = (info.node.clone(), info.incarnation);
+            turn.effects.push(Effect::Replaced { node, incarnation });
+        }
+        let Some(record) = self.nodes.get_mut(index) else { return };
+        if let Session::Away { until, .. } = record.session {
+            self.due.nodes.remove(until, index);
+        }
+        let sweep_at = turn.now + self.config.limits.node_grace;
+        self.due.nodes.insert(sweep_at, index);
+        record.session = Session::Connected { sweep_at: Some(sweep_at) };
+        record.session_number = record.session_number.wrapping_add(1);
+        record.refreshed = turn.now;
+        record.info = info;
+        self.resend_drops(turn, index);
+        self.mark_holdings_servable(index);
+    }
+
+    /// The session of a node is gone.
+    pub(super) fn disconnected(&mut self, turn: &mut Turn<'_>, node: &NodeId, incarnation: Incarnation) {
+        let Some(index) = self.nodes.connected(node) else { return };
+        if self.nodes.get(index).is_some_and(|record| record.info.incarnation == incarnation) {
+            self.go_away(turn, index);
+        }
+    }
+
+    /// Drops what a session had open and starts the grace.
+    fn go_away(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+        let Some(record) = self.nodes.get_mut(index) else { return };
+        let Session::Connected { sweep_at } = record.session else { return };
+        if let Some(sweep_at) = sweep_at {
+            self.due.nodes.remove(sweep_at, index);
+        }
+        let until = turn.now + self.config.limits.node_grace;
+        record.session = Session::Away { since: turn.now, until };
+        self.due.nodes.insert(until, index);
+        let requests: Vec<RequestId> = record.requests.keys().copied().collect();
+        let receiving: Vec<_> = record.receiving.keys().copied().collect();
+        for request in requests {
+            self.close_request(index, request);
+        }
+        for grant in receiving {
+            self.release(grant);
+        }
+    }
+
+    /// Forgets an open request without answering it.
+    fn close_request(&mut self, node: NodeIndex, request: RequestId) {
+        let requests = self.nodes.get_mut(node).map(|record| &mut record.requests);
+        match requests.and_then(|requests| requests.remove(&request)) {
+            Some(OpenRequest::Query(query)) => self.leave_queue(node, request, &query),
+            Some(OpenRequest::Subscription(id)) => self.remove_subscriber(node, request, &id),
+            Some(OpenRequest::Delete(id, put)) => {
+                if let Some(deletion) = self.deletions.get_mut(&(id, put)) {
+                    deletion.requesters.remove(&(node, request));
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// The grace of a node has ended: of one that is away, or of one that should have published again.
+    pub(super) fn node_due(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+        match self.nodes.get(index).map(|record| record.session) {
+            Some(Session::Away { .. }) => self.lose_node(turn, index),
+            Some(Session::Connected { .. }) => self.sweep(turn, index),
+            None => {}
+        }
+    }
+
+    /// Gives up the copies that a reconnected node did not publish again, or waits on while it still does.
+    fn sweep(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+        let grace = self.config.limits.node_grace;
+        let Some(record) = self.nodes.get_mut(index) else { return };
+        let quiet_at = record.refreshed + grace;
+        if quiet_at > turn.now {
+            record.session = Session::Connected { sweep_at: Some(quiet_at) };
+            self.due.nodes.insert(quiet_at, index);
+            return;
+        }
+        record.session = Session::Connected { sweep_at: None };
+        let current = record.session_number;
+        let is_stale = |id: &&ObjectId| {
+            let location = self.entries.get(*id).and_then(|entry| entry.location(index));
+            location.is_some_and(|location| location.session != current)
+        };
+        let stale: Vec<ObjectId> = record.holdings.iter().filter(is_stale).cloned().collect();
+        for id in stale {
+            self.remove_location(turn, &id, index, turn.now);
+        }
+    }
+
+    /// Gives up a node that is away.
+    fn lose_node(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+        let Some(record) = self.nodes.remove(index) else { return };
+        let mut rootless_since = turn.now;
+        if let Session::Away { since, until } = record.session {
+            self.due.nodes.remove(until, index);
+            rootless_since = since;
+        }
+        for id in &record.holdings {
+            self.remove_location(turn, id, index, rootless_since + self.config.limits.node_grace);
+        }
+        self.node_left_deletions(turn, index);
+    }
+
+    fn mark_holdings_servable(&mut self, index: NodeIndex) {
+        let Some(record) = self.nodes.get(index) else { return };
+        let wanted = self.waiting.keys().filter(|id| record.holdings.contains(*id));
+        self.to_serve.extend(wanted.cloned());
+    }
+
+    /// Tells a node again what it must drop: it may have missed it.
+    fn resend_drops(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+        for ((id, put), deletion) in &self.deletions {
+            if deletion.pending.contains(&index) {
+                let message = ToStore::Drop { id: id.clone(), put: *put, reason: DropReason::Deleted };
+                self.send(turn, index, message);
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Tests of the shard: readable scenarios, properties of random runs, and what neither says well.
+
+mod cases;
+mod invariants;
+mod properties;
+mod semantics;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::metadata::Metadata;
+
+/// A shard with a clock and some shorthands.
+struct World {
+    shard: Shard,
+    now: Time,
+}
+
+impl World {
+    fn new(config: ShardConfig) -> Self {
+        Self { shard: Shard::new(config, Time::ZERO), now: Time::ZERO }
+    }
+
+    /// A shard that is past its warm-up, and these nodes.
+    fn with_nodes(names: &[&str]) -> Self {
+        let mut world = Self::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
+        for name in names {
+            assert_eq!(world.connect(name, 1), []);
+        }
+        world
+    }
+
+    fn apply(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.shard.apply(self.now, event, &mut effects);
+        invariants::check(&self.shard, self.now);
+        effects
+    }
+
+    fn connect(&mut self, name: &str, incarnation: u64) -> Vec<Effect> {
+        self.apply(Event::Connected(info(name, incarnation)))
+    }
+
+    fn disconnect(&mut self, name: &str, incarnation: u64) -> Vec<Effect> {
+        self.apply(Event::Disconnected { node: node(name), incarnation: Incarnation(incarnation) })
+    }
+
+    fn say(&mut self, name: &str, message: ToShard) -> Vec<Effect> {
+        self.apply(Event::Message { node: node(name), message })
+    }
+
+    /// As `say`, for what is answered by messages only: to whom, and what.
+    fn ask(&mut self, name: &str, message: ToShard) -> Vec<(String, ToStore)> {
+        let effects = self.say(name, message).into_iter();
+        let sent = effects.filter_map(|effect| match effect {
+            Effect::Send { node, message } => Some((node.to_string(), message)),
+            _ => None,
+        });
+        sent.collect()
+    }
+
+    /// Lets time pass, with a tick at each deadline.
+    fn wait(&mut self, duration: Duration) -> Vec<Effect> {
+        let end = self.now + duration;
+        let mut effects = Vec::new();
+        while let Some(deadline) = self.shard.next_deadline().filter(|deadline| *deadline <= end) {
+            self.now = self.now.max(deadline);
+            effects.extend(self.apply(Event::Tick));
+            assert!(self.shard.next_deadline().is_none_or(|next| next > self.now), "what was due is done");
+        }
+        self.now = end;
+        effects
+    }
+}
+
+fn node(name: &str) -> NodeId {
+    NodeId::new(name).unwrap()
+}
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::new(name).unwrap()
+}
+
+fn info(name: &str, incarnation: u64) -> NodeInfo {
+    NodeInfo {
+        node: node(name),
+        incarnation: Incarnation(incarnation),
+        data_address: "127.0.0.1:7400".parse().unwrap(),
+        labels: Vec::new(),
+    }
+}
+
+/// A publication of an object of 1 MiB.
+fn publication(object: &str, put: u64, state: LocationState, retention: Retention) -> Publish {
+    Publish {
+        id: id(object),
+        put: PutId(put),
+        size_bytes: 1 << 20,
+        metadata: Metadata::default(),
+        state,
+        retention,
+        pulling_from: None,
+        inline: None,
+    }
+}
+
+fn complete(object: &str, put: u64) -> Publish {
+    publication(object, put, LocationState::Complete, Retention::Pinned)
+}
+
+fn inline(object: &str, put: u64, bytes: &'static [u8]) -> Publish {
+    let size_bytes = u64::try_from(bytes.len()).unwrap();
+    Publish { size_bytes, inline: Some(Bytes::from_static(bytes)), ..complete(object, put) }
+}
+
+fn query(object: &str, request: u64) -> Query {
+    Query {
+        request: RequestId(request),
+        id: id(object),
+        timeout: Duration::from_secs(10),
+        resume: None,
+        avoid: Vec::new(),
+    }
+}

@@ -1,0 +1,125 @@
+//! What holds for a shard after every event.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::entry::{EntryState, Pin};
+use super::super::nodes::{NodeIndex, OpenRequest, Session};
+use super::super::*;
+use crate::plan::broadcast::descendants;
+
+pub(super) fn check(shard: &Shard, now: Time) {
+    for id in shard.waiting.keys() {
+        assert!(shard.next_answer(now, id).is_none(), "nobody waits for what is free");
+    }
+    entries(shard);
+    requests(shard);
+    for node in shard.nodes.iter() {
+        let index = shard.nodes.index(&node.info.node).unwrap();
+        for id in &node.holdings {
+            assert!(shard.entries[id].location(index).is_some(), "a holding is a location");
+        }
+        for (grant, id) in &node.receiving {
+            assert_eq!(shard.grants.get(grant), Some(id));
+            assert_eq!(shard.entries[id].links[grant].receiver, index);
+        }
+        if let Session::Away { .. } = node.session {
+            assert!(
+                node.requests.is_empty() && node.receiving.is_empty(),
+                "nothing is open without a session"
+            );
+        }
+        assert!(node.requests.len() <= shard.max_open_requests());
+    }
+    assert!(shard.to_serve.is_empty() && shard.to_notify.is_empty(), "all is settled");
+    assert_eq!(shard.tombstones.len(), shard.due.tombstones.len());
+    assert!(shard.deletions.keys().all(|key| shard.tombstones.contains(key)));
+    assert!(
+        shard.deletions.values().all(|deletion| !deletion.pending.is_empty()),
+        "done deletions are closed"
+    );
+}
+
+fn entries(shard: &Shard) {
+    let limits = &shard.config.limits;
+    assert!(shard.entries.len() <= limits.max_objects && shard.tombstones.len() <= limits.max_objects.max(1));
+    let (mut inline_bytes, mut links, mut rootless, mut lost) = (0, 0, 0, 0);
+    for (id, entry) in &shard.entries {
+        assert!(!shard.tombstones.contains(&(id.clone(), entry.put)), "the deleted do not come back");
+        inline_bytes += entry.inline.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
+        links += entry.links.len();
+        let mut slots: BTreeMap<NodeIndex, u32> = BTreeMap::new();
+        for (grant, link) in &entry.links {
+            *slots.entry(link.sender).or_default() += 1;
+            assert_ne!(link.sender, link.receiver, "nobody pulls from itself");
+            assert!(shard.grants.contains_key(grant));
+            assert!(shard.nodes.is_connected(link.receiver));
+            let behind =
+                descendants(link.receiver, entry.links.values().map(|link| (link.receiver, link.sender)));
+            assert!(!behind.contains(&link.sender), "grants form no cycle");
+        }
+        let mut nodes = BTreeSet::new();
+        for location in entry.locations() {
+            assert!(nodes.insert(location.node), "one location per node");
+            let record = shard.nodes.get(location.node).expect("a location is at a node");
+            assert!(record.holdings.contains(id));
+            let taken = slots.get(&location.node).copied().unwrap_or(0);
+            assert_eq!(location.slots, taken);
+            assert!(taken <= limits.slots_per_location, "slots are limited");
+            assert!(location.pulling_from.is_none() || location.state == LocationState::Partial);
+        }
+        match entry.state {
+            EntryState::Live => assert!(entry.has_root()),
+            EntryState::Rootless { .. } => {
+                assert!(!entry.has_root());
+                rootless += 1;
+            }
+            EntryState::Lost { .. } => {
+                assert!(!entry.has_root() && !entry.has_followers());
+                lost += 1;
+            }
+        }
+        let complete = entry.locations().iter().filter(|location| location.state == LocationState::Complete);
+        let mut usable = complete.filter(|location| shard.nodes.is_connected(location.node));
+        // A node that came back says again what it has before it is promoted.
+        let fresh = usable.any(|location| {
+            shard.nodes.get(location.node).is_some_and(|node| node.session_number == location.session)
+        });
+        assert!(entry.pin == Pin::Held || !fresh, "a complete copy is pinned when the pinned one is lost");
+        assert!(entry.pin == Pin::Held || !entry.is_pinned());
+    }
+    assert_eq!(inline_bytes, shard.inline_bytes);
+    assert_eq!(links, shard.grants.len());
+    assert_eq!((rootless, lost), (shard.due.rootless.len(), shard.due.markers.len()));
+}
+
+fn requests(shard: &Shard) {
+    let (mut queries, mut subscriptions) = (0, 0);
+    for record in shard.nodes.iter() {
+        let node = shard.nodes.index(&record.info.node).unwrap();
+        for (request, open) in &record.requests {
+            match open {
+                OpenRequest::Query(query) => {
+                    queries += 1;
+                    assert_eq!(shard.waiting[&query.id].get(&query.arrival), Some(&(node, *request)));
+                    let entry = shard.entries.get(&query.id);
+                    assert!(
+                        entry.is_none_or(|entry| !entry.is_lost() && entry.inline.is_none()),
+                        "nobody waits for what is lost, or here"
+                    );
+                }
+                OpenRequest::Subscription(id) => {
+                    subscriptions += 1;
+                    assert!(shard.subscribers[id].contains(&(node, *request)));
+                }
+                OpenRequest::Delete(id, put) => {
+                    assert!(shard.deletions[&(id.clone(), *put)].requesters.contains(&(node, *request)));
+                }
+            }
+        }
+    }
+    assert_eq!(queries, shard.due.queries.len());
+    assert_eq!(queries, shard.waiting.values().map(|queue| queue.len()).sum::<usize>());
+    assert_eq!(subscriptions, shard.subscriptions);
+    assert_eq!(subscriptions, shard.subscribers.values().map(|subscribers| subscribers.len()).sum::<usize>());
+    assert!(shard.due.patience.len() <= queries);
+}

@@ -1,0 +1,396 @@
+//! Random sequences of events, from stores that follow the protocol or do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+
+use super::*;
+use crate::plan::broadcast::CostMatrix;
+
+const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
+const OBJECTS: [&str; 2] = ["x", "y"];
+
+/// One step of a run; numbers are reduced to what exists.
+#[derive(Debug, Clone)]
+enum Step {
+    Connect {
+        node: usize,
+        incarnation: u64,
+    },
+    Disconnect {
+        node: usize,
+        incarnation: u64,
+    },
+    Publish {
+        node: usize,
+        publish: Publish,
+    },
+    Unpublish {
+        node: usize,
+        object: usize,
+        put: u64,
+        reason: UnpublishReason,
+    },
+    Query {
+        node: usize,
+        query: Query,
+    },
+    Cancel {
+        node: usize,
+        request: u64,
+    },
+    /// Returns the slot that is this far back among all that were granted.
+    ReturnSlot {
+        node: usize,
+        back: u64,
+        outcome: PullOutcome,
+    },
+    Delete {
+        node: usize,
+        request: u64,
+        object: usize,
+    },
+    Forget {
+        node: usize,
+        object: usize,
+        put: u64,
+    },
+    Subscribe {
+        node: usize,
+        request: u64,
+        object: usize,
+    },
+    Unsubscribe {
+        node: usize,
+        request: u64,
+    },
+    Wait {
+        millis: u64,
+    },
+}
+
+fn node_number() -> impl Strategy<Value = usize> {
+    0..NODES.len()
+}
+
+fn object() -> impl Strategy<Value = usize> {
+    0..OBJECTS.len()
+}
+
+fn publish() -> impl Strategy<Value = Publish> {
+    let state = prop_oneof![
+        Just(LocationState::Producing),
+        Just(LocationState::Partial),
+        Just(LocationState::Complete),
+        Just(LocationState::Complete)
+    ];
+    let retention = prop_oneof![Just(Retention::Pinned), Just(Retention::Evictable)];
+    let inline = prop_oneof![
+        8 => Just(None),
+        1 => Just(Some(Bytes::from_static(b"1234"))),
+        1 => Just(Some(Bytes::from_static(b"12345")))
+    ];
+    let from = prop::option::of(node_number());
+    let size = prop_oneof![6 => Just(1_u64 << 20), 1 => Just(4)];
+    (object(), 1_u64..3, state, retention, inline, from, size).prop_map(
+        |(object, put, state, retention, inline, from, size_bytes)| Publish {
+            pulling_from: from.map(|number| node(NODES[number])),
+            inline,
+            size_bytes,
+            ..publication(OBJECTS[object], put, state, retention)
+        },
+    )
+}
+
+fn query() -> impl Strategy<Value = Query> {
+    let avoid = prop::collection::vec(node_number(), 0..2);
+    let timeout = prop_oneof![Just(0_u64), 1_u64..3000];
+    (0_u64..6, object(), timeout, prop::option::weighted(0.2, 1_u64..3), avoid).prop_map(
+        |(request, object, timeout, resume, avoid)| Query {
+            request: RequestId(request),
+            id: id(OBJECTS[object]),
+            timeout: Duration::from_millis(timeout),
+            resume: resume.map(PutId),
+            avoid: avoid.into_iter().map(|number| node(NODES[number])).collect(),
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let reason = prop_oneof![
+        Just(UnpublishReason::Evicted),
+        Just(UnpublishReason::PullEnded),
+        Just(UnpublishReason::Aborted),
+        Just(UnpublishReason::Deleted)
+    ];
+    let outcome = prop_oneof![Just(PullOutcome::Complete), Just(PullOutcome::SenderStalled)];
+    prop_oneof![
+        2 => (node_number(), 1_u64..3).prop_map(|(node, incarnation)| Step::Connect { node, incarnation }),
+        1 => (node_number(), 1_u64..3).prop_map(|(node, incarnation)| Step::Disconnect { node, incarnation }),
+        8 => (node_number(), publish()).prop_map(|(node, publish)| Step::Publish { node, publish }),
+        3 => (node_number(), object(), 1_u64..3, reason)
+            .prop_map(|(node, object, put, reason)| Step::Unpublish { node, object, put, reason }),
+        10 => (node_number(), query()).prop_map(|(node, query)| Step::Query { node, query }),
+        1 => (node_number(), 0_u64..6).prop_map(|(node, request)| Step::Cancel { node, request }),
+        5 => (node_number(), 0_u64..6, outcome)
+            .prop_map(|(node, back, outcome)| Step::ReturnSlot { node, back, outcome }),
+        1 => (node_number(), 0_u64..6, object())
+            .prop_map(|(node, request, object)| Step::Delete { node, request, object }),
+        1 => (node_number(), object(), 1_u64..3)
+            .prop_map(|(node, object, put)| Step::Forget { node, object, put }),
+        1 => (node_number(), 0_u64..6, object())
+            .prop_map(|(node, request, object)| Step::Subscribe { node, request, object }),
+        1 => (node_number(), 0_u64..6).prop_map(|(node, request)| Step::Unsubscribe { node, request }),
+        3 => (0_u64..1500).prop_map(|millis| Step::Wait { millis }),
+    ]
+}
+
+fn config() -> impl Strategy<Value = ShardConfig> {
+    (1_u32..3, 0_u64..2, any::<bool>(), 1_usize..4).prop_map(|(slots, warm_up, uniform, max_objects)| {
+        let limits = Limits {
+            slots_per_location: slots,
+            max_objects,
+            tombstone_ttl: Duration::from_secs(5),
+            ..Limits::default()
+        };
+        let costs = NODES.iter().enumerate().flat_map(|(from, sender)| {
+            NODES.iter().enumerate().map(move |(to, receiver)| {
+                ((node(sender), node(receiver)), u64::try_from((from + 1) * (to + 2) % 7).unwrap())
+            })
+        });
+        let topology =
+            if uniform { Topology::Uniform } else { Topology::Matrix(CostMatrix::new(costs.collect(), 1)) };
+        ShardConfig { limits, topology, warm_up: Duration::from_secs(warm_up) }
+    })
+}
+
+/// Follows a run from outside: what was asked and not answered, who may be talked to.
+#[derive(Default)]
+struct Observer {
+    connected: BTreeSet<NodeId>,
+    /// Open queries, with their deadlines.
+    queries: BTreeMap<(NodeId, RequestId), Time>,
+    deletes: BTreeSet<(NodeId, RequestId)>,
+}
+
+impl Observer {
+    fn observe(&mut self, now: Time, effects: &[Effect]) {
+        for effect in effects {
+            match effect {
+                Effect::Send { node, message } => {
+                    assert!(self.connected.contains(node), "{node} is not connected: {message:?}");
+                    self.answered(node, message);
+                }
+                Effect::Granted { record, .. } => {
+                    assert!(
+                        self.connected.contains(&record.sender) && self.connected.contains(&record.receiver)
+                    );
+                }
+                Effect::Refuse { .. } | Effect::Replaced { .. } => {}
+            }
+        }
+        for (query, deadline) in &self.queries {
+            assert!(*deadline > now, "{query:?} is answered by its deadline");
+        }
+    }
+
+    fn answered(&mut self, node: &NodeId, message: &ToStore) {
+        match message {
+            ToStore::Granted(Grant { request, .. }) | ToStore::Inline { request, .. } => {
+                assert!(self.queries.remove(&(node.clone(), *request)).is_some(), "one answer per query");
+            }
+            ToStore::Failed { request, .. } => {
+                self.queries.remove(&(node.clone(), *request));
+                self.deletes.remove(&(node.clone(), *request));
+            }
+            ToStore::DeleteDone { request, .. } => {
+                assert!(self.deletes.remove(&(node.clone(), *request)), "one answer per delete");
+            }
+            _ => {}
+        }
+    }
+
+    fn session_ended(&mut self, name: &NodeId) {
+        self.queries.retain(|(node, _), _| node != name);
+        self.deletes.retain(|(node, _)| node != name);
+    }
+}
+
+struct Run {
+    world: World,
+    observer: Observer,
+    incarnations: BTreeMap<NodeId, u64>,
+}
+
+impl Run {
+    fn new(config: ShardConfig) -> Self {
+        Self { world: World::new(config), observer: Observer::default(), incarnations: BTreeMap::new() }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Connect { node: number, incarnation } => self.connect(NODES[number], incarnation),
+            Step::Disconnect { node: number, incarnation } => {
+                let name = node(NODES[number]);
+                let is_current = self.incarnations.get(&name) == Some(&incarnation);
+                if is_current && self.observer.connected.remove(&name) {
+                    self.observer.session_ended(&name);
+                }
+                let effects = self.world.disconnect(NODES[number], incarnation);
+                self.observer.observe(self.world.now, &effects);
+            }
+            Step::Wait { millis } => {
+                let end = self.world.now + Duration::from_millis(millis);
+                while let Some(deadline) = self.world.shard.next_deadline().filter(|at| *at <= end) {
+                    self.world.now = self.world.now.max(deadline);
+                    let effects = self.world.apply(Event::Tick);
+                    self.observer.observe(self.world.now, &effects);
+                }
+                self.world.now = end;
+            }
+            Step::Publish { node, publish } => self.say(node, ToShard::Publish(publish)),
+            Step::Unpublish { node, object, put, reason } => {
+                self.say(node, ToShard::Unpublish { id: id(OBJECTS[object]), put: PutId(put), reason });
+            }
+            Step::Query { node: number, query } => {
+                let key = (node(NODES[number]), query.request);
+                if self.is_open(&key) {
+                    return;
+                }
+                if self.observer.connected.contains(&key.0) {
+                    self.observer.queries.insert(key, self.world.now + query.timeout);
+                }
+                self.say(number, ToShard::Query(query));
+            }
+            Step::Cancel { node: number, request } => {
+                self.observer.queries.remove(&(node(NODES[number]), RequestId(request)));
+                self.say(number, ToShard::Cancel { request: RequestId(request) });
+            }
+            Step::ReturnSlot { node, back, outcome } => {
+                let grant = GrantId(self.world.shard.next_grant.saturating_sub(back));
+                self.say(node, ToShard::ReturnSlot { grant, outcome });
+            }
+            Step::Delete { node: number, request, object } => {
+                let key = (node(NODES[number]), RequestId(request));
+                if self.is_open(&key) {
+                    return;
+                }
+                if self.observer.connected.contains(&key.0) {
+                    self.observer.deletes.insert(key);
+                }
+                self.say(number, ToShard::Delete { request: RequestId(request), id: id(OBJECTS[object]) });
+            }
+            Step::Forget { node, object, put } => {
+                self.say(node, ToShard::Forget { id: id(OBJECTS[object]), put: PutId(put) });
+            }
+            Step::Subscribe { node: number, request, object } => {
+                if !self.is_open(&(node(NODES[number]), RequestId(request))) {
+                    let message = ToShard::Subscribe { request: RequestId(request), id: id(OBJECTS[object]) };
+                    self.say(number, message);
+                }
+            }
+            Step::Unsubscribe { node, request } => {
+                self.say(node, ToShard::Unsubscribe { request: RequestId(request) });
+            }
+        }
+    }
+
+    /// The observer follows answers by their number, so it keeps numbers apart; `semantics` tests what happens if not.
+    fn is_open(&self, key: &(NodeId, RequestId)) -> bool {
+        let index = self.world.shard.nodes.index(&key.0);
+        let record = index.and_then(|index| self.world.shard.nodes.get(index));
+        record.is_some_and(|record| record.requests.contains_key(&key.1))
+    }
+
+    fn connect(&mut self, name: &str, incarnation: u64) {
+        let effects = self.world.connect(name, incarnation);
+        let name = node(name);
+        let was_refused = effects.iter().any(|effect| matches!(effect, Effect::Refuse { .. }));
+        let is_another = self.incarnations.get(&name) != Some(&incarnation);
+        assert_eq!(was_refused, self.observer.connected.contains(&name) && is_another);
+        if !was_refused {
+            self.observer.session_ended(&name);
+            self.observer.connected.insert(name.clone());
+            self.incarnations.insert(name, incarnation);
+        }
+        self.observer.observe(self.world.now, &effects);
+    }
+
+    fn say(&mut self, number: usize, message: ToShard) {
+        let effects = self.world.say(NODES[number], message);
+        self.observer.observe(self.world.now, &effects);
+    }
+
+    /// All nodes answer their drops, or vanish: every delete is answered.
+    fn finish(&mut self) {
+        let pending: Vec<((ObjectId, PutId), Vec<NodeId>)> = self
+            .world
+            .shard
+            .deletions
+            .iter()
+            .map(|(key, deletion)| {
+                let records = deletion.pending.iter().map(|node| self.world.shard.nodes.get(*node).unwrap());
+                (key.clone(), records.map(|record| record.info.node.clone()).collect())
+            })
+            .collect();
+        for ((id, put), nodes) in pending {
+            for (number, name) in nodes.into_iter().enumerate() {
+                if number % 2 == 0 {
+                    let message =
+                        ToShard::Unpublish { id: id.clone(), put, reason: UnpublishReason::Deleted };
+                    let effects = self.world.say(name.as_str(), message);
+                    self.observer.observe(self.world.now, &effects);
+                } else if let Some(incarnation) = self.incarnations.get(&name).copied() {
+                    let number = NODES.iter().position(|node| *node == name.as_str()).unwrap();
+                    self.step(Step::Disconnect { node: number, incarnation });
+                }
+            }
+        }
+        self.step(Step::Wait { millis: 1001 });
+        assert!(self.observer.deletes.is_empty(), "deletes complete");
+        assert!(self.world.shard.deletions.is_empty());
+        self.step(Step::Wait { millis: 3000 });
+        assert!(self.observer.queries.is_empty(), "queries are answered");
+        self.step(Step::Wait { millis: 700_000 });
+        for number in 0..NODES.len() {
+            let incarnation = self.incarnations.get(&node(NODES[number])).copied().unwrap_or(1);
+            self.step(Step::Disconnect { node: number, incarnation });
+        }
+        self.step(Step::Wait { millis: 700_000 });
+        let status = self.world.shard.status();
+        assert_eq!((status.grants, status.subscriptions, status.tombstones), (0, 0, 0), "nothing leaks");
+        assert!(status.nodes.is_empty());
+        let mut entries = self.world.shard.entries.values();
+        assert!(entries.all(|entry| entry.inline.is_some()), "without any node, what is left is inline");
+        assert_eq!(self.world.shard.next_deadline(), None);
+    }
+}
+
+/// Seeded by `HOPLITE_SEED`, if that is set; a failure prints the steps that led to it.
+fn runs() -> ProptestConfig {
+    let mut config = ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() };
+    if let Some(seed) = std::env::var("HOPLITE_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        config.rng_seed = RngSeed::Fixed(seed);
+    }
+    config
+}
+
+proptest! {
+    #![proptest_config(runs())]
+
+    #[test]
+    fn any_sequence_keeps_the_invariants(
+        config in config(),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut run = Run::new(config);
+        for name in NODES {
+            run.connect(name, 1);
+        }
+        for step in steps {
+            run.step(step);
+        }
+        run.finish();
+    }
+}

@@ -1,0 +1,1 @@
+//! What the scenarios do not say well.
