@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 /// At most one task writes it at a time; any number wait for its bytes and read them.
 pub(crate) struct LiveCopy {
     buffer: Buffer,
-    size_bytes: u64,
     producer: Producer,
     progressed: Notify,
     failure: OnceLock<Error>,
@@ -29,7 +28,7 @@ pub(crate) struct LiveCopy {
 impl fmt::Debug for LiveCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LiveCopy")
-            .field("size_bytes", &self.size_bytes)
+            .field("size_bytes", &self.size_bytes())
             .field("valid_bytes", &self.valid_bytes())
             .field("producer", &self.producer)
             .field("failure", &self.failure.get())
@@ -38,11 +37,10 @@ impl fmt::Debug for LiveCopy {
 }
 
 impl LiveCopy {
-    /// A copy of `size_bytes` in `buffer`, whose header says what is valid.
-    pub(crate) fn new(buffer: Buffer, size_bytes: u64, producer: Producer) -> Self {
+    /// A copy in `buffer`, whose header says what is valid.
+    pub(crate) fn new(buffer: Buffer, producer: Producer) -> Self {
         Self {
             buffer,
-            size_bytes,
             producer,
             progressed: Notify::new(),
             failure: OnceLock::new(),
@@ -56,30 +54,30 @@ impl LiveCopy {
     }
 
     /// The size of the object.
-    pub(crate) const fn size_bytes(&self) -> u64 {
-        self.size_bytes
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.buffer.size_bytes()
     }
 
     /// How many leading bytes may be read or passed on now.
     pub(crate) fn valid_bytes(&self) -> u64 {
-        // A worker shares the header: what it wrote there is bounded here, before anybody relies on it.
-        publishable(self.buffer.valid_bytes(), self.size_bytes)
+        publishable(self.buffer.valid_bytes(), self.size_bytes())
     }
 
     /// Whether all bytes are valid.
     pub(crate) fn is_complete(&self) -> bool {
-        self.valid_bytes() == self.size_bytes
+        self.valid_bytes() == self.size_bytes()
     }
 
     /// Declares the first `valid_bytes` valid, and wakes those who wait for them.
     pub(crate) fn advance(&self, valid_bytes: u64) {
-        self.buffer.publish(valid_bytes.min(self.size_bytes));
+        self.buffer.publish(valid_bytes);
         self.progressed.notify_waiters();
     }
 
-    /// Declares all bytes valid.
+    /// Declares all bytes valid, and the copy complete.
     pub(crate) fn complete(&self) {
-        self.advance(self.size_bytes);
+        self.buffer.set_complete();
+        self.progressed.notify_waiters();
     }
 
     /// Ends every wait with `error`, in this process and in the others. The first error stays.
@@ -108,26 +106,23 @@ impl LiveCopy {
             let mut progressed = pin!(self.progressed.notified());
             // From here on no notification is missed, so what is read below is not stale when we sleep.
             progressed.as_mut().enable();
-            if let Some(valid_bytes) = self.news_beyond(offset_bytes)? {
-                return Ok(valid_bytes);
+            if let Some(error) = self.failure() {
+                return Err(error);
             }
-            if self.producer == Producer::Worker {
-                self.buffer.want_doorbell();
-                // The worker may have advanced before it could see the flag.
-                if let Some(valid_bytes) = self.news_beyond(offset_bytes)? {
-                    return Ok(valid_bytes);
-                }
+            let mut valid_bytes = self.valid_bytes();
+            if self.is_old_news(valid_bytes, offset_bytes) && self.producer == Producer::Worker {
+                // What the worker has published before it could see that we wait is in the answer.
+                valid_bytes = publishable(self.buffer.want_doorbell(), self.size_bytes());
+            }
+            if !self.is_old_news(valid_bytes, offset_bytes) {
+                return Ok(valid_bytes);
             }
             progressed.await;
         }
     }
 
-    fn news_beyond(&self, offset_bytes: u64) -> Result<Option<u64>, Error> {
-        if let Some(error) = self.failure.get() {
-            return Err(error.clone());
-        }
-        let valid_bytes = self.valid_bytes();
-        Ok((valid_bytes > offset_bytes || valid_bytes == self.size_bytes).then_some(valid_bytes))
+    fn is_old_news(&self, valid_bytes: u64, offset_bytes: u64) -> bool {
+        valid_bytes <= offset_bytes && valid_bytes < self.size_bytes()
     }
 
     /// The error with which the copy failed, if it did.

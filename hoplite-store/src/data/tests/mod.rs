@@ -13,6 +13,7 @@ use std::time::Duration;
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 use hoplite_core::node::Producer;
 use hoplite_core::shard::PullOutcome;
+use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -147,9 +148,23 @@ fn content(size_bytes: usize) -> Vec<u8> {
     bytes
 }
 
+/// An object in an arena of its own.
+fn buffer(size_bytes: u64) -> Buffer {
+    let (arena, extent) = arena(size_bytes);
+    let buffer = arena.buffer(extent, size_bytes).unwrap();
+    buffer.initialise();
+    buffer
+}
+
+/// An arena, and an extent in it that holds an object of `size_bytes`.
+fn arena(size_bytes: u64) -> (Arc<Arena>, Extent) {
+    let length_bytes = (HEADER_BYTES + size_bytes).next_multiple_of(4096);
+    (Arena::create(Backing::Memfd, length_bytes).unwrap(), Extent { offset_bytes: 0, length_bytes })
+}
+
 /// A copy without any valid byte.
 fn empty(size_bytes: u64) -> Arc<LiveCopy> {
-    Arc::new(LiveCopy::new(buffer(size_bytes), size_bytes, Producer::Store))
+    Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Store))
 }
 
 /// A complete copy.
@@ -163,7 +178,7 @@ fn filled(bytes: &[u8]) -> Arc<LiveCopy> {
 /// The leading bytes of a copy.
 fn prefix(live: &LiveCopy, length_bytes: u64) -> Vec<u8> {
     let mut bytes = vec![0; length_bytes as usize];
-    live.buffer().read(0..length_bytes, &mut bytes);
+    live.buffer().read(0, &mut bytes);
     bytes
 }
 
@@ -198,8 +213,4 @@ async fn connect(node: &TestNode) -> Connection {
     let mut connection = Connection::new(TcpStream::connect(node.address).await.unwrap()).unwrap();
     connection.handshake(&config("tester")).await.unwrap();
     connection
-}
-
-fn buffer(size_bytes: u64) -> hoplite_shm::Buffer {
-    hoplite_shm::Buffer::new(size_bytes)
 }
