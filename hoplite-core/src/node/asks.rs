@@ -1,12 +1,18 @@
 //! What is asked of the directory: each question sits at the first connected shard of its id, and moves when that
 //! changes, so that the loss of a shard costs a delay and no call.
 
+use std::time::Duration;
+
 use super::calls::CallKey;
 use super::{Effect, Node};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::shard::{PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason};
+
+/// How long a question may wait that is asked only for clients who follow a copy that has lost its sender. It is asked
+/// again when that has passed.
+const FOLLOWERS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A question that waits for its answer.
 #[derive(Debug)]
@@ -29,7 +35,8 @@ pub(super) enum Purpose {
 }
 
 impl Node {
-    fn first_shard(&self, id: &ObjectId) -> Option<usize> {
+    /// The shard that decides about `id`.
+    pub(super) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
         self.config.shards.replicas(id, |shard| self.shards_up[shard]).next()
     }
 
@@ -60,7 +67,11 @@ impl Node {
             Purpose::Fetch => {
                 let deadlines = self.waiting_gets(&id).into_iter().map(|key| self.calls[&key].deadline);
                 let timeout = deadlines.max().unwrap_or(self.now).since(self.now);
-                let resume = self.live(&id).map(|(_, copy)| copy.put);
+                let live = self.live(&id);
+                // Those who follow the copy have no deadline that the store knows.
+                let is_followed = live.is_some_and(|(_, copy)| copy.references > 0);
+                let timeout = if is_followed { timeout.max(FOLLOWERS_PATIENCE) } else { timeout };
+                let resume = live.map(|(_, copy)| copy.put);
                 let avoid = self.fetches.get(&id).map(|fetch| fetch.avoid.clone()).unwrap_or_default();
                 ToShard::Query(Query { request, id, timeout, resume, avoid })
             }

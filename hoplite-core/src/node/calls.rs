@@ -169,7 +169,9 @@ impl Node {
     pub(super) fn client_gone(&mut self, client: ClientId) {
         let first = CallKey { client, call: CallId(0) };
         let last = CallKey { client, call: CallId(u64::MAX) };
-        let keys: Vec<CallKey> = self.calls.range(first..=last).map(|(key, _)| *key).collect();
+        let mut keys: Vec<CallKey> = self.calls.range(first..=last).map(|(key, _)| *key).collect();
+        // A get that ends may let a create go on, which must not be one of the same client.
+        keys.sort_by_key(|key| matches!(self.calls[key].call, Call::Get { .. }));
         for key in keys {
             self.forget_call(key);
         }
@@ -203,6 +205,9 @@ impl Node {
 
     /// Looks again at all calls that wait for a change of `id`.
     pub(super) fn wake(&mut self, id: &ObjectId) {
+        if self.is_shutting_down {
+            return;
+        }
         for key in self.waiters.get(id).cloned().unwrap_or_default() {
             match self.calls.get(&key).map(|pending| &pending.call) {
                 Some(Call::Get { id, until }) => {

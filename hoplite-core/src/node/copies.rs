@@ -1,12 +1,13 @@
 //! Local copies: their phases, who uses them, and when their space is free again.
 
 use super::calls::CallKey;
-use super::{ClientId, CopyId, Effect, Node, ObjectView, Producer, PullId, ServeId};
+use super::{ClientId, CopyId, Deadline, Effect, Node, ObjectView, Producer, PullId, ServeId};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::shard::{GrantId, PullOutcome, Retention, UnpublishReason};
+use crate::time::Time;
 
 /// How far a copy is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +62,9 @@ pub(super) struct LocalCopy {
     pub(super) sealer: Option<CallKey>,
     /// A comparison reads the bytes.
     pub(super) is_comparing: bool,
+    /// When to publish it again, because a shard disagreed; and how often that was needed.
+    pub(super) republish_at: Option<Time>,
+    pub(super) disputes: u32,
 }
 
 impl LocalCopy {
@@ -135,6 +139,9 @@ impl Node {
             _ => None,
         };
         let sealer = local.sealer.take();
+        if let Some(time) = local.republish_at.take() {
+            self.deadlines.remove(&(time, Deadline::Republish(copy)));
+        }
         self.index.remove(&id);
         if let Some(bytes) = self.evictable.pop(&copy) {
             self.evictable_bytes -= bytes;
@@ -181,14 +188,17 @@ impl Node {
 
     /// Tells the directory that this store stops serving a copy, because the daemon ends.
     pub(super) fn withdraw(&mut self, copy: CopyId) {
-        let local = &self.copies[&copy];
-        let reason = match local.phase {
+        self.unpublish(copy, self.reason_to_leave(copy));
+        self.detach(copy, Error::ShuttingDown);
+    }
+
+    /// What the directory is told when the store gives up a copy in this phase.
+    pub(super) fn reason_to_leave(&self, copy: CopyId) -> UnpublishReason {
+        match self.copies[&copy].phase {
             Phase::Writing { .. } => UnpublishReason::Aborted,
             Phase::Receiving { .. } => UnpublishReason::PullEnded,
             Phase::Complete => UnpublishReason::Evicted,
-        };
-        self.unpublish(copy, reason);
-        self.detach(copy, Error::ShuttingDown);
+        }
     }
 
     pub(super) fn view(&self, copy: CopyId) -> ObjectView {
@@ -202,13 +212,25 @@ impl Node {
         }
     }
 
+    /// Whether `client` may be given a reference to one more copy.
+    pub(super) fn check_may_refer(&self, client: ClientId) -> Result<(), Error> {
+        let limit = self.config.limits.max_references_per_client;
+        match self.clients.get(&client) {
+            Some(holder) if holder.references.len() >= limit => {
+                Err(Error::limit_exceeded("references of a client", limit as u64))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Gives `client` one more reference.
     pub(super) fn refer(&mut self, client: ClientId, copy: CopyId) -> Result<ObjectView, Error> {
-        let limit = self.config.limits.max_references_per_client;
-        let holder = self.clients.entry(client).or_default();
-        if !holder.references.contains_key(&copy) && holder.references.len() >= limit {
-            return Err(Error::limit_exceeded("references of a client", limit as u64));
+        let refers_already =
+            self.clients.get(&client).is_some_and(|holder| holder.references.contains_key(&copy));
+        if !refers_already {
+            self.check_may_refer(client)?;
         }
+        let holder = self.clients.entry(client).or_default();
         *holder.references.entry(copy).or_default() += 1;
         self.copy_mut(copy).references += 1;
         self.settle(copy);

@@ -103,9 +103,11 @@ impl Node {
         if let Some((copy, _)) = self.live(id) {
             self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
         }
+        // A create may have waited for the copy.
+        self.wake(id);
     }
 
-    fn is_wanted(&self, id: &ObjectId) -> bool {
+    pub(super) fn is_wanted(&self, id: &ObjectId) -> bool {
         !self.waiting_gets(id).is_empty() || self.live(id).is_some_and(|(_, copy)| copy.references > 0)
     }
 
@@ -171,6 +173,8 @@ impl Node {
             rival: None,
             sealer: None,
             is_comparing: false,
+            republish_at: None,
+            disputes: 0,
         }))
     }
 
@@ -252,8 +256,8 @@ impl Node {
         let brought_bytes =
             matches!(local.phase, Phase::Receiving { valid_bytes, .. } if valid_bytes > active.offset_bytes);
         if !self.is_wanted(&id) {
-            self.end_fetch(&id);
-            return self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
+            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
+            return self.wake(&id);
         }
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         fetch.failures = if brought_bytes { 1 } else { fetch.failures + 1 };
@@ -319,7 +323,7 @@ impl Node {
 }
 
 /// How long to wait before the next attempt after `failures` in a row: doubling, up to a limit.
-fn back_off(failures: u32) -> Duration {
+pub(super) fn back_off(failures: u32) -> Duration {
     FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(2).min(10)).min(LONGEST_BACK_OFF)
 }
 

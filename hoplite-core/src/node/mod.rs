@@ -130,6 +130,7 @@ enum SpaceWaiter {
 enum Deadline {
     Call(CallKey),
     Retry(ObjectId),
+    Republish(CopyId),
 }
 
 impl Node {
@@ -212,6 +213,7 @@ impl Node {
             match self.deadlines.pop_first() {
                 Some((_, Deadline::Call(key))) => self.call_expired(key),
                 Some((_, Deadline::Retry(id))) => self.retry_fetch(&id),
+                Some((_, Deadline::Republish(copy))) => self.publish_again(copy),
                 None => {}
             }
         }

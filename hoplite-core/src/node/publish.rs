@@ -1,7 +1,8 @@
 //! Publication: each copy is known at the first two connected shards of its id.
 
 use super::copies::{Phase, Standing};
-use super::{CopyId, Effect, Node};
+use super::fetch::back_off;
+use super::{CopyId, Deadline, Effect, Node};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::shard::{DropReason, Publish, ToShard, UnpublishReason};
@@ -56,6 +57,26 @@ impl Node {
         self.effects.push(Effect::ToShard { shard, message, inline_from: carries_bytes.then_some(copy) });
     }
 
+    /// Publishes a copy again after a pause, because a shard did not agree with what others know.
+    pub(super) fn publish_again_later(&mut self, copy: CopyId) {
+        let now = self.now;
+        let local = self.copy_mut(copy);
+        if local.republish_at.is_some() || local.detached.is_some() {
+            return;
+        }
+        local.disputes = local.disputes.saturating_add(1);
+        let time = now + back_off(local.disputes.saturating_add(1));
+        local.republish_at = Some(time);
+        self.deadlines.insert((time, Deadline::Republish(copy)));
+    }
+
+    pub(super) fn publish_again(&mut self, copy: CopyId) {
+        if let Some(local) = self.copies.get_mut(&copy) {
+            local.republish_at = None;
+            self.publish(copy);
+        }
+    }
+
     /// Tells all shards of a copy that it is gone.
     pub(super) fn unpublish(&mut self, copy: CopyId, reason: UnpublishReason) {
         let local = &self.copies[&copy];
@@ -105,6 +126,10 @@ impl Node {
             DropReason::Lost => {
                 let Some(copy) = self.live_put(id, put) else { return };
                 match self.copies[&copy].phase {
+                    // The first shard knows better; this one may have lost a session that the other has.
+                    Phase::Receiving { .. } if self.first_shard(id) != Some(shard) => {
+                        self.publish_again_later(copy);
+                    }
                     Phase::Receiving { .. } => {
                         let error = Error::ObjectLost { id: id.clone() };
                         self.abandon(copy, error.clone(), UnpublishReason::PullEnded);

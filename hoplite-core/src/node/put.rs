@@ -39,6 +39,9 @@ impl Node {
             }
             return;
         }
+        if let Err(error) = self.check_may_refer(key.client) {
+            return self.finish(key, Err(error));
+        }
         let Some(extent) = self.allocate(create.size_bytes) else {
             return self.wait_for_space(SpaceWaiter::Create(key));
         };
@@ -60,6 +63,8 @@ impl Node {
             rival: None,
             sealer: None,
             is_comparing: false,
+            republish_at: None,
+            disputes: 0,
         });
         match self.refer(key.client, copy) {
             Ok(view) => {
@@ -139,9 +144,16 @@ impl Node {
     /// What a shard says of a publication.
     pub(super) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
         let Some(copy) = self.live_put(id, put) else { return };
+        let is_decisive = self.first_shard(id) == Some(shard);
         match verdict {
-            Verdict::Accepted => self.accepted(copy),
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
+            Verdict::Accepted | Verdict::ShardFull if !is_decisive => self.verdict_came(copy, shard),
+            // Two shards may hear of two puts in different order. If each could reject a put, both would be lost.
+            Verdict::Conflict { .. } if !is_decisive => {
+                self.publish_again_later(copy);
+                self.verdict_came(copy, shard);
+            }
+            Verdict::Accepted => self.accepted(copy),
             Verdict::ShardFull => {
                 if let Some(key) = self.copies[&copy].sealer {
                     let limit = self.config.limits.max_objects as u64;
@@ -185,7 +197,9 @@ impl Node {
 
     pub(super) fn compared(&mut self, copy: CopyId, equal: Option<bool>) {
         let Some(local) = self.copies.get_mut(&copy) else { return };
-        local.is_comparing = false;
+        if !std::mem::take(&mut local.is_comparing) {
+            return;
+        }
         let rival = local.rival.take();
         if local.detached.is_some() {
             return self.settle(copy);
@@ -195,12 +209,19 @@ impl Node {
                 self.adopt(copy, winner);
                 self.settle(copy);
             }
+            // The holder may have died, and the first put with it: the directory knows.
+            (None, _) => {
+                self.publish_again_later(copy);
+                self.settle(copy);
+            }
             _ => self.lost_conflict(copy),
         }
     }
 
     /// The copy has the same contents as the put that was first: it becomes a copy of that put.
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
+        // The second shard may have accepted the put under its own name.
+        self.unpublish(copy, UnpublishReason::Evicted);
         let local = self.copy_mut(copy);
         local.put = winner;
         local.standing = Standing::Pending { shards: Vec::new() };
@@ -214,6 +235,7 @@ impl Node {
         self.put_conflicts += 1;
         let id = self.copies[&copy].id.clone();
         // The local copy is dropped, so that all nodes agree on the contents. Those who wait here get the winner.
+        self.unpublish(copy, self.reason_to_leave(copy));
         self.detach(copy, Error::AlreadyExists { id: id.clone() });
         self.wake(&id);
     }
@@ -241,7 +263,9 @@ impl Node {
         let local = &self.copies[&copy];
         let is_settled = match &local.standing {
             Standing::Accepted => true,
-            Standing::Pending { shards } => shards.is_empty() && local.rival.is_none(),
+            Standing::Pending { shards } => {
+                shards.is_empty() && local.rival.is_none() && local.republish_at.is_none()
+            }
         };
         if is_settled
             && local.is_complete()
