@@ -1,0 +1,171 @@
+//! Puts of one id at several nodes: the first that the directory heard of counts.
+
+use hoplite_core::node::*;
+use hoplite_core::shard::{DropReason, Equality, LocationState, Publish, PullOutcome, Verdict};
+use hoplite_core::{Error, PutId};
+
+use crate::harness::*;
+
+const WINNER: PutId = PutId(77);
+
+fn conflict(equality: Equality) -> Verdict {
+    Verdict::Conflict { winner: WINNER, equality }
+}
+
+fn unknown() -> Verdict {
+    conflict(Equality::Unknown { holder: Some((node_id("holder"), address("holder"))) })
+}
+
+/// A sealed put that waits for its verdict: the view, the seal's call, and the publication.
+fn sealed(h: &mut Harness, size_bytes: u64) -> (ObjectView, (ClientId, CallId), Publish) {
+    let call = h.create(A, "x", size_bytes);
+    let view = h.view(call);
+    h.sent();
+    let call = h.seal(A, view.copy);
+    let publish = h.publication().1;
+    (view, call, publish)
+}
+
+fn compares(h: &Harness) -> usize {
+    h.effects.iter().filter(|effect| matches!(effect, Effect::Compare { winner: WINNER, .. })).count()
+}
+
+#[test]
+fn an_equal_put_takes_the_place_of_the_first() {
+    let mut h = Harness::new();
+    let (view, call, publish) = sealed(&mut h, SMALL);
+    h.verdict(0, &publish, conflict(Equality::Equal));
+    let publish = h.publication().1;
+    assert_eq!((publish.put, publish.state), (WINNER, LocationState::Complete));
+    h.assert_waits(call);
+    h.verdict(0, &publish, Verdict::Accepted);
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+    assert!(!h.is_failed(view.copy));
+    assert!(h.serve("x", WINNER).is_some() && h.serve("x", view.put).is_none());
+}
+
+#[test]
+fn a_different_put_fails_and_its_copy_is_dropped() {
+    let mut h = Harness::new();
+    let (view, call, publish) = sealed(&mut h, SMALL);
+    h.verdict(0, &publish, conflict(Equality::Different));
+    assert_eq!(h.error(call), Error::AlreadyExists { id: id("x") });
+    assert!(h.is_failed(view.copy));
+    assert_eq!(h.node.status().put_conflicts, 1);
+    h.release(A, view.copy);
+    h.assert_empty();
+}
+
+#[test]
+fn those_who_wait_for_a_put_that_lost_get_the_winner() {
+    let mut h = Harness::new();
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    let publish = h.publication().1;
+    let get = h.get(B, "x");
+    h.verdict(0, &publish, conflict(Equality::Different));
+    let pull = h.grant("x", WINNER.0, SIZE, "holder");
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    let got = h.view(get);
+    assert_eq!(got.put, WINNER);
+    assert_ne!(got.copy, view.copy);
+    let sealed = h.seal(A, view.copy);
+    assert_eq!(h.error(sealed), Error::AlreadyExists { id: id("x") });
+}
+
+#[test]
+fn a_put_of_unknown_equality_is_compared_once_it_is_sealed() {
+    let mut h = Harness::new();
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    let publish = h.publication().1;
+    h.verdict(0, &publish, unknown());
+    assert_eq!(compares(&h), 0);
+    let call = h.seal(A, view.copy);
+    assert_eq!(compares(&h), 1);
+    h.assert_waits(call);
+    h.sent();
+    h.event(Event::Compared { copy: view.copy, equal: Some(true) });
+    h.accept_all();
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+    assert!(h.serve("x", WINNER).is_some());
+}
+
+#[test]
+fn a_comparison_that_finds_a_difference_fails_the_put() {
+    let mut h = Harness::new();
+    let (view, call, publish) = sealed(&mut h, SIZE);
+    h.verdict(0, &publish, unknown());
+    h.event(Event::Compared { copy: view.copy, equal: Some(false) });
+    assert_eq!(h.error(call), Error::AlreadyExists { id: id("x") });
+    h.release(A, view.copy);
+    h.assert_empty();
+}
+
+#[test]
+fn a_comparison_keeps_the_memory_of_a_deleted_put() {
+    let mut h = Harness::new();
+    let (view, call, publish) = sealed(&mut h, SIZE);
+    h.verdict(0, &publish, unknown());
+    h.drop_put(0, "x", view.put, DropReason::Deleted);
+    assert_eq!(h.error(call), Error::Deleted { id: id("x") });
+    h.release(A, view.copy);
+    assert!(!h.is_closed(view.copy));
+    h.event(Event::Compared { copy: view.copy, equal: Some(true) });
+    h.assert_empty();
+}
+
+#[test]
+fn a_comparison_that_fails_asks_the_directory_again() {
+    let mut h = Harness::new();
+    let (view, call, publish) = sealed(&mut h, SIZE);
+    h.verdict(0, &publish, unknown());
+    h.sent();
+    // The holder died before the bytes were compared, so the first put may be gone altogether.
+    h.event(Event::Compared { copy: view.copy, equal: None });
+    h.pass(std::time::Duration::from_secs(2));
+    h.assert_waits(call);
+    h.accept_all();
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+    assert!(!h.is_failed(view.copy));
+}
+
+#[test]
+fn a_report_of_a_comparison_that_nobody_asked_for_changes_nothing() {
+    let mut h = Harness::new();
+    let view = h.put(A, "x", SIZE);
+    h.event(Event::Compared { copy: view.copy, equal: Some(false) });
+    assert!(!h.is_failed(view.copy));
+}
+
+#[test]
+fn the_first_shard_decides_between_two_puts() {
+    let mut h = Harness::with_shards(2);
+    let ranked = h.shards.ranked(&id("x"));
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    let publish = h.publications().remove(0).1;
+    h.verdict(ranked[0], &publish, Verdict::Accepted);
+    // The other put reached the second shard first. Its node is told of the conflict by the first shard.
+    h.verdict(ranked[1], &publish, conflict(Equality::Different));
+    let sealed = h.seal(A, view.copy);
+    assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
+    h.sent();
+    h.pass(std::time::Duration::from_secs(5));
+    let shards: Vec<usize> = h.publications().iter().map(|(shard, _)| *shard).collect();
+    assert!(shards.contains(&ranked[1]), "the second shard is told again until it agrees: {shards:?}");
+    assert!(!h.is_failed(view.copy));
+}
+
+#[test]
+fn a_put_that_lost_is_withdrawn_from_the_other_shard() {
+    let mut h = Harness::with_shards(2);
+    let ranked = h.shards.ranked(&id("x"));
+    let call = h.create(A, "x", SIZE);
+    h.view(call);
+    let publish = h.publications().remove(0).1;
+    h.verdict(ranked[1], &publish, Verdict::Accepted);
+    h.verdict(ranked[0], &publish, conflict(Equality::Different));
+    let told = h.told();
+    assert!(told.contains(&format!("{} unpublish x Aborted", ranked[1])), "{told:?}");
+}

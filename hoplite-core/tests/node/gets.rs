@@ -1,0 +1,393 @@
+//! Gets of remote objects: queries, pulls, resumption, serving.
+
+use std::time::Duration;
+
+use hoplite_core::node::*;
+use hoplite_core::shard::{DropReason, LocationState, PullOutcome, Retention, ToStore};
+use hoplite_core::{Error, Operation, PutId};
+
+use crate::harness::*;
+
+#[test]
+fn a_get_asks_pulls_publishes_and_returns_the_slot() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    assert_eq!((pull.sender.as_str(), pull.offset_bytes), ("n1", 0));
+    let publish = h.publication().1;
+    assert_eq!((publish.state, publish.retention), (LocationState::Partial, Retention::Evictable));
+    assert_eq!(publish.pulling_from, Some(node_id("n1")));
+    h.assert_waits(call);
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    let view = h.view(call);
+    assert_eq!((view.copy, view.put, view.size_bytes), (pull.copy, PutId(5), SIZE));
+    assert_eq!(h.told(), ["0 publish x Complete", "0 return Complete"]);
+}
+
+#[test]
+fn many_gets_of_one_object_make_one_query_and_one_pull() {
+    let mut h = Harness::new();
+    let calls: Vec<_> = (0..10).map(|client| h.get(ClientId(client), "x")).collect();
+    let pull = h.grant("x", 5, SIZE, "n1");
+    let late = h.get(ClientId(11), "x");
+    assert_eq!(h.count_queries(), 0);
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    for call in calls.into_iter().chain([late]) {
+        assert_eq!(h.view(call).copy, pull.copy);
+    }
+}
+
+#[test]
+fn a_get_of_a_started_object_is_answered_with_the_pull() {
+    let mut h = Harness::new();
+    let call = h.get_started(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    assert_eq!(h.view(call).copy, pull.copy);
+}
+
+#[test]
+fn an_inline_answer_is_a_complete_copy() {
+    let mut h = Harness::with_shards(2);
+    let call = h.get(A, "x");
+    let shard = h.shards.ranked(&id("x"))[0];
+    h.answer_inline("x", 5, b"bytes");
+    let view = h.view(call);
+    assert_eq!(view.size_bytes, 5);
+    // The shard that answered counts the copy already; the other one is told.
+    assert_eq!(h.told(), [format!("{} publish x Complete", 1 - shard)]);
+    h.release(A, view.copy);
+    assert_eq!(h.node.status().evictable_bytes, view.extent.length_bytes);
+}
+
+#[test]
+fn an_empty_remote_object_arrives() {
+    let mut h = Harness::new();
+    assert_eq!(h.fetch(A, "x", 5, 0).size_bytes, 0);
+}
+
+#[test]
+fn an_inline_answer_that_nobody_wants_is_declined() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let (shard, query) = h.query();
+    h.request(A, Request::Cancel { call: call.1 });
+    assert_eq!(h.told(), ["0 cancel"]);
+    let message = ToStore::Inline {
+        request: query.request,
+        id: id("x"),
+        put: PutId(5),
+        metadata: hoplite_core::Metadata::default(),
+        bytes: bytes::Bytes::from_static(b"late"),
+    };
+    h.event(Event::FromShard { shard, message });
+    assert_eq!(h.told(), ["0 unpublish x Evicted"]);
+    h.assert_empty();
+}
+
+#[test]
+fn a_grant_that_nobody_wants_is_returned() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let (shard, query) = h.query();
+    h.request(A, Request::Cancel { call: call.1 });
+    h.sent();
+    assert_eq!(h.grant_query(shard, query.request, "x", 5, SIZE, "n1"), None);
+    assert_eq!(h.told(), ["0 return Cancelled"]);
+    h.assert_empty();
+}
+
+#[test]
+fn a_get_times_out() {
+    let mut h = Harness::new();
+    let call = h.get_within(A, "x", Duration::from_millis(700));
+    h.pass(Duration::from_millis(699));
+    h.assert_waits(call);
+    h.pass(Duration::from_millis(1));
+    let waited = Duration::from_millis(700);
+    assert_eq!(h.error(call), Error::Timeout { operation: Operation::Get, waited });
+    assert_eq!(h.told(), ["0 query x", "0 cancel"]);
+    h.assert_empty();
+}
+
+#[test]
+fn a_get_with_a_zero_timeout_answers_at_once() {
+    let mut h = Harness::new();
+    h.put(A, "here", SIZE);
+    let here = h.get_within(A, "here", Duration::ZERO);
+    h.view(here);
+    let absent = h.get_within(A, "absent", Duration::ZERO);
+    assert!(matches!(h.error(absent), Error::Timeout { .. }));
+}
+
+#[test]
+fn a_later_deadline_makes_the_question_be_asked_again() {
+    let mut h = Harness::new();
+    let short = h.get_within(A, "x", Duration::from_secs(1));
+    let (shard, query) = h.query();
+    assert_eq!(query.timeout, Duration::from_secs(1));
+    let long = h.get_within(B, "x", Duration::from_secs(3));
+    h.pass(Duration::from_secs(1));
+    h.error(short);
+    let error = Error::Timeout { operation: Operation::Get, waited: query.timeout };
+    h.event(Event::FromShard { shard, message: ToStore::Failed { request: query.request, error } });
+    assert_eq!(h.query().1.timeout, Duration::from_secs(2));
+    h.assert_waits(long);
+}
+
+#[test]
+fn a_lost_object_is_answered_at_once() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    h.fail_query(Error::ObjectLost { id: id("x") });
+    assert_eq!(h.error(call), Error::ObjectLost { id: id("x") });
+    h.assert_empty();
+}
+
+#[test]
+fn a_pull_that_fails_resumes_at_its_offset_with_another_sender() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let first = h.grant("x", 5, SIZE, "n1");
+    h.sent();
+    h.pull_ended(&first, 8192, PullOutcome::SenderUnreachable);
+    let (shard, query) = h.query();
+    assert_eq!((query.resume, query.avoid.clone()), (Some(PutId(5)), vec![node_id("n1")]));
+    assert_eq!(h.told(), ["0 return SenderUnreachable"]);
+    let second = h.grant_query(shard, query.request, "x", 5, SIZE, "n2").expect("a pull");
+    assert_eq!((second.copy, second.offset_bytes), (first.copy, 8192));
+    h.pull_ended(&second, SIZE, PullOutcome::Complete);
+    assert_eq!(h.view(call).copy, first.copy);
+}
+
+#[test]
+fn failures_without_progress_back_off() {
+    let mut h = Harness::new();
+    h.get(A, "x");
+    let mut pull = h.grant("x", 5, SIZE, "n1");
+    h.pull_ended(&pull, 0, PullOutcome::SenderUnreachable);
+    // The first retry is at once, the following ones after 50 ms, 100 ms, ...
+    for pause in [50, 100, 200, 400, 800, 1000, 1000] {
+        pull = h.grant("x", 5, SIZE, "n1");
+        h.pull_ended(&pull, 0, PullOutcome::SenderUnreachable);
+        h.pass(Duration::from_millis(pause - 1));
+        assert_eq!(h.count_queries(), 0, "{pause} ms");
+        h.pass(Duration::from_millis(1));
+        assert_eq!(h.count_queries(), 1, "{pause} ms");
+    }
+    pull = h.grant("x", 5, SIZE, "n1");
+    h.pull_ended(&pull, 4096, PullOutcome::SenderUnreachable);
+    assert_eq!(h.count_queries(), 1, "progress resets the pause");
+}
+
+#[test]
+fn a_fetch_that_backs_off_ends_with_its_last_call() {
+    let mut h = Harness::new();
+    let call = h.get_within(A, "x", Duration::from_secs(1));
+    for _ in 0..2 {
+        let pull = h.grant("x", 5, SIZE, "n1");
+        h.pull_ended(&pull, 0, PullOutcome::SenderStalled);
+    }
+    h.request(A, Request::Cancel { call: call.1 });
+    h.assert_empty();
+}
+
+#[test]
+fn another_put_of_the_id_starts_from_the_beginning() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let first = h.grant("x", 5, SIZE, "n1");
+    h.pull_ended(&first, 8192, PullOutcome::SenderHasNoCopy);
+    let second = h.grant("x", 6, SIZE, "n2");
+    assert_ne!(second.copy, first.copy);
+    assert_eq!(second.offset_bytes, 0);
+    assert!(h.is_closed(first.copy));
+    h.pull_ended(&second, SIZE, PullOutcome::Complete);
+    assert_eq!(h.view(call).put, PutId(6));
+}
+
+#[test]
+fn a_pull_goes_on_without_its_callers() {
+    let mut h = Harness::new();
+    let call = h.get_within(A, "x", Duration::from_secs(1));
+    let pull = h.grant("x", 5, SIZE, "n1");
+    h.pass(Duration::from_secs(1));
+    h.error(call);
+    assert!(!h.is_cancelled(&pull), "others may stream from it");
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    let call = h.get(B, "x");
+    assert_eq!(h.view(call).copy, pull.copy);
+}
+
+#[test]
+fn a_pull_that_fails_without_callers_is_not_retried() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    h.request(A, Request::Cancel { call: call.1 });
+    h.sent();
+    h.pull_ended(&pull, 8192, PullOutcome::SenderUnreachable);
+    assert_eq!(h.told(), ["0 unpublish x PullEnded", "0 return SenderUnreachable"]);
+    h.assert_empty();
+}
+
+#[test]
+fn a_follower_keeps_the_fetch_going_without_hammering_the_shard() {
+    let mut h = Harness::new();
+    let call = h.get_started(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    let view = h.view(call);
+    h.pull_ended(&pull, 4096, PullOutcome::SenderUnreachable);
+    let (_, query) = h.query();
+    assert!(query.timeout >= Duration::from_secs(1), "{:?}", query.timeout);
+    h.release(A, view.copy);
+    h.assert_empty();
+}
+
+#[test]
+fn a_create_waits_for_a_pull_and_takes_over_when_it_fails() {
+    let mut h = Harness::new();
+    let get = h.get(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    let create = h.create(B, "x", SIZE);
+    h.assert_waits(create);
+    h.request(A, Request::Cancel { call: get.1 });
+    h.pull_ended(&pull, 4096, PullOutcome::SenderUnreachable);
+    assert!(matches!(h.answer(create), Some(Ok(Response::Created(_)))));
+}
+
+#[test]
+fn a_create_takes_over_when_a_fetch_between_two_senders_ends() {
+    let mut h = Harness::new();
+    let get = h.get(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    let create = h.create(B, "x", SIZE);
+    h.pull_ended(&pull, 4096, PullOutcome::SenderUnreachable);
+    h.assert_waits(create);
+    h.request(A, Request::Cancel { call: get.1 });
+    assert!(matches!(h.answer(create), Some(Ok(Response::Created(_)))));
+}
+
+#[test]
+fn a_delete_while_pulling_keeps_the_memory_until_the_pull_has_ended() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    h.sent();
+    h.drop_put(0, "x", PutId(5), DropReason::Deleted);
+    assert_eq!(h.error(call), Error::Deleted { id: id("x") });
+    assert!(h.is_cancelled(&pull) && !h.is_closed(pull.copy));
+    assert_eq!(h.told(), ["0 unpublish x Deleted"]);
+    h.pull_ended(&pull, 8192, PullOutcome::Cancelled);
+    assert!(h.is_closed(pull.copy));
+    assert_eq!(h.told(), ["0 return Cancelled"]);
+    h.assert_empty();
+}
+
+#[test]
+fn an_id_can_be_fetched_again_while_the_pull_of_a_deleted_put_still_ends() {
+    let mut h = Harness::new();
+    h.get(A, "x");
+    let old = h.grant("x", 5, SIZE, "n1");
+    h.drop_put(0, "x", PutId(5), DropReason::Deleted);
+    let call = h.get(A, "x");
+    let new = h.grant("x", 6, SIZE, "n1");
+    h.pull_ended(&old, SIZE, PullOutcome::Complete);
+    h.assert_waits(call);
+    h.pull_ended(&new, SIZE, PullOutcome::Complete);
+    assert_eq!(h.view(call).copy, new.copy);
+}
+
+#[test]
+fn a_delete_leaves_referenced_memory_to_its_holders() {
+    let mut h = Harness::new();
+    let view = h.put_held(A, "x", SIZE);
+    h.drop_put(0, "x", view.put, DropReason::Deleted);
+    assert!(h.is_failed(view.copy) && !h.is_closed(view.copy));
+    assert_eq!(h.serve("x", view.put), None);
+    let call = h.get(B, "x");
+    h.assert_waits(call);
+    h.request(B, Request::Cancel { call: call.1 });
+    h.release(A, view.copy);
+    h.assert_empty();
+}
+
+#[test]
+fn a_drop_is_confirmed_even_without_a_copy() {
+    let mut h = Harness::new();
+    h.drop_put(0, "x", PutId(5), DropReason::Deleted);
+    assert_eq!(h.told(), ["0 unpublish x Deleted"]);
+}
+
+#[test]
+fn a_partial_copy_that_can_never_be_complete_is_lost() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    h.drop_put(0, "x", PutId(5), DropReason::Lost);
+    assert_eq!(h.error(call), Error::ObjectLost { id: id("x") });
+    assert!(h.is_cancelled(&pull));
+    h.pull_ended(&pull, 0, PullOutcome::Cancelled);
+    h.assert_empty();
+}
+
+#[test]
+fn a_complete_copy_is_never_lost() {
+    let mut h = Harness::new();
+    let view = h.fetch(A, "x", 5, SIZE);
+    h.drop_put(0, "x", PutId(5), DropReason::Lost);
+    assert_eq!(h.told().last().map(String::as_str), Some("0 publish x Complete"));
+    assert!(!h.is_failed(view.copy));
+}
+
+#[test]
+fn a_promoted_copy_is_pinned() {
+    let mut h = Harness::new();
+    let view = h.fetch(A, "x", 5, SIZE);
+    h.sent();
+    h.event(Event::FromShard { shard: 0, message: ToStore::Promote { id: id("x"), put: PutId(5) } });
+    assert_eq!(h.publication().1.retention, Retention::Pinned);
+    let status = h.node.status();
+    assert_eq!((status.evictable_bytes, status.pinned_bytes), (0, view.extent.length_bytes));
+    let call = h.create(A, "all", CAPACITY - 64);
+    h.assert_waits(call);
+}
+
+#[test]
+fn a_served_copy_keeps_its_memory_after_its_deletion() {
+    let mut h = Harness::new();
+    let view = h.put(A, "x", SIZE);
+    let serves: Vec<_> = (0..2).map(|_| h.serve("x", view.put).expect("a complete copy is served")).collect();
+    h.drop_put(0, "x", view.put, DropReason::Deleted);
+    for serve in serves {
+        assert!(!h.is_closed(view.copy));
+        h.event(Event::ServeEnded { serve });
+    }
+    h.assert_empty();
+}
+
+#[test]
+fn a_copy_of_another_put_is_not_served() {
+    let mut h = Harness::new();
+    let view = h.put(A, "x", SIZE);
+    assert_eq!(h.serve("x", PutId(view.put.0 ^ 1)), None);
+    assert_eq!(h.serve("y", view.put), None);
+}
+
+#[test]
+fn a_client_that_dies_in_a_get_leaves_no_trace() {
+    let mut h = Harness::new();
+    h.get(A, "x");
+    h.gone(A);
+    h.assert_empty();
+    h.sent();
+    h.get(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    h.gone(A);
+    h.pull_ended(&pull, 0, PullOutcome::SenderUnreachable);
+    h.assert_empty();
+    let view = h.fetch_held(A, "x", 5, SIZE);
+    let call = h.get(A, "x");
+    assert_eq!(h.view(call).copy, view.copy);
+    h.gone(A);
+    assert_eq!(h.node.status().evictable_bytes, view.extent.length_bytes);
+}

@@ -1,0 +1,488 @@
+//! A node under test, with scripted clients, shards and senders, and a clock that the test moves.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_core::extent::HEADER_BYTES;
+use hoplite_core::node::*;
+use hoplite_core::placement::ShardMap;
+use hoplite_core::shard::{
+    DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query, RequestId, ToShard,
+    ToStore, Verdict,
+};
+use hoplite_core::{Error, Limits, Metadata, NodeId, ObjectId, PutId, Time};
+
+use crate::checker::Checker;
+
+/// Room for ten objects of [`SIZE`].
+pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
+/// An object that is not inline in these tests: ten blocks.
+pub(crate) const SIZE: u64 = 40_960;
+/// An object that is inline in these tests.
+pub(crate) const SMALL: u64 = 1000;
+/// The timeout of calls whose timeout is of no interest.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) type Answer = Result<Response, Error>;
+
+pub(crate) const A: ClientId = ClientId(1);
+pub(crate) const B: ClientId = ClientId(2);
+
+pub(crate) fn id(name: &str) -> ObjectId {
+    ObjectId::new(name).expect("names of tests are short")
+}
+
+pub(crate) fn node_id(name: &str) -> NodeId {
+    NodeId::new(name).expect("names of tests are valid")
+}
+
+pub(crate) fn address(name: &str) -> SocketAddr {
+    let port = name.bytes().fold(7000_u16, |port, byte| port.wrapping_add(u16::from(byte)));
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// A pull that the node has started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pull {
+    pub(crate) pull: PullId,
+    pub(crate) copy: CopyId,
+    pub(crate) sender: String,
+    pub(crate) offset_bytes: u64,
+}
+
+/// See the [module documentation](self).
+pub(crate) struct Harness {
+    pub(crate) node: Node,
+    pub(crate) checker: Checker,
+    pub(crate) shards: ShardMap,
+    now: Time,
+    next_call: u64,
+    next_grant: u64,
+    next_serve: u64,
+    answers: BTreeMap<(ClientId, CallId), VecDeque<Answer>>,
+    /// What was sent to shards and not looked at yet.
+    sent: Vec<(usize, ToShard)>,
+    /// Which of the messages in `sent` carry a copy's bytes.
+    inline: Vec<CopyId>,
+    pulls: Vec<Pull>,
+    cancelled: Vec<PullId>,
+    pub(crate) effects: Vec<Effect>,
+}
+
+impl Harness {
+    /// A node with one connected shard and the usual limits, except that objects are inline below 4 KiB.
+    pub(crate) fn new() -> Self {
+        Self::with_shards(1)
+    }
+
+    /// A node with so many shards, all of them connected.
+    pub(crate) fn with_shards(count: usize) -> Self {
+        Self::connected(count, limits())
+    }
+
+    /// A node with one connected shard and these limits.
+    pub(crate) fn with_limits(limits: Limits) -> Self {
+        Self::connected(1, limits)
+    }
+
+    /// A node with so many shards, all of them connected, and these limits.
+    pub(crate) fn connected(count: usize, limits: Limits) -> Self {
+        let mut harness = Self::disconnected(count, limits);
+        for shard in 0..count {
+            harness.event(Event::ShardUp { shard });
+        }
+        harness
+    }
+
+    /// A node with so many shards, none of them connected.
+    pub(crate) fn disconnected(count: usize, limits: Limits) -> Self {
+        let shards = ShardMap::new((0..count).map(|shard| format!("shard-{shard}")));
+        let config = NodeConfig { capacity_bytes: CAPACITY, limits, shards: shards.clone(), seed: 1 };
+        Self {
+            node: Node::new(config),
+            checker: Checker::default(),
+            shards,
+            now: Time::ZERO,
+            next_call: 0,
+            next_grant: 0,
+            next_serve: 0,
+            answers: BTreeMap::new(),
+            sent: Vec::new(),
+            inline: Vec::new(),
+            pulls: Vec::new(),
+            cancelled: Vec::new(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Feeds an event, checks the invariants, and sorts the effects.
+    pub(crate) fn event(&mut self, event: Event) {
+        self.checker.event(&event);
+        let mut effects = Vec::new();
+        self.node.apply(self.now, event, &mut effects);
+        self.checker.effects(&effects, self.node.status());
+        for effect in &effects {
+            match effect.clone() {
+                Effect::Reply { client, call, response } => {
+                    self.answers.entry((client, call)).or_default().push_back(response);
+                }
+                Effect::ToShard { shard, message, inline_from } => {
+                    self.sent.push((shard, message));
+                    self.inline.extend(inline_from);
+                }
+                Effect::StartPull { pull, copy, sender, offset_bytes, .. } => {
+                    self.pulls.push(Pull { pull, copy, sender: sender.to_string(), offset_bytes });
+                }
+                Effect::CancelPull { pull } => self.cancelled.push(pull),
+                _ => {}
+            }
+        }
+        self.effects.extend(effects);
+    }
+
+    /// Moves the clock, with a tick at every deadline on the way.
+    pub(crate) fn pass(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while let Some(deadline) = self.node.next_deadline().filter(|deadline| *deadline <= end) {
+            self.now = self.now.max(deadline);
+            self.event(Event::Tick);
+            assert!(
+                self.node.next_deadline() != Some(deadline),
+                "a tick consumes the deadlines that are due"
+            );
+        }
+        self.now = end;
+    }
+
+    // Clients.
+
+    /// Makes a request and returns its call.
+    pub(crate) fn request(&mut self, client: ClientId, request: Request) -> (ClientId, CallId) {
+        self.next_call += 1;
+        let call = CallId(self.next_call);
+        self.event(Event::Request { client, call, request });
+        (client, call)
+    }
+
+    /// The next answer to a call, if there is one.
+    pub(crate) fn answer(&mut self, call: (ClientId, CallId)) -> Option<Answer> {
+        self.answers.get_mut(&call)?.pop_front()
+    }
+
+    /// The view that a call was answered with, of whatever kind.
+    #[track_caller]
+    pub(crate) fn view(&mut self, call: (ClientId, CallId)) -> ObjectView {
+        match self.answer(call) {
+            Some(Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view))) => view,
+            other => panic!("expected a view, got {other:?}"),
+        }
+    }
+
+    /// The error that a call was answered with.
+    #[track_caller]
+    pub(crate) fn error(&mut self, call: (ClientId, CallId)) -> Error {
+        match self.answer(call) {
+            Some(Err(error)) => error,
+            other => panic!("expected an error, got {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_waits(&mut self, call: (ClientId, CallId)) {
+        let answer = self.answer(call);
+        assert!(answer.is_none(), "expected no answer yet, got {answer:?}");
+    }
+
+    pub(crate) fn create(&mut self, client: ClientId, name: &str, size_bytes: u64) -> (ClientId, CallId) {
+        self.create_within(client, name, size_bytes, LONG)
+    }
+
+    pub(crate) fn create_within(
+        &mut self,
+        client: ClientId,
+        name: &str,
+        size_bytes: u64,
+        timeout: Duration,
+    ) -> (ClientId, CallId) {
+        let metadata = Metadata::default();
+        self.request(client, Request::Create { id: id(name), size_bytes, metadata, timeout })
+    }
+
+    pub(crate) fn seal(&mut self, client: ClientId, copy: CopyId) -> (ClientId, CallId) {
+        self.request(client, Request::Seal { copy, timeout: LONG })
+    }
+
+    pub(crate) fn get(&mut self, client: ClientId, name: &str) -> (ClientId, CallId) {
+        self.get_within(client, name, LONG)
+    }
+
+    pub(crate) fn get_within(
+        &mut self,
+        client: ClientId,
+        name: &str,
+        timeout: Duration,
+    ) -> (ClientId, CallId) {
+        self.request(client, Request::Get { id: id(name), until: Until::Complete, timeout })
+    }
+
+    pub(crate) fn get_started(&mut self, client: ClientId, name: &str) -> (ClientId, CallId) {
+        self.request(client, Request::Get { id: id(name), until: Until::Started, timeout: LONG })
+    }
+
+    pub(crate) fn delete(&mut self, client: ClientId, names: &[&str]) -> (ClientId, CallId) {
+        let ids = names.iter().map(|name| id(name)).collect();
+        self.request(client, Request::Delete { ids, timeout: LONG })
+    }
+
+    pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {
+        self.request(client, Request::Release { copy });
+    }
+
+    pub(crate) fn gone(&mut self, client: ClientId) {
+        self.event(Event::ClientGone { client });
+    }
+
+    /// A whole put, accepted by every shard; the client lets go of it.
+    #[track_caller]
+    pub(crate) fn put(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
+        let view = self.put_held(client, name, size_bytes);
+        self.release(client, view.copy);
+        view
+    }
+
+    /// A whole put, accepted by every shard; the client keeps its reference.
+    #[track_caller]
+    pub(crate) fn put_held(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
+        let call = self.create(client, name, size_bytes);
+        let view = self.view(call);
+        let sealed = self.seal(client, view.copy);
+        self.accept_all();
+        assert_eq!(self.answer(sealed), Some(Ok(Response::Sealed)));
+        view
+    }
+
+    /// A whole get of a remote object; the client keeps its reference.
+    #[track_caller]
+    pub(crate) fn fetch_held(
+        &mut self,
+        client: ClientId,
+        name: &str,
+        put: u64,
+        size_bytes: u64,
+    ) -> ObjectView {
+        let call = self.get(client, name);
+        let pull = self.grant(name, put, size_bytes, "sender");
+        self.pull_ended(&pull, size_bytes, PullOutcome::Complete);
+        self.accept_all();
+        self.view(call)
+    }
+
+    /// A whole get of a remote object; the client lets go of it, so that the copy is evictable.
+    #[track_caller]
+    pub(crate) fn fetch(&mut self, client: ClientId, name: &str, put: u64, size_bytes: u64) -> ObjectView {
+        let view = self.fetch_held(client, name, put, size_bytes);
+        self.release(client, view.copy);
+        view
+    }
+
+    // Shards.
+
+    /// What was sent to shards since the last look.
+    pub(crate) fn sent(&mut self) -> Vec<(usize, ToShard)> {
+        self.inline.clear();
+        std::mem::take(&mut self.sent)
+    }
+
+    /// The copies whose bytes were sent to shards since the last look.
+    pub(crate) fn inline(&mut self) -> Vec<CopyId> {
+        std::mem::take(&mut self.inline)
+    }
+
+    /// What was sent to shards since the last look, in short: one line per message.
+    pub(crate) fn told(&mut self) -> Vec<String> {
+        let sent = self.sent();
+        sent.iter().map(|(shard, message)| format!("{shard} {}", in_short(message))).collect()
+    }
+
+    /// Accepts all publications that were not looked at yet; other messages stay.
+    pub(crate) fn accept_all(&mut self) {
+        let (publications, others): (Vec<_>, Vec<_>) =
+            self.sent().into_iter().partition(|(_, message)| matches!(message, ToShard::Publish(_)));
+        self.sent = others;
+        for (shard, message) in publications {
+            if let ToShard::Publish(publish) = message {
+                self.verdict(shard, &publish, Verdict::Accepted);
+            }
+        }
+    }
+
+    pub(crate) fn verdict(&mut self, shard: usize, publish: &Publish, verdict: Verdict) {
+        let message = ToStore::Published { id: publish.id.clone(), put: publish.put, verdict };
+        self.event(Event::FromShard { shard, message });
+    }
+
+    /// Takes the only publication that was not looked at yet.
+    #[track_caller]
+    pub(crate) fn publication(&mut self) -> (usize, Publish) {
+        let mut publications = self.publications();
+        assert_eq!(publications.len(), 1, "expected one publication: {publications:?}");
+        publications.remove(0)
+    }
+
+    /// Takes the publications that were not looked at yet.
+    pub(crate) fn publications(&mut self) -> Vec<(usize, Publish)> {
+        let mut publications = Vec::new();
+        for (shard, message) in std::mem::take(&mut self.sent) {
+            match message {
+                ToShard::Publish(publish) => publications.push((shard, publish)),
+                message => self.sent.push((shard, message)),
+            }
+        }
+        publications
+    }
+
+    /// Takes the only query that was not looked at yet.
+    #[track_caller]
+    pub(crate) fn query(&mut self) -> (usize, Query) {
+        let mut queries = Vec::new();
+        for (shard, message) in std::mem::take(&mut self.sent) {
+            match message {
+                ToShard::Query(query) => queries.push((shard, query)),
+                message => self.sent.push((shard, message)),
+            }
+        }
+        assert_eq!(queries.len(), 1, "expected one query: {queries:?}");
+        queries.remove(0)
+    }
+
+    /// How many queries were sent since the last look.
+    pub(crate) fn count_queries(&self) -> usize {
+        self.sent.iter().filter(|(_, message)| matches!(message, ToShard::Query(_))).count()
+    }
+
+    /// Answers the only query with a slot at `sender`, and returns the pull that this started.
+    #[track_caller]
+    pub(crate) fn grant(&mut self, name: &str, put: u64, size_bytes: u64, sender: &str) -> Pull {
+        let (shard, query) = self.query();
+        let pulls = self.grant_query(shard, query.request, name, put, size_bytes, sender);
+        pulls.unwrap_or_else(|| panic!("no pull of {name} was started"))
+    }
+
+    pub(crate) fn grant_query(
+        &mut self,
+        shard: usize,
+        request: RequestId,
+        name: &str,
+        put: u64,
+        size_bytes: u64,
+        sender: &str,
+    ) -> Option<Pull> {
+        self.next_grant += 1;
+        let grant = Grant {
+            request,
+            grant: GrantId(self.next_grant),
+            id: id(name),
+            put: PutId(put),
+            size_bytes,
+            metadata: Metadata::default(),
+            sender: node_id(sender),
+            sender_address: address(sender),
+            sender_state: LocationState::Complete,
+            reason: GrantReason::OnlyCandidate,
+        };
+        self.event(Event::FromShard { shard, message: ToStore::Granted(grant) });
+        self.pulls.pop()
+    }
+
+    /// Answers the only query with the bytes.
+    #[track_caller]
+    pub(crate) fn answer_inline(&mut self, name: &str, put: u64, bytes: &'static [u8]) {
+        let (shard, query) = self.query();
+        let message = ToStore::Inline {
+            request: query.request,
+            id: id(name),
+            put: PutId(put),
+            metadata: Metadata::default(),
+            bytes: Bytes::from_static(bytes),
+        };
+        self.event(Event::FromShard { shard, message });
+    }
+
+    /// Answers the only query with an error.
+    #[track_caller]
+    pub(crate) fn fail_query(&mut self, error: Error) {
+        let (shard, query) = self.query();
+        self.event(Event::FromShard { shard, message: ToStore::Failed { request: query.request, error } });
+    }
+
+    pub(crate) fn drop_put(&mut self, shard: usize, name: &str, put: PutId, reason: DropReason) {
+        self.event(Event::FromShard { shard, message: ToStore::Drop { id: id(name), put, reason } });
+    }
+
+    // Pulls and serves.
+
+    pub(crate) fn pull_ended(&mut self, pull: &Pull, valid_bytes: u64, outcome: PullOutcome) {
+        self.event(Event::PullEnded { pull: pull.pull, valid_bytes, outcome });
+    }
+
+    pub(crate) fn is_cancelled(&self, pull: &Pull) -> bool {
+        self.cancelled.contains(&pull.pull)
+    }
+
+    /// Another node asks for a put; `None` if that is refused.
+    pub(crate) fn serve(&mut self, name: &str, put: PutId) -> Option<ServeId> {
+        self.next_serve += 1;
+        let serve = ServeId(self.next_serve);
+        let before = self.effects.len();
+        self.event(Event::ServeRequested { serve, id: id(name), put });
+        let is_accepted =
+            self.effects[before..].iter().any(|effect| matches!(effect, Effect::ServeAccepted { .. }));
+        is_accepted.then_some(serve)
+    }
+
+    // The state.
+
+    pub(crate) fn free_objects(&self) -> u64 {
+        self.node.status().free_bytes / (HEADER_BYTES + SIZE)
+    }
+
+    pub(crate) fn is_closed(&self, copy: CopyId) -> bool {
+        self.effects.contains(&Effect::CopyClosed { copy })
+    }
+
+    pub(crate) fn is_failed(&self, copy: CopyId) -> bool {
+        self.effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::CopyFailed { copy: failed, .. } if *failed == copy))
+    }
+
+    /// Fails unless the arena is entirely free.
+    #[track_caller]
+    pub(crate) fn assert_empty(&self) {
+        let status = self.node.status();
+        assert_eq!((status.free_bytes, status.copies, status.pulls), (status.capacity_bytes, 0, 0));
+        assert_eq!(self.node.next_deadline(), None, "no deadline is left");
+    }
+}
+
+/// The limits of these tests.
+pub(crate) fn limits() -> Limits {
+    Limits { inline_below_bytes: 4096, ..Limits::default() }
+}
+
+/// A message in a few words.
+pub(crate) fn in_short(message: &ToShard) -> String {
+    match message {
+        ToShard::Publish(publish) => format!("publish {} {:?}", publish.id, publish.state),
+        ToShard::Unpublish { id, reason, .. } => format!("unpublish {id} {reason:?}"),
+        ToShard::Query(query) => format!("query {}", query.id),
+        ToShard::Cancel { .. } => "cancel".to_owned(),
+        ToShard::ReturnSlot { outcome, .. } => format!("return {outcome:?}"),
+        ToShard::Delete { id, .. } => format!("delete {id}"),
+        ToShard::Forget { id, .. } => format!("forget {id}"),
+        ToShard::Subscribe { id, .. } => format!("subscribe {id}"),
+        ToShard::Unsubscribe { .. } => "unsubscribe".to_owned(),
+    }
+}

@@ -1,0 +1,14 @@
+//! The store's object table, driven by scripted clients, shards and senders.
+//!
+//! Every test runs under a [checker](checker) that fails as soon as an invariant of `hoplite_core::node` is broken, so
+//! that the scenarios need only say what is particular to them.
+
+mod calls;
+mod checker;
+mod conflicts;
+mod gets;
+mod harness;
+mod properties;
+mod puts;
+mod shards;
+mod space;

@@ -1,0 +1,187 @@
+//! Sessions with shards that come and go.
+
+use std::time::Duration;
+
+use hoplite_core::node::*;
+use hoplite_core::shard::{DropReason, PullOutcome, ToShard, ToStore};
+use hoplite_core::{Error, PutId};
+
+use crate::harness::*;
+
+/// The shards of `x` in rank order.
+fn ranked(h: &Harness) -> [usize; 3] {
+    h.shards.ranked(&id("x")).try_into().expect("there are three shards")
+}
+
+#[test]
+fn a_copy_is_published_at_the_first_two_shards() {
+    let mut h = Harness::with_shards(3);
+    let [first, second, _] = ranked(&h);
+    h.create(A, "x", SIZE);
+    assert_eq!(h.told(), [format!("{first} publish x Producing"), format!("{second} publish x Producing")]);
+}
+
+#[test]
+fn when_a_shard_is_lost_the_next_one_learns_of_the_copies() {
+    let mut h = Harness::with_shards(3);
+    let [first, _, third] = ranked(&h);
+    h.put(A, "x", SIZE);
+    h.sent();
+    h.event(Event::ShardDown { shard: first });
+    assert_eq!(h.told(), [format!("{third} publish x Complete")]);
+}
+
+#[test]
+fn when_a_shard_returns_it_learns_of_the_copies() {
+    let mut h = Harness::with_shards(3);
+    let [first, ..] = ranked(&h);
+    h.put(A, "x", SIZE);
+    h.put(A, "tiny", SMALL);
+    let call = h.create(A, "unsealed", SMALL);
+    h.view(call);
+    h.event(Event::ShardDown { shard: first });
+    h.sent();
+    h.event(Event::ShardUp { shard: first });
+    let told = h.told();
+    assert!(told.contains(&format!("{first} publish x Complete")), "{told:?}");
+    assert!(!told.iter().any(|line| line.contains("unsealed")), "{told:?}");
+}
+
+#[test]
+fn a_query_moves_to_the_next_shard_and_back() {
+    let mut h = Harness::with_shards(3);
+    let [first, second, _] = ranked(&h);
+    let call = h.get(A, "x");
+    assert_eq!(h.told(), [format!("{first} query x")]);
+    h.event(Event::ShardDown { shard: first });
+    assert_eq!(h.told(), [format!("{second} query x")]);
+    h.event(Event::ShardUp { shard: first });
+    assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} query x")]);
+    h.assert_waits(call);
+}
+
+#[test]
+fn a_query_waits_for_the_first_shard_to_connect() {
+    let mut h = Harness::disconnected(3, limits());
+    let call = h.get(A, "x");
+    assert_eq!(h.told(), Vec::<String>::new());
+    h.event(Event::ShardUp { shard: 2 });
+    assert_eq!(h.told(), ["2 query x"]);
+    h.assert_waits(call);
+}
+
+#[test]
+fn an_answer_of_a_shard_that_is_no_longer_asked_returns_its_slot() {
+    let mut h = Harness::with_shards(3);
+    let [first, second, _] = ranked(&h);
+    h.get(A, "x");
+    h.event(Event::ShardDown { shard: first });
+    h.sent();
+    h.event(Event::ShardUp { shard: first });
+    let request = match &h.sent()[..] {
+        [(_, ToShard::Cancel { request }), _] => *request,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(h.grant_query(second, request, "x", 5, SIZE, "n1"), None);
+    assert_eq!(h.told(), [format!("{second} return Cancelled")]);
+}
+
+#[test]
+fn a_seal_is_answered_when_no_shard_is_connected() {
+    let mut h = Harness::disconnected(2, limits());
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    let sealed = h.seal(A, view.copy);
+    assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
+    h.event(Event::ShardUp { shard: 1 });
+    assert_eq!(h.told(), ["1 publish x Complete"]);
+}
+
+#[test]
+fn a_seal_is_answered_when_the_last_shard_is_lost() {
+    let mut h = Harness::with_shards(2);
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    let sealed = h.seal(A, view.copy);
+    h.event(Event::ShardDown { shard: 0 });
+    h.assert_waits(sealed);
+    h.event(Event::ShardDown { shard: 1 });
+    assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
+}
+
+#[test]
+fn a_pull_survives_the_loss_of_the_shard_that_granted_it() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    h.event(Event::ShardDown { shard: 0 });
+    h.event(Event::ShardUp { shard: 0 });
+    let (_, publish) = h.publications().pop().expect("the new session learns of the partial copy");
+    assert_eq!(publish.pulling_from, Some(node_id("n1")));
+    h.sent();
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    assert_eq!(
+        h.told(),
+        ["0 publish x Complete"],
+        "a slot of the old session is not returned to the new one"
+    );
+    h.view(call);
+}
+
+#[test]
+fn a_delete_moves_with_its_shard_and_tells_the_second_one() {
+    let mut h = Harness::with_shards(3);
+    let [first, second, third] = ranked(&h);
+    let call = h.delete(A, &["x"]);
+    assert_eq!(h.told(), [format!("{first} delete x")]);
+    h.event(Event::ShardDown { shard: first });
+    let request = match &h.sent()[..] {
+        [(shard, ToShard::Delete { request, .. })] if *shard == second => *request,
+        other => panic!("{other:?}"),
+    };
+    let done = ToStore::DeleteDone { request, put: Some(PutId(5)) };
+    h.event(Event::FromShard { shard: first, message: done.clone() });
+    h.assert_waits(call);
+    h.event(Event::FromShard { shard: second, message: done });
+    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1 })));
+    assert_eq!(h.told(), [format!("{third} forget x")]);
+}
+
+#[test]
+fn a_shard_that_does_not_exist_is_ignored() {
+    let mut h = Harness::new();
+    h.event(Event::ShardUp { shard: 7 });
+    h.event(Event::ShardDown { shard: 7 });
+    h.drop_put(7, "x", PutId(5), DropReason::Deleted);
+    assert_eq!(h.told(), Vec::<String>::new());
+}
+
+#[test]
+fn shutdown_answers_calls_and_withdraws_everything() {
+    let mut h = Harness::new();
+    let written = h.create(A, "written", SIZE);
+    let written = h.view(written);
+    h.put(A, "complete", SIZE);
+    let get = h.get(B, "pulled");
+    let pull = h.grant("pulled", 5, SIZE, "n1");
+    let waiting = h.create(B, "written", SIZE);
+    let subscription = h.request(B, Request::Subscribe { id: id("x") });
+    h.sent();
+    h.event(Event::ShutDown);
+    for call in [get, waiting, subscription] {
+        assert_eq!(h.error(call), Error::ShuttingDown);
+    }
+    let told = h.told();
+    for line in
+        ["0 unpublish written Aborted", "0 unpublish complete Evicted", "0 unpublish pulled PullEnded"]
+    {
+        assert!(told.iter().any(|other| other == line), "{line}: {told:?}");
+    }
+    let late = h.get(B, "x");
+    assert_eq!(h.error(late), Error::ShuttingDown);
+    h.pull_ended(&pull, SIZE, PullOutcome::Cancelled);
+    h.release(A, written.copy);
+    h.gone(A);
+    h.pass(Duration::from_secs(100));
+    h.assert_empty();
+}
