@@ -1,0 +1,43 @@
+# The two commands of the README are `make demo` and `make test`; the rest are parts of them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint test-unit test-fuzz doc bench clean
+
+CARGO ?= cargo
+FUZZ_SECONDS ?= 20
+BINARIES := target/release
+
+help: ## Lists the targets.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## Installs what is missing: a C and C++ compiler (linker, fuzzers). Needs root only if something is.
+	@./setup.sh
+
+build: setup ## Builds the programs: target/release/{hoplite,hoplite-store,hoplite-directory}.
+	$(CARGO) build --release --bins
+
+demo: build ## Starts a 4-node cluster, moves a real file through it, says how fast, stops.
+	$(BINARIES)/hoplite demo --nodes 4
+
+test: setup lint test-unit test-fuzz doc ## Everything that a change must pass.
+
+lint: ## Formatting and lints.
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+test-unit: ## Unit, property, simulation, conformance and process tests.
+	$(CARGO) test --workspace
+
+test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
+	FUZZ_SECONDS=$(FUZZ_SECONDS) ./tests/fuzz/run.sh
+
+doc: ## The API documentation, without a warning.
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+
+bench: build ## All measurements of the README.
+	$(BINARIES)/hoplite bench local
+	$(BINARIES)/hoplite bench p2p
+	$(BINARIES)/hoplite bench broadcast
+
+clean: ## Removes what was built.
+	$(CARGO) clean

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Installs what Hoplite needs to build and test and what this machine lacks. Says what it does; does nothing twice.
+set -euo pipefail
+
+if ! command -v cargo >/dev/null; then
+  # rustup's default place, in case its environment was not sourced.
+  [ -x "$HOME/.cargo/bin/cargo" ] && { echo "cargo is in ~/.cargo/bin, which is not in PATH" >&2; exit 1; }
+  echo "Rust is needed: install it with rustup, or with the packages rustc and cargo" >&2
+  exit 1
+fi
+
+missing=()
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
+command -v c++ >/dev/null || missing+=(g++)
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "installing ${missing[*]}"
+  as_root=()
+  [ "$(id -u)" -eq 0 ] || as_root=(sudo)
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+fi
