@@ -201,9 +201,8 @@ impl Checker {
         if !is_subscription || response.is_err() {
             self.open_calls.remove(&(client, call));
         }
-        let view = match response {
-            Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view)) => view,
-            _ => return,
+        let Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view)) = response else {
+            return;
         };
         let is_created = matches!(response, Ok(Response::Created(_)));
         let must_be_complete = matches!(response, Ok(Response::Existing(_)));

@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    fn from_shard(&mut self, shard: usize, message: ToStore) {
+    fn say(&mut self, shard: usize, message: ToStore) {
         self.h.event(Event::FromShard { shard, message });
     }
 
@@ -205,21 +205,21 @@ impl World {
             Step::Drop { shard, id, put, is_deleted } => {
                 let reason = if is_deleted { DropReason::Deleted } else { DropReason::Lost };
                 let (id, put) = (object(id), self.put_of(&object(id), put));
-                self.from_shard(shard, ToStore::Drop { id, put, reason });
+                self.say(shard, ToStore::Drop { id, put, reason });
             }
             Step::Promote { shard, id, put } => {
                 let (id, put) = (object(id), self.put_of(&object(id), put));
-                self.from_shard(shard, ToStore::Promote { id, put });
+                self.say(shard, ToStore::Promote { id, put });
             }
             Step::DeleteDone { which } => {
                 if let Some((shard, request)) = pick(&self.deletes, which).copied() {
-                    self.from_shard(shard, ToStore::DeleteDone { request, put: Some(PutId(1)) });
+                    self.say(shard, ToStore::DeleteDone { request, put: Some(PutId(1)) });
                 }
             }
             Step::Locations { which } => {
                 if let Some((shard, request, id)) = pick(&self.subscriptions, which).cloned() {
                     let locations = Locations { id, object: None, locations: Vec::new() };
-                    self.from_shard(shard, ToStore::Locations { request, locations });
+                    self.say(shard, ToStore::Locations { request, locations });
                 }
             }
             Step::PullEnded { which, blocks, outcome } => self.pull_ended(which, blocks, outcome),
@@ -249,7 +249,7 @@ impl World {
         // Answers may come twice, or for queries that were taken back.
         let Some((shard, query)) = pick(&self.queries, which).cloned() else { return };
         let name = query.id.to_string();
-        let put = if answer % 2 == 0 { query.resume.map_or(put, |resume| resume.0) } else { put };
+        let put = if answer.is_multiple_of(2) { query.resume.map_or(put, |resume| resume.0) } else { put };
         match answer % 8 {
             0..4 => {
                 let size_bytes = [SIZE, SMALL, 0, 5 * SIZE][usize::try_from(put % 4).expect("below four")];
@@ -263,15 +263,15 @@ impl World {
                     metadata: Metadata::default(),
                     bytes: Bytes::from_static(b"some bytes"),
                 };
-                self.from_shard(shard, message);
+                self.say(shard, message);
             }
             5 => {
                 let error = Error::ObjectLost { id: query.id };
-                self.from_shard(shard, ToStore::Failed { request: query.request, error });
+                self.say(shard, ToStore::Failed { request: query.request, error });
             }
             6 => {
                 let error = Error::Timeout { operation: Operation::Get, waited: query.timeout };
-                self.from_shard(shard, ToStore::Failed { request: query.request, error });
+                self.say(shard, ToStore::Failed { request: query.request, error });
             }
             _ => {}
         }
@@ -292,7 +292,7 @@ impl World {
             6 => conflict(Equality::Unknown { holder: None }),
             _ => Verdict::Accepted,
         };
-        self.from_shard(shard, ToStore::Published { id, put, verdict });
+        self.say(shard, ToStore::Published { id, put, verdict });
     }
 
     fn pull_ended(&mut self, which: usize, blocks: u64, outcome: u8) {
@@ -321,12 +321,12 @@ impl World {
             2 => self.h.event(Event::Compared { copy: CopyId(u64::MAX - number), equal: Some(false) }),
             3 => self.request(number % CLIENTS, Request::Release { copy }),
             4 => self.request(number % CLIENTS, Request::Seal { copy, timeout: Duration::ZERO }),
-            5 => self.from_shard(9, ToStore::Promote { id: object(0), put: PutId(number) }),
+            5 => self.say(9, ToStore::Promote { id: object(0), put: PutId(number) }),
             6 => {
                 let error = Error::ShuttingDown;
-                self.from_shard(0, ToStore::Failed { request: RequestId(number), error });
+                self.say(0, ToStore::Failed { request: RequestId(number), error });
             }
-            _ => self.from_shard(1, ToStore::DeleteDone { request: RequestId(number), put: None }),
+            _ => self.say(1, ToStore::DeleteDone { request: RequestId(number), put: None }),
         }
     }
 
@@ -368,7 +368,7 @@ impl World {
         self.look();
         let published = self.publications.clone();
         for (_, id, put) in published {
-            self.from_shard(0, ToStore::Drop { id, put, reason: DropReason::Deleted });
+            self.say(0, ToStore::Drop { id, put, reason: DropReason::Deleted });
         }
         self.h.assert_empty();
     }
