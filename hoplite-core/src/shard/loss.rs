@@ -94,9 +94,8 @@ impl Shard {
         are_meant: impl Fn(&WaitingQuery) -> bool,
     ) {
         let queue = self.waiting.get(id).into_iter().flat_map(|queue| queue.values());
-        let meant = queue.filter(|(node, request)| {
-            self.waiting_query(*node, *request).is_some_and(|query| are_meant(query))
-        });
+        let meant =
+            queue.filter(|(node, request)| self.waiting_query(*node, *request).is_some_and(&are_meant));
         let meant: Vec<(NodeIndex, RequestId)> = meant.copied().collect();
         for (node, request) in meant {
             self.take_query(node, request);

@@ -1,6 +1,7 @@
 //! Receivers ask for a sender, are served at once or wait, and return the slot.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::entry::{Entry, Link, LocationRecord, Pin};
 use super::history::GrantRecord;
@@ -14,6 +15,14 @@ use crate::time::Time;
 
 /// Most senders that one query may avoid; more are ignored.
 const MAX_AVOIDED: usize = 64;
+
+/// How a waiting query can be answered.
+pub(super) enum Answer {
+    /// With the bytes themselves.
+    Inline,
+    /// With a slot of this sender.
+    Grant(NodeIndex, Choice),
+}
 
 impl Shard {
     pub(super) fn query(&mut self, turn: &mut Turn<'_>, node: NodeIndex, query: Query) {
@@ -59,6 +68,8 @@ impl Shard {
         let free = self.free_locations(entry);
         let Some((sender, choice)) = self.offer(turn.now, entry, &free, node, query) else { return false };
         self.grant(turn, node, request, &query.id, sender, choice);
+        // The sender now feeds one more node, which those who wait may have preferred to a sender that they avoid.
+        self.mark_servable(&query.id);
         true
     }
 
@@ -116,23 +127,18 @@ impl Shard {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
             self.take_query(node, request);
             match answer {
-                None => self.answer_inline(turn, node, request, id),
-                Some((sender, choice)) => self.grant(turn, node, request, id, sender, choice),
+                Answer::Inline => self.answer_inline(turn, node, request, id),
+                Answer::Grant(sender, choice) => self.grant(turn, node, request, id, sender, choice),
             }
         }
     }
 
     /// Who of the queue of an object is to be answered next: from the inline bytes, or by this sender.
-    #[expect(clippy::type_complexity, reason = "used once, right above")]
-    fn next_answer(
-        &self,
-        now: Time,
-        id: &ObjectId,
-    ) -> Option<(NodeIndex, RequestId, Option<(NodeIndex, Choice)>)> {
+    pub(super) fn next_answer(&self, now: Time, id: &ObjectId) -> Option<(NodeIndex, RequestId, Answer)> {
         let entry = self.entries.get(id).filter(|entry| !entry.is_lost())?;
         let queue = self.waiting.get(id)?;
         if entry.inline.is_some() {
-            return queue.values().next().map(|(node, request)| (*node, *request, None));
+            return queue.values().next().map(|(node, request)| (*node, *request, Answer::Inline));
         }
         let free = self.free_locations(entry);
         if free.is_empty() {
@@ -140,7 +146,7 @@ impl Shard {
         }
         // The choices are indexed by place in `free`, so that the winner's sender is found again below.
         let offers = queue.values().map(|(node, request)| {
-            let Some(query) = self.waiting_query(*node, *request) else { return (now - now, None) };
+            let Some(query) = self.waiting_query(*node, *request) else { return (Duration::ZERO, None) };
             let choice = self.offer(now, entry, &free, *node, query).and_then(|(sender, choice)| {
                 let index = free.iter().position(|(index, _)| *index == sender)?;
                 Some(Choice { index, ..choice })
@@ -150,7 +156,7 @@ impl Shard {
         let (position, choice) = choose_waiter(offers)?;
         let (node, request) = queue.values().nth(position)?;
         let (sender, _) = free.get(choice.index)?;
-        Some((*node, *request, Some((*sender, choice))))
+        Some((*node, *request, Answer::Grant(*sender, choice)))
     }
 
     /// The locations of an object that can be granted to somebody.

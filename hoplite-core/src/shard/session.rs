@@ -84,6 +84,8 @@ impl Shard {
         for grant in receiving {
             self.release(grant);
         }
+        // A sender that others avoided may be the only one left to them.
+        self.mark_holdings_servable(index);
     }
 
     /// Forgets an open request without answering it.
