@@ -1,1 +1,60 @@
-//! TBD
+//! The client of a Hoplite store: puts, gets and deletes immutable objects in the memory that the node's workers share.
+//!
+//! Bytes never cross the socket. A put copies once, into the store's memory; a get returns a view of it.
+//!
+//! ```no_run
+//! # async fn example() -> hoplite_client::Result<()> {
+//! use std::time::Duration;
+//!
+//! use hoplite_client::{Client, default_socket_path};
+//!
+//! let client = Client::connect(default_socket_path()).await?;
+//! client.put("greeting", b"hello").await?;
+//! let view = client.get("greeting", Duration::from_secs(5)).await?;
+//! assert_eq!(&view[..], b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! * [`Client`] is asynchronous (tokio); [`blocking::Client`] is the same for threads.
+//! * [`ObjectView`] reads in place, [`ObjectWriter`] and [`ObjectReader`] stream, [`LocationWatch`] follows locations.
+//! * [`Error`] says what went wrong; all errors have a stable [`ErrorCode`].
+//!
+//! # Processes
+//! A connection belongs to the process that made it. After a `fork`, calls in the child fail with
+//! [`Error::ForkedChild`], and what is dropped there changes nothing for the parent. While the child lives, it keeps the
+//! socket open, so the store does not notice that the parent has ended: programs that fork should connect afterwards.
+#![forbid(unsafe_code)]
+
+mod client;
+mod options;
+
+mod reader;
+mod view;
+mod writer;
+
+mod location_watch;
+
+mod arena;
+mod connection;
+mod deadline;
+mod reference;
+
+mod error;
+
+pub mod blocking;
+
+#[cfg(test)]
+mod tests;
+
+pub use client::{Client, Page};
+pub use error::{ConnectFailure, Error, ErrorCode, Loss, Result};
+pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
+pub use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId};
+pub use hoplite_proto::socket_path::default_socket_path;
+pub use hoplite_proto::v1;
+pub use location_watch::LocationWatch;
+pub use options::{Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PUT_TIMEOUT, PutOptions};
+pub use reader::ObjectReader;
+pub use view::ObjectView;
+pub use writer::ObjectWriter;

@@ -1,0 +1,299 @@
+//! The asynchronous client.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_core::id::MAX_OBJECT_ID_BYTES;
+use hoplite_core::node::{self, Response, Until};
+use hoplite_core::shard::Locations;
+use hoplite_core::{Error as ObjectError, Limits, NodeId, ObjectId, Operation};
+use hoplite_proto::local::{self, Request};
+use hoplite_proto::v1;
+
+use crate::connection::{Connection, handshake};
+use crate::error::{ConnectFailure, Error, Result};
+use crate::location_watch::LocationWatch;
+use crate::options::{ConnectOptions, PutOptions};
+use crate::reader::{self, ObjectReader};
+use crate::view::ObjectView;
+use crate::writer::{self, ObjectWriter};
+
+/// How long the calls wait that ask for what a daemon knows now: [`Client::list`], [`Client::describe`] and
+/// [`Client::status`]. They wait for no object, so this only bounds a daemon that is stopped.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection to the store of this node.
+///
+/// Cheap to clone; clones share the connection, over which any number of calls (4096 by default) run at once. All
+/// methods may be called from any task and thread, also of another runtime than the one in which it was made, as long as
+/// that one still runs. Ids are anything of 1 to 255 bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
+///
+/// # Errors
+/// Beside what each method lists, every call may answer [`Error::ConnectionLost`], at once when the connection breaks
+/// or was broken before; [`Error::ForkedChild`]; `InvalidId`; and `LimitExceeded`. Every call has a deadline: `Timeout`
+/// comes from the store, or, if the store is stopped, 2 s later from here.
+///
+/// # Cancel safety
+/// Each future may be dropped at any time: the call is cancelled at the store, and nothing leaks.
+#[derive(Debug, Clone)]
+pub struct Client {
+    connection: Arc<Connection>,
+}
+
+/// One page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The objects, in the order of their ids.
+    pub objects: Vec<Locations>,
+    /// The id to list after for the next page; `None` if this is the last one.
+    pub next: Option<ObjectId>,
+}
+
+impl Client {
+    /// Connects to the store that listens at `socket`, with the other [`ConnectOptions`] by default.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], which says what is wrong with the path or with who listens there.
+    pub async fn connect(socket: impl AsRef<Path>) -> Result<Self> {
+        let socket = socket.as_ref().to_owned();
+        Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() }).await
+    }
+
+    /// Connects as `options` say. To be called in a tokio runtime with I/O and time enabled, which then receives the
+    /// answers for all clones.
+    ///
+    /// # Errors
+    /// As for [`Client::connect`].
+    pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
+        let path = options.socket.clone();
+        let greeted = tokio::task::spawn_blocking(move || handshake::greet(&options)).await;
+        let greeted = greeted.map_err(|_| interrupted(path))??;
+        Ok(Self { connection: Connection::start(greeted)? })
+    }
+
+    /// The name of the node whose store this is.
+    pub fn node(&self) -> &NodeId {
+        self.connection.node()
+    }
+
+    /// Objects below this many bytes are kept in the directory too, and put without waiting for it.
+    pub fn inline_below_bytes(&self) -> u64 {
+        self.connection.inline_below_bytes()
+    }
+
+    /// Puts plain bytes under `id`, with the default [`PutOptions`].
+    ///
+    /// # Errors
+    /// As for [`Client::put_with`].
+    pub async fn put(&self, id: impl AsRef<[u8]>, bytes: &[u8]) -> Result<()> {
+        self.put_with(id, bytes, PutOptions::default()).await
+    }
+
+    /// Puts `bytes` under `id`. Copies them once, into the store's memory, from where receivers read them while they
+    /// are still being copied. To put the same bytes with the same metadata again is no error.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the id names another object; `InvalidMetadata`, `ObjectTooLarge`; `StoreFull` if there is no
+    /// room before the timeout; `Timeout` if another writer of the id, or the directory, takes longer.
+    ///
+    /// # Cancel safety
+    /// Cancelled, the object is aborted, unless all its bytes were there already.
+    pub async fn put_with(&self, id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> Result<()> {
+        writer::put(&self.connection, ObjectId::new(id)?, bytes, options).await
+    }
+
+    /// Makes room for an object of `size_bytes` and starts to publish it; the bytes are then written piece by piece.
+    ///
+    /// # Errors
+    /// As for [`Client::put_with`].
+    pub async fn create(
+        &self,
+        id: impl AsRef<[u8]>,
+        size_bytes: u64,
+        options: PutOptions,
+    ) -> Result<ObjectWriter> {
+        ObjectWriter::create(&self.connection, ObjectId::new(id)?, size_bytes, options).await
+    }
+
+    /// Waits until all bytes of the object are on this node, fetching them if need be, and returns a view of them
+    /// where they are. Copies nothing.
+    ///
+    /// # Errors
+    /// `Timeout` if there is no such object, or it is not here, in time; `ObjectLost` if every copy is gone; `Deleted`;
+    /// `StoreFull` if there is no room for a copy, `ObjectTooLarge` if there never will be.
+    pub async fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
+        let request = node::Request::Get { id: ObjectId::new(id)?, until: Until::Complete, timeout };
+        match self.connection.call_node(request, Operation::Get, timeout).await? {
+            Response::Object(view) => ObjectView::open(&self.connection, view),
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    /// Copies the object into the front of `out` while it arrives, and returns its length.
+    ///
+    /// # Errors
+    /// As for [`Client::get`], and [`Error::BufferTooSmall`]. After an error the contents of `out` mean nothing.
+    pub async fn get_into(&self, id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> Result<usize> {
+        reader::get_into(&self.connection, ObjectId::new(id)?, out, timeout).await
+    }
+
+    /// Copies the object into a new vector while it arrives.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub async fn get_vec(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>> {
+        reader::get_vec(&self.connection, ObjectId::new(id)?, timeout).await
+    }
+
+    /// Waits until the object starts to be there, and returns a reader that runs behind the bytes that arrive.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub async fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
+        ObjectReader::open(&self.connection, ObjectId::new(id)?, timeout).await
+    }
+
+    /// Removes every copy of each object in the cluster, and returns how many of the ids named one. Views that exist
+    /// stay readable.
+    ///
+    /// # Errors
+    /// `Timeout` if not all copies are known to be gone in time; they still go.
+    pub async fn delete<I>(&self, ids: I, timeout: Duration) -> Result<usize>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let ids = checked(ids)?;
+        let request = node::Request::Delete { ids, timeout };
+        match self.connection.call_node(request, Operation::Delete, timeout).await? {
+            Response::Deleted { count } => Ok(count),
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    /// Waits until `count` of the objects are available somewhere in the cluster. Returns the indices of those that
+    /// are, ascending: fewer than `count` if the timeout passed first, which is no error.
+    ///
+    /// # Errors
+    /// `InvalidRequest` if `count` is larger than the number of ids.
+    pub async fn wait<I>(&self, ids: I, count: usize, timeout: Duration) -> Result<Vec<usize>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let ids = checked(ids)?;
+        if count > ids.len() {
+            return Err(
+                ObjectError::invalid_request("cannot wait for more objects than there are ids").into()
+            );
+        }
+        let request = node::Request::Wait { ids, count, timeout };
+        match self.connection.call_node(request, Operation::Wait, timeout).await? {
+            Response::Ready { indices } => Ok(indices),
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    /// Whether a get of the object would need no producer any more: all its bytes are somewhere in the cluster.
+    ///
+    /// # Errors
+    /// Only those that every call has: see [`Client`].
+    pub async fn contains(&self, id: impl AsRef<[u8]>) -> Result<bool> {
+        match self.locate(id, Duration::ZERO).await {
+            Ok(locations) => Ok(locations.is_available()),
+            Err(Error::Object(ObjectError::ObjectLost { .. })) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until the object has a location, and returns all that it has. With a timeout of zero, returns what is
+    /// known now, also if that is nothing.
+    ///
+    /// # Errors
+    /// `Timeout`; `ObjectLost` if every copy is gone.
+    pub async fn locate(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Locations> {
+        let request = node::Request::Locate { id: ObjectId::new(id)?, timeout };
+        match self.connection.call_node(request, Operation::Locate, timeout).await? {
+            Response::Locations(locations) => Ok(locations),
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    /// Follows where the object is: the state now, and after every change. Does not wait.
+    ///
+    /// # Errors
+    /// Only those that every call has: see [`Client`]. Those of the store come with [`LocationWatch::next`].
+    pub fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
+        LocationWatch::open(&self.connection, ObjectId::new(id)?)
+    }
+
+    /// Lists at most `limit` objects of the cluster whose id starts with `prefix` and is greater than `after`, in the
+    /// order of their ids. A page holds at most 10,000.
+    ///
+    /// # Errors
+    /// `InvalidId` if `prefix` or `after` is longer than an id. `Unavailable` if a shard cannot be asked.
+    pub async fn list(
+        &self,
+        prefix: impl AsRef<[u8]>,
+        after: impl AsRef<[u8]>,
+        limit: usize,
+    ) -> Result<Page> {
+        let bounded = |bytes: &[u8]| {
+            if bytes.len() > MAX_OBJECT_ID_BYTES {
+                return Err(ObjectError::InvalidId { length_bytes: bytes.len() });
+            }
+            Ok(Bytes::copy_from_slice(bytes))
+        };
+        let request =
+            Request::List { prefix: bounded(prefix.as_ref())?, after: bounded(after.as_ref())?, limit };
+        match self.report(request).await? {
+            local::Response::Listing { objects, more } => {
+                let next = more.then(|| objects.last().map(|last| last.id.clone())).flatten();
+                Ok(Page { objects, next })
+            }
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    /// All that the directory knows of one object: its locations, and who was told to pull from whom, and why.
+    ///
+    /// # Errors
+    /// `Unavailable` if the shard cannot be asked.
+    pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<v1::response::Description> {
+        match self.report(Request::Describe { id: ObjectId::new(id)? }).await? {
+            local::Response::Description(description) => Ok(description),
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    /// The counters of this node's store, and of the shards that it is connected to.
+    ///
+    /// # Errors
+    /// Only those that every call has: see [`Client`].
+    pub async fn status(&self) -> Result<v1::NodeStatus> {
+        match self.report(Request::Status).await? {
+            local::Response::Status(status) => Ok(*status),
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    async fn report(&self, request: Request) -> Result<local::Response> {
+        self.connection.call(request, Operation::Connect, REPORT_TIMEOUT).await
+    }
+}
+
+/// Checks ids, and that there are no more than a store takes in one request.
+fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Vec<ObjectId>> {
+    let maximum = Limits::default().max_ids_per_request;
+    let ids: Vec<ObjectId> =
+        ids.into_iter().take(maximum + 1).map(ObjectId::new).collect::<hoplite_core::Result<_>>()?;
+    if ids.len() > maximum {
+        return Err(ObjectError::limit_exceeded("ids in a request", maximum as u64).into());
+    }
+    Ok(ids)
+}
+
+/// The runtime ended while a connection was being made.
+fn interrupted(path: PathBuf) -> Error {
+    Error::Connect { path, kind: ConnectFailure::System { kind: std::io::ErrorKind::Interrupted } }
+}

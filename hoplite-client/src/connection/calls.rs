@@ -1,0 +1,183 @@
+//! The open calls of a connection: who waits for which answer.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hoplite_core::node::{self, CallId};
+use hoplite_core::shard::Locations;
+use hoplite_proto::local::Response;
+use tokio::sync::{oneshot, watch};
+
+use crate::error::Loss;
+
+/// Most calls of one connection that may wait for their answers: what a store allows by default
+/// (`Limits::max_requests_per_client`).
+const MAX_OPEN_CALLS: usize = 4096;
+
+/// What the store answers to one call.
+pub(crate) type Answer = Result<Response, hoplite_core::Error>;
+
+/// The latest news of a subscription; `None` before the first.
+pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
+
+/// Who waits for the answers to a call.
+#[derive(Debug)]
+pub(super) enum Waiter {
+    /// One answer.
+    Once(oneshot::Sender<Answer>),
+    /// Any number of answers, of which only the latest matters.
+    Latest(watch::Sender<News>),
+}
+
+/// Why a call was not opened.
+#[derive(Debug)]
+pub(super) enum NotOpened {
+    Lost(Loss),
+    TooMany(hoplite_core::Error),
+}
+
+/// What became of an answer.
+#[derive(Debug)]
+pub(super) enum Delivery {
+    Delivered,
+    /// Nobody waits any more; if the answer carries a reference, it is to be given back.
+    Unwanted(Answer),
+    /// No call of this number was ever made, or it cannot be answered so.
+    Unexpected,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Calls(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of the latest call; the first is 1.
+    latest: u64,
+    open: HashMap<CallId, Waiter>,
+    lost: Option<Loss>,
+}
+
+impl Calls {
+    pub(super) fn open(&self, waiter: Waiter) -> Result<CallId, NotOpened> {
+        let mut state = self.lock();
+        if let Some(loss) = &state.lost {
+            return Err(NotOpened::Lost(loss.clone()));
+        }
+        if state.open.len() >= MAX_OPEN_CALLS {
+            let limit =
+                hoplite_core::Error::limit_exceeded("open calls of one client", MAX_OPEN_CALLS as u64);
+            return Err(NotOpened::TooMany(limit));
+        }
+        state.latest += 1;
+        let call = CallId(state.latest);
+        state.open.insert(call, waiter);
+        Ok(call)
+    }
+
+    /// Forgets a call. False if it was answered or forgotten before.
+    pub(super) fn close(&self, call: CallId) -> bool {
+        self.lock().open.remove(&call).is_some()
+    }
+
+    pub(super) fn deliver(&self, call: CallId, answer: Answer) -> Delivery {
+        let mut state = self.lock();
+        match state.open.remove(&call) {
+            None if call.0 == 0 || call.0 > state.latest => Delivery::Unexpected,
+            None => Delivery::Unwanted(answer),
+            Some(Waiter::Once(waiter)) => match waiter.send(answer) {
+                Ok(()) => Delivery::Delivered,
+                Err(answer) => Delivery::Unwanted(answer),
+            },
+            Some(Waiter::Latest(waiter)) => {
+                let news = match answer {
+                    Ok(Response::Node(node::Response::Locations(locations))) => Ok(locations),
+                    Ok(_) => return Delivery::Unexpected,
+                    Err(error) => Err(error),
+                };
+                let more = news.is_ok();
+                waiter.send_replace(Some(news));
+                if more {
+                    state.open.insert(call, Waiter::Latest(waiter));
+                }
+                Delivery::Delivered
+            }
+        }
+    }
+
+    /// Fails all open calls, and all later ones. The first reason stays.
+    pub(super) fn lose(&self, loss: Loss) {
+        let abandoned = {
+            let mut state = self.lock();
+            state.lost.get_or_insert(loss);
+            std::mem::take(&mut state.open)
+        };
+        // Dropping the senders wakes the waiters, who then ask for the reason.
+        drop(abandoned);
+    }
+
+    pub(super) fn loss(&self) -> Option<Loss> {
+        self.lock().lost.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed() -> Response {
+        Response::Node(node::Response::Sealed)
+    }
+
+    #[test]
+    fn answers_reach_their_call_once() {
+        let calls = Calls::default();
+        let (sender, mut receiver) = oneshot::channel();
+        let call = calls.open(Waiter::Once(sender)).unwrap();
+        assert!(matches!(calls.deliver(CallId(call.0 + 1), Ok(sealed())), Delivery::Unexpected));
+        assert!(matches!(calls.deliver(call, Ok(sealed())), Delivery::Delivered));
+        assert!(matches!(receiver.try_recv(), Ok(Ok(Response::Node(node::Response::Sealed)))));
+        assert!(matches!(calls.deliver(call, Ok(sealed())), Delivery::Unwanted(_)));
+    }
+
+    #[test]
+    fn open_calls_are_limited_and_fail_together() {
+        let calls = Calls::default();
+        let mut waiting = Vec::new();
+        loop {
+            let (sender, receiver) = oneshot::channel();
+            match calls.open(Waiter::Once(sender)) {
+                Ok(_) => waiting.push(receiver),
+                Err(NotOpened::TooMany(_)) => break,
+                Err(NotOpened::Lost(loss)) => panic!("{loss}"),
+            }
+        }
+        assert_eq!(waiting.len(), MAX_OPEN_CALLS);
+        calls.lose(Loss::Closed);
+        calls.lose(Loss::RuntimeEnded);
+        assert!(waiting.iter_mut().all(|receiver| receiver.try_recv().is_err()));
+        let (sender, _receiver) = oneshot::channel();
+        assert!(matches!(calls.open(Waiter::Once(sender)), Err(NotOpened::Lost(Loss::Closed))));
+    }
+
+    #[test]
+    fn a_subscription_is_answered_often_but_only_with_locations() {
+        let calls = Calls::default();
+        let (sender, mut receiver) = watch::channel(None);
+        let call = calls.open(Waiter::Latest(sender)).unwrap();
+        let id = hoplite_core::ObjectId::new("a").unwrap();
+        for _ in 0..3 {
+            let locations = Locations { id: id.clone(), object: None, locations: Vec::new() };
+            assert!(matches!(
+                calls.deliver(call, Ok(Response::Node(node::Response::Locations(locations)))),
+                Delivery::Delivered
+            ));
+        }
+        assert!(receiver.has_changed().unwrap());
+        assert!(matches!(*receiver.borrow_and_update(), Some(Ok(_))));
+        assert!(calls.close(call));
+    }
+}

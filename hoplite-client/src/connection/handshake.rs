@@ -1,0 +1,176 @@
+//! Connects to a store and exchanges greetings. Blocking, with a deadline; to be run where blocking is allowed.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use hoplite_core::NodeId;
+use hoplite_core::error::Plane;
+use hoplite_proto::{PROTOCOL_VERSION, framing, v1};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
+
+use crate::arena::Arena;
+use crate::deadline::Deadline;
+use crate::error::{ConnectFailure, Error, Result};
+use crate::options::ConnectOptions;
+
+/// Longest program name that is sent, in bytes: it is only for logs.
+const MAX_PROGRAM_BYTES: usize = 255;
+
+/// A store that has let us in.
+#[derive(Debug)]
+pub(crate) struct Greeted {
+    pub(crate) socket: OwnedFd,
+    pub(crate) path: PathBuf,
+    pub(crate) node: NodeId,
+    pub(crate) inline_below_bytes: u64,
+    pub(crate) arena: Arena,
+}
+
+/// Connects and greets.
+pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
+    let deadline = Deadline::after(options.timeout);
+    exchange(options, &deadline).map_err(|kind| Error::Connect { path: options.socket.clone(), kind })
+}
+
+fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, ConnectFailure> {
+    let socket = open(&options.socket, deadline)?;
+    send_hello(&socket, &options.program, deadline)?;
+    let (hello, fds) = receive_hello(&socket, deadline)?;
+    if let Some(error) = hello.error {
+        return Err(ConnectFailure::Refused(hoplite_proto::error::decode(error, Plane::Local)));
+    }
+    if hello.version != PROTOCOL_VERSION {
+        let mismatch = hoplite_core::Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version };
+        return Err(ConnectFailure::Refused(mismatch));
+    }
+    let node = NodeId::new(&hello.node).map_err(|_| ConnectFailure::NotAStore)?;
+    let [readable, writable] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| ConnectFailure::NotAStore)?;
+    let arena = Arena::map(readable, writable, hello.arena_bytes)
+        .map_err(|error| ConnectFailure::Arena { reason: Arc::new(error) })?;
+    Ok(Greeted {
+        socket,
+        path: options.socket.clone(),
+        node,
+        inline_below_bytes: hello.inline_below_bytes,
+        arena,
+    })
+}
+
+/// Makes blocking calls on `socket` end in time.
+fn limit_wait(socket: &OwnedFd, deadline: &Deadline) -> Result<(), ConnectFailure> {
+    let left = deadline.left();
+    // The system counts in microseconds, and takes zero for "for ever".
+    if left < Duration::from_micros(1) {
+        return Err(passed(deadline));
+    }
+    // Far more than anybody waits, and far less than overflows the system's types.
+    let left = left.min(Duration::from_secs(1 << 30));
+    for direction in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(socket, direction, Some(left)).map_err(system)?;
+    }
+    Ok(())
+}
+
+fn passed(deadline: &Deadline) -> ConnectFailure {
+    ConnectFailure::TimedOut { waited: deadline.timeout() }
+}
+
+fn open(path: &Path, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
+    let address = SocketAddrUnix::new(path).map_err(|error| match error {
+        Errno::NAMETOOLONG => ConnectFailure::PathTooLong,
+        error => system(error),
+    })?;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
+    loop {
+        limit_wait(&socket, deadline)?;
+        match connect(&socket, &address) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::INTR) => {}
+            // The queue of the listening socket stayed full until the deadline.
+            Err(Errno::AGAIN) => return Err(passed(deadline)),
+            Err(error) => return Err(explain(path, error)),
+        }
+    }
+}
+
+/// Says in terms of the path why the connection was not made.
+fn explain(path: &Path, error: Errno) -> ConnectFailure {
+    let metadata = std::fs::metadata(path).ok();
+    match error {
+        Errno::NOENT | Errno::NOTDIR => ConnectFailure::NoSuchSocket,
+        Errno::ACCESS | Errno::PERM => {
+            ConnectFailure::PermissionDenied { owner: metadata.map(|metadata| metadata.uid()) }
+        }
+        Errno::CONNREFUSED if metadata.is_some_and(|metadata| !metadata.file_type().is_socket()) => {
+            ConnectFailure::NotASocket
+        }
+        Errno::CONNREFUSED => ConnectFailure::NotListening,
+        Errno::PROTOTYPE => ConnectFailure::NotAStore,
+        error => system(error),
+    }
+}
+
+fn send_hello(socket: &OwnedFd, program: &str, deadline: &Deadline) -> Result<(), ConnectFailure> {
+    let program = program.char_indices().take_while(|(start, c)| start + c.len_utf8() <= MAX_PROGRAM_BYTES);
+    let hello = v1::ClientHello { version: PROTOCOL_VERSION, program: program.map(|(_, c)| c).collect() };
+    let mut wire = BytesMut::new();
+    framing::encode(&hello, &mut wire).map_err(ConnectFailure::Refused)?;
+    let mut unsent = &wire[..];
+    while !unsent.is_empty() {
+        limit_wait(socket, deadline)?;
+        match send(socket, unsent, SendFlags::NOSIGNAL) {
+            Ok(length) => unsent = &unsent[length..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(passed(deadline)),
+            // It may have said why before it closed: that is to be read.
+            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
+            Err(error) => return Err(system(error)),
+        }
+    }
+    Ok(())
+}
+
+fn receive_hello(
+    socket: &OwnedFd,
+    deadline: &Deadline,
+) -> Result<(v1::ServerHello, Vec<OwnedFd>), ConnectFailure> {
+    let mut received = BytesMut::new();
+    let mut fds = Vec::new();
+    let mut chunk = [0; framing::MAX_HELLO_BYTES + framing::LENGTH_BYTES];
+    loop {
+        // The length is checked before its bytes arrive: whoever is no store must not keep us waiting.
+        let hello = framing::decode(&mut received, framing::MAX_HELLO_BYTES);
+        match hello.map_err(|_| ConnectFailure::NotAStore)? {
+            // A store says nothing unasked after its greeting.
+            Some(_) if !received.is_empty() => return Err(ConnectFailure::NotAStore),
+            Some(hello) => return Ok((hello, fds)),
+            None => {}
+        }
+        limit_wait(socket, deadline)?;
+        match hoplite_shm::fds::receive(socket.as_fd(), &mut chunk, &mut fds) {
+            Ok(0) => return Err(ConnectFailure::NotAStore),
+            Ok(length) => received.extend_from_slice(&chunk[..length]),
+            Err(error) => {
+                return Err(match error.kind() {
+                    io::ErrorKind::WouldBlock => passed(deadline),
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::InvalidData => ConnectFailure::NotAStore,
+                    kind => ConnectFailure::System { kind },
+                });
+            }
+        }
+    }
+}
+
+fn system(error: Errno) -> ConnectFailure {
+    ConnectFailure::System { kind: io::Error::from(error).kind() }
+}

@@ -1,0 +1,348 @@
+//! One connection to a store: calls and their answers, and what must be given back to the store.
+//!
+//! [`Connection`] is what clients, views and writers hold; the socket stays open until the last of them is gone,
+//! because the store takes back all references when it closes. One task reads ([`receiver`]), everybody writes
+//! ([`outbox`]).
+
+mod calls;
+pub(crate) mod handshake;
+mod outbox;
+mod receiver;
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::error::Plane;
+use hoplite_core::node::{self, CallId, CopyId};
+use hoplite_core::{NodeId, Operation};
+use hoplite_proto::local::{Request, Response, encode_request};
+use hoplite_proto::v1;
+use tokio::sync::{oneshot, watch};
+
+use crate::arena::Arena;
+use crate::error::{Error, Loss, Result};
+
+use calls::{Answer, Calls, Delivery, NotOpened, Waiter};
+use outbox::{Outbox, Priority, SendFailure};
+
+pub(crate) use calls::News;
+
+/// How much longer than the store a client waits, in case the store is stopped or swamped: the store answers timeouts
+/// itself, and knows better why.
+pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
+
+/// How a reference is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// With `Release`.
+    Reader,
+    /// With `Abort`: the object was not sealed.
+    Writer,
+}
+
+/// What clients, views and writers hold.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    link: Arc<Link>,
+}
+
+/// What the receiving task shares with them. It does not keep the connection open.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: Arc<OwnedFd>,
+    process: u32,
+    path: PathBuf,
+    node: NodeId,
+    inline_below_bytes: u64,
+    arena: Arena,
+    calls: Calls,
+    outbox: Arc<Outbox>,
+}
+
+impl Connection {
+    /// Starts to receive on what the handshake made. To be called in a runtime.
+    pub(crate) fn start(greeted: handshake::Greeted) -> Result<Arc<Self>> {
+        let socket = Arc::new(greeted.socket);
+        let link = Arc::new(Link {
+            process: std::process::id(),
+            path: greeted.path,
+            node: greeted.node,
+            inline_below_bytes: greeted.inline_below_bytes,
+            arena: greeted.arena,
+            calls: Calls::default(),
+            outbox: Arc::new(Outbox::new(Arc::clone(&socket))),
+            socket,
+        });
+        receiver::spawn(Arc::clone(&link))?;
+        Ok(Arc::new(Self { link }))
+    }
+
+    pub(crate) fn node(&self) -> &NodeId {
+        &self.link.node
+    }
+
+    pub(crate) fn inline_below_bytes(&self) -> u64 {
+        self.link.inline_below_bytes
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.link.arena
+    }
+
+    /// Makes one call and waits for its answer; the store is given `timeout` and some slack to answer.
+    ///
+    /// # Cancel safety
+    /// If it is cancelled, the call is too, and a reference in a late answer is given back.
+    pub(crate) async fn call(
+        &self,
+        request: impl Into<Request>,
+        operation: Operation,
+        timeout: Duration,
+    ) -> Result<Response> {
+        let mut call = self.begin(request.into())?;
+        let patience = timeout.saturating_add(TIMEOUT_SLACK);
+        match tokio::time::timeout(patience, &mut call.answer).await {
+            Ok(Ok(answer)) => Ok(answer?),
+            Ok(Err(_)) => Err(self.link.lost()),
+            Err(_) => Err(Error::timeout(operation, patience)),
+        }
+    }
+
+    /// As [`Connection::call`], for what belongs to the node's state machine.
+    pub(crate) async fn call_node(
+        &self,
+        request: node::Request,
+        operation: Operation,
+        timeout: Duration,
+    ) -> Result<node::Response> {
+        match self.call(Request::Node(request), operation, timeout).await? {
+            Response::Node(response) => Ok(response),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Starts a subscription, of which only the latest news is kept.
+    pub(crate) fn subscribe(&self, request: node::Request) -> Result<(CallId, watch::Receiver<News>)> {
+        let (sender, receiver) = watch::channel(None);
+        let call = self.link.open(Waiter::Latest(sender))?;
+        self.link.send_call(call, Request::Node(request))?;
+        Ok((call, receiver))
+    }
+
+    /// Ends a subscription. Never blocks.
+    pub(crate) fn unsubscribe(&self, call: CallId) {
+        if self.link.check_process().is_ok() && self.link.calls.close(call) {
+            self.link.give_back(&[Request::Node(node::Request::Unsubscribe { call })]);
+        }
+    }
+
+    /// Sends what is not answered, in this order, and waits until the operating system has it.
+    pub(crate) async fn tell(&self, requests: &[Request]) -> Result<()> {
+        let position = self.link.tell(requests)?;
+        self.link.outbox.sent(position).await;
+        match self.link.calls.loss() {
+            None => Ok(()),
+            Some(_) => Err(self.link.lost()),
+        }
+    }
+
+    /// Rings the doorbell of a copy whose progress somebody waits for. Never blocks.
+    pub(crate) fn ring(&self, copy: CopyId) -> Result<()> {
+        self.link.tell(&[Request::Doorbell { copy }]).map(|_| ())
+    }
+
+    /// Gives back a reference. Never blocks, works from any thread; does nothing in a forked child, whose parent still
+    /// has the reference.
+    pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
+        if self.link.check_process().is_ok() {
+            self.link.give_back_reference(copy, role);
+        }
+    }
+
+    /// The store answered something that does not fit the question: nothing it says can be relied on any more.
+    pub(crate) fn unexpected(&self) -> Error {
+        self.malformed("an answer that does not fit its call")
+    }
+
+    /// The store named memory where there is no such object.
+    pub(crate) fn misplaced(&self, error: &hoplite_shm::Error) -> Error {
+        tracing::debug!(%error, "the store named memory that cannot be used");
+        self.malformed("memory without the object that should be there")
+    }
+
+    /// The store sent something that cannot be.
+    pub(crate) fn malformed(&self, reason: &'static str) -> Error {
+        self.link.break_off(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
+        self.link.lost()
+    }
+
+    pub(crate) fn lost(&self) -> Error {
+        self.link.lost()
+    }
+
+    /// Whether there is any sense in going on.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        self.link.check_process()?;
+        if self.link.calls.loss().is_some() { Err(self.link.lost()) } else { Ok(()) }
+    }
+
+    fn begin(&self, request: Request) -> Result<OpenCall<'_>> {
+        let (sender, answer) = oneshot::channel();
+        let call = self.link.open(Waiter::Once(sender))?;
+        let open = OpenCall { link: &self.link, call, answer };
+        self.link.send_call(call, request)?;
+        Ok(open)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // In a forked child this would end the parent's connection.
+        if self.link.check_process().is_ok() {
+            self.link.calls.lose(Loss::Closed);
+            self.link.shut_down();
+        }
+    }
+}
+
+/// A call that was sent. Dropped before it is answered, it is cancelled.
+struct OpenCall<'a> {
+    link: &'a Arc<Link>,
+    call: CallId,
+    answer: oneshot::Receiver<Answer>,
+}
+
+impl Drop for OpenCall<'_> {
+    fn drop(&mut self) {
+        if self.link.check_process().is_err() {
+            return;
+        }
+        if self.link.calls.close(self.call) {
+            self.link.give_back(&[Request::Node(node::Request::Cancel { call: self.call })]);
+        }
+        // The receiving task may have delivered the answer just before: then it is here.
+        self.answer.close();
+        if let Ok(answer) = self.answer.try_recv() {
+            self.link.discard(answer);
+        }
+    }
+}
+
+impl Link {
+    fn check_process(&self) -> Result<()> {
+        let current = std::process::id();
+        if current == self.process {
+            Ok(())
+        } else {
+            Err(Error::ForkedChild { connected: self.process, current })
+        }
+    }
+
+    fn open(&self, waiter: Waiter) -> Result<CallId> {
+        self.check_process()?;
+        self.calls.open(waiter).map_err(|failure| match failure {
+            NotOpened::Lost(reason) => Error::ConnectionLost { path: self.path.clone(), reason },
+            NotOpened::TooMany(error) => error.into(),
+        })
+    }
+
+    fn send_call(&self, call: CallId, request: Request) -> Result<()> {
+        let sent = self.outbox.send(&[encode_request(call, request)], Priority::Call);
+        sent.map(|_| ()).map_err(|failure| {
+            self.calls.close(call);
+            self.send_failed(failure)
+        })
+    }
+
+    fn tell(&self, requests: &[Request]) -> Result<u64> {
+        self.check_process()?;
+        self.outbox
+            .send(&unanswered(requests), Priority::GiveBack)
+            .map_err(|failure| self.send_failed(failure))
+    }
+
+    /// Tells the store without caring whether that works: if it does not, the store takes everything back by itself.
+    fn give_back(&self, requests: &[Request]) {
+        if let Err(SendFailure::Lost(reason)) = self.outbox.send(&unanswered(requests), Priority::GiveBack) {
+            self.break_off(reason);
+        }
+    }
+
+    fn give_back_reference(&self, copy: CopyId, role: Role) {
+        self.give_back(&[Request::Node(match role {
+            Role::Reader => node::Request::Release { copy },
+            Role::Writer => node::Request::Abort { copy },
+        })]);
+    }
+
+    fn send_failed(&self, failure: SendFailure) -> Error {
+        match failure {
+            SendFailure::Refused(error) => error.into(),
+            SendFailure::Lost(reason) => {
+                self.break_off(reason);
+                self.lost()
+            }
+        }
+    }
+
+    /// Gives back what came with an answer that nobody wants any more.
+    fn discard(&self, answer: Answer) {
+        match answer {
+            Ok(Response::Node(node::Response::Created(view))) => {
+                self.give_back_reference(view.copy, Role::Writer)
+            }
+            Ok(Response::Node(node::Response::Existing(view) | node::Response::Object(view))) => {
+                self.give_back_reference(view.copy, Role::Reader);
+            }
+            _ => {}
+        }
+    }
+
+    /// Hands an answer to whoever waits for it.
+    ///
+    /// # Errors
+    /// The reason for which the connection must be broken off.
+    fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
+        let (call, answer) = hoplite_proto::local::decode_response(response);
+        match answer {
+            // Not about one call: the store's last words.
+            Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
+            // Either side misunderstands the other; a reference may have been lost in what could not be read.
+            Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {
+                return Err(Loss::Protocol(error));
+            }
+            answer => match self.calls.deliver(call, answer) {
+                Delivery::Delivered => {}
+                Delivery::Unwanted(answer) => self.discard(answer),
+                Delivery::Unexpected => {
+                    let reason = "an answer that nobody asked for";
+                    return Err(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// Fails all calls, and closes the socket in both directions, so that the store takes everything back.
+    fn break_off(&self, reason: Loss) {
+        tracing::debug!(path = %self.path.display(), %reason, "connection lost");
+        self.calls.lose(reason);
+        self.shut_down();
+    }
+
+    fn shut_down(&self) {
+        // Fails only if the peer has closed it already.
+        let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
+    }
+
+    fn lost(&self) -> Error {
+        let reason = self.calls.loss().unwrap_or(Loss::Closed);
+        Error::ConnectionLost { path: self.path.clone(), reason }
+    }
+}
+
+fn unanswered(requests: &[Request]) -> Vec<v1::Request> {
+    requests.iter().map(|request| encode_request(CallId(0), request.clone())).collect()
+}

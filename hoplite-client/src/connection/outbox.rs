@@ -1,0 +1,240 @@
+//! Sends requests: directly from the thread that makes them, without ever blocking it.
+//!
+//! Almost always the socket takes a whole request at once. When it does not, because the store is busy or stopped, what
+//! is left waits in a buffer, and a short-lived thread writes it out as soon as the socket takes more. A thread and not
+//! a task, since views may be dropped outside of any runtime, and the runtime of a blocking client runs only during
+//! its calls.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use bytes::{Buf, BytesMut};
+use hoplite_proto::{framing, v1};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use tokio::sync::Notify;
+
+use crate::error::Loss;
+
+/// Most bytes that may wait to be sent before new calls are refused. What gives something back (Release, Abort, Cancel)
+/// is always taken: there is at most one per reference and per call, and both have limits of their own.
+const MAX_UNSENT_BYTES: usize = 32 << 20;
+
+/// Whether a request may be refused when too much waits to be sent already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Priority {
+    /// A new call.
+    Call,
+    /// The end of something.
+    GiveBack,
+}
+
+/// Why nothing was queued.
+#[derive(Debug)]
+pub(super) enum SendFailure {
+    Lost(Loss),
+    Refused(hoplite_core::Error),
+}
+
+/// The sending half of a connection.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    socket: Arc<OwnedFd>,
+    unsent: Mutex<Unsent>,
+    progressed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Unsent {
+    buffer: BytesMut,
+    /// Bytes taken from the buffer so far, in the life of the connection.
+    sent_bytes: u64,
+    flusher: Flusher,
+    /// Set once: nothing can be sent any more.
+    broken: Option<Loss>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Flusher {
+    #[default]
+    Idle,
+    Running,
+}
+
+impl Outbox {
+    pub(super) fn new(socket: Arc<OwnedFd>) -> Self {
+        Self { socket, unsent: Mutex::default(), progressed: Notify::new() }
+    }
+
+    /// Sends `requests`, or queues what the socket does not take now. Returns the position to pass to
+    /// [`Outbox::sent`]. Never blocks.
+    pub(super) fn send(
+        self: &Arc<Self>,
+        requests: &[v1::Request],
+        priority: Priority,
+    ) -> Result<u64, SendFailure> {
+        let mut unsent = self.lock();
+        if let Some(loss) = &unsent.broken {
+            return Err(SendFailure::Lost(loss.clone()));
+        }
+        if priority == Priority::Call && unsent.buffer.len() > MAX_UNSENT_BYTES {
+            let limit = hoplite_core::Error::limit_exceeded("unsent bytes", MAX_UNSENT_BYTES as u64);
+            return Err(SendFailure::Refused(limit));
+        }
+        for request in requests {
+            framing::encode(request, &mut unsent.buffer).map_err(SendFailure::Refused)?;
+        }
+        let end = unsent.sent_bytes + unsent.buffer.len() as u64;
+        self.flush(&mut unsent).map_err(SendFailure::Lost)?;
+        Ok(end)
+    }
+
+    /// Waits until everything up to `position` was handed to the operating system, which delivers it even if this
+    /// process ends right after. Returns at once if that is so already, or if the connection broke.
+    ///
+    /// # Cancel safety
+    /// Cancelling it changes nothing.
+    pub(super) async fn sent(&self, position: u64) {
+        loop {
+            let progressed = self.progressed.notified();
+            {
+                let unsent = self.lock();
+                if unsent.sent_bytes >= position || unsent.broken.is_some() {
+                    return;
+                }
+            }
+            progressed.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Unsent> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands as much as possible to the socket, and sees to it that the rest follows.
+    fn flush(self: &Arc<Self>, unsent: &mut Unsent) -> Result<(), Loss> {
+        match write_out(&self.socket, unsent) {
+            Ok(()) => {}
+            Err(loss) => {
+                unsent.buffer.clear();
+                unsent.broken = Some(loss.clone());
+                self.progressed.notify_waiters();
+                return Err(loss);
+            }
+        }
+        if unsent.buffer.is_empty() || unsent.flusher == Flusher::Running {
+            return Ok(());
+        }
+        let outbox = Arc::clone(self);
+        match thread::Builder::new()
+            .name("hoplite-flush".to_owned())
+            .spawn(move || outbox.flush_in_background())
+        {
+            Ok(_) => unsent.flusher = Flusher::Running,
+            // The next request tries again; until then nothing is lost, only late.
+            Err(error) => tracing::warn!(%error, "cannot start the thread that sends what waits"),
+        }
+        Ok(())
+    }
+
+    /// Ends when nothing is left to send, or when the connection breaks, which includes its being closed here.
+    fn flush_in_background(self: Arc<Self>) {
+        loop {
+            let mut fds = [PollFd::new(&*self.socket, PollFlags::OUT)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    self.lock().broken = Some(system(error));
+                    self.progressed.notify_waiters();
+                    return;
+                }
+            }
+            let mut unsent = self.lock();
+            let result = self.flush(&mut unsent);
+            self.progressed.notify_waiters();
+            if result.is_err() || unsent.buffer.is_empty() {
+                unsent.flusher = Flusher::Idle;
+                return;
+            }
+        }
+    }
+}
+
+fn write_out(socket: &OwnedFd, unsent: &mut Unsent) -> Result<(), Loss> {
+    while !unsent.buffer.is_empty() {
+        match send(socket.as_fd(), &unsent.buffer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => {
+                unsent.buffer.advance(count);
+                unsent.sent_bytes += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(Loss::Closed),
+            Err(error) => return Err(system(error)),
+        }
+    }
+    // Keeps the allocation of an ordinary request, gives back that of a flood.
+    if unsent.buffer.capacity() > 1 << 16 {
+        unsent.buffer = BytesMut::new();
+    }
+    Ok(())
+}
+
+fn system(error: Errno) -> Loss {
+    Loss::System { kind: io::Error::from(error).kind() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn release(copy: u64) -> v1::Request {
+        v1::Request { call: 0, body: Some(v1::request::Body::Release(v1::request::Release { copy })) }
+    }
+
+    fn pair() -> (Arc<Outbox>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Arc::new(Outbox::new(Arc::new(ours.into()))), theirs)
+    }
+
+    #[test]
+    fn what_the_socket_does_not_take_follows_in_order() {
+        let (outbox, mut theirs) = pair();
+        let count = 20_000;
+        for copy in 0..count {
+            outbox.send(&[release(copy)], Priority::GiveBack).unwrap();
+        }
+        assert!(!outbox.lock().buffer.is_empty(), "the socket took everything at once");
+        let mut received = BytesMut::new();
+        let mut chunk = [0; 4096];
+        let mut expected = 0;
+        while expected < count {
+            let length = theirs.read(&mut chunk).unwrap();
+            received.extend_from_slice(&chunk[..length]);
+            while let Some(request) = framing::decode::<v1::Request>(&mut received, 64).unwrap() {
+                assert_eq!(request, release(expected));
+                expected += 1;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn waiting_for_what_was_sent_ends_when_it_is_or_when_the_peer_is_gone() {
+        let (outbox, theirs) = pair();
+        let position = outbox.send(&[release(1)], Priority::GiveBack).unwrap();
+        outbox.sent(position).await;
+        let mut last = position;
+        for copy in 0..20_000 {
+            last = outbox.send(&[release(copy)], Priority::GiveBack).unwrap();
+        }
+        drop(theirs);
+        outbox.sent(last).await;
+        assert!(matches!(outbox.send(&[release(1)], Priority::Call), Err(SendFailure::Lost(Loss::Closed))));
+    }
+}

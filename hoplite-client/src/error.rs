@@ -1,0 +1,217 @@
+//! What a call of this crate can answer instead of a result.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::Operation;
+
+/// The result of a call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong, at the store or on the way to it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation on objects failed: refused here before anything was sent, or answered by the store.
+    #[error(transparent)]
+    Object(#[from] hoplite_core::Error),
+    /// No connection to the store could be made.
+    #[error("cannot connect to the store at {}: {kind}", path.display())]
+    Connect {
+        /// The socket that was tried.
+        path: PathBuf,
+        /// What was in the way.
+        #[source]
+        kind: ConnectFailure,
+    },
+    /// The connection broke. Views stay readable; everything else needs a new connection.
+    #[error("the connection to the store at {} is lost: {reason}", path.display())]
+    ConnectionLost {
+        /// The store's socket.
+        path: PathBuf,
+        /// What broke it.
+        #[source]
+        reason: Loss,
+    },
+    /// This process was forked from the one that connected. The child must connect for itself.
+    #[error("process {current} cannot use a connection that process {connected} made before it forked")]
+    ForkedChild {
+        /// The process that connected.
+        connected: u32,
+        /// The process that called.
+        current: u32,
+    },
+    /// The caller's buffer is too small for the object.
+    #[error("the object has {needed_bytes} bytes, the buffer has room for {given_bytes}")]
+    BufferTooSmall {
+        /// The size of the object.
+        needed_bytes: u64,
+        /// The size of the buffer.
+        given_bytes: u64,
+    },
+    /// The bytes written do not make the object that was announced.
+    #[error("{written_bytes} bytes were written to an object of {size_bytes} bytes")]
+    SizeMismatch {
+        /// The announced size.
+        size_bytes: u64,
+        /// How many bytes were written, or would have been.
+        written_bytes: u64,
+    },
+}
+
+/// Why no connection could be made.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectFailure {
+    /// There is nothing at the path.
+    #[error("there is no such socket; is hoplite-store running?")]
+    NoSuchSocket,
+    /// There is something else at the path.
+    #[error("it is not a socket")]
+    NotASocket,
+    /// The socket is left over: no daemon listens on it.
+    #[error("no daemon listens on this socket; is hoplite-store running?")]
+    NotListening,
+    /// This user may not use the socket.
+    #[error("permission denied{}", owner.map(|uid| format!("; the socket belongs to user {uid}")).unwrap_or_default())]
+    PermissionDenied {
+        /// The user id that owns the socket, if it can be seen.
+        owner: Option<u32>,
+    },
+    /// The path is longer than the address of a Unix socket may be (107 bytes).
+    #[error("the path is too long for a Unix socket")]
+    PathTooLong,
+    /// The daemon did not accept the connection, or did not answer, in time.
+    #[error("no answer within {waited:?}")]
+    TimedOut {
+        /// The timeout.
+        waited: Duration,
+    },
+    /// Whoever listens closed the connection or sent something else than the greeting of a store.
+    #[error("whoever listens there is not a hoplite-store")]
+    NotAStore,
+    /// The store refused the connection, or speaks another version.
+    #[error(transparent)]
+    Refused(hoplite_core::Error),
+    /// The arena that came with the greeting cannot be mapped.
+    #[error("the store's memory cannot be mapped: {reason}")]
+    Arena {
+        /// Why.
+        #[source]
+        reason: Arc<hoplite_shm::Error>,
+    },
+    /// Anything else that the operating system answers.
+    #[error("{}", io::Error::from(*kind))]
+    System {
+        /// The kind of answer.
+        kind: io::ErrorKind,
+    },
+}
+
+/// Why a connection broke.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The store closed it: it stopped, or died.
+    #[error("the store closed it")]
+    Closed,
+    /// The store said why it closes the connection, or sent something that is not of the protocol.
+    #[error(transparent)]
+    Protocol(hoplite_core::Error),
+    /// The operating system reported an error.
+    #[error("{}", io::Error::from(*kind))]
+    System {
+        /// The kind of error.
+        kind: io::ErrorKind,
+    },
+    /// The tokio runtime in which the connection was made has ended.
+    #[error("the runtime in which it was made has ended")]
+    RuntimeEnded,
+}
+
+/// Stable codes of the errors: those of the objects, and those that only a client knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// The code of an [`Error::Object`].
+    Object(hoplite_core::ErrorCode),
+    /// [`Error::Connect`].
+    Connect,
+    /// [`Error::ConnectionLost`].
+    ConnectionLost,
+    /// [`Error::ForkedChild`].
+    ForkedChild,
+    /// [`Error::BufferTooSmall`].
+    BufferTooSmall,
+    /// [`Error::SizeMismatch`].
+    SizeMismatch,
+}
+
+impl Error {
+    pub(crate) const fn timeout(operation: Operation, waited: Duration) -> Self {
+        Self::Object(hoplite_core::Error::Timeout { operation, waited })
+    }
+
+    /// The stable code of this error. A refusal by the store while connecting has the code of its reason.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {
+                ErrorCode::Object(error.code())
+            }
+            Self::Connect { .. } => ErrorCode::Connect,
+            Self::ConnectionLost { .. } => ErrorCode::ConnectionLost,
+            Self::ForkedChild { .. } => ErrorCode::ForkedChild,
+            Self::BufferTooSmall { .. } => ErrorCode::BufferTooSmall,
+            Self::SizeMismatch { .. } => ErrorCode::SizeMismatch,
+        }
+    }
+
+    /// Whether the same call may succeed if it is made again later, with nothing changed by the caller.
+    ///
+    /// A lost connection is not retryable on the same client: connect again first.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {
+                error.is_retryable()
+            }
+            Self::Connect { kind, .. } => matches!(
+                kind,
+                ConnectFailure::NoSuchSocket | ConnectFailure::NotListening | ConnectFailure::TimedOut { .. }
+            ),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_the_path_and_the_cause() {
+        let connect = |kind| Error::Connect { path: "/run/store.sock".into(), kind };
+        assert_eq!(
+            connect(ConnectFailure::PermissionDenied { owner: Some(7) }).to_string(),
+            "cannot connect to the store at /run/store.sock: permission denied; the socket belongs to user 7"
+        );
+        assert_eq!(
+            connect(ConnectFailure::PermissionDenied { owner: None }).to_string(),
+            "cannot connect to the store at /run/store.sock: permission denied"
+        );
+        let lost = Error::ConnectionLost { path: "/run/store.sock".into(), reason: Loss::Closed };
+        assert!(lost.to_string().ends_with("/run/store.sock is lost: the store closed it"));
+    }
+
+    #[test]
+    fn codes_and_retries() {
+        let timeout = Error::timeout(Operation::Get, Duration::from_secs(1));
+        assert_eq!(timeout.code(), ErrorCode::Object(hoplite_core::ErrorCode::Timeout));
+        assert!(timeout.is_retryable());
+        let refused = |error| Error::Connect { path: "s".into(), kind: ConnectFailure::Refused(error) };
+        assert!(!refused(hoplite_core::Error::VersionMismatch { ours: 1, theirs: 2 }).is_retryable());
+        assert!(refused(hoplite_core::Error::ShuttingDown).is_retryable());
+        assert!(!Error::ForkedChild { connected: 1, current: 2 }.is_retryable());
+    }
+}

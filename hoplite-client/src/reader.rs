@@ -1,0 +1,156 @@
+//! Reading an object while it still arrives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::node::{self, Until};
+use hoplite_core::{Metadata, ObjectId, Operation, PutId};
+use hoplite_proto::local::{Request, Response};
+
+use crate::connection::{Connection, Role};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::reference::Reference;
+use crate::writer::PIECE_BYTES;
+
+/// Reads an object from its beginning to its end, running behind the bytes that arrive.
+///
+/// Holds a reference, like a view does. Dropping never blocks and may happen on any thread.
+#[derive(Debug)]
+pub struct ObjectReader {
+    bytes: hoplite_shm::Reader,
+    reference: Reference,
+    position_bytes: u64,
+    size_bytes: u64,
+    put: PutId,
+    metadata: Metadata,
+}
+
+impl ObjectReader {
+    pub(crate) async fn open(connection: &Arc<Connection>, id: ObjectId, timeout: Duration) -> Result<Self> {
+        let request = node::Request::Get { id, until: Until::Started, timeout };
+        match connection.call_node(request, Operation::Get, timeout).await? {
+            node::Response::Object(view) => {
+                let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
+                let bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
+                Ok(Self {
+                    bytes,
+                    reference,
+                    position_bytes: 0,
+                    size_bytes: view.size_bytes,
+                    put: view.put,
+                    metadata: view.metadata,
+                })
+            }
+            _ => Err(connection.unexpected()),
+        }
+    }
+
+    /// The size of the whole object, in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// How many bytes were read so far.
+    pub fn position_bytes(&self) -> u64 {
+        self.position_bytes
+    }
+
+    /// What was put together with the bytes.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Which put made the object.
+    pub fn put_id(&self) -> PutId {
+        self.put
+    }
+
+    /// Copies the next bytes into `out` and says how many: as many as are there and fit, at most 4 MiB at once. Waits
+    /// until there is at least one; zero means the end of the object, or an empty `out`.
+    ///
+    /// # Errors
+    /// `Timeout` if nothing more arrived in time. `ObjectLost` or `Deleted` if the rest never will; what was read up to
+    /// then is right, but not the object. [`Error::ConnectionLost`], [`Error::ForkedChild`].
+    ///
+    /// # Cancel safety
+    /// Cancelled while it waits, it has read nothing.
+    pub async fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
+        if out.is_empty() || self.position_bytes >= self.size_bytes {
+            return Ok(0);
+        }
+        let mut valid_bytes = self.bytes.valid_bytes();
+        if valid_bytes <= self.position_bytes {
+            self.follow(timeout).await?;
+            valid_bytes = self.bytes.valid_bytes();
+            if valid_bytes <= self.position_bytes {
+                return Err(self.reference.connection().malformed("progress that the copy does not show"));
+            }
+        }
+        let there = usize::try_from(valid_bytes - self.position_bytes).unwrap_or(usize::MAX);
+        let length = there.min(out.len()).min(PIECE_BYTES);
+        self.bytes
+            .copy_to(self.position_bytes, &mut out[..length])
+            .map_err(|error| self.reference.connection().misplaced(&error))?;
+        self.position_bytes += length as u64;
+        Ok(length)
+    }
+
+    /// Copies all that is left into `out`, which has room for it.
+    pub(crate) async fn read_to_end(&mut self, mut out: &mut [u8], deadline: Deadline) -> Result<()> {
+        while !out.is_empty() {
+            let length = self.read(out, deadline.left()).await?;
+            if length == 0 {
+                break;
+            }
+            out = &mut out[length..];
+            if !out.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for bytes beyond the position.
+    async fn follow(&self, timeout: Duration) -> Result<()> {
+        let connection = self.reference.connection();
+        let copy = self.reference.copy();
+        let request = Request::Follow { copy, beyond_bytes: self.position_bytes, timeout };
+        match connection.call(request, Operation::Get, timeout).await? {
+            Response::Progress { .. } => Ok(()),
+            _ => Err(connection.unexpected()),
+        }
+    }
+}
+
+/// Copies an object into `out` while it arrives, and says how long it is.
+pub(crate) async fn get_into(
+    connection: &Arc<Connection>,
+    id: ObjectId,
+    out: &mut [u8],
+    timeout: Duration,
+) -> Result<usize> {
+    let deadline = Deadline::after(timeout);
+    let mut reader = ObjectReader::open(connection, id, timeout).await?;
+    let given_bytes = out.len() as u64;
+    let length = usize::try_from(reader.size_bytes()).unwrap_or(usize::MAX);
+    let Some(out) = out.get_mut(..length) else {
+        return Err(Error::BufferTooSmall { needed_bytes: reader.size_bytes(), given_bytes });
+    };
+    reader.read_to_end(out, deadline).await?;
+    Ok(length)
+}
+
+/// Copies an object into a new vector while it arrives.
+pub(crate) async fn get_vec(
+    connection: &Arc<Connection>,
+    id: ObjectId,
+    timeout: Duration,
+) -> Result<Vec<u8>> {
+    let deadline = Deadline::after(timeout);
+    let mut reader = ObjectReader::open(connection, id, timeout).await?;
+    // It fits: all of it is in the arena, which is mapped.
+    let mut bytes = vec![0; usize::try_from(reader.size_bytes()).unwrap_or(usize::MAX)];
+    reader.read_to_end(&mut bytes, deadline).await?;
+    Ok(bytes)
+}

@@ -1,0 +1,54 @@
+//! A reference to a local copy: while it exists, the store does not reuse the copy's memory.
+
+use std::sync::Arc;
+
+use hoplite_core::node::CopyId;
+
+use crate::connection::{Connection, Role};
+
+/// One reference, given back when it is dropped, from any thread and without blocking.
+#[derive(Debug)]
+pub(crate) struct Reference {
+    connection: Arc<Connection>,
+    copy: CopyId,
+    role: Role,
+    owed: Owed,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Owed {
+    Yes,
+    No,
+}
+
+impl Reference {
+    pub(crate) fn new(connection: Arc<Connection>, copy: CopyId, role: Role) -> Self {
+        Self { connection, copy, role, owed: Owed::Yes }
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    pub(crate) fn copy(&self) -> CopyId {
+        self.copy
+    }
+
+    /// The copy is being sealed: from now on this is the reference of a reader.
+    pub(crate) fn becomes_reader(&mut self) {
+        self.role = Role::Reader;
+    }
+
+    /// Somebody else has seen to its being given back.
+    pub(crate) fn given_back(&mut self) {
+        self.owed = Owed::No;
+    }
+}
+
+impl Drop for Reference {
+    fn drop(&mut self) {
+        if self.owed == Owed::Yes {
+            self.connection.give_back(self.copy, self.role);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The same, blocking.
+
+use std::time::Duration;
+
+use super::{FakeStore, LONG, pattern};
+use crate::blocking::Client;
+use crate::{ConnectFailure, Error, PutOptions};
+
+#[test]
+fn threads_share_a_connection() {
+    let store = FakeStore::start();
+    let client = Client::connect(store.socket()).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 0..8_u8 {
+            let client = &client;
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let id = format!("{seed}/{round}");
+                    let bytes = pattern(usize::from(seed) * 1000, seed);
+                    client.put(&id, &bytes).unwrap();
+                    assert_eq!(client.get(&id, LONG).unwrap()[..], bytes[..]);
+                    assert_eq!(client.get_vec(&id, LONG).unwrap(), bytes);
+                }
+            });
+        }
+    });
+    store.wait_until("all references are back", |state| state.references() == 0);
+}
+
+#[test]
+fn every_method_does_what_the_asynchronous_one_does() {
+    let store = FakeStore::start();
+    let client = Client::connect(store.socket()).unwrap();
+    assert_eq!(client.node().as_str(), "fake");
+    assert_eq!(client.inline_below_bytes(), 64 << 10);
+    let mut watch = client.watch("a").unwrap();
+    assert!(watch.next().unwrap().unwrap().object.is_none());
+    client.put_with("a", b"12345", PutOptions::default()).unwrap();
+    assert!(client.contains("a").unwrap());
+    assert_eq!(client.locate("a", LONG).unwrap().object.unwrap().size_bytes, 5);
+    assert_eq!(client.wait(["a"], 1, LONG).unwrap(), [0]);
+    assert_eq!(client.list("", "", 10).unwrap().objects.len(), 1);
+    assert_eq!(client.describe("a").unwrap().shard, "fake:1");
+    assert_eq!(client.status().unwrap().node, "fake");
+    let mut writer = client.create("b", 6, PutOptions::default()).unwrap();
+    writer.write(b"123").unwrap();
+    assert_eq!(writer.written_bytes(), 3);
+    writer.write(b"456").unwrap();
+    writer.seal().unwrap();
+    let mut reader = client.get_reader("b", LONG).unwrap();
+    let mut out = [0; 4];
+    assert_eq!(reader.read(&mut out, LONG).unwrap(), 4);
+    assert_eq!((&out, reader.position_bytes(), reader.size_bytes()), (b"1234", 4, 6));
+    let mut out = [0; 6];
+    assert_eq!(client.get_into("b", &mut out, LONG).unwrap(), 6);
+    assert_eq!(&out, b"123456");
+    assert_eq!(client.delete(["a", "b"], LONG).unwrap(), 2);
+    assert!(matches!(client.get("b", Duration::ZERO), Err(Error::Object(_))));
+}
+
+#[test]
+fn views_outlive_the_client_and_are_dropped_anywhere() {
+    let store = FakeStore::start();
+    let client = Client::connect(store.socket()).unwrap();
+    client.put("a", b"x").unwrap();
+    let view = client.get("a", LONG).unwrap();
+    let other = client.get("a", LONG).unwrap();
+    drop(client);
+    std::thread::spawn(move || drop(other)).join().unwrap();
+    store.wait_until("one reference is back", |state| state.references() == 1);
+    assert_eq!(&view[..], b"x");
+    assert_eq!(store.state().ended_clients, 0);
+    drop(view);
+    store.wait_until("the end of the connection", |state| state.ended_clients == 1);
+}
+
+#[test]
+fn a_client_may_be_dropped_inside_a_runtime() {
+    let store = FakeStore::start();
+    let client = Client::connect(store.socket()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async move { drop(client) });
+    store.wait_until("the end of the connection", |state| state.ended_clients == 1);
+}
+
+#[test]
+fn failures_to_connect_are_the_same() {
+    let error = Client::connect("/nowhere/store.sock").unwrap_err();
+    assert!(matches!(error, Error::Connect { kind: ConnectFailure::NoSuchSocket, .. }));
+}

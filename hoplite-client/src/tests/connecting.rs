@@ -1,0 +1,87 @@
+//! Connections that come to nothing, each with its own words.
+
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use hoplite_core::Error as ObjectError;
+use hoplite_proto::v1;
+
+use super::fake_store::{FakeStore, Greeting};
+use crate::{Client, ConnectFailure, ConnectOptions, Error};
+
+async fn failure(socket: impl AsRef<std::path::Path>) -> ConnectFailure {
+    let path = socket.as_ref().to_owned();
+    let options =
+        ConnectOptions { socket: path.clone(), timeout: Duration::from_millis(500), ..Default::default() };
+    match Client::connect_with(options).await {
+        Err(error @ Error::Connect { .. }) => {
+            assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+            let Error::Connect { kind, .. } = error else { unreachable!() };
+            kind
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn paths_without_a_store() {
+    let store = FakeStore::start();
+    let directory = store.directory();
+    assert!(matches!(failure(directory.join("missing")).await, ConnectFailure::NoSuchSocket));
+    assert!(matches!(failure(directory.join("missing/store.sock")).await, ConnectFailure::NoSuchSocket));
+    std::fs::write(directory.join("file"), b"").unwrap();
+    assert!(matches!(failure(directory.join("file")).await, ConnectFailure::NotASocket));
+    assert!(matches!(failure(directory).await, ConnectFailure::NotASocket));
+    drop(UnixListener::bind(directory.join("left-over")).unwrap());
+    assert!(matches!(failure(directory.join("left-over")).await, ConnectFailure::NotListening));
+    assert!(matches!(failure(directory.join("x".repeat(200))).await, ConnectFailure::PathTooLong));
+}
+
+#[tokio::test]
+async fn somebody_who_never_answers_times_out() {
+    let store = FakeStore::greeting(Greeting::Silence);
+    assert!(matches!(failure(store.socket()).await, ConnectFailure::TimedOut { .. }));
+}
+
+#[tokio::test]
+async fn somebody_who_never_accepts_times_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.sock");
+    let _listener = UnixListener::bind(&path).unwrap();
+    assert!(matches!(failure(&path).await, ConnectFailure::TimedOut { .. }));
+}
+
+#[tokio::test]
+async fn greetings_that_are_not_of_a_store() {
+    let hello = |hello: v1::ServerHello| Greeting::Hello(Box::new(hello));
+    let node = || "fake".to_owned();
+    let greetings = [
+        Greeting::Raw(Vec::new()),
+        Greeting::Raw(vec![0; 8]),
+        Greeting::Raw(vec![255; 8]),
+        Greeting::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+        Greeting::Raw(vec![10, 0, 0, 0, 8]),
+        hello(v1::ServerHello { version: 1, node: "not a name".to_owned(), ..Default::default() }),
+    ];
+    for greeting in greetings {
+        let store = FakeStore::greeting(greeting.clone());
+        let kind = failure(store.socket()).await;
+        // Two empty messages are an empty greeting of version 0, and one too many.
+        assert!(matches!(kind, ConnectFailure::NotAStore), "{greeting:?}: {kind:?}");
+    }
+    let store =
+        FakeStore::greeting(hello(v1::ServerHello { version: 9, node: node(), ..Default::default() }));
+    let kind = failure(store.socket()).await;
+    assert!(
+        matches!(kind, ConnectFailure::Refused(ObjectError::VersionMismatch { ours: 1, theirs: 9 })),
+        "{kind:?}"
+    );
+    let error = Some(hoplite_proto::error::encode(&ObjectError::limit_exceeded("clients", 3)));
+    let store = FakeStore::greeting(hello(v1::ServerHello { version: 1, error, ..Default::default() }));
+    let kind = failure(store.socket()).await;
+    assert!(matches!(kind, ConnectFailure::Refused(ObjectError::LimitExceeded { .. })), "{kind:?}");
+    let too_much = v1::ServerHello { version: 1, node: node(), arena_bytes: 1 << 40, ..Default::default() };
+    let store = FakeStore::greeting(hello(too_much));
+    let kind = failure(store.socket()).await;
+    assert!(matches!(kind, ConnectFailure::Arena { .. }), "{kind:?}");
+}

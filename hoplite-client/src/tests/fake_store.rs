@@ -1,0 +1,510 @@
+//! A store for tests: one node, no directory, no eviction. A second, independent implementation of the local plane.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use hoplite_core::error::{Error, Operation};
+use hoplite_core::extent::{Extent, HEADER_BYTES};
+use hoplite_core::node::{self, CallId, CopyId, ObjectView, Until};
+use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
+use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId};
+use hoplite_proto::local::{Request, Response, decode_request, encode_response};
+use hoplite_proto::{PROTOCOL_VERSION, framing, v1};
+use hoplite_shm::{Arena, Backing, Buffer};
+
+const CAPACITY_BYTES: u64 = 64 << 20;
+
+/// How the store greets.
+#[derive(Debug, Clone)]
+pub(super) enum Greeting {
+    Friendly,
+    Raw(Vec<u8>),
+    Hello(Box<v1::ServerHello>),
+    Silence,
+}
+
+pub(super) struct FakeStore {
+    directory: tempfile::TempDir,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    greeting: Greeting,
+    arena: Arc<Arena>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    clients: Vec<UnixStream>,
+    copies: BTreeMap<CopyId, Copy>,
+    next_offset_bytes: u64,
+    waiting: Vec<Waiting>,
+    pub(super) requests: Vec<Request>,
+    /// While set, answers are kept back.
+    held: Option<Vec<(usize, v1::Response)>>,
+    /// While set, nothing is read.
+    pub(super) paused: bool,
+    pub(super) ended_clients: usize,
+}
+
+struct Copy {
+    id: ObjectId,
+    view: ObjectView,
+    buffer: Buffer,
+    sealed: bool,
+    deleted: bool,
+    references: i64,
+}
+
+struct Waiting {
+    client: usize,
+    call: CallId,
+    request: Request,
+}
+
+impl FakeStore {
+    pub(super) fn start() -> Self {
+        Self::greeting(Greeting::Friendly)
+    }
+
+    pub(super) fn greeting(greeting: Greeting) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("store.sock")).unwrap();
+        let arena = Arena::create(Backing::Memfd, CAPACITY_BYTES).unwrap();
+        let shared = Arc::new(Shared { greeting, arena, state: Mutex::default(), changed: Condvar::new() });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let shared = Arc::clone(&accepting);
+                let stream = stream.unwrap();
+                std::thread::spawn(move || shared.serve(stream));
+            }
+        });
+        Self { directory, shared }
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.directory.path().join("store.sock")
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap()
+    }
+
+    /// Waits until `condition` holds. No polling: every change wakes it.
+    pub(super) fn wait_until(&self, what: &str, condition: impl Fn(&State) -> bool) {
+        let waited =
+            self.shared.changed.wait_timeout_while(self.state(), super::LONG, |state| !condition(state));
+        assert!(!waited.unwrap().1.timed_out(), "in vain: {what}");
+    }
+
+    /// As [`FakeStore::wait_until`], without blocking the runtime of the test.
+    pub(super) async fn until(
+        &self,
+        what: &'static str,
+        condition: impl Fn(&State) -> bool + Send + 'static,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_blocking(move || {
+            let state = shared.state.lock().unwrap();
+            let waited = shared.changed.wait_timeout_while(state, super::LONG, |state| !condition(state));
+            assert!(!waited.unwrap().1.timed_out(), "in vain: {what}");
+        })
+        .await
+        .unwrap();
+    }
+
+    pub(super) fn set_paused(&self, paused: bool) {
+        self.state().paused = paused;
+        self.shared.changed.notify_all();
+    }
+
+    pub(super) fn hold_answers(&self) {
+        self.state().held = Some(Vec::new());
+    }
+
+    pub(super) fn send_held(&self) {
+        let mut state = self.state();
+        for (client, response) in state.held.take().unwrap() {
+            state.send(client, &response);
+        }
+    }
+
+    pub(super) fn send_raw(&self, bytes: &[u8]) {
+        for mut client in &self.state().clients {
+            client.write_all(bytes).unwrap();
+        }
+    }
+
+    pub(super) fn send_response(&self, call: u64, response: Result<Response, Error>) {
+        let mut wire = BytesMut::new();
+        framing::encode(&encode_response(CallId(call), response), &mut wire).unwrap();
+        self.send_raw(&wire);
+    }
+
+    pub(super) fn close_all(&self) {
+        for client in &self.state().clients {
+            let _ = client.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Puts an object as another client would, up to `valid` bytes; sealed if that is all.
+    pub(super) fn produce(&self, id: &str, bytes: &[u8], valid: usize) -> CopyId {
+        let mut state = self.state();
+        let view = state.create(
+            &self.shared.arena,
+            ObjectId::new(id).unwrap(),
+            bytes.len() as u64,
+            Metadata::default(),
+        );
+        let copy = state.copies.get_mut(&view.copy).unwrap();
+        copy.references = 0;
+        copy.buffer.write(0, &bytes[..valid]);
+        copy.buffer.publish(valid as u64);
+        if valid == bytes.len() {
+            copy.sealed = true;
+            copy.buffer.set_complete();
+        }
+        state.look_again();
+        self.shared.changed.notify_all();
+        view.copy
+    }
+
+    /// More bytes of a produced object.
+    pub(super) fn produce_more(&self, copy: CopyId, bytes: &[u8], valid: std::ops::Range<usize>) {
+        let mut state = self.state();
+        let copy = state.copies.get_mut(&copy).unwrap();
+        copy.buffer.write(valid.start as u64, &bytes[valid.clone()]);
+        copy.buffer.publish(valid.end as u64);
+        if valid.end == bytes.len() {
+            copy.sealed = true;
+            copy.buffer.set_complete();
+        }
+        state.look_again();
+        self.shared.changed.notify_all();
+    }
+
+    /// A produced object will not be completed.
+    pub(super) fn lose(&self, copy: CopyId) {
+        let mut state = self.state();
+        let copy = state.copies.get_mut(&copy).unwrap();
+        copy.deleted = true;
+        copy.buffer.set_failed();
+        state.look_again();
+    }
+}
+
+impl Shared {
+    fn serve(&self, mut stream: UnixStream) {
+        let mut received = BytesMut::new();
+        let mut chunk = vec![0; 1 << 16];
+        while framing::decode::<v1::ClientHello>(&mut received, framing::MAX_HELLO_BYTES).unwrap().is_none() {
+            match stream.read(&mut chunk) {
+                Ok(0) | Err(_) => return,
+                Ok(length) => received.extend_from_slice(&chunk[..length]),
+            }
+        }
+        if !self.greet(&mut stream) {
+            return;
+        }
+        let client = {
+            let mut state = self.state.lock().unwrap();
+            state.clients.push(stream.try_clone().unwrap());
+            self.changed.notify_all();
+            state.clients.len() - 1
+        };
+        loop {
+            {
+                let state = self.state.lock().unwrap();
+                drop(self.changed.wait_while(state, |state| state.paused).unwrap());
+            }
+            match stream.read(&mut chunk) {
+                Ok(0) | Err(_) => break,
+                Ok(length) => received.extend_from_slice(&chunk[..length]),
+            }
+            let limits = Limits::default();
+            let limit = framing::max_request_bytes(&limits);
+            while let Some(request) = framing::decode::<v1::Request>(&mut received, limit).unwrap() {
+                let (call, request) = decode_request(request, limits.max_ids_per_request);
+                let mut state = self.state.lock().unwrap();
+                state.handle(&self.arena, client, call, request.unwrap());
+                self.changed.notify_all();
+            }
+        }
+        let mut state = self.state.lock().unwrap();
+        state.ended_clients += 1;
+        self.changed.notify_all();
+    }
+
+    fn greet(&self, stream: &mut UnixStream) -> bool {
+        let mut hello = v1::ServerHello {
+            version: PROTOCOL_VERSION,
+            error: None,
+            node: "fake".to_owned(),
+            arena_bytes: self.arena.capacity_bytes(),
+            inline_below_bytes: 64 << 10,
+        };
+        match &self.greeting {
+            Greeting::Friendly => {}
+            Greeting::Hello(other) => hello = (**other).clone(),
+            Greeting::Raw(bytes) => {
+                stream.write_all(bytes).unwrap();
+                return false;
+            }
+            Greeting::Silence => {
+                // Until the client gives up.
+                let _ = stream.read(&mut [0; 1]);
+                return false;
+            }
+        }
+        let mut wire = BytesMut::new();
+        framing::encode(&hello, &mut wire).unwrap();
+        let fds = [self.arena.read_only_fd(), self.arena.writable_fd()];
+        let sent = hoplite_shm::fds::send(stream.as_fd(), &wire, &fds).unwrap();
+        stream.write_all(&wire[sent..]).unwrap();
+        true
+    }
+}
+
+impl State {
+    /// How many references clients hold, all together.
+    pub(super) fn references(&self) -> i64 {
+        self.copies.values().map(|copy| copy.references).sum()
+    }
+
+    pub(super) fn count(&self, wanted: impl Fn(&Request) -> bool) -> usize {
+        self.requests.iter().filter(|request| wanted(request)).count()
+    }
+
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.find(&ObjectId::new(id).unwrap()).is_some()
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn find(&self, id: &ObjectId) -> Option<CopyId> {
+        self.copies.iter().find(|(_, copy)| copy.id == *id && !copy.deleted).map(|(key, _)| *key)
+    }
+
+    fn create(
+        &mut self,
+        arena: &Arc<Arena>,
+        id: ObjectId,
+        size_bytes: u64,
+        metadata: Metadata,
+    ) -> ObjectView {
+        let length_bytes = (HEADER_BYTES + size_bytes).next_multiple_of(64);
+        let extent = Extent { offset_bytes: self.next_offset_bytes, length_bytes };
+        self.next_offset_bytes += length_bytes;
+        let buffer = arena.buffer(extent, size_bytes).unwrap();
+        buffer.initialise();
+        let copy = CopyId(self.copies.len() as u64 + 100);
+        let view = ObjectView { copy, extent, put: PutId(copy.0 + 7), size_bytes, metadata };
+        let entry = Copy { id, view: view.clone(), buffer, sealed: false, deleted: false, references: 1 };
+        self.copies.insert(copy, entry);
+        view
+    }
+
+    fn handle(&mut self, arena: &Arc<Arena>, client: usize, call: CallId, request: Request) {
+        self.requests.push(request.clone());
+        match &request {
+            Request::Node(node::Request::Create { id, size_bytes, metadata, .. }) => {
+                let answer = match self.find(id) {
+                    Some(copy) => {
+                        let entry = self.copies.get_mut(&copy).unwrap();
+                        if entry.view.size_bytes == *size_bytes && entry.view.metadata == *metadata {
+                            entry.references += 1;
+                            Ok(Response::Node(node::Response::Existing(entry.view.clone())))
+                        } else {
+                            Err(Error::AlreadyExists { id: id.clone() })
+                        }
+                    }
+                    None => {
+                        let view = self.create(arena, id.clone(), *size_bytes, metadata.clone());
+                        Ok(Response::Node(node::Response::Created(view)))
+                    }
+                };
+                self.answer(client, call, answer);
+            }
+            Request::Node(node::Request::Seal { copy, .. }) => {
+                self.seal(*copy);
+                self.answer(client, call, Ok(Response::Node(node::Response::Sealed)));
+            }
+            Request::Node(node::Request::SealUnconfirmed { copy }) => self.seal(*copy),
+            Request::Node(node::Request::Abort { copy }) => {
+                let copy = self.copies.get_mut(copy).unwrap();
+                assert!(!copy.sealed, "a sealed copy was aborted");
+                copy.references -= 1;
+                copy.deleted = true;
+                copy.buffer.set_failed();
+            }
+            Request::Node(node::Request::Release { copy }) => {
+                let copy = self.copies.get_mut(copy).unwrap();
+                copy.references -= 1;
+                assert!(copy.references >= 0, "a reference was released twice");
+            }
+            Request::Node(node::Request::Cancel { call }) => {
+                self.waiting.retain(|waiting| waiting.client != client || waiting.call != *call);
+            }
+            Request::Node(node::Request::Unsubscribe { call }) => {
+                self.waiting.retain(|waiting| waiting.client != client || waiting.call != *call);
+            }
+            Request::Doorbell { .. } => {}
+            _ => self.waiting.push(Waiting { client, call, request }),
+        }
+        self.look_again();
+    }
+
+    fn seal(&mut self, copy: CopyId) {
+        let copy = self.copies.get_mut(&copy).unwrap();
+        assert_eq!(copy.buffer.valid_bytes(), copy.view.size_bytes, "sealed before all was written");
+        copy.sealed = true;
+        copy.buffer.set_complete();
+    }
+
+    /// Answers what can be answered by now.
+    fn look_again(&mut self) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let answer = self.try_answer(&waiting.request);
+            let Some(answer) = answer else {
+                self.waiting.push(waiting);
+                continue;
+            };
+            self.answer(waiting.client, waiting.call, answer);
+            if matches!(waiting.request, Request::Node(node::Request::Subscribe { .. })) {
+                // Answered at every change; here, that is at every request.
+                self.waiting.push(waiting);
+            }
+        }
+    }
+
+    fn try_answer(&mut self, request: &Request) -> Option<Result<Response, Error>> {
+        let answer = match request {
+            Request::Node(node::Request::Get { id, until, timeout }) => {
+                let found = self.find(id).filter(|copy| *until == Until::Started || self.copies[copy].sealed);
+                match found {
+                    Some(copy) => {
+                        let copy = self.copies.get_mut(&copy).unwrap();
+                        copy.references += 1;
+                        Ok(Response::Node(node::Response::Object(copy.view.clone())))
+                    }
+                    None if *timeout == Duration::ZERO => {
+                        Err(Error::Timeout { operation: Operation::Get, waited: Duration::ZERO })
+                    }
+                    None => return None,
+                }
+            }
+            Request::Follow { copy, beyond_bytes, .. } => {
+                let copy = &self.copies[copy];
+                let valid_bytes = copy.buffer.want_doorbell();
+                if copy.deleted {
+                    Err(Error::ObjectLost { id: copy.id.clone() })
+                } else if valid_bytes > *beyond_bytes {
+                    Ok(Response::Progress { valid_bytes })
+                } else {
+                    return None;
+                }
+            }
+            Request::Node(node::Request::Delete { ids, .. }) => {
+                let found: Vec<CopyId> = ids.iter().filter_map(|id| self.find(id)).collect();
+                for copy in &found {
+                    self.copies.get_mut(copy).unwrap().deleted = true;
+                }
+                Ok(Response::Node(node::Response::Deleted { count: found.len() }))
+            }
+            Request::Node(node::Request::Wait { ids, count, timeout }) => {
+                let indices: Vec<usize> =
+                    (0..ids.len()).filter(|&index| self.locations(&ids[index]).is_available()).collect();
+                if indices.len() < *count && *timeout > Duration::ZERO {
+                    return None;
+                }
+                Ok(Response::Node(node::Response::Ready { indices }))
+            }
+            Request::Node(node::Request::Locate { id, timeout }) => {
+                let locations = self.locations(id);
+                if locations.object.is_none() && *timeout > Duration::ZERO {
+                    return None;
+                }
+                Ok(Response::Node(node::Response::Locations(locations)))
+            }
+            Request::Node(node::Request::Subscribe { id }) => {
+                Ok(Response::Node(node::Response::Locations(self.locations(id))))
+            }
+            Request::List { prefix, after, limit } => {
+                let mut ids: Vec<&ObjectId> = self
+                    .copies
+                    .values()
+                    .filter(|copy| !copy.deleted)
+                    .map(|copy| &copy.id)
+                    .filter(|id| id.as_bytes().starts_with(prefix) && id.as_bytes() > &after[..])
+                    .collect();
+                ids.sort();
+                let objects = ids.iter().take(*limit).map(|id| self.locations(id)).collect();
+                Ok(Response::Listing { objects, more: ids.len() > *limit })
+            }
+            Request::Describe { .. } => Ok(Response::Description(v1::response::Description {
+                shard: "fake:1".to_owned(),
+                object: None,
+            })),
+            Request::Status => Ok(Response::Status(Box::new(v1::NodeStatus {
+                node: "fake".to_owned(),
+                ..Default::default()
+            }))),
+            other => panic!("not a request that waits: {other:?}"),
+        };
+        Some(answer)
+    }
+
+    fn locations(&self, id: &ObjectId) -> Locations {
+        let copy = self.find(id).map(|copy| &self.copies[&copy]);
+        Locations {
+            id: id.clone(),
+            object: copy.map(|copy| ObjectSummary {
+                put: copy.view.put,
+                size_bytes: copy.view.size_bytes,
+                metadata: copy.view.metadata.clone(),
+                inline: false,
+                lost: false,
+            }),
+            locations: copy
+                .map(|copy| Location {
+                    node: NodeId::new("fake").unwrap(),
+                    data_address: "127.0.0.1:1".parse().unwrap(),
+                    state: if copy.sealed { LocationState::Complete } else { LocationState::Producing },
+                    retention: Retention::Pinned,
+                    pulling_from: None,
+                })
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    fn answer(&mut self, client: usize, call: CallId, answer: Result<Response, Error>) {
+        let response = encode_response(call, answer);
+        match &mut self.held {
+            Some(held) => held.push((client, response)),
+            None => self.send(client, &response),
+        }
+    }
+
+    fn send(&self, client: usize, response: &v1::Response) {
+        let mut wire = BytesMut::new();
+        framing::encode(response, &mut wire).unwrap();
+        // The client may be gone.
+        let _ = (&self.clients[client]).write_all(&wire);
+    }
+}

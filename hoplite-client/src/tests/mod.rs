@@ -1,0 +1,32 @@
+//! The client against a small store of its own, over a real socket and real shared memory.
+
+mod fake_store;
+
+mod blocking;
+mod concurrency;
+mod connecting;
+mod losing;
+mod round_trips;
+
+use std::time::Duration;
+
+use fake_store::FakeStore;
+
+/// Longer than anything here takes, short enough that a hang fails the run.
+const LONG: Duration = Duration::from_secs(20);
+
+/// Bytes that differ from one object to the next and within one.
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    let mut state = u64::from(seed) + 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+async fn connect(store: &FakeStore) -> crate::Client {
+    crate::Client::connect(store.socket()).await.unwrap()
+}

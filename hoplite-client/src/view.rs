@@ -1,0 +1,76 @@
+//! Zero-copy access to a complete object.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use hoplite_core::node;
+use hoplite_core::{Metadata, PutId};
+
+use crate::connection::{Connection, Role};
+use crate::error::Result;
+use crate::reference::Reference;
+
+/// The bytes of a complete object, read-only, where the store keeps them.
+///
+/// Nothing is copied. The store does not reuse the memory while the view exists, also if the object is deleted meanwhile.
+/// A view stays readable when the connection is lost. It keeps the connection open, and may be used and dropped from
+/// any thread, inside or outside of a runtime; dropping never blocks.
+pub struct ObjectView {
+    // Before the reference: nothing may point into the memory once that is given back.
+    bytes: hoplite_shm::Reader,
+    reference: Reference,
+    put: PutId,
+    metadata: Metadata,
+}
+
+impl ObjectView {
+    /// Makes a view of a complete copy, and takes over the reference that came with it.
+    pub(crate) fn open(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
+        let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
+        let bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
+        if bytes.as_slice().is_none() {
+            return Err(connection.malformed("a view of a copy that is not complete"));
+        }
+        Ok(Self { bytes, reference, put: view.put, metadata: view.metadata })
+    }
+
+    /// The size of the object, in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    /// What was put together with the bytes.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Which put made the object: another one if the id was deleted and put again.
+    pub fn put_id(&self) -> PutId {
+        self.put
+    }
+}
+
+impl Deref for ObjectView {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.as_slice().expect("a view is made of complete copies only, and progress never falls")
+    }
+}
+
+impl AsRef<[u8]> for ObjectView {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for ObjectView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectView")
+            .field("size_bytes", &self.size_bytes())
+            .field("put", &self.put)
+            .field("copy", &self.reference.copy())
+            .finish_non_exhaustive()
+    }
+}

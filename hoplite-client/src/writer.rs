@@ -1,0 +1,206 @@
+//! Producing an object, in pieces or at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::node::{self, Response};
+use hoplite_core::{ObjectId, Operation};
+use hoplite_proto::local::Request;
+
+use crate::connection::{Connection, Role};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::options::{Confirmation, PutOptions};
+use crate::reference::Reference;
+use crate::view::ObjectView;
+
+/// How many bytes are copied, or compared, before that is made known and other tasks get a turn. Large enough that a
+/// copy in pieces runs at the speed of one large `memcpy`; 0.4 ms at 10 GB/s.
+pub(crate) const PIECE_BYTES: usize = 4 << 20;
+
+/// An object that is being written.
+///
+/// Receivers, on this node and on others, may read its head while its tail is still missing. It is there for good once
+/// [`ObjectWriter::seal`] has succeeded; dropped before that, it is aborted everywhere. Dropping never blocks and may
+/// happen on any thread.
+///
+/// If the id names an object of this size and metadata already, what is written is compared with that object instead:
+/// to put the same object twice is no error.
+#[derive(Debug)]
+pub struct ObjectWriter {
+    id: ObjectId,
+    size_bytes: u64,
+    written_bytes: u64,
+    target: Target,
+    options: PutOptions,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// Room in the arena, and the reference that keeps it. In this order: nothing may point into the memory once the
+    /// reference is given back.
+    New(hoplite_shm::Writer, Reference),
+    /// The object that has the id already.
+    Existing(ObjectView),
+}
+
+impl ObjectWriter {
+    /// Asks the store for room.
+    pub(crate) async fn create(
+        connection: &Arc<Connection>,
+        id: ObjectId,
+        size_bytes: u64,
+        options: PutOptions,
+    ) -> Result<Self> {
+        options.metadata.validate(size_bytes)?;
+        let request = node::Request::Create {
+            id: id.clone(),
+            size_bytes,
+            metadata: options.metadata.clone(),
+            timeout: options.timeout,
+        };
+        let target = match connection.call_node(request, Operation::Put, options.timeout).await? {
+            Response::Created(view) => {
+                let reference = Reference::new(Arc::clone(connection), view.copy, Role::Writer);
+                if view.size_bytes != size_bytes {
+                    return Err(connection.malformed("room of another size than was asked for"));
+                }
+                let room = connection.arena().writer(&view).map_err(|error| connection.misplaced(&error))?;
+                Target::New(room, reference)
+            }
+            Response::Existing(view) => Target::Existing(ObjectView::open(connection, view)?),
+            _ => return Err(connection.unexpected()),
+        };
+        let writer = Self { id, size_bytes, written_bytes: 0, target, options };
+        match &writer.target {
+            Target::Existing(view)
+                if view.size_bytes() != size_bytes || *view.metadata() != writer.options.metadata =>
+            {
+                Err(writer.already_exists())
+            }
+            _ => Ok(writer),
+        }
+    }
+
+    /// The size that was announced, in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// How many bytes were written so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// Appends `bytes`, and lets them be read by others as soon as they are there, a block of 4 KiB at a time.
+    ///
+    /// Blocks for as long as it takes to copy them, and for nothing else. In a runtime, write large objects in pieces
+    /// of a few MiB, and yield in between.
+    ///
+    /// # Errors
+    /// [`Error::SizeMismatch`] if that would be more than was announced; nothing was written then.
+    /// `AlreadyExists` if the id names another object. [`Error::ConnectionLost`], [`Error::ForkedChild`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let written_bytes = self.written_bytes.saturating_add(bytes.len() as u64);
+        if written_bytes > self.size_bytes {
+            return Err(Error::SizeMismatch { size_bytes: self.size_bytes, written_bytes });
+        }
+        for piece in bytes.chunks(PIECE_BYTES) {
+            self.write_piece(piece)?;
+        }
+        Ok(())
+    }
+
+    /// As [`ObjectWriter::write`], letting other tasks run in between.
+    pub(crate) async fn write_yielding(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut pieces = bytes.chunks(PIECE_BYTES).peekable();
+        while let Some(piece) = pieces.next() {
+            self.write_piece(piece)?;
+            if pieces.peek().is_some() {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_piece(&mut self, piece: &[u8]) -> Result<()> {
+        match &mut self.target {
+            Target::New(room, reference) => {
+                let connection = reference.connection();
+                connection.check_usable()?;
+                let mut rung = Ok(());
+                let written = room.write(piece, || {
+                    if rung.is_ok() {
+                        rung = connection.ring(reference.copy());
+                    }
+                });
+                written.map_err(|error| connection.misplaced(&error))?;
+                rung?;
+            }
+            Target::Existing(view) => {
+                // Both fit: the sizes were compared, and what is written is within them.
+                let start = usize::try_from(self.written_bytes).unwrap_or(usize::MAX);
+                let equal = view.get(start..).and_then(|rest| rest.get(..piece.len())) == Some(piece);
+                if !equal {
+                    return Err(self.already_exists());
+                }
+            }
+        }
+        self.written_bytes += piece.len() as u64;
+        Ok(())
+    }
+
+    /// Declares the object complete, and waits for the directory if it is large or [`Confirmation::Confirmed`] was
+    /// asked for, up to the timeout of the options, counted from now.
+    ///
+    /// # Errors
+    /// [`Error::SizeMismatch`] if bytes are missing; the object is aborted then. `AlreadyExists` if another node has
+    /// put another object under the id, `Timeout` if the directory does not answer. [`Error::ConnectionLost`],
+    /// [`Error::ForkedChild`].
+    ///
+    /// # Cancel safety
+    /// If it is cancelled, the object may or may not be sealed.
+    pub async fn seal(self) -> Result<()> {
+        let timeout = self.options.timeout;
+        self.seal_within(timeout).await
+    }
+
+    pub(crate) async fn seal_within(self, timeout: Duration) -> Result<()> {
+        let Self { size_bytes, written_bytes, target, options, .. } = self;
+        if written_bytes != size_bytes {
+            return Err(Error::SizeMismatch { size_bytes, written_bytes });
+        }
+        let Target::New(room, mut reference) = target else { return Ok(()) };
+        drop(room);
+        let connection = Arc::clone(reference.connection());
+        let copy = reference.copy();
+        if options.confirm == Confirmation::BySize && size_bytes < connection.inline_below_bytes() {
+            // One system call for both: this is what a small put costs after its one round trip.
+            let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
+            reference.given_back();
+            return connection.tell(&requests.map(Request::Node)).await;
+        }
+        reference.becomes_reader();
+        match connection.call_node(node::Request::Seal { copy, timeout }, Operation::Put, timeout).await? {
+            Response::Sealed => Ok(()),
+            _ => Err(connection.unexpected()),
+        }
+    }
+
+    fn already_exists(&self) -> Error {
+        hoplite_core::Error::AlreadyExists { id: self.id.clone() }.into()
+    }
+}
+
+/// Puts `bytes` at once: a writer whose whole life shares one deadline.
+pub(crate) async fn put(
+    connection: &Arc<Connection>,
+    id: ObjectId,
+    bytes: &[u8],
+    options: PutOptions,
+) -> Result<()> {
+    let deadline = Deadline::after(options.timeout);
+    let mut writer = ObjectWriter::create(connection, id, bytes.len() as u64, options).await?;
+    writer.write_yielding(bytes).await?;
+    writer.seal_within(deadline.left()).await
+}
