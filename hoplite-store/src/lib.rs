@@ -1,1 +1,23 @@
-//! TBD
+//! The node daemon: shares memory with the workers of its node, and moves objects between nodes.
+//!
+//! [`run`] is the table of contents. What the store decides is in `hoplite_core::node`; here is what carries it out:
+//!
+//! * [`engine`](self): performs the decisions.
+//! * `local`: the Unix socket on which workers reach the store.
+//! * `data`: the TCP connections over which stores exchange bytes.
+//! * `session`: the gRPC streams to the shards of the directory.
+//! * `copies`: the memory of the copies, and who waits for its bytes.
+#![forbid(unsafe_code)]
+
+mod config;
+mod copies;
+mod data;
+mod engine;
+mod local;
+mod prefault;
+mod run;
+mod session;
+
+pub use config::{Directory, Prefault, StoreConfig};
+pub use local::SocketError;
+pub use run::{Addresses, StoreError, run};

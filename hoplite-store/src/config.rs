@@ -1,0 +1,59 @@
+//! What a store is told at its start.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use hoplite_core::{ClusterId, Limits, NodeId};
+use hoplite_shm::Backing;
+
+/// Where the directory is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Directory {
+    /// In this process: one shard, listening here so that other stores can join.
+    Embedded {
+        /// The address to listen on.
+        listen: SocketAddr,
+    },
+    /// Elsewhere: the addresses of all shards, `HOST:PORT`, the same for every store of the cluster.
+    Shards(Vec<String>),
+}
+
+/// The configuration of a store.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Its name, unique in the cluster.
+    pub node: NodeId,
+    /// The name of the cluster.
+    pub cluster: ClusterId,
+    /// Where the data plane listens; port 0 for any.
+    pub listen: SocketAddr,
+    /// The address at which other stores reach the data plane, if it differs from the one it listens on.
+    pub advertise: Option<SocketAddr>,
+    /// Where the directory is.
+    pub directory: Directory,
+    /// The Unix socket for workers.
+    pub socket: PathBuf,
+    /// The permissions of the socket.
+    pub socket_mode: u32,
+    /// The group of the socket; by default that of the process.
+    pub socket_group: Option<u32>,
+    /// The size of the arena.
+    pub memory_bytes: u64,
+    /// What the arena is made of.
+    pub backing: Backing,
+    /// Whether the arena's pages are touched at the start.
+    pub prefault: Prefault,
+    /// Labels for the operator's use, shown by the directory.
+    pub labels: Vec<(String, String)>,
+    /// The limits.
+    pub limits: Limits,
+}
+
+/// When the arena's pages are first touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefault {
+    /// In the background, at the start.
+    AtStart,
+    /// By the first put that uses them.
+    OnUse,
+}

@@ -1,0 +1,120 @@
+//! Answers for people and tools: what the directory and this store know. Nothing in the data path comes here.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use hoplite_core::ObjectId;
+use hoplite_core::error::{Error, Plane};
+use hoplite_core::placement::ShardMap;
+use hoplite_core::shard::Locations;
+use hoplite_proto::directory::decode_locations;
+use hoplite_proto::error::from_status;
+use hoplite_proto::local::Response;
+use hoplite_proto::v1;
+use tokio::time::timeout;
+
+use super::LocalPlane;
+use crate::session::ShardLink;
+
+/// How long a shard may take to answer.
+const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
+
+async fn ask<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T, Error> {
+    match timeout(SHARD_TIMEOUT, answer).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(from_status(&status)),
+        Err(_) => Err(Error::unavailable("a directory shard")),
+    }
+}
+
+/// One page of the cluster's objects. Each id is known at two shards, so that one may be away.
+pub(super) async fn list(
+    plane: &LocalPlane,
+    prefix: Bytes,
+    after: Bytes,
+    limit: usize,
+) -> Result<Response, Error> {
+    let request = v1::ListRequest { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) };
+    let pages = join_all(plane.shards.iter().map(|link| {
+        let (mut client, request) = (link.client(), request.clone());
+        async move { ask(client.list(request)).await }
+    }))
+    .await;
+    let unreachable = pages.iter().filter(|page| page.is_err()).count();
+    if unreachable == pages.len() || unreachable >= hoplite_core::placement::REPLICAS {
+        return Err(Error::unavailable("the directory"));
+    }
+    let mut objects: Vec<Locations> = Vec::new();
+    let mut more = false;
+    for page in pages.into_iter().flatten() {
+        more |= page.more;
+        for found in page.objects {
+            objects.push(decode_locations(found, Plane::Control)?);
+        }
+    }
+    objects.sort_by(|one, other| one.id.cmp(&other.id));
+    objects.dedup_by(|next, kept| next.id == kept.id);
+    more |= objects.len() > limit;
+    objects.truncate(limit);
+    Ok(Response::Listing { objects, more })
+}
+
+/// All that the directory knows of one object, from the shard that is responsible for it now.
+pub(super) async fn describe(plane: &LocalPlane, id: &ObjectId) -> Result<Response, Error> {
+    let up = plane.engine.shards_up();
+    let map = ShardMap::new(plane.shards.iter().map(|link| &link.address));
+    let shard = map.replicas(id, |shard| up[shard]).next().ok_or(Error::unavailable("the directory"))?;
+    let link = &plane.shards[shard];
+    let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
+    let object = ask(link.client().describe(request)).await?;
+    Ok(Response::Description(v1::response::Description { shard: link.address.clone(), object: Some(object) }))
+}
+
+/// The counters of the store and of its shards.
+pub(super) async fn status(plane: &LocalPlane) -> Response {
+    let up = plane.engine.shards_up();
+    let shards =
+        join_all(plane.shards.iter().zip(up).map(|(link, connected)| shard_status(link, connected))).await;
+    let node = plane.engine.status();
+    let metrics = plane.engine.metrics();
+    let count = |number: usize| number as u64;
+    Response::Status(Box::new(v1::NodeStatus {
+        node: plane.node.as_str().to_owned(),
+        cluster: plane.cluster.as_str().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_address: plane.data_address.to_string(),
+        uptime_ms: u64::try_from(plane.engine.uptime().as_millis()).unwrap_or(u64::MAX),
+        capacity_bytes: node.capacity_bytes,
+        free_bytes: node.free_bytes,
+        pinned_bytes: node.pinned_bytes,
+        evictable_bytes: node.evictable_bytes,
+        copies: count(node.copies),
+        clients: count(plane.engine.clients()),
+        pulls: count(node.pulls),
+        serves: metrics.serves.load(Ordering::Relaxed),
+        sent_bytes: metrics.sent_bytes.load(Ordering::Relaxed),
+        received_bytes: metrics.received_bytes.load(Ordering::Relaxed),
+        evictions: node.evictions,
+        corrupt_frames: metrics.corrupt_frames.load(Ordering::Relaxed),
+        put_conflicts: node.put_conflicts,
+        prefaulted_bytes: plane.prefaulted_bytes.load(Ordering::Relaxed),
+        shards,
+    }))
+}
+
+async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {
+    let address = link.address.clone();
+    match ask(link.client().status(v1::StatusRequest {})).await {
+        Ok(status) => v1::ShardStatus {
+            address,
+            connected,
+            objects: status.objects,
+            inline_bytes: status.inline_bytes,
+            nodes: u32::try_from(status.nodes.len()).unwrap_or(u32::MAX),
+            waiting_queries: status.waiting_queries,
+        },
+        Err(_) => v1::ShardStatus { address, connected, ..v1::ShardStatus::default() },
+    }
+}

@@ -1,0 +1,53 @@
+//! The local plane: the Unix socket on which the node's workers reach the store.
+
+mod connection;
+mod inspect;
+mod listener;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::{ClusterId, Limits, NodeId};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub(crate) use listener::LocalListener;
+pub use listener::SocketError;
+
+use crate::engine::Engine;
+use crate::session::ShardLink;
+
+/// What every connection needs to know.
+#[derive(Debug)]
+pub(crate) struct LocalPlane {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) limits: Limits,
+    pub(crate) node: NodeId,
+    pub(crate) cluster: ClusterId,
+    pub(crate) data_address: std::net::SocketAddr,
+    pub(crate) shards: Vec<ShardLink>,
+    /// How many bytes of the arena have been touched so far.
+    pub(crate) prefaulted_bytes: Arc<std::sync::atomic::AtomicU64>,
+}
+
+/// How long to wait before accepting again when the process is out of file descriptors, say.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves clients until `shutdown`; ends when the last connection is closed.
+pub(crate) async fn run(listener: LocalListener, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
+    let connections = TaskTracker::new();
+    while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok(stream) => {
+                connections.spawn(connection::serve(stream, Arc::clone(&plane), shutdown.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a client");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}

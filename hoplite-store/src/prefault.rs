@@ -1,0 +1,27 @@
+//! Touches the arena's pages in the background: the first touch of a page costs far more than writing to it again.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use hoplite_shm::Arena;
+use tokio_util::sync::CancellationToken;
+
+/// Touches all pages on a thread of its own, until done or `stop`; counts the bytes in `done_bytes`.
+pub(crate) async fn prefault(arena: Arc<Arena>, done_bytes: Arc<AtomicU64>, stop: CancellationToken) {
+    let started = Instant::now();
+    let touched = tokio::task::spawn_blocking(move || {
+        arena.prefault(|bytes| {
+            done_bytes.store(bytes, Ordering::Relaxed);
+            if stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    })
+    .await;
+    let seconds = started.elapsed().as_secs_f64();
+    match touched {
+        Ok(Ok(())) => tracing::info!(seconds, "the arena's pages are touched"),
+        Ok(Err(error)) => tracing::warn!(%error, "cannot touch the arena's pages ahead; puts will do it"),
+        Err(error) => tracing::warn!(%error, "the task that touches the arena's pages ended"),
+    }
+}

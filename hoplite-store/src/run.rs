@@ -1,0 +1,287 @@
+//! The life of a store, from its configuration to its end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use hoplite_core::ErrorCode;
+use hoplite_core::error::Error;
+use hoplite_core::id::Incarnation;
+use hoplite_core::node::{Event, Node, NodeConfig};
+use hoplite_core::placement::ShardMap;
+use hoplite_core::shard::NodeInfo;
+use hoplite_shm::Arena;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Directory, Prefault, StoreConfig};
+use crate::data::{self, DataConfig, DataMetrics, Puller};
+use crate::engine::Engine;
+use crate::local::{self, LocalListener, LocalPlane, SocketError};
+use crate::prefault::prefault;
+use crate::session::{self, SessionState, ShardLink};
+
+/// How long another store may hold this node's name before this one gives up: longer than it takes a shard to notice
+/// that the previous run of this node is dead.
+const NAME_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of the daemon may take after it was asked for.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the shards may take to hear that this store leaves.
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Why a store cannot run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The data plane's address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket for workers cannot be listened on.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// There is no memory for the arena.
+    #[error("cannot make an arena of {memory_bytes} bytes")]
+    Arena {
+        /// The size asked for.
+        memory_bytes: u64,
+        /// Why.
+        #[source]
+        source: hoplite_shm::Error,
+    },
+    /// A shard's address is malformed.
+    #[error("{address:?} is not the address of a directory shard (HOST:PORT)")]
+    ShardAddress {
+        /// The address.
+        address: String,
+    },
+    /// No shard is configured.
+    #[error("at least one directory shard is needed")]
+    NoShards,
+    /// The data plane listens on all addresses, so that the one which others should use is unknown.
+    #[error("{address} is no address that others can reach: say which one to advertise")]
+    AdvertiseNeeded {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The embedded directory failed.
+    #[error("the embedded directory failed")]
+    Directory(#[source] hoplite_directory::DirectoryError),
+    /// A shard refuses this store for good.
+    #[error("the directory shard at {shard} refuses this store")]
+    Refused {
+        /// The shard.
+        shard: String,
+        /// Why.
+        #[source]
+        source: Error,
+    },
+    /// No random numbers are to be had.
+    #[error("no random numbers")]
+    Random(#[source] io::Error),
+}
+
+/// Where a store that has started is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses {
+    /// The Unix socket for workers.
+    pub socket: PathBuf,
+    /// The data plane.
+    pub data: SocketAddr,
+    /// The embedded directory, if there is one.
+    pub directory: Option<SocketAddr>,
+}
+
+/// Runs a store until `shutdown`; calls `started` when it accepts clients.
+///
+/// Sessions with the directory are established in the background: until then, and while the directory is away, calls
+/// that need it wait for their deadlines.
+///
+/// # Errors
+/// What keeps it from starting, or the refusal of a shard, see [`StoreError`]. A clean end is `Ok`.
+pub async fn run(
+    config: StoreConfig,
+    started: impl FnOnce(&Addresses),
+    shutdown: CancellationToken,
+) -> Result<(), StoreError> {
+    let arena = Arena::create(config.backing.clone(), config.memory_bytes)
+        .map_err(|source| StoreError::Arena { memory_bytes: config.memory_bytes, source })?;
+    let listen_error = |address| move |source| StoreError::Listen { address, source };
+    let listener = TcpListener::bind(config.listen).await.map_err(listen_error(config.listen))?;
+    let data_address = listener.local_addr().map_err(listen_error(config.listen))?;
+    let advertised = config.advertise.unwrap_or(data_address);
+    if advertised.ip().is_unspecified() {
+        return Err(StoreError::AdvertiseNeeded { address: advertised });
+    }
+    let local_listener = LocalListener::bind(&config.socket, config.socket_mode, config.socket_group)?;
+
+    let stop = CancellationToken::new();
+    let tasks = TaskTracker::new();
+    let (shards, directory, mut directory_failed) = start_directory(&config, &stop, &tasks).await?;
+    let links = shards
+        .iter()
+        .map(|address| {
+            ShardLink::new(address).map_err(|_| StoreError::ShardAddress { address: address.clone() })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let metrics = Arc::new(DataMetrics::default());
+    let data_config = Arc::new(DataConfig::new(config.cluster.clone(), config.node.clone()));
+    let node = Node::new(NodeConfig {
+        capacity_bytes: arena.capacity_bytes(),
+        limits: config.limits.clone(),
+        shards: ShardMap::new(&shards),
+        seed: random_number()?,
+    });
+    let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
+    let engine = Engine::new(
+        node,
+        Arc::clone(&arena),
+        puller,
+        Arc::clone(&metrics),
+        tasks.clone(),
+        stop.clone(),
+        links.len(),
+    );
+
+    let prefaulted_bytes = Arc::new(AtomicU64::new(0));
+    if config.prefault == Prefault::AtStart {
+        tasks.spawn(prefault(arena, Arc::clone(&prefaulted_bytes), stop.clone()));
+    }
+    let alarm = Arc::clone(&engine);
+    let alarm_stop = stop.clone();
+    tasks.spawn(async move { alarm_stop.run_until_cancelled(alarm.run_alarm()).await });
+    let pool = Arc::clone(&engine);
+    let pool_stop = stop.clone();
+    tasks.spawn(async move { pool.puller().maintain(pool_stop).await });
+    tasks.spawn(data::run(listener, data_config, Arc::clone(&engine), metrics, stop.clone()));
+    let info = NodeInfo {
+        node: config.node.clone(),
+        incarnation: Incarnation(random_number()?),
+        data_address: advertised,
+        labels: config.labels.clone(),
+    };
+    // Ends the conversations, while `stop` ends everything.
+    let leaving = CancellationToken::new();
+    let mut states = Vec::new();
+    for (shard, link) in links.iter().enumerate() {
+        let (state, observed) = watch::channel(SessionState::Down);
+        states.push((link.address.clone(), observed));
+        let (engine, link, info) = (Arc::clone(&engine), link.clone(), info.clone());
+        let cluster = config.cluster.clone();
+        let (leaving, stop) = (leaving.clone(), stop.clone());
+        tasks.spawn(session::run(engine, shard, link, info, cluster, state, leaving, stop));
+    }
+    let plane = Arc::new(LocalPlane {
+        engine: Arc::clone(&engine),
+        limits: config.limits,
+        node: config.node,
+        cluster: config.cluster,
+        data_address: advertised,
+        shards: links,
+        prefaulted_bytes,
+    });
+    let mut local_task = tasks.spawn(local::run(local_listener, plane, leaving.clone()));
+    started(&Addresses { socket: config.socket, data: data_address, directory });
+
+    let ended = tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        error = refusal(states.clone()) => Err(error),
+        Ok(error) = &mut directory_failed => Err(StoreError::Directory(error)),
+    };
+    // Clients are told first, then the directory; then everything ends at once.
+    engine.apply(Event::ShutDown);
+    leaving.cancel();
+    engine.end_sessions();
+    let _ = timeout(SHUTDOWN_TIMEOUT, &mut local_task).await;
+    goodbye(&mut states).await;
+    stop.cancel();
+    tasks.close();
+    if timeout(SHUTDOWN_TIMEOUT, tasks.wait()).await.is_err() {
+        tracing::warn!("some tasks did not end in time");
+    }
+    ended
+}
+
+type DirectoryFailure = tokio::sync::oneshot::Receiver<hoplite_directory::DirectoryError>;
+
+/// Starts the embedded directory, if there is to be one, and tells where the shards are.
+async fn start_directory(
+    config: &StoreConfig,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+) -> Result<(Vec<String>, Option<SocketAddr>, DirectoryFailure), StoreError> {
+    let (failed, failure) = tokio::sync::oneshot::channel();
+    let listen = match &config.directory {
+        Directory::Shards(shards) if shards.is_empty() => return Err(StoreError::NoShards),
+        Directory::Shards(shards) => return Ok((shards.clone(), None, failure)),
+        Directory::Embedded { listen } => *listen,
+    };
+    let listen_error = |source| StoreError::Listen { address: listen, source };
+    let listener = TcpListener::bind(listen).await.map_err(listen_error)?;
+    let address = listener.local_addr().map_err(listen_error)?;
+    let directory = hoplite_directory::DirectoryConfig {
+        cluster: config.cluster.clone(),
+        limits: config.limits.clone(),
+        ..hoplite_directory::DirectoryConfig::default()
+    };
+    let stop = stop.clone();
+    tasks.spawn(async move {
+        if let Err(error) = hoplite_directory::run(directory, listener, stop).await {
+            let _ = failed.send(error);
+        }
+    });
+    Ok((vec![address.to_string()], Some(address), failure))
+}
+
+/// Ends when a shard refuses this store in a way that waiting will not change.
+async fn refusal(states: Vec<(String, watch::Receiver<SessionState>)>) -> StoreError {
+    let watches = states.into_iter().map(|(shard, mut state)| {
+        Box::pin(async move {
+            let mut refused_since: Option<Instant> = None;
+            loop {
+                let now = state.borrow_and_update().clone();
+                match now {
+                    SessionState::Refused(source) => {
+                        let since = *refused_since.get_or_insert_with(Instant::now);
+                        if source.code() != ErrorCode::NodeIdInUse || since.elapsed() > NAME_PATIENCE {
+                            return StoreError::Refused { shard, source };
+                        }
+                    }
+                    SessionState::Up => refused_since = None,
+                    SessionState::Down => {}
+                }
+                if state.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        })
+    });
+    futures::future::select_all(watches).await.0
+}
+
+/// Waits until the shards have taken what was queued for them, which they show by ending the session; for a moment only.
+async fn goodbye(states: &mut [(String, watch::Receiver<SessionState>)]) {
+    let ended = states.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
+    let _ = timeout(GOODBYE_TIMEOUT, futures::future::join_all(ended)).await;
+}
+
+/// A number that no other run of a store has, to tell runs and puts apart.
+fn random_number() -> Result<u64, StoreError> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| StoreError::Random(error.into()))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

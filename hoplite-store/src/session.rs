@@ -1,0 +1,184 @@
+//! The session with one shard: connects, introduces the store, carries messages both ways, and starts again when it is
+//! lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, Stream};
+use hoplite_core::error::Error;
+use hoplite_core::node::Event;
+use hoplite_core::shard::{NodeInfo, ToShard};
+use hoplite_core::{ClusterId, ErrorCode};
+use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
+use hoplite_proto::error::from_status;
+use hoplite_proto::v1::directory_client::DirectoryClient;
+use hoplite_proto::v1::{ShardMessages, StoreMessages};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::engine::Engine;
+
+/// Messages that may wait for one session: a full publication of a store with the default limit on copies fits.
+const QUEUE_MESSAGES: usize = 1 << 21;
+/// Most messages in one frame of the stream.
+const BATCH_MESSAGES: usize = 256;
+/// A batch is closed when it holds about so many bytes of inline objects; the receiver's limit is 4 MiB.
+const BATCH_BYTES: usize = 1 << 20;
+/// How long to wait for a connection, and for the shard's first message.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
+/// First and longest pause between two attempts.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// HTTP/2 pings: a shard that is frozen or cut off is given up after the sum of both.
+const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
+
+/// How a session stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SessionState {
+    /// Not connected (yet); tries go on.
+    Down,
+    /// Messages flow.
+    Up,
+    /// The shard refuses this store. Tries go on, since that may pass, but a person should know.
+    Refused(Error),
+}
+
+/// One shard, as a store reaches it.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardLink {
+    /// The address as configured.
+    pub(crate) address: String,
+    channel: Channel,
+}
+
+impl ShardLink {
+    /// A link to the shard at `address`, `HOST:PORT`. Connects when it is first used.
+    pub(crate) fn new(address: &str) -> Result<Self, tonic::transport::Error> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+            .connect_timeout(OPEN_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING.0)
+            .keep_alive_timeout(PING.1)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(16 << 20);
+        Ok(Self { address: address.to_owned(), channel: endpoint.connect_lazy() })
+    }
+
+    /// A client for calls to the shard.
+    pub(crate) fn client(&self) -> DirectoryClient<Channel> {
+        DirectoryClient::new(self.channel.clone()).max_decoding_message_size(64 << 20)
+    }
+}
+
+/// Keeps a session with shard number `shard` until it ends while `leaving`, or until `stop`.
+pub(crate) async fn run(
+    engine: Arc<Engine>,
+    shard: usize,
+    link: ShardLink,
+    info: NodeInfo,
+    cluster: ClusterId,
+    state: watch::Sender<SessionState>,
+    leaving: CancellationToken,
+    stop: CancellationToken,
+) {
+    let mut back_off = BACK_OFF.0;
+    while !leaving.is_cancelled() {
+        let session = run_once(&engine, shard, &link, &info, &cluster, &state);
+        let ended = tokio::select! {
+            ended = session => ended,
+            () = stop.cancelled() => return,
+        };
+        let was_up = *state.borrow() == SessionState::Up;
+        if was_up {
+            engine.session_down(shard);
+            back_off = BACK_OFF.0;
+        }
+        match &ended {
+            Ok(()) => tracing::warn!(shard = link.address, "the directory shard ended the session"),
+            Err(error) if was_up => tracing::warn!(shard = link.address, %error, "lost the directory shard"),
+            Err(error) => tracing::debug!(shard = link.address, %error, "cannot reach the directory shard"),
+        }
+        let is_refused = |error: &Error| {
+            matches!(
+                error.code(),
+                ErrorCode::NodeIdInUse | ErrorCode::ClusterMismatch | ErrorCode::VersionMismatch
+            )
+        };
+        state.send_replace(match ended {
+            Err(error) if is_refused(&error) => SessionState::Refused(error),
+            _ => SessionState::Down,
+        });
+        let _ = leaving.run_until_cancelled(tokio::time::sleep(back_off)).await;
+        back_off = (back_off * 2).min(BACK_OFF.1);
+    }
+}
+
+async fn run_once(
+    engine: &Arc<Engine>,
+    shard: usize,
+    link: &ShardLink,
+    info: &NodeInfo,
+    cluster: &ClusterId,
+    state: &watch::Sender<SessionState>,
+) -> Result<(), Error> {
+    let (messages, queue) = mpsc::channel(QUEUE_MESSAGES);
+    let hello = StoreMessages { hello: Some(encode_hello(info, cluster)), messages: Vec::new() };
+    let mut client = link.client();
+    let opening = async {
+        let mut inbound =
+            client.session(outbound(hello, queue)).await.map_err(|status| from_status(&status))?.into_inner();
+        let first = inbound.message().await.map_err(|status| from_status(&status))?;
+        Ok::<_, Error>((inbound, first))
+    };
+    let (mut inbound, first) =
+        timeout(OPEN_TIMEOUT * 2, opening).await.map_err(|_| Error::unavailable("the directory shard"))??;
+    let Some(ShardMessages { welcome: Some(welcome), messages: early }) = first else {
+        return Err(Error::unavailable("the directory shard"));
+    };
+    check_welcome(&welcome)?;
+    tracing::info!(shard = link.address, "session with the directory shard is up");
+    engine.session_up(shard, messages);
+    state.send_replace(SessionState::Up);
+    let mut batch = ShardMessages { welcome: None, messages: early };
+    loop {
+        for message in decode_shard_batch(batch)? {
+            engine.apply(Event::FromShard { shard, message });
+        }
+        match inbound.message().await {
+            Ok(Some(next)) => batch = next,
+            Ok(None) => return Ok(()),
+            Err(status) => return Err(from_status(&status)),
+        }
+    }
+}
+
+/// The stream of frames to the shard: the hello, then what is queued, several messages at a time.
+fn outbound(
+    hello: StoreMessages,
+    queue: mpsc::Receiver<ToShard>,
+) -> impl Stream<Item = StoreMessages> + Send + 'static {
+    stream::unfold((Some(hello), queue), |(hello, mut queue)| async move {
+        if let Some(hello) = hello {
+            return Some((hello, (None, queue)));
+        }
+        let mut message = queue.recv().await?;
+        let mut messages = Vec::new();
+        let mut inline_bytes = 0;
+        loop {
+            if let ToShard::Publish(publish) = &message {
+                inline_bytes += publish.inline.as_ref().map_or(0, bytes::Bytes::len);
+            }
+            messages.push(encode_to_shard(message));
+            if messages.len() >= BATCH_MESSAGES || inline_bytes >= BATCH_BYTES {
+                break;
+            }
+            match queue.try_recv() {
+                Ok(next) => message = next,
+                Err(_) => break,
+            }
+        }
+        Some((StoreMessages { hello: None, messages }, (None, queue)))
+    })
+}

@@ -1,0 +1,292 @@
+//! What can be set, and what it defaults to.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use hoplite_core::{ClusterId, Error, Limits, NodeId};
+use hoplite_directory::config::{Size, TimeSpan};
+use hoplite_directory::{DEFAULT_CLUSTER, layer_settings};
+use hoplite_proto::socket_path::default_socket_path;
+use hoplite_shm::Backing;
+use hoplite_store::{Directory, Prefault, StoreConfig};
+use serde::Deserialize;
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const DEFAULT_LOG: &str = "info";
+/// Owner and group may use the store.
+const DEFAULT_SOCKET_MODE: u32 = 0o660;
+/// The arena's part of the memory unless it is set: what Ray's object store takes, so that both fit beside each other.
+const DEFAULT_MEMORY_PERCENT: u64 = 30;
+
+/// One layer of settings: flags and environment, or a file.
+#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct Settings {
+    /// Where other stores reach this one; port 0 for any [default: 127.0.0.1:0]
+    #[arg(long, env = "HOPLITE_LISTEN", value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+    /// The address to tell other stores, if it is not the one listened on
+    #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "ADDR:PORT")]
+    advertise: Option<SocketAddr>,
+    /// All shards of the directory, the same for every store; without it, one runs inside this store
+    #[arg(long, env = "HOPLITE_DIRECTORY", value_name = "HOST:PORT,...", value_delimiter = ',')]
+    directory: Option<Vec<String>>,
+    /// Where the directory inside this store listens [default: 127.0.0.1:0]
+    #[arg(long, env = "HOPLITE_DIRECTORY_LISTEN", value_name = "ADDR:PORT")]
+    directory_listen: Option<SocketAddr>,
+    /// The Unix socket for the workers of this node [default: in $XDG_RUNTIME_DIR/hoplite or /tmp/hoplite-UID]
+    #[arg(long, env = "HOPLITE_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Permissions of the socket, octal [default: 660]
+    #[arg(long, env = "HOPLITE_SOCKET_MODE", value_name = "MODE")]
+    socket_mode: Option<String>,
+    /// Numeric group of the socket [default: that of the process]
+    #[arg(long, env = "HOPLITE_SOCKET_GROUP", value_name = "GID")]
+    socket_group: Option<u32>,
+    /// Size of the shared memory, such as 64GiB [default: 30% of the machine's]
+    #[arg(long, env = "HOPLITE_MEMORY", value_name = "SIZE")]
+    memory: Option<Size>,
+    /// A file on a tmpfs or hugetlbfs to make the shared memory of [default: anonymous memory]
+    #[arg(long, env = "HOPLITE_ARENA_FILE", value_name = "PATH")]
+    arena_file: Option<PathBuf>,
+    /// Do not touch the shared memory at the start: less memory is in use, first puts are slower
+    #[arg(
+        long, env = "HOPLITE_NO_PREFAULT", value_name = "BOOL",
+        num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    no_prefault: Option<bool>,
+    /// Name of this node, unique in the cluster [default: host name and process id]
+    #[arg(long, env = "HOPLITE_NODE_ID", value_name = "NAME")]
+    node_id: Option<String>,
+    /// Name of the cluster; daemons of other clusters are refused [default: hoplite]
+    #[arg(long, env = "HOPLITE_CLUSTER", value_name = "NAME")]
+    cluster: Option<String>,
+    /// Labels that the directory shows for this node, such as rack=7
+    #[arg(long, env = "HOPLITE_LABELS", value_name = "KEY=VALUE,...", value_delimiter = ',')]
+    labels: Option<Vec<String>>,
+    /// Listen on other than loopback addresses although nobody is authenticated
+    #[arg(
+        long, env = "HOPLITE_INSECURE", value_name = "BOOL",
+        num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    insecure: Option<bool>,
+    /// Largest object [default: 1TiB, and never more than the shared memory]
+    #[arg(long, env = "HOPLITE_MAX_OBJECT", value_name = "SIZE")]
+    max_object: Option<Size>,
+    /// Smaller objects are kept in the directory too, and answered by it [default: 64KiB; at most 1MiB]
+    #[arg(long, env = "HOPLITE_INLINE_BELOW", value_name = "SIZE")]
+    inline_below: Option<Size>,
+    /// Most copies in this store [default: 1048576]
+    #[arg(long, env = "HOPLITE_MAX_OBJECTS", value_name = "COUNT")]
+    max_objects: Option<usize>,
+    /// Most clients connected at once [default: 1024]
+    #[arg(long, env = "HOPLITE_MAX_CLIENTS", value_name = "COUNT")]
+    max_clients: Option<usize>,
+    /// Most open calls of one client [default: 4096]
+    #[arg(long, env = "HOPLITE_MAX_CALLS", value_name = "COUNT")]
+    max_calls: Option<usize>,
+    /// Most objects that one client refers to at once [default: 65536]
+    #[arg(long, env = "HOPLITE_MAX_REFERENCES", value_name = "COUNT")]
+    max_references: Option<usize>,
+    /// Most ids in one delete or wait [default: 65536]
+    #[arg(long, env = "HOPLITE_MAX_IDS", value_name = "COUNT")]
+    max_ids: Option<usize>,
+    /// How long a store may be away before its copies count as lost; for the directory inside this store [default: 1s]
+    #[arg(long, env = "HOPLITE_NODE_GRACE", value_name = "DURATION")]
+    node_grace: Option<TimeSpan>,
+    /// What to log on standard error, as for RUST_LOG: debug, or info,hoplite_store=debug [default: info]
+    #[arg(long, env = "HOPLITE_LOG", value_name = "FILTER")]
+    log: Option<String>,
+}
+
+/// What the daemon does: the settings with everything filled in.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// What the store is told.
+    pub(crate) store: StoreConfig,
+    /// What is logged.
+    pub(crate) log: String,
+}
+
+/// Why settings cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SettingsError {
+    #[error(transparent)]
+    Name(#[from] Error),
+    #[error(
+        "{address} can be reached from other machines, and authentication by token or TLS is not available yet: \
+         say --insecure if everybody who can reach it may use it"
+    )]
+    NotLoopback { address: SocketAddr },
+    #[error("{text:?} is not a file mode in octal digits")]
+    SocketMode { text: String },
+    #[error("{text:?} is not a label of the form KEY=VALUE")]
+    Label { text: String },
+    #[error(
+        "--directory and --directory-listen exclude each other: the directory is elsewhere or in this store"
+    )]
+    TwoDirectories,
+    #[error("objects of up to 1MiB can be kept in the directory, not of {size_bytes} bytes")]
+    InlineTooLarge { size_bytes: u64 },
+    #[error("{name} must be at least 1")]
+    Zero { name: &'static str },
+}
+
+impl Settings {
+    /// These settings, and where they are unset those of `lower`.
+    pub(crate) fn over(self, lower: Self) -> Self {
+        layer_settings!(Settings: self, lower =>
+            listen, advertise, directory, directory_listen, socket, socket_mode, socket_group, memory, arena_file,
+            no_prefault, node_id, cluster, labels, insecure, max_object, inline_below, max_objects, max_clients,
+            max_calls, max_references, max_ids, node_grace, log)
+    }
+
+    /// Fills in the defaults and checks what is left.
+    pub(crate) fn resolve(self) -> Result<Plan, SettingsError> {
+        let limits = self.limits()?;
+        let listen = self.listen.unwrap_or(SocketAddr::new(LOOPBACK, 0));
+        self.check_reach(listen)?;
+        let directory = match (self.directory, self.directory_listen) {
+            (Some(_), Some(_)) => return Err(SettingsError::TwoDirectories),
+            (Some(shards), None) => Directory::Shards(shards),
+            (None, listen) => {
+                let listen = listen.unwrap_or(SocketAddr::new(LOOPBACK, 0));
+                if !listen.ip().to_canonical().is_loopback() && self.insecure != Some(true) {
+                    return Err(SettingsError::NotLoopback { address: listen });
+                }
+                Directory::Embedded { listen }
+            }
+        };
+        let socket_mode = self.socket_mode.map_or(Ok(DEFAULT_SOCKET_MODE), |text| {
+            u32::from_str_radix(&text, 8)
+                .ok()
+                .filter(|mode| *mode <= 0o777)
+                .ok_or(SettingsError::SocketMode { text })
+        })?;
+        let labels = self.labels.unwrap_or_default().into_iter().map(label).collect::<Result<_, _>>()?;
+        let store = StoreConfig {
+            node: NodeId::new(&self.node_id.unwrap_or_else(default_node_id))?,
+            cluster: ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER))?,
+            listen,
+            advertise: self.advertise,
+            directory,
+            socket: self.socket.unwrap_or_else(default_socket_path),
+            socket_mode,
+            socket_group: self.socket_group,
+            memory_bytes: self.memory.map_or_else(default_memory_bytes, |size| size.0),
+            backing: self.arena_file.map_or(Backing::Memfd, Backing::File),
+            prefault: if self.no_prefault == Some(true) { Prefault::OnUse } else { Prefault::AtStart },
+            labels,
+            limits,
+        };
+        Ok(Plan { store, log: self.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()) })
+    }
+
+    fn check_reach(&self, address: SocketAddr) -> Result<(), SettingsError> {
+        if address.ip().to_canonical().is_loopback() || self.insecure == Some(true) {
+            Ok(())
+        } else {
+            Err(SettingsError::NotLoopback { address })
+        }
+    }
+
+    fn limits(&self) -> Result<Limits, SettingsError> {
+        let default = Limits::default();
+        let inline_below_bytes = self.inline_below.map_or(default.inline_below_bytes, |size| size.0);
+        if inline_below_bytes > hoplite_proto::bounds::MAX_INLINE_BYTES as u64 {
+            return Err(SettingsError::InlineTooLarge { size_bytes: inline_below_bytes });
+        }
+        let positive = |name, set: Option<usize>, default| match set {
+            Some(0) => Err(SettingsError::Zero { name }),
+            set => Ok(set.unwrap_or(default)),
+        };
+        Ok(Limits {
+            max_object_bytes: self.max_object.map_or(default.max_object_bytes, |size| size.0),
+            inline_below_bytes,
+            max_objects: positive("max-objects", self.max_objects, default.max_objects)?,
+            max_clients: positive("max-clients", self.max_clients, default.max_clients)?,
+            max_requests_per_client: positive("max-calls", self.max_calls, default.max_requests_per_client)?,
+            max_references_per_client: positive(
+                "max-references",
+                self.max_references,
+                default.max_references_per_client,
+            )?,
+            max_ids_per_request: positive("max-ids", self.max_ids, default.max_ids_per_request)?,
+            node_grace: self.node_grace.map_or(default.node_grace, |span| span.0),
+            ..default
+        })
+    }
+}
+
+fn label(text: String) -> Result<(String, String), SettingsError> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(SettingsError::Label { text }),
+    }
+}
+
+/// The host's name and this process's number: two stores on one host differ, and so do two runs of one.
+fn default_node_id() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };
+    let host: String = host.chars().map(allowed).take(48).collect();
+    format!("{host}-{}", std::process::id())
+}
+
+fn default_memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    let total = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    total / 100 * DEFAULT_MEMORY_PERCENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_set_means_a_working_single_node() {
+        let store = Settings::default().resolve().unwrap().store;
+        assert_eq!(store.directory, Directory::Embedded { listen: "127.0.0.1:0".parse().unwrap() });
+        assert!(store.listen.ip().is_loopback());
+        assert!(store.memory_bytes > 64 << 20);
+        assert_eq!(store.limits, Limits::default());
+        assert_eq!(store.socket_mode, 0o660);
+    }
+
+    #[test]
+    fn other_than_loopback_needs_to_be_meant() {
+        let open = Settings { listen: "0.0.0.0:7400".parse().ok(), ..Settings::default() };
+        assert!(matches!(open.clone().resolve(), Err(SettingsError::NotLoopback { .. })));
+        assert!(Settings { insecure: Some(true), ..open }.resolve().is_ok());
+        let directory = Settings { directory_listen: "[::]:7401".parse().ok(), ..Settings::default() };
+        assert!(matches!(directory.resolve(), Err(SettingsError::NotLoopback { .. })));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let refused = |settings: Settings| settings.resolve().is_err();
+        assert!(refused(Settings { socket_mode: Some("rw".to_owned()), ..Settings::default() }));
+        assert!(refused(Settings { socket_mode: Some("7777".to_owned()), ..Settings::default() }));
+        assert!(refused(Settings { labels: Some(vec!["rack".to_owned()]), ..Settings::default() }));
+        assert!(refused(Settings { node_id: Some("a b".to_owned()), ..Settings::default() }));
+        assert!(refused(Settings { max_clients: Some(0), ..Settings::default() }));
+        assert!(refused(Settings { inline_below: Some(Size(2 << 20)), ..Settings::default() }));
+        assert!(refused(Settings {
+            directory: Some(vec!["a:1".to_owned()]),
+            directory_listen: "127.0.0.1:0".parse().ok(),
+            ..Settings::default()
+        }));
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let flags = Settings { node_id: Some("flag".to_owned()), ..Settings::default() };
+        let file: Settings =
+            toml::from_str("node-id = 'file'\nmemory = '64MiB'\nlabels = ['rack=7']").unwrap();
+        let store = flags.over(file).resolve().unwrap().store;
+        assert_eq!(store.node.as_str(), "flag");
+        assert_eq!(store.memory_bytes, 64 << 20);
+        assert_eq!(store.labels, [("rack".to_owned(), "7".to_owned())]);
+        assert!(toml::from_str::<Settings>("memmory = '1GiB'").is_err());
+    }
+}

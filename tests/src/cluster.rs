@@ -1,0 +1,289 @@
+//! Real daemons as child processes, on loopback, with ports and directories of their own.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hoplite_client::blocking::Client;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long a daemon may take to start or to end before a test fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The path of a program of this workspace, built by the same `cargo` run or by `cargo build --bins`.
+///
+/// # Panics
+/// If it has not been built.
+pub fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let path = test.ancestors().nth(2).expect("tests are in target/PROFILE/deps").join(name);
+    assert!(path.exists(), "{} is missing: run `cargo build --workspace --bins` first", path.display());
+    path
+}
+
+/// A child process that is killed when it is dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    name: String,
+    /// What it printed when it was ready.
+    pub first_line: String,
+}
+
+impl Daemon {
+    /// Starts `command` and waits until it prints a line.
+    ///
+    /// # Panics
+    /// If it ends instead; the message has what it wrote to standard error.
+    pub fn start(name: &str, command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        let mut first_line = String::new();
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let _ = BufReader::new(stdout).read_line(&mut first_line);
+        let mut errors = child.stderr.take().expect("stderr is piped");
+        if first_line.is_empty() {
+            let mut text = String::new();
+            let _ = errors.read_to_string(&mut text);
+            let status = child.wait();
+            panic!("{name} ended before it was ready ({status:?}): {text}");
+        }
+        let prefix = name.to_owned();
+        // Copies the log, so that it shows with a failed test, and keeps the pipe from filling up.
+        std::thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                eprintln!("[{prefix}] {line}");
+            }
+        });
+        Self { child, name: name.to_owned(), first_line: first_line.trim().to_owned() }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");
+        kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {}: {error}", self.name));
+    }
+
+    /// Kills it at once, as a crash would, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks it to end with SIGTERM; returns its exit code.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn terminate(&mut self) -> i32 {
+        self.signal(Signal::TERM);
+        self.exit_code()
+    }
+
+    /// Waits for its end; -1 stands for a signal.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn exit_code(&mut self) -> i32 {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(started.elapsed() < PATIENCE, "{} does not end", self.name);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// How a cluster is made.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How many stores.
+    pub nodes: usize,
+    /// How many shards of the directory, each a process of its own.
+    pub shards: usize,
+    /// The arena of each store.
+    pub memory: String,
+    /// More arguments for each store.
+    pub store_arguments: Vec<String>,
+    /// More arguments for each shard.
+    pub shard_arguments: Vec<String>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            nodes: 2,
+            shards: 1,
+            memory: "64MiB".to_owned(),
+            store_arguments: Vec::new(),
+            shard_arguments: Vec::new(),
+        }
+    }
+}
+
+/// Stores and shards that run until this is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    directory: TempDir,
+    plan: Plan,
+    /// The shards; `None` where one was killed.
+    pub shards: Vec<Option<Daemon>>,
+    /// Where the shards listen.
+    pub shard_addresses: Vec<String>,
+    /// The stores; `None` where one was killed.
+    pub stores: Vec<Option<Daemon>>,
+}
+
+impl Cluster {
+    /// Starts the daemons and waits until each store has a session with each shard.
+    ///
+    /// # Panics
+    /// If one of them does not start.
+    pub fn start(plan: Plan) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut cluster = Self { directory, plan, shards: vec![], shard_addresses: vec![], stores: vec![] };
+        for shard in 0..cluster.plan.shards {
+            let daemon = cluster.spawn_shard(shard, "127.0.0.1:0");
+            cluster.shard_addresses.push(daemon.first_line.clone());
+            cluster.shards.push(Some(daemon));
+        }
+        for node in 0..cluster.plan.nodes {
+            let daemon = cluster.spawn_store(node);
+            cluster.stores.push(Some(daemon));
+        }
+        for node in 0..cluster.plan.nodes {
+            cluster.await_sessions(node);
+        }
+        cluster
+    }
+
+    /// A cluster of `nodes` stores and one shard, with arenas of 64 MiB.
+    pub fn of(nodes: usize) -> Self {
+        Self::start(Plan { nodes, ..Plan::default() })
+    }
+
+    fn spawn_shard(&self, shard: usize, listen: &str) -> Daemon {
+        let mut command = Command::new(program("hoplite-directory"));
+        command.args(["--listen", listen, "--print-address"]).args(&self.plan.shard_arguments);
+        Daemon::start(&format!("shard-{shard}"), &mut command)
+    }
+
+    fn spawn_store(&self, node: usize) -> Daemon {
+        let mut command = self.store_command(node);
+        Daemon::start(&format!("node-{node}"), &mut command)
+    }
+
+    /// The command that starts store number `node` of this cluster.
+    pub fn store_command(&self, node: usize) -> Command {
+        let mut command = Command::new(program("hoplite-store"));
+        command
+            .args(["--listen", "127.0.0.1:0", "--memory", &self.plan.memory, "--print-addresses"])
+            .args(["--node-id", &format!("node-{node}")])
+            .args(["--directory", &self.shard_addresses.join(",")])
+            .arg("--socket")
+            .arg(self.socket(node))
+            .args(&self.plan.store_arguments);
+        command
+    }
+
+    /// The directory of the sockets.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The socket of store number `node`.
+    pub fn socket(&self, node: usize) -> PathBuf {
+        self.directory.path().join(format!("node-{node}.sock"))
+    }
+
+    /// The data plane's address of store number `node`.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn data_address(&self, node: usize) -> String {
+        let line = &self.stores[node].as_ref().expect("the store runs").first_line;
+        let addresses: serde_json::Value = serde_json::from_str(line).expect("a store prints JSON");
+        addresses["data"].as_str().expect("it has a data plane").to_owned()
+    }
+
+    /// A client of store number `node`.
+    ///
+    /// # Panics
+    /// If it cannot connect.
+    pub fn client(&self, node: usize) -> Client {
+        Client::connect(self.socket(node)).expect("the store accepts clients")
+    }
+
+    /// Kills store number `node` as a crash would.
+    pub fn kill_store(&mut self, node: usize) {
+        self.stores[node] = None;
+    }
+
+    /// Starts store number `node` again, under the same name and socket.
+    pub fn restart_store(&mut self, node: usize) {
+        self.stores[node] = None;
+        let daemon = self.spawn_store(node);
+        self.stores[node] = Some(daemon);
+        self.await_sessions(node);
+    }
+
+    /// Kills shard number `shard` as a crash would.
+    pub fn kill_shard(&mut self, shard: usize) {
+        self.shards[shard] = None;
+    }
+
+    /// Starts shard number `shard` again at the same address, knowing nothing.
+    pub fn restart_shard(&mut self, shard: usize) {
+        self.shards[shard] = None;
+        let daemon = self.spawn_shard(shard, &self.shard_addresses[shard]);
+        self.shards[shard] = Some(daemon);
+    }
+
+    /// Waits until store number `node` has a session with each running shard.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn await_sessions(&self, node: usize) {
+        let client = self.client(node);
+        await_that("sessions with the directory", || {
+            let status = client.status().expect("a store tells its status");
+            let expected = self.shards.iter().filter(|shard| shard.is_some()).count();
+            status.shards.iter().filter(|shard| shard.connected).count() >= expected
+        });
+    }
+}
+
+/// Asks again and again until `is_so`, for things that nothing announces.
+///
+/// # Panics
+/// If it takes too long.
+pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
