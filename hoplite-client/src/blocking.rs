@@ -265,12 +265,11 @@ pub struct LocationWatch {
     driver: Arc<Driver>,
 }
 
-impl LocationWatch {
+impl Iterator for LocationWatch {
+    type Item = Result<Locations>;
+
     /// Waits for the next state; see [`crate::LocationWatch::next`]. There is no timeout.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn next(&mut self) -> Option<Result<Locations>> {
+    fn next(&mut self) -> Option<Self::Item> {
         self.driver.run(self.watch.next())
     }
 }

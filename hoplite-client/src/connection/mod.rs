@@ -64,9 +64,14 @@ pub(crate) struct Link {
 impl Connection {
     /// Starts to receive on what the handshake made. To be called in a runtime.
     pub(crate) fn start(greeted: handshake::Greeted) -> Result<Arc<Self>> {
+        Self::start_in(std::process::id(), greeted)
+    }
+
+    /// As [`Connection::start`], for the process `process`: in any other one, the connection is of no use.
+    pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
         let socket = Arc::new(greeted.socket);
         let link = Arc::new(Link {
-            process: std::process::id(),
+            process,
             path: greeted.path,
             node: greeted.node,
             inline_below_bytes: greeted.inline_below_bytes,

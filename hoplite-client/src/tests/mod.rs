@@ -5,6 +5,7 @@ mod fake_store;
 mod blocking;
 mod concurrency;
 mod connecting;
+mod forking;
 mod losing;
 mod round_trips;
 
