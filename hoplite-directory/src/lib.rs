@@ -1,1 +1,29 @@
-//! TBD
+//! A shard of the directory as a gRPC server, stand-alone or embedded in a store.
+//!
+//! All decisions are those of [`hoplite_core::shard::Shard`]; this crate carries messages to it and from it.
+//!
+//! * `server`: what runs, and how it stops; start here.
+//! * `connection`: TCP, below gRPC.
+//! * `service`: the calls.
+//! * `session`: one session with a store: hello, then messages in.
+//! * `owner`: the task that owns the shard, and the only one that touches it.
+//! * `outbox`: messages out.
+//! * `answers`: what tools see.
+//! * [`config`]: flags, environment and files, in the order of their precedence; for all daemons.
+#![forbid(unsafe_code)]
+
+mod server;
+
+mod connection;
+mod service;
+mod session;
+
+mod owner;
+
+mod outbox;
+
+mod answers;
+
+pub mod config;
+
+pub use server::{DEFAULT_CLUSTER, DirectoryConfig, DirectoryError, run};

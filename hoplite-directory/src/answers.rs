@@ -1,0 +1,106 @@
+//! What tools are told of a shard, on the wire.
+
+use hoplite_core::shard::{
+    Description, GrantReason, GrantRecord, Locations, NodeStatus, PullOutcome, ShardStatus,
+};
+use hoplite_core::{ClusterId, NodeId};
+use hoplite_proto::directory::encode_locations;
+use hoplite_proto::v1;
+use prost::Message;
+
+/// A page of a listing is closed when it has so many bytes.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// A page of a listing: as many of `objects` as fit.
+pub(crate) fn listing(objects: &[Locations], more: bool) -> v1::ListReply {
+    let mut reply = v1::ListReply { objects: Vec::new(), more };
+    let mut bytes = 0;
+    for object in objects {
+        if bytes >= PAGE_BYTES {
+            reply.more = true;
+            break;
+        }
+        let object = encode_locations(object);
+        bytes += object.encoded_len();
+        reply.objects.push(object);
+    }
+    reply
+}
+
+/// All that is known of one object.
+pub(crate) fn description(description: &Description) -> v1::ObjectDescription {
+    v1::ObjectDescription {
+        locations: Some(encode_locations(&description.locations)),
+        grants: description.grants.iter().map(grant).collect(),
+        waiting_receivers: u32::try_from(description.waiting_receivers).unwrap_or(u32::MAX),
+    }
+}
+
+/// The counters of the shard, and its nodes.
+pub(crate) fn status(
+    status: &ShardStatus,
+    cluster: &ClusterId,
+    uptime: std::time::Duration,
+) -> v1::StatusReply {
+    v1::StatusReply {
+        cluster: cluster.as_str().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+        objects: count(status.objects),
+        inline_bytes: status.inline_bytes,
+        waiting_queries: count(status.waiting_queries),
+        subscriptions: count(status.subscriptions),
+        grants: count(status.grants),
+        tombstones: count(status.tombstones),
+        nodes: status.nodes.iter().map(node).collect(),
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+fn node(status: &NodeStatus) -> v1::status_reply::Node {
+    v1::status_reply::Node {
+        node: name(&status.info.node),
+        incarnation: status.info.incarnation.0,
+        data_address: status.info.data_address.to_string(),
+        connected: status.connected,
+        labels: status.info.labels.iter().cloned().collect(),
+    }
+}
+
+fn grant(record: &GrantRecord) -> v1::GrantRecord {
+    v1::GrantRecord {
+        receiver: name(&record.receiver),
+        sender: name(&record.sender),
+        reason: reason_name(record.reason).to_owned(),
+        at_us: record.at.as_micros(),
+        outcome: record.outcome.map_or("", outcome_name).to_owned(),
+    }
+}
+
+fn name(node: &NodeId) -> String {
+    node.as_str().to_owned()
+}
+
+fn reason_name(reason: GrantReason) -> &'static str {
+    match reason {
+        GrantReason::OnlyCandidate => "only-candidate",
+        GrantReason::CompleteBeforePartial => "complete-before-partial",
+        GrantReason::Closest => "closest",
+        GrantReason::LeastRecentlyUsed => "least-recently-used",
+        GrantReason::AvoidedButOnly => "avoided-but-only",
+    }
+}
+
+fn outcome_name(outcome: PullOutcome) -> &'static str {
+    match outcome {
+        PullOutcome::Complete => "complete",
+        PullOutcome::SenderUnreachable => "sender-unreachable",
+        PullOutcome::SenderStalled => "sender-stalled",
+        PullOutcome::SenderHasNoCopy => "sender-has-no-copy",
+        PullOutcome::Corrupt => "corrupt",
+        PullOutcome::Cancelled => "cancelled",
+    }
+}

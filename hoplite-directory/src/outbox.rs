@@ -1,0 +1,240 @@
+//! What a shard has still to say to one store.
+//!
+//! The task that owns the shard puts messages in without ever waiting; the stream that gRPC drives takes them out in
+//! batches. A store that does not listen runs into the limit and loses its session. One that only asks faster than it
+//! listens is slowed down before that: its session reads on when there is [`Outbox::room`].
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::stream::{self, Stream, StreamExt};
+use hoplite_core::error::Error;
+use hoplite_core::shard::ToStore;
+use hoplite_proto::directory::{encode_to_store, welcome};
+use hoplite_proto::error::to_status;
+use hoplite_proto::v1::ShardMessages;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+/// Most messages that may wait; 16 times the default limit on the open requests of one client.
+pub(crate) const MAX_QUEUED: usize = 1 << 16;
+/// A session reads no more requests while so many answers wait.
+const PAUSE_ABOVE: usize = 1 << 13;
+/// Most messages in one frame.
+const BATCH_MESSAGES: usize = 256;
+/// A frame is closed when it has about so many bytes.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// The store does not listen: more than the limit of messages wait for it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Overflow;
+
+/// The queue of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    filled: Notify,
+    drained: Notify,
+    closed: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<ToStore>,
+    /// Why the session ends, until the store was told.
+    error: Option<Error>,
+}
+
+impl Outbox {
+    /// Queues `message`; does nothing once the outbox is closed.
+    ///
+    /// # Errors
+    /// [`Overflow`] if the queue is full.
+    pub(crate) fn push(&self, message: ToStore) -> Result<(), Overflow> {
+        if self.closed.is_cancelled() {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        if state.queue.len() >= MAX_QUEUED {
+            return Err(Overflow);
+        }
+        state.queue.push_back(message);
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Ends the session after what is queued.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+        self.filled.notify_one();
+    }
+
+    /// Ends the session at once with `error`; what is queued is not said any more.
+    pub(crate) fn fail(&self, error: Error) {
+        let mut state = self.lock();
+        state.queue.clear();
+        state.error.get_or_insert(error);
+        drop(state);
+        self.close();
+    }
+
+    /// Ends when the outbox is closed by either side.
+    pub(crate) async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// Ends when few enough messages wait. For one waiter at a time.
+    pub(crate) async fn room(&self) {
+        while self.lock().queue.len() > PAUSE_ABOVE {
+            self.drained.notified().await;
+        }
+    }
+
+    /// The messages as the frames of a session, a welcome first. There is to be one stream per outbox; when it is
+    /// dropped the outbox is closed.
+    pub(crate) fn into_stream(
+        self: Arc<Self>,
+    ) -> impl Stream<Item = Result<ShardMessages, Status>> + Send + 'static {
+        let hello = ShardMessages { welcome: Some(welcome()), messages: Vec::new() };
+        let guard = CloseOnDrop(self);
+        let batches = stream::unfold(guard, |guard| async move {
+            let batch = guard.0.next_batch().await?;
+            Some((batch.map_err(|error| to_status(&error)), guard))
+        });
+        stream::once(std::future::ready(Ok(hello))).chain(batches)
+    }
+
+    async fn next_batch(&self) -> Option<Result<ShardMessages, Error>> {
+        loop {
+            // Looked at before the queue: what was queued before the end is still said.
+            let is_closed = self.closed.is_cancelled();
+            let batch = {
+                let mut state = self.lock();
+                if let Some(error) = state.error.take() {
+                    return Some(Err(error));
+                }
+                take_batch(&mut state.queue)
+            };
+            if !batch.is_empty() {
+                self.drained.notify_one();
+                let messages = batch.into_iter().map(encode_to_store).collect();
+                return Some(Ok(ShardMessages { welcome: None, messages }));
+            }
+            if is_closed {
+                return None;
+            }
+            self.filled.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that is done under the lock can leave the queue half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct CloseOnDrop(Arc<Outbox>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+fn take_batch(queue: &mut VecDeque<ToStore>) -> Vec<ToStore> {
+    let mut batch = Vec::with_capacity(queue.len().min(BATCH_MESSAGES));
+    let mut bytes = 0;
+    while batch.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
+        let Some(message) = queue.pop_front() else { break };
+        bytes += about_bytes(&message);
+        batch.push(message);
+    }
+    batch
+}
+
+/// About how many bytes `message` has on the wire.
+fn about_bytes(message: &ToStore) -> usize {
+    match message {
+        ToStore::Inline { bytes, .. } => 256 + bytes.len(),
+        ToStore::Locations { locations, .. } => 256 + 128 * locations.locations.len(),
+        _ => 256,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use hoplite_core::Metadata;
+    use hoplite_core::id::{ObjectId, PutId};
+    use hoplite_core::shard::RequestId;
+
+    use super::*;
+
+    fn promote(number: u64) -> ToStore {
+        ToStore::Promote { id: ObjectId::new("x").unwrap(), put: PutId(number) }
+    }
+
+    #[tokio::test]
+    async fn what_is_queued_comes_in_full_batches_and_then_the_end() {
+        let outbox = Arc::new(Outbox::default());
+        for number in 0..300 {
+            outbox.push(promote(number)).unwrap();
+        }
+        outbox.close();
+        let frames: Vec<_> = outbox.into_stream().map(Result::unwrap).collect().await;
+        assert!(frames[0].welcome.is_some());
+        assert_eq!(frames.iter().map(|frame| frame.messages.len()).collect::<Vec<_>>(), [0, 256, 44]);
+    }
+
+    #[tokio::test]
+    async fn large_messages_fill_a_batch_early() {
+        let outbox = Arc::new(Outbox::default());
+        for _ in 0..3 {
+            let id = ObjectId::new("x").unwrap();
+            let bytes = Bytes::from(vec![0; 600_000]);
+            let inline = ToStore::Inline {
+                request: RequestId(1),
+                id,
+                put: PutId(1),
+                metadata: Metadata::default(),
+                bytes,
+            };
+            outbox.push(inline).unwrap();
+        }
+        outbox.close();
+        let frames: Vec<_> = outbox.into_stream().map(Result::unwrap).collect().await;
+        assert_eq!(frames.iter().map(|frame| frame.messages.len()).collect::<Vec<_>>(), [0, 2, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_said_at_once_and_ends_the_stream() {
+        let outbox = Arc::new(Outbox::default());
+        outbox.push(promote(1)).unwrap();
+        outbox.fail(Error::ShuttingDown);
+        let frames: Vec<_> = outbox.into_stream().collect().await;
+        assert_eq!(frames.len(), 2);
+        let status = frames[1].as_ref().unwrap_err();
+        assert_eq!(hoplite_proto::error::from_status(status), Error::ShuttingDown);
+    }
+
+    #[tokio::test]
+    async fn the_queue_is_bounded_and_room_returns_when_it_is_drained() {
+        let outbox = Arc::new(Outbox::default());
+        for number in 0..MAX_QUEUED as u64 {
+            outbox.push(promote(number)).unwrap();
+        }
+        assert_eq!(outbox.push(promote(0)), Err(Overflow));
+        let mut stream = Box::pin(outbox.clone().into_stream());
+        let drain = async {
+            while outbox.lock().queue.len() > PAUSE_ABOVE {
+                stream.next().await.unwrap().unwrap();
+            }
+        };
+        tokio::join!(outbox.room(), drain);
+        drop(stream);
+        outbox.closed().await;
+    }
+}

@@ -1,0 +1,259 @@
+//! The task that owns the shard: commands come in, the shard decides, its effects go to the outboxes of the sessions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::Time;
+use hoplite_core::error::{Error, Result};
+use hoplite_core::id::{Incarnation, NodeId};
+use hoplite_core::shard::{Effect, Event, NodeInfo, Shard, ShardConfig, ToShard, ToStore};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::outbox::{MAX_QUEUED, Outbox, Overflow};
+
+/// Most commands that wait; a session has at most one of them, so this only limits what is done between two looks at
+/// the clock.
+const QUEUE_COMMANDS: usize = 256;
+
+/// One session; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SessionId(u64);
+
+type Inspection = Box<dyn FnOnce(&Shard) + Send>;
+
+enum Command {
+    Open { info: NodeInfo, outbox: Arc<Outbox>, reply: oneshot::Sender<Result<SessionId>> },
+    Messages { session: SessionId, messages: Vec<ToShard> },
+    Close { session: SessionId },
+    Inspect(Inspection),
+}
+
+/// How others talk to the task that owns the shard.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardHandle {
+    commands: mpsc::Sender<Command>,
+    started: Instant,
+}
+
+impl ShardHandle {
+    /// Announces the store `info`, to which the shard speaks through `outbox`.
+    ///
+    /// # Errors
+    /// Why the shard refuses it, or [`Error::ShuttingDown`].
+    pub(crate) async fn open(&self, info: NodeInfo, outbox: Arc<Outbox>) -> Result<SessionId> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Open { info, outbox, reply }).await?;
+        answer.await.map_err(|_| Error::ShuttingDown)?
+    }
+
+    /// Passes on what a store said. Of no effect if the session has ended meanwhile.
+    pub(crate) async fn say(&self, session: SessionId, messages: Vec<ToShard>) -> Result<()> {
+        self.send(Command::Messages { session, messages }).await
+    }
+
+    /// Ends a session. Of no effect if it has ended already.
+    pub(crate) async fn close(&self, session: SessionId) -> Result<()> {
+        self.send(Command::Close { session }).await
+    }
+
+    /// Looks at the shard between two events.
+    pub(crate) async fn inspect<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Shard) -> T + Send + 'static,
+    ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let inspection = move |shard: &Shard| {
+            // Whoever asked may have gone.
+            let _ = reply.send(look(shard));
+        };
+        self.send(Command::Inspect(Box::new(inspection))).await?;
+        answer.await.map_err(|_| Error::ShuttingDown)
+    }
+
+    /// For how long the shard has been running.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    async fn send(&self, command: Command) -> Result<()> {
+        self.commands.send(command).await.map_err(|_| Error::ShuttingDown)
+    }
+}
+
+/// The shard, and the sessions with its stores.
+#[derive(Debug)]
+pub(crate) struct ShardOwner {
+    shard: Shard,
+    started: Instant,
+    commands: mpsc::Receiver<Command>,
+    sessions: BTreeMap<SessionId, Session>,
+    /// The session of each connected node.
+    current: BTreeMap<NodeId, SessionId>,
+    next_session: u64,
+}
+
+#[derive(Debug)]
+struct Session {
+    node: NodeId,
+    incarnation: Incarnation,
+    outbox: Arc<Outbox>,
+}
+
+impl ShardOwner {
+    /// A shard that knows nothing yet, and how to talk to it.
+    pub(crate) fn new(config: ShardConfig) -> (Self, ShardHandle) {
+        let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
+        let started = Instant::now();
+        let owner = Self {
+            shard: Shard::new(config, Time::ZERO),
+            started,
+            commands,
+            sessions: BTreeMap::new(),
+            current: BTreeMap::new(),
+            next_session: 1,
+        };
+        (owner, ShardHandle { commands: sender, started })
+    }
+
+    /// Serves commands until `stop`, then ends all sessions.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut commands = Vec::new();
+        loop {
+            commands.clear();
+            let deadline = self.shard.next_deadline();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                count = self.commands.recv_many(&mut commands, QUEUE_COMMANDS) => {
+                    if count == 0 {
+                        break;
+                    }
+                }
+                () = sleep_until(self.started, deadline) => self.apply(Event::Tick),
+            }
+            for command in commands.drain(..) {
+                self.perform(command);
+            }
+        }
+        for session in self.sessions.values() {
+            session.outbox.fail(Error::ShuttingDown);
+        }
+    }
+
+    fn perform(&mut self, command: Command) {
+        match command {
+            Command::Open { info, outbox, reply } => {
+                let answer = self.open(info, outbox);
+                let opened = answer.as_ref().ok().copied();
+                if reply.send(answer).is_err()
+                    && let Some(session) = opened
+                {
+                    self.close(session);
+                }
+            }
+            Command::Messages { session, messages } => {
+                for message in messages {
+                    // Looked up for each: an earlier one may have ended the session.
+                    let Some(node) = self.sessions.get(&session).map(|session| session.node.clone()) else {
+                        break;
+                    };
+                    self.apply(Event::Message { node, message });
+                }
+            }
+            Command::Close { session } => self.close(session),
+            Command::Inspect(look) => look(&self.shard),
+        }
+    }
+
+    fn open(&mut self, info: NodeInfo, outbox: Arc<Outbox>) -> Result<SessionId> {
+        let (node, incarnation) = (info.node.clone(), info.incarnation);
+        let mut effects = Vec::new();
+        self.shard.apply(self.now(), Event::Connected(info), &mut effects);
+        let refusal = effects.iter().find_map(|effect| match effect {
+            Effect::Refuse { node: refused, error, .. } if *refused == node => Some(error.clone()),
+            _ => None,
+        });
+        if let Some(error) = refusal {
+            tracing::warn!(%node, %error, "refused a store");
+            self.carry_out(effects);
+            return Err(error);
+        }
+        let session = SessionId(self.next_session);
+        self.next_session += 1;
+        if let Some(older) = self.current.insert(node.clone(), session) {
+            self.end_replaced(older);
+        }
+        tracing::info!(%node, "a store has connected");
+        self.sessions.insert(session, Session { node, incarnation, outbox });
+        self.carry_out(effects);
+        Ok(session)
+    }
+
+    /// Ends a session in whose place another one of the same node has come; the shard knows of it.
+    fn end_replaced(&mut self, session: SessionId) {
+        if let Some(older) = self.sessions.remove(&session) {
+            tracing::info!(node = %older.node, "a newer session of the store takes the place of this one");
+            older.outbox.fail(Error::unavailable("this session, since the store has opened another one,"));
+        }
+    }
+
+    /// Ends a session, and tells the shard.
+    fn close(&mut self, session: SessionId) {
+        let Some(Session { node, incarnation, outbox }) = self.sessions.remove(&session) else { return };
+        outbox.close();
+        self.current.remove(&node);
+        tracing::info!(%node, "the session of a store has ended");
+        self.apply(Event::Disconnected { node, incarnation });
+    }
+
+    fn apply(&mut self, event: Event) {
+        let mut effects = Vec::new();
+        self.shard.apply(self.now(), event, &mut effects);
+        self.carry_out(effects);
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        let mut deaf = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Send { node, message } => {
+                    if let Err((session, Overflow)) = self.send(&node, message) {
+                        deaf.push(session);
+                    }
+                }
+                Effect::Granted { id, record } => tracing::debug!(
+                    %id, receiver = %record.receiver, sender = %record.sender, reason = ?record.reason, "granted"
+                ),
+                // Both are about the session that is being opened, and `open` has seen to them.
+                Effect::Refuse { .. } | Effect::Replaced { .. } => {}
+            }
+        }
+        for session in deaf {
+            if let Some(session) = self.sessions.get(&session) {
+                tracing::warn!(node = %session.node, "the store does not listen: its session is ended");
+                session.outbox.fail(Error::limit_exceeded("unread messages of a session", MAX_QUEUED as u64));
+            }
+            self.close(session);
+        }
+    }
+
+    fn send(&self, node: &NodeId, message: ToStore) -> Result<(), (SessionId, Overflow)> {
+        let Some(session) = self.current.get(node) else { return Ok(()) };
+        let Some(Session { outbox, .. }) = self.sessions.get(session) else { return Ok(()) };
+        outbox.push(message).map_err(|overflow| (*session, overflow))
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.started.elapsed()
+    }
+}
+
+async fn sleep_until(started: Instant, deadline: Option<Time>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(started + deadline.since(Time::ZERO)).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,146 @@
+//! The daemon's table of contents: what runs, and how it stops.
+
+use std::time::Duration;
+
+use hoplite_core::id::ClusterId;
+use hoplite_core::limits::Limits;
+use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::shard::ShardConfig;
+use hoplite_proto::bounds::MAX_BATCH_BYTES;
+use hoplite_proto::v1::directory_server::DirectoryServer;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::Server;
+
+use crate::connection;
+use crate::owner::ShardOwner;
+use crate::service::DirectoryService;
+use crate::session::Host;
+
+/// The cluster that daemons belong to unless they are told otherwise.
+pub const DEFAULT_CLUSTER: &str = "hoplite";
+
+/// HTTP/2 pings on each connection, and how long their answer may take: a store that is frozen or cut off is noticed
+/// after the sum of both.
+const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
+/// How long connections may take to end by themselves after the sessions were ended.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+/// Flow control: what a store may send before it must wait for the shard, in one session and in one connection.
+const WINDOW_BYTES: u32 = 4 << 20;
+/// Most calls that are open on one connection: its session, and those of tools.
+const MAX_STREAMS: u32 = 128;
+/// How long a call that is not a session may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest message that is sent: a page of a listing, whose last object may be on every node.
+const MAX_SENT_BYTES: usize = 64 << 20;
+
+/// What a shard is told at its start.
+#[derive(Debug, Clone)]
+pub struct DirectoryConfig {
+    /// The cluster that its stores must belong to.
+    pub cluster: ClusterId,
+    /// Its limits.
+    pub limits: Limits,
+    /// What links cost.
+    pub topology: Topology,
+}
+
+impl Default for DirectoryConfig {
+    fn default() -> Self {
+        let cluster = ClusterId::new(DEFAULT_CLUSTER).expect("the default name is a valid one");
+        Self { cluster, limits: Limits::default(), topology: Topology::Uniform }
+    }
+}
+
+/// Why a shard stopped that was not told to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// The server failed.
+    #[error("the directory's server failed")]
+    Serve(#[source] tonic::transport::Error),
+    /// The task that owns the shard ended: a bug.
+    #[error("the shard stopped by itself")]
+    ShardEnded,
+}
+
+/// Serves one shard on `listener` until `shutdown`, after which all sessions are ended.
+///
+/// Returns when everything that it started has stopped, at the latest about a second after `shutdown`.
+///
+/// # Errors
+/// What made it stop before that.
+pub async fn run(
+    config: DirectoryConfig,
+    listener: TcpListener,
+    shutdown: CancellationToken,
+) -> Result<(), DirectoryError> {
+    let tasks = TaskTracker::new();
+    // Not `shutdown` itself: what this function stops is not the caller's.
+    let stop = shutdown.child_token();
+    let abort = CancellationToken::new();
+
+    let (owner, shard) = ShardOwner::new(shard_config(&config));
+    let mut owner = tasks.spawn(owner.run(stop.clone()));
+
+    let host = Host { shard, cluster: config.cluster, stop: stop.clone() };
+    let directory = DirectoryServer::new(DirectoryService { host, tasks: tasks.clone() })
+        .max_decoding_message_size(MAX_BATCH_BYTES)
+        .max_encoding_message_size(MAX_SENT_BYTES);
+    let (health, health_server) = tonic_health::server::health_reporter();
+    health.set_serving::<DirectoryServer<DirectoryService>>().await;
+
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(PING.0))
+        .http2_keepalive_timeout(Some(PING.1))
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(2 * WINDOW_BYTES)
+        .max_concurrent_streams(MAX_STREAMS)
+        .timeout(CALL_TIMEOUT)
+        .add_service(directory)
+        .add_service(health_server)
+        .add_service(reflection().build_v1().expect("the built-in descriptors are valid"))
+        .add_service(reflection().build_v1alpha().expect("the built-in descriptors are valid"))
+        .serve_with_incoming_shutdown(
+            connection::accept(listener, abort.clone(), tasks.clone()),
+            stop.clone().cancelled_owned(),
+        );
+    let overdue = async {
+        stop.cancelled().await;
+        tokio::time::sleep(SHUTDOWN_GRACE).await;
+    };
+    let shard_ended = async {
+        let _ = (&mut owner).await;
+        // Ended as it should, after `stop`: the others decide when it is over.
+        if stop.is_cancelled() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let ended = tokio::select! {
+        served = server => served.map_err(DirectoryError::Serve),
+        () = overdue => Ok(()),
+        () = shard_ended => Err(DirectoryError::ShardEnded),
+    };
+    stop.cancel();
+    abort.cancel();
+    tasks.close();
+    tasks.wait().await;
+    ended
+}
+
+fn shard_config(config: &DirectoryConfig) -> ShardConfig {
+    ShardConfig {
+        limits: config.limits.clone(),
+        topology: config.topology.clone(),
+        // Stores that were connected to the shard's predecessor come back within their longest pause between two
+        // attempts, one second, which is also the default grace.
+        warm_up: config.limits.node_grace * 3,
+    }
+}
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(hoplite_proto::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}

@@ -1,0 +1,71 @@
+//! The gRPC service of a shard.
+
+use std::pin::Pin;
+
+use futures::stream::Stream;
+use hoplite_core::error::Error;
+use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
+use hoplite_proto::bounds::MAX_LISTED_OBJECTS;
+use hoplite_proto::error::to_status;
+use hoplite_proto::v1::directory_server::Directory;
+use hoplite_proto::v1::{
+    DescribeRequest, ListReply, ListRequest, ObjectDescription, ShardMessages, StatusReply, StatusRequest,
+    StoreMessages,
+};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::answers;
+use crate::session::{self, Host};
+
+/// Translates calls; the decisions are the shard's.
+#[derive(Debug)]
+pub(crate) struct DirectoryService {
+    /// The shard and its cluster.
+    pub(crate) host: Host,
+    /// Where the tasks of sessions are spawned.
+    pub(crate) tasks: TaskTracker,
+}
+
+#[tonic::async_trait]
+impl Directory for DirectoryService {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<ShardMessages, Status>> + Send>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<StoreMessages>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let (opened, answer) = oneshot::channel();
+        self.tasks.spawn(session::serve(self.host.clone(), request.into_inner(), opened));
+        let outbox = answer.await.unwrap_or(Err(Error::ShuttingDown)).map_err(|error| to_status(&error))?;
+        Ok(Response::new(Box::pin(outbox.into_stream())))
+    }
+
+    async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListReply>, Status> {
+        let ListRequest { prefix, after, limit } = request.into_inner();
+        if let Some(long) = [&prefix, &after].into_iter().find(|bytes| bytes.len() > MAX_OBJECT_ID_BYTES) {
+            return Err(to_status(&Error::InvalidId { length_bytes: long.len() }));
+        }
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS);
+        let look = self.host.shard.inspect(move |shard| shard.list(&prefix, &after, limit));
+        let (objects, more) = look.await.map_err(|error| to_status(&error))?;
+        Ok(Response::new(answers::listing(&objects, more)))
+    }
+
+    async fn describe(
+        &self,
+        request: Request<DescribeRequest>,
+    ) -> Result<Response<ObjectDescription>, Status> {
+        let id = ObjectId::new(&request.into_inner().id).map_err(|error| to_status(&error))?;
+        let look = self.host.shard.inspect(move |shard| shard.describe(&id));
+        let description = look.await.map_err(|error| to_status(&error))?;
+        Ok(Response::new(answers::description(&description)))
+    }
+
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
+        let look = self.host.shard.inspect(hoplite_core::shard::Shard::status);
+        let status = look.await.map_err(|error| to_status(&error))?;
+        Ok(Response::new(answers::status(&status, &self.host.cluster, self.host.shard.uptime())))
+    }
+}

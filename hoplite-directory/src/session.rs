@@ -1,0 +1,104 @@
+//! One session with a store, from its hello to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::error::{Error, Operation, Plane, Result};
+use hoplite_core::id::ClusterId;
+use hoplite_proto::directory::{decode_hello, decode_store_batch};
+use hoplite_proto::error::from_status;
+use hoplite_proto::v1::StoreMessages;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
+
+use crate::outbox::Outbox;
+use crate::owner::{SessionId, ShardHandle};
+
+/// How long a store may take to introduce itself.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Who a session is opened with: the shard, and the cluster that it belongs to.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    /// The shard.
+    pub(crate) shard: ShardHandle,
+    /// The cluster.
+    pub(crate) cluster: ClusterId,
+    /// Says that the daemon stops.
+    pub(crate) stop: CancellationToken,
+}
+
+/// Serves what arrives in one session.
+///
+/// `opened` is given the outbox once the store is accepted, or the reason why not. The session is closed in any case,
+/// also when the call that opened it is gone by then.
+pub(crate) async fn serve(
+    host: Host,
+    mut inbound: Streaming<StoreMessages>,
+    opened: oneshot::Sender<Result<Arc<Outbox>>>,
+) {
+    let opening = tokio::select! {
+        opening = open(&host, &mut inbound) => opening,
+        () = host.stop.cancelled() => Err(Error::ShuttingDown),
+    };
+    let (session, outbox) = match opening {
+        Ok(session) => session,
+        Err(error) => {
+            tracing::debug!(%error, "a session was not opened");
+            let _ = opened.send(Err(error));
+            return;
+        }
+    };
+    if opened.send(Ok(outbox.clone())).is_ok() {
+        match read(&host.shard, session, &outbox, inbound).await {
+            Ok(()) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a session was broken");
+                outbox.fail(error);
+            }
+        }
+    }
+    // An error means that the shard is gone, and the session with it.
+    let _ = host.shard.close(session).await;
+}
+
+async fn open(host: &Host, inbound: &mut Streaming<StoreMessages>) -> Result<(SessionId, Arc<Outbox>)> {
+    let first = timeout(HELLO_TIMEOUT, inbound.message())
+        .await
+        .map_err(|_| Error::Timeout { operation: Operation::Connect, waited: HELLO_TIMEOUT })?
+        .map_err(|status| from_status(&status))?;
+    let Some(StoreMessages { hello: Some(hello), messages }) = first else {
+        return Err(Error::malformed(Plane::Control, "a session starts with a hello"));
+    };
+    let info = decode_hello(hello, &host.cluster)?;
+    let early = decode_store_batch(StoreMessages { hello: None, messages })?;
+    let outbox = Arc::new(Outbox::default());
+    let session = host.shard.open(info, outbox.clone()).await?;
+    if !early.is_empty() {
+        host.shard.say(session, early).await?;
+    }
+    Ok((session, outbox))
+}
+
+/// Reads until the store or the shard ends the session.
+async fn read(
+    shard: &ShardHandle,
+    session: SessionId,
+    outbox: &Outbox,
+    mut inbound: Streaming<StoreMessages>,
+) -> Result<()> {
+    loop {
+        let next = async {
+            outbox.room().await;
+            inbound.message().await
+        };
+        let batch = tokio::select! {
+            next = next => next.map_err(|status| from_status(&status))?,
+            () = outbox.closed() => None,
+        };
+        let Some(batch) = batch else { return Ok(()) };
+        shard.say(session, decode_store_batch(batch)?).await?;
+    }
+}
