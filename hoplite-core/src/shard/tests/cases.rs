@@ -1,1 +1,265 @@
-//! Scenarios as text.
+//! Scenarios as text: what stores do, and what the shard answers.
+//!
+//! A file has paragraphs, each a scenario that starts with an empty shard. A line is a comment (`#`), an action, or what
+//! the shard does because of the action before it (`->`). Times are in milliseconds. Objects are written `x`, or `x/2` for
+//! put 2 of `x`; without a number it is put 1.
+//!
+//! ```text
+//! slots N                  slots per location, before all else
+//! warm-up T                how long nothing is lost, before all else
+//! cost A B C               the link from A to B costs C; others cost 100; before all else
+//! join A B.. | leave A | restart A
+//! put A X | produce A X | copy A X | start A X B
+//!                          A publishes X: complete and pinned, producing, complete and evictable, partial from B
+//! small A X TEXT           A publishes X with these bytes, inline
+//! get A X [timeout T] [avoid B] [resume P]
+//! cancel A                 A's latest get or watch
+//! done A X                 A has all of X: publishes it, and returns its latest slot
+//! fail A OUTCOME           A returns its latest slot
+//! evict A X | end A X | abort A X | dropped A X
+//! delete A X | forget A X | watch A X
+//! wait T
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::error::ErrorCode;
+use crate::plan::broadcast::CostMatrix;
+
+#[test]
+fn broadcast() {
+    run_file(include_str!("../../../tests/cases/broadcast.txt"));
+}
+
+#[test]
+fn failures() {
+    run_file(include_str!("../../../tests/cases/failures.txt"));
+}
+
+#[test]
+fn deletes() {
+    run_file(include_str!("../../../tests/cases/deletes.txt"));
+}
+
+fn run_file(text: &str) {
+    let mut number = 0;
+    for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {
+        let (expected, happened) = Scenario::run(paragraph);
+        if !happened.is_empty() {
+            assert_eq!(happened.join("\n"), expected.join("\n"), "left: what happened, in:\n{paragraph}");
+            number += 1;
+        }
+    }
+    assert!(number > 0, "the file has scenarios");
+}
+
+struct Scenario {
+    world: World,
+    requests: u64,
+    incarnations: BTreeMap<String, u64>,
+    /// The latest slot of each receiver.
+    slots: BTreeMap<String, GrantId>,
+    /// The latest request of each node.
+    latest: BTreeMap<String, RequestId>,
+}
+
+impl Scenario {
+    /// Returns the lines that are expected, and those that should have been written.
+    fn run(paragraph: &str) -> (Vec<String>, Vec<String>) {
+        let lines =
+            paragraph.lines().map(str::trim).filter(|line| !line.starts_with('#') && !line.is_empty());
+        let lines: Vec<&str> = lines.collect();
+        let mut scenario = Self {
+            world: World::new(configure(&lines)),
+            requests: 0,
+            incarnations: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            latest: BTreeMap::new(),
+        };
+        let mut happened = Vec::new();
+        for line in lines.iter().filter(|line| !line.starts_with("->")) {
+            happened.push((*line).to_owned());
+            let words: Vec<&str> = line.split_whitespace().collect();
+            for effect in scenario.act(&words) {
+                happened.extend(scenario.render(effect).map(|text| format!("-> {text}")));
+            }
+        }
+        (lines.into_iter().map(str::to_owned).collect(), happened)
+    }
+
+    fn act(&mut self, words: &[&str]) -> Vec<Effect> {
+        let request = RequestId(self.requests);
+        self.requests += 1;
+        match words {
+            ["slots" | "cost" | "warm-up", ..] => Vec::new(),
+            ["join", names @ ..] => names.iter().flat_map(|name| self.join(name)).collect(),
+            ["leave", name] => self.world.disconnect(name, self.incarnations[*name]),
+            ["restart", name] => {
+                *self.incarnations.get_mut(*name).unwrap() += 1;
+                self.join(name)
+            }
+            ["put", name, object] => {
+                self.publish(name, object, LocationState::Complete, Retention::Pinned, None)
+            }
+            ["produce", name, object] => {
+                self.publish(name, object, LocationState::Producing, Retention::Pinned, None)
+            }
+            ["copy", name, object] => {
+                self.publish(name, object, LocationState::Complete, Retention::Evictable, None)
+            }
+            ["start", name, object, from] => {
+                self.publish(name, object, LocationState::Partial, Retention::Evictable, Some(from))
+            }
+            ["small", name, object, text] => {
+                let (object, put) = parse_object(object);
+                let bytes = Bytes::copy_from_slice(text.as_bytes());
+                let size_bytes = u64::try_from(text.len()).unwrap();
+                let publish = Publish { size_bytes, inline: Some(bytes), ..complete(object, put.0) };
+                self.world.say(name, ToShard::Publish(publish))
+            }
+            ["get", name, object, options @ ..] => {
+                let mut query = query(object, request.0);
+                for option in options.chunks(2) {
+                    match option {
+                        ["timeout", millis] => query.timeout = Duration::from_millis(millis.parse().unwrap()),
+                        ["avoid", sender] => query.avoid.push(node(sender)),
+                        ["resume", put] => query.resume = Some(PutId(put.parse().unwrap())),
+                        _ => panic!("{option:?}"),
+                    }
+                }
+                self.latest.insert((*name).to_owned(), request);
+                self.world.say(name, ToShard::Query(query))
+            }
+            ["cancel", name] => self.world.say(name, ToShard::Cancel { request: self.latest[*name] }),
+            ["done", name, object] => {
+                let mut effects =
+                    self.publish(name, object, LocationState::Complete, Retention::Evictable, None);
+                effects.extend(self.give_back(name, PullOutcome::Complete));
+                effects
+            }
+            ["fail", name, outcome] => {
+                let outcome = match *outcome {
+                    "unreachable" => PullOutcome::SenderUnreachable,
+                    "stalled" => PullOutcome::SenderStalled,
+                    "corrupt" => PullOutcome::Corrupt,
+                    "cancelled" => PullOutcome::Cancelled,
+                    _ => panic!("{outcome}"),
+                };
+                self.give_back(name, outcome)
+            }
+            ["evict", name, object] => self.unpublish(name, object, UnpublishReason::Evicted),
+            ["end", name, object] => self.unpublish(name, object, UnpublishReason::PullEnded),
+            ["abort", name, object] => self.unpublish(name, object, UnpublishReason::Aborted),
+            ["dropped", name, object] => self.unpublish(name, object, UnpublishReason::Deleted),
+            ["delete", name, object] => self.world.say(name, ToShard::Delete { request, id: id(object) }),
+            ["forget", name, object] => {
+                let (object, put) = parse_object(object);
+                self.world.say(name, ToShard::Forget { id: id(object), put })
+            }
+            ["watch", name, object] => {
+                self.latest.insert((*name).to_owned(), request);
+                self.world.say(name, ToShard::Subscribe { request, id: id(object) })
+            }
+            ["wait", millis] => self.world.wait(Duration::from_millis(millis.parse().unwrap())),
+            _ => panic!("{words:?}"),
+        }
+    }
+
+    fn join(&mut self, name: &str) -> Vec<Effect> {
+        let incarnation = *self.incarnations.entry(name.to_owned()).or_insert(1);
+        self.world.connect(name, incarnation)
+    }
+
+    fn publish(
+        &mut self,
+        name: &str,
+        object: &str,
+        state: LocationState,
+        retention: Retention,
+        from: Option<&str>,
+    ) -> Vec<Effect> {
+        let (object, put) = parse_object(object);
+        let publish =
+            Publish { pulling_from: from.map(node), ..publication(object, put.0, state, retention) };
+        self.world.say(name, ToShard::Publish(publish))
+    }
+
+    fn unpublish(&mut self, name: &str, object: &str, reason: UnpublishReason) -> Vec<Effect> {
+        let (object, put) = parse_object(object);
+        self.world.say(name, ToShard::Unpublish { id: id(object), put, reason })
+    }
+
+    fn give_back(&mut self, name: &str, outcome: PullOutcome) -> Vec<Effect> {
+        let grant = self.slots[name];
+        self.world.say(name, ToShard::ReturnSlot { grant, outcome })
+    }
+
+    fn render(&mut self, effect: Effect) -> Option<String> {
+        let (node, message) = match effect {
+            Effect::Send { node, message } => (node, message),
+            Effect::Refuse { node, error, .. } => return Some(format!("{node} refused {:?}", error.code())),
+            Effect::Replaced { node, .. } => return Some(format!("{node} replaced")),
+            // The message to the receiver says the same.
+            Effect::Granted { .. } => return None,
+        };
+        Some(match message {
+            ToStore::Published { verdict: Verdict::Accepted, .. } => return None,
+            ToStore::Published { verdict: Verdict::Conflict { equality, .. }, .. } => match equality {
+                Equality::Unknown { holder: Some((holder, _)) } => {
+                    format!("{node} conflict compare {holder}")
+                }
+                Equality::Unknown { holder: None } => format!("{node} conflict compare nobody"),
+                Equality::Equal | Equality::Different => format!("{node} conflict {equality:?}"),
+            },
+            ToStore::Published { verdict, .. } => format!("{node} verdict {verdict:?}"),
+            ToStore::Granted(grant) => {
+                self.slots.insert(node.to_string(), grant.grant);
+                format!("{node} from {} {:?} {:?}", grant.sender, grant.sender_state, grant.reason)
+            }
+            ToStore::Inline { bytes, .. } => format!("{node} inline {}", bytes.escape_ascii()),
+            ToStore::Failed { error, .. } => {
+                let code: ErrorCode = error.code();
+                format!("{node} failed {code:?}")
+            }
+            ToStore::Drop { id, put, reason } => format!("{node} drop {id}/{} {reason:?}", put.0),
+            ToStore::Promote { id, .. } => format!("{node} promote {id}"),
+            ToStore::DeleteDone { put: Some(put), .. } => format!("{node} deleted {}", put.0),
+            ToStore::DeleteDone { put: None, .. } => format!("{node} deleted nothing"),
+            ToStore::Locations { locations, .. } => {
+                let state = match &locations.object {
+                    None => "unknown".to_owned(),
+                    Some(object) if object.lost => "lost".to_owned(),
+                    Some(object) => format!("put {}", object.put.0),
+                };
+                let places = locations.locations.iter();
+                let places = places.map(|place| format!(" {}:{:?}", place.node, place.state));
+                format!("{node} sees {state}{}", places.collect::<String>())
+            }
+        })
+    }
+}
+
+fn configure(lines: &[&str]) -> ShardConfig {
+    let mut config = ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() };
+    let mut costs = BTreeMap::new();
+    for line in lines {
+        match line.split_whitespace().collect::<Vec<&str>>()[..] {
+            ["slots", slots] => config.limits.slots_per_location = slots.parse().unwrap(),
+            ["warm-up", millis] => config.warm_up = Duration::from_millis(millis.parse().unwrap()),
+            ["cost", from, to, cost] => {
+                costs.insert((node(from), node(to)), cost.parse().unwrap());
+            }
+            _ => {}
+        }
+    }
+    if !costs.is_empty() {
+        config.topology = Topology::Matrix(CostMatrix::new(costs, 100));
+    }
+    config
+}
+
+fn parse_object(text: &str) -> (&str, PutId) {
+    let (object, put) = text.split_once('/').unwrap_or((text, "1"));
+    (object, PutId(put.parse().unwrap()))
+}

@@ -353,8 +353,8 @@ impl Run {
         self.step(Step::Wait { millis: 3000 });
         assert!(self.observer.queries.is_empty(), "queries are answered");
         self.step(Step::Wait { millis: 700_000 });
-        for number in 0..NODES.len() {
-            let incarnation = self.incarnations.get(&node(NODES[number])).copied().unwrap_or(1);
+        for (number, name) in NODES.into_iter().enumerate() {
+            let incarnation = self.incarnations.get(&node(name)).copied().unwrap_or(1);
             self.step(Step::Disconnect { node: number, incarnation });
         }
         self.step(Step::Wait { millis: 700_000 });

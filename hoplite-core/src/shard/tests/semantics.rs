@@ -1,1 +1,219 @@
-//! What the scenarios do not say well.
+//! Bounds, hostile stores, and what tools see.
+
+use super::*;
+use crate::error::ErrorCode;
+
+fn small_world(limits: Limits) -> World {
+    let mut world = World::new(ShardConfig { limits, warm_up: Duration::ZERO, ..ShardConfig::default() });
+    for name in ["a", "b"] {
+        world.connect(name, 1);
+    }
+    world
+}
+
+fn verdict(answers: &[(String, ToStore)]) -> &Verdict {
+    match answers {
+        [(_, ToStore::Published { verdict, .. }), ..] => verdict,
+        _ => panic!("{answers:?}"),
+    }
+}
+
+fn failure(answers: &[(String, ToStore)]) -> ErrorCode {
+    match answers {
+        [(_, ToStore::Failed { error, .. })] => error.code(),
+        _ => panic!("{answers:?}"),
+    }
+}
+
+#[test]
+fn messages_without_a_session_are_ignored() {
+    let mut world = World::with_nodes(&["a"]);
+    assert_eq!(world.say("stranger", ToShard::Publish(complete("x", 1))), []);
+    world.disconnect("a", 1);
+    assert_eq!(world.say("a", ToShard::Publish(complete("x", 1))), []);
+    assert_eq!(world.shard.status().objects, 0);
+}
+
+#[test]
+fn the_end_of_an_older_run_does_not_end_the_newer_one() {
+    let mut world = World::with_nodes(&["a"]);
+    world.disconnect("a", 1);
+    world.connect("a", 2);
+    world.disconnect("a", 1);
+    assert!(world.shard.status().nodes[0].connected);
+}
+
+#[test]
+fn slots_of_others_cannot_be_returned() {
+    let mut world = World::with_nodes(&["s", "a", "b"]);
+    world.say("s", ToShard::Publish(complete("x", 1)));
+    world.say("a", ToShard::Query(query("x", 1)));
+    let grant = GrantId(1);
+    world.say("b", ToShard::ReturnSlot { grant, outcome: PullOutcome::Complete });
+    world.say("s", ToShard::ReturnSlot { grant: GrantId(99), outcome: PullOutcome::Complete });
+    assert_eq!(world.shard.status().grants, 1);
+    assert_eq!(world.shard.describe(&id("x")).grants[0].outcome, None);
+    world.say("a", ToShard::ReturnSlot { grant, outcome: PullOutcome::Corrupt });
+    assert_eq!(world.shard.status().grants, 0);
+    assert_eq!(world.shard.describe(&id("x")).grants[0].outcome, Some(PullOutcome::Corrupt));
+}
+
+#[test]
+fn open_requests_are_bounded_per_node() {
+    let mut world = small_world(Limits { max_requests_per_client: 1, ..Limits::default() });
+    for number in 0..16 {
+        assert_eq!(world.ask("a", ToShard::Query(query("x", number))), []);
+    }
+    let answers = world.ask("a", ToShard::Query(query("x", 16)));
+    assert_eq!(failure(&answers), ErrorCode::LimitExceeded);
+    let subscribe = |number| ToShard::Subscribe { request: RequestId(number), id: id("x") };
+    assert_eq!(failure(&world.ask("a", subscribe(17))), ErrorCode::LimitExceeded);
+    assert!(matches!(world.ask("b", subscribe(17))[..], [(_, ToStore::Locations { .. })]));
+    world.say("a", ToShard::Cancel { request: RequestId(3) });
+    assert_eq!(world.ask("a", ToShard::Query(query("x", 18))), []);
+    assert_eq!(world.shard.status().waiting_queries, 16);
+}
+
+#[test]
+fn the_number_of_an_open_request_cannot_be_used_again() {
+    let mut world = World::with_nodes(&["a"]);
+    world.say("a", ToShard::Query(query("x", 1)));
+    assert_eq!(failure(&world.ask("a", ToShard::Query(query("y", 1)))), ErrorCode::InvalidRequest);
+    let delete = ToShard::Delete { request: RequestId(1), id: id("x") };
+    assert_eq!(failure(&world.ask("a", delete)), ErrorCode::InvalidRequest);
+    // Only queries can be cancelled by a cancel, and only subscriptions end by an unsubscribe.
+    world.say("a", ToShard::Unsubscribe { request: RequestId(1) });
+    assert_eq!(world.shard.status().waiting_queries, 1);
+}
+
+#[test]
+fn a_full_shard_refuses_objects_but_forgets_lost_ones() {
+    let mut world = small_world(Limits { max_objects: 2, ..Limits::default() });
+    world.say("a", ToShard::Publish(complete("x", 1)));
+    world.say("b", ToShard::Publish(complete("y", 1)));
+    assert_eq!(verdict(&world.ask("b", ToShard::Publish(complete("z", 1)))), &Verdict::ShardFull);
+    // Known objects are not new.
+    assert_eq!(verdict(&world.ask("b", ToShard::Publish(complete("x", 1)))), &Verdict::Accepted);
+    world.say("b", ToShard::Unpublish { id: id("y"), put: PutId(1), reason: UnpublishReason::Evicted });
+    assert!(world.shard.describe(&id("y")).locations.object.unwrap().lost);
+    assert_eq!(verdict(&world.ask("b", ToShard::Publish(complete("z", 1)))), &Verdict::Accepted);
+    assert_eq!(world.shard.describe(&id("y")).locations.object, None);
+}
+
+#[test]
+fn tombstones_are_bounded() {
+    let mut world = small_world(Limits { max_objects: 3, ..Limits::default() });
+    for put in 0..100 {
+        world.say("a", ToShard::Forget { id: id("x"), put: PutId(put) });
+        world.now = world.now + Duration::from_millis(1);
+    }
+    assert_eq!(world.shard.status().tombstones, 3);
+    assert_eq!(verdict(&world.ask("a", ToShard::Publish(complete("x", 99)))), &Verdict::Deleted);
+    assert_eq!(verdict(&world.ask("a", ToShard::Publish(complete("x", 0)))), &Verdict::Accepted);
+}
+
+#[test]
+fn inline_bytes_that_are_not_all_of_a_small_object_are_not_kept() {
+    let mut world = small_world(Limits { inline_below_bytes: 5, ..Limits::default() });
+    let fits = inline("fits", 1, b"1234");
+    world.say("a", ToShard::Publish(fits.clone()));
+    world.say("a", ToShard::Publish(inline("too-large", 1, b"12345")));
+    world.say("a", ToShard::Publish(Publish { size_bytes: 3, ..inline("wrong", 1, b"1234") }));
+    let producing = Publish { state: LocationState::Producing, ..inline("unsealed", 1, b"1234") };
+    world.say("a", ToShard::Publish(producing));
+    world.say("a", ToShard::Publish(inline("empty", 1, b"")));
+    assert_eq!(world.shard.status().inline_bytes, 4);
+    let inlined = |name| world.shard.describe(&id(name)).locations.object.unwrap().inline;
+    assert!(inlined("fits") && inlined("empty"));
+    assert!(!inlined("too-large") && !inlined("wrong") && !inlined("unsealed"));
+    world.say("a", ToShard::Forget { id: id("fits"), put: PutId(1) });
+    assert_eq!(world.shard.status().inline_bytes, 0);
+}
+
+#[test]
+fn a_complete_copy_does_not_become_partial() {
+    let mut world = World::with_nodes(&["a"]);
+    world.say("a", ToShard::Publish(complete("x", 1)));
+    let partial = publication("x", 1, LocationState::Partial, Retention::Pinned);
+    world.say("a", ToShard::Publish(Publish { pulling_from: Some(node("b")), ..partial }));
+    let locations = world.shard.describe(&id("x")).locations.locations;
+    assert_eq!((locations[0].state, &locations[0].pulling_from), (LocationState::Complete, &None));
+}
+
+#[test]
+fn one_put_of_two_sizes_is_a_conflict() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.say("a", ToShard::Publish(complete("x", 1)));
+    let other = Publish { size_bytes: 7, ..complete("x", 1) };
+    let expected = Verdict::Conflict { winner: PutId(1), equality: Equality::Different };
+    assert_eq!(verdict(&world.ask("b", ToShard::Publish(other))), &expected);
+}
+
+#[test]
+fn grants_are_described_with_their_reasons() {
+    let mut world = World::with_nodes(&["s", "a", "b"]);
+    world.say("s", ToShard::Publish(complete("x", 1)));
+    world.now = Time::from_micros(5);
+    let effects = world.say("a", ToShard::Query(query("x", 1)));
+    let record = GrantRecord {
+        receiver: node("a"),
+        sender: node("s"),
+        reason: GrantReason::OnlyCandidate,
+        at: Time::from_micros(5),
+        outcome: None,
+    };
+    assert_eq!(effects.last(), Some(&Effect::Granted { id: id("x"), record: record.clone() }));
+    world.say("b", ToShard::Query(query("x", 1)));
+    let description = world.shard.describe(&id("x"));
+    assert_eq!((description.grants, description.waiting_receivers), (vec![record], 1));
+    let status = world.shard.status();
+    assert_eq!((status.grants, status.waiting_queries, status.nodes.len()), (1, 1, 3));
+}
+
+#[test]
+fn objects_are_listed_page_by_page() {
+    let mut world = World::with_nodes(&["a"]);
+    for name in ["a/1", "a/2", "a/3", "b/1"] {
+        world.say("a", ToShard::Publish(complete(name, 1)));
+    }
+    let list = |prefix: &str, after: &str, limit| {
+        let (page, more) = world.shard.list(prefix.as_bytes(), after.as_bytes(), limit);
+        (page.iter().map(|locations| locations.id.to_string()).collect::<Vec<_>>().join(" "), more)
+    };
+    assert_eq!(list("", "", 10), ("a/1 a/2 a/3 b/1".into(), false));
+    assert_eq!(list("a/", "", 2), ("a/1 a/2".into(), true));
+    assert_eq!(list("a/", "a/2", 2), ("a/3".into(), false));
+    assert_eq!(list("a/", "b", 2), (String::new(), false));
+    assert_eq!(list("b", "a/3", 1), ("b/1".into(), false));
+    assert_eq!(list("", "", 0), (String::new(), true));
+}
+
+#[test]
+fn nobody_starves_while_closer_receivers_keep_coming() {
+    let far = (node("s"), node("far"));
+    let costs = (0..1000).map(|number| ((node("s"), node(&format!("near{number}"))), 1)).chain([(far, 9)]);
+    let topology = Topology::Matrix(crate::plan::broadcast::CostMatrix::new(costs.collect(), 5));
+    let mut world = World::new(ShardConfig { topology, warm_up: Duration::ZERO, ..ShardConfig::default() });
+    world.connect("s", 1);
+    world.say("s", ToShard::Publish(complete("x", 1)));
+    world.connect("near0", 1);
+    world.say("near0", ToShard::Query(query("x", 0)));
+    world.connect("far", 1);
+    world.say("far", ToShard::Query(query("x", 0)));
+    // Each near receiver holds the slot for 10 ms, and the next one is there before it returns it.
+    for number in 1..1000 {
+        let (leaving, coming) = (format!("near{}", number - 1), format!("near{number}"));
+        world.connect(&coming, 1);
+        world.say(&coming, ToShard::Query(query("x", 0)));
+        world.now = world.now + Duration::from_millis(10);
+        let grant = GrantId(world.shard.next_grant - 1);
+        world.say(&leaving, ToShard::ReturnSlot { grant, outcome: PullOutcome::Cancelled });
+        let served = world.shard.describe(&id("x")).grants.last().unwrap().receiver.clone();
+        if served == node("far") {
+            assert_eq!(world.now, Time::from_micros(50_000));
+            return;
+        }
+        assert_eq!(served, node(&coming));
+    }
+    panic!("the far receiver starved");
+}
