@@ -63,11 +63,6 @@ impl LiveCopy {
         publishable(self.buffer.valid_bytes(), self.size_bytes())
     }
 
-    /// Whether all bytes are valid.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.valid_bytes() == self.size_bytes()
-    }
-
     /// Declares the first `valid_bytes` valid, and wakes those who wait for them.
     pub(crate) fn advance(&self, valid_bytes: u64) {
         self.buffer.publish(valid_bytes);

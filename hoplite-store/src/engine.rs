@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::copies::{Copies, LiveCopy};
-use crate::data::{CompareRequest, DataMetrics, PullRequest, Puller, Refused, ServeSource, Served};
+use crate::data::{CompareRequest, DataMetrics, PullRequest, Puller, ServeSource, Served};
 
 /// An answer on its way to a client.
 pub(crate) type Answer = (CallId, Result<Response, Error>);
@@ -343,7 +343,7 @@ fn bytes_of(live: &LiveCopy) -> Bytes {
 }
 
 impl ServeSource for Engine {
-    async fn serve(self: &Arc<Self>, id: ObjectId, put: PutId) -> Result<Served, Refused> {
+    async fn serve(self: &Arc<Self>, id: ObjectId, put: PutId) -> Option<Served> {
         let serve = ServeId(self.next_number());
         let copy = {
             let mut state = self.lock();
@@ -353,9 +353,9 @@ impl ServeSource for Engine {
         let live = copy.and_then(|copy| self.copies.get(copy));
         let Some(live) = live else {
             self.apply(Event::ServeEnded { serve });
-            return Err(Refused::NoCopy);
+            return None;
         };
         let engine = Arc::clone(self);
-        Ok(Served::new(live, move || engine.apply(Event::ServeEnded { serve })))
+        Some(Served::new(live, move || engine.apply(Event::ServeEnded { serve })))
     }
 }

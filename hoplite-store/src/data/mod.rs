@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hoplite_core::error::Error;
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 
 use crate::copies::LiveCopy;
@@ -100,23 +99,10 @@ fn count(counter: &AtomicU64, amount: u64) {
 
 /// Who decides whether, and from what, another store is served.
 pub(crate) trait ServeSource: Send + Sync + 'static {
-    /// Finds the copy of `put` of `id`, maybe after a while.
+    /// Finds the copy of `put` of `id`, maybe after a while; `None` if there is none.
     ///
     /// Dropping the future withdraws the request.
-    fn serve(
-        self: &Arc<Self>,
-        id: ObjectId,
-        put: PutId,
-    ) -> impl Future<Output = Result<Served, Refused>> + Send;
-}
-
-/// Why another store is not served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// There is no copy of that put.
-    NoCopy,
-    /// There may be one, but the receiver should not ask again.
-    Because(Error),
+    fn serve(self: &Arc<Self>, id: ObjectId, put: PutId) -> impl Future<Output = Option<Served>> + Send;
 }
 
 /// The right to read a copy, for as long as this is not dropped.

@@ -40,8 +40,7 @@ impl Rate {
     /// How many bytes take about a millisecond: whole blocks of the object, no more than fit in a frame.
     pub(super) fn block_bytes(&self) -> u64 {
         let wanted = self.bytes / self.seconds.max(1e-9) * TARGET.as_secs_f64();
-        let limit =
-            std::env::var("CAP").ok().and_then(|c| c.parse().ok()).unwrap_or(u64::from(MAX_BLOCK_BYTES));
+        let limit = u64::from(MAX_BLOCK_BYTES);
         if wanted >= to_float(limit) {
             return limit;
         }

@@ -18,7 +18,7 @@ use super::connection::{Connection, ConnectionError};
 use super::digest::digest;
 use super::frame::Kind;
 use super::rate::Rate;
-use super::{DataConfig, DataMetrics, Refused, ServeSource, Served, count};
+use super::{DataConfig, DataMetrics, ServeSource, Served, count};
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -74,15 +74,6 @@ enum Ending {
     Complete,
     NoCopy,
     Refused(Error),
-}
-
-impl From<Refused> for Ending {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::NoCopy => Self::NoCopy,
-            Refused::Because(error) => Self::Refused(error),
-        }
-    }
 }
 
 impl<S: ServeSource> Server<S> {
@@ -170,10 +161,9 @@ impl<S: ServeSource> Server<S> {
         id: &ObjectId,
         offset_bytes: &mut u64,
     ) -> Result<Ending, ConnectionError> {
-        let served = match self.keep_alive(connection, self.source.serve(id.clone(), PutId(pull.put))).await?
-        {
-            Ok(served) => served,
-            Err(refused) => return Ok(refused.into()),
+        let found = self.source.serve(id.clone(), PutId(pull.put));
+        let Some(served) = self.keep_alive(connection, found).await? else {
+            return Ok(Ending::NoCopy);
         };
         if pull.size_bytes != served.size_bytes() || *offset_bytes > served.size_bytes() {
             let reason = "the object does not have that many bytes";
@@ -203,16 +193,17 @@ impl<S: ServeSource> Server<S> {
         request: &v1::DigestRequest,
     ) -> Result<(), ConnectionError> {
         let id = ObjectId::new(&request.id)?;
-        let digest = match self.keep_alive(connection, self.source.serve(id, PutId(request.put))).await? {
-            Ok(served) => self.keep_alive(connection, digest(&served)).await?.map_err(|_| Refused::NoCopy),
-            Err(refused) => Err(refused),
+        let found = self.source.serve(id, PutId(request.put));
+        let digest = match self.keep_alive(connection, found).await? {
+            Some(served) => self.keep_alive(connection, digest(&served)).await?.ok(),
+            None => None,
         };
         match digest {
-            Ok(digest) => {
+            Some(digest) => {
                 let message = v1::Digest { xxh3_128: digest.to_vec().into() };
                 connection.write_control(Kind::Digest, &message).await
             }
-            Err(refused) => connection.write_control(Kind::End, &end_message(refused.into())).await,
+            None => connection.write_control(Kind::End, &end_message(Ending::NoCopy)).await,
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
-use super::{DataConfig, DataMetrics, PullRequest, Puller, Refused, ServeSource, Served};
+use super::{DataConfig, DataMetrics, PullRequest, Puller, ServeSource, Served};
 use crate::copies::LiveCopy;
 
 const PUT: PutId = PutId(7);
@@ -37,12 +37,12 @@ struct Shelf {
 }
 
 impl ServeSource for Shelf {
-    async fn serve(self: &Arc<Self>, id: ObjectId, put: PutId) -> Result<Served, Refused> {
+    async fn serve(self: &Arc<Self>, id: ObjectId, put: PutId) -> Option<Served> {
         tokio::time::sleep(self.delay).await;
-        let live = self.copies.lock().unwrap().get(&(id, put)).cloned().ok_or(Refused::NoCopy)?;
+        let live = self.copies.lock().unwrap().get(&(id, put)).cloned()?;
         self.serves.send_modify(|serves| *serves += 1);
         let shelf = Arc::clone(self);
-        Ok(Served::new(live, move || shelf.serves.send_modify(|serves| *serves -= 1)))
+        Some(Served::new(live, move || shelf.serves.send_modify(|serves| *serves -= 1)))
     }
 }
 
