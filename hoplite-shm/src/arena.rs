@@ -206,3 +206,39 @@ fn out_of_memory_or(source: io::Error, operation: &'static str, needed_bytes: u6
     }
     Error::System { operation, source }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resident_bytes(arena: &Arena) -> u64 {
+        let status = rustix::fs::fstat(&arena.writable).unwrap();
+        u64::try_from(status.st_blocks).unwrap() * 512
+    }
+
+    #[test]
+    fn kernels_that_cannot_populate_get_every_page_touched() {
+        let arena = Arena::create(Backing::Memfd, 40 << 20).unwrap();
+        let buffer = arena.buffer(Extent { offset_bytes: 0, length_bytes: 1 << 20 }, 1000).unwrap();
+        buffer.write(0, &[7; 1000]);
+        let cannot = |_| Err(io::Error::from(Errno::INVAL));
+        arena.prefault_with(cannot, |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(resident_bytes(&arena), 40 << 20);
+        let mut read = [0; 1000];
+        buffer.read(0, &mut read);
+        assert_eq!(read, [7; 1000]);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_after_all_is_an_error() {
+        let arena = Arena::create(Backing::Memfd, 40 << 20).unwrap();
+        for errno in [Errno::FAULT, Errno::NOMEM] {
+            let error =
+                arena.prefault_with(|_| Err(errno.into()), |_| ControlFlow::Continue(())).unwrap_err();
+            assert!(matches!(error, Error::NotEnoughMemory { needed_bytes, .. } if needed_bytes == 40 << 20));
+        }
+        let error =
+            arena.prefault_with(|_| Err(Errno::PERM.into()), |_| ControlFlow::Continue(())).unwrap_err();
+        assert!(matches!(error, Error::System { .. }), "{error}");
+    }
+}

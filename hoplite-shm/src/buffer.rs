@@ -10,8 +10,12 @@ use crate::arena::Arena;
 use crate::header::{HeaderHandle, State};
 use crate::span::Span;
 
-/// How many bytes are copied out of the arena at a time to be looked at. They stay in the first-level cache.
-const CHUNK_BYTES: usize = 16 << 10;
+/// How many bytes are copied out of the arena at a time to be looked at.
+///
+/// The price of the copy, for CRC-32C: 1 GiB that is not cached takes 65 ms (a slice without the copy: 69 ms), 1 MiB that
+/// is cached takes 83 us (a slice: 37 us). Chunks of 1 KiB take 77 ms and 71 us, of 16 KiB 109 ms and 82 us. Best of 20
+/// interleaved rounds, EPYC, 2 cores.
+const CHUNK_BYTES: usize = 4 << 10;
 
 /// One object's header and bytes, as the store uses them.
 ///

@@ -59,7 +59,8 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>)
             received.extend(rights);
         }
     }
-    if message.flags.contains(ReturnFlags::CTRUNC) {
+    // The space for control messages is padded, so that one descriptor more may fit before the kernel drops any.
+    if message.flags.contains(ReturnFlags::CTRUNC) || received.len() > MAX_FDS {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors than can be received"));
     }
     fds.append(&mut received);

@@ -53,6 +53,7 @@ mod error;
 mod header;
 mod region;
 mod span;
+mod stream;
 
 pub use arena::{Arena, Backing};
 pub use buffer::Buffer;

@@ -67,15 +67,16 @@ impl Reader {
         if end_bytes > valid_bytes {
             return Err(Error::NotValid { end_bytes, valid_bytes });
         }
-        let mut start = self.span.locate_from(offset_bytes, out.len()).start;
-        for part in out.chunks_mut(STEP_BYTES) {
-            let range = start..start + part.len();
-            start = range.end;
-            self.mapping.prepare(range.clone());
-            self.mapping.region().copy_out(range, part);
-        }
+        let range = self.span.locate_from(offset_bytes, out.len());
+        self.mapping.while_preparing(range.clone(), || {
+            for (part, start) in out.chunks_mut(STEP_BYTES).zip(range.step_by(STEP_BYTES)) {
+                let range = start..start + part.len();
+                self.mapping.prepare(range.clone());
+                self.mapping.region().copy_out(range, part);
+            }
+        });
         // SAFETY: the parts cover all of `out`, and each was copied into.
-        Ok(unsafe { out.assume_init_mut() })
+        Ok(unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) })
     }
 
     /// Lends all bytes of the object once they are valid, without a copy.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::header::{Header, HeaderHandle, HeaderView};
+use crate::stream::copy_past_caches;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -77,6 +78,14 @@ impl Region {
         unsafe { self.pointer(&range).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
+    /// As [`copy_in`](Self::copy_in), past the caches: for bytes of large objects.
+    pub(crate) fn copy_in_past_caches(&self, range: Range<usize>, bytes: &[u8]) {
+        self.assert_writable();
+        assert_eq!(range.len(), bytes.len());
+        // SAFETY: as in `copy_in`.
+        unsafe { copy_past_caches(bytes.as_ptr(), self.pointer(&range), bytes.len()) }
+    }
+
     /// Copies the memory at `range` into `out`, which has the same length, and returns it as initialised.
     pub(crate) fn copy_out<'a>(&self, range: Range<usize>, out: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
         assert_eq!(range.len(), out.len());
@@ -84,7 +93,7 @@ impl Region {
         // another process writes these bytes against the protocol, their values are unspecified, but still bytes.
         unsafe { out.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(self.pointer(&range), out.len()) }
         // SAFETY: all of `out` was just written.
-        unsafe { out.assume_init_mut() }
+        unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) }
     }
 
     /// Lends the memory at `range`.
