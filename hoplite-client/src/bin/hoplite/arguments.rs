@@ -1,0 +1,119 @@
+//! What the commands share: how to reach a store, and how ids, sizes and durations are written.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use hoplite_client::{Client, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, ObjectId, default_socket_path};
+
+/// Which store, and how long to wait for it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArguments {
+    /// The store's Unix socket [default: $XDG_RUNTIME_DIR/hoplite/store.sock, or /tmp/hoplite-UID/store.sock]
+    #[arg(long, global = true, env = "HOPLITE_SOCKET", value_name = "PATH", help_heading = "Store options")]
+    socket: Option<PathBuf>,
+    /// How long to wait for objects to appear or to proceed, for room, or for the directory: 500ms, 10s, 2min
+    #[arg(
+        long,
+        global = true,
+        env = "HOPLITE_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = parse_duration,
+        help_heading = "Store options"
+    )]
+    pub(crate) timeout: Duration,
+}
+
+impl StoreArguments {
+    /// Connects to the store.
+    pub(crate) async fn connect(&self) -> hoplite_client::Result<Client> {
+        let socket = self.socket.clone().filter(|path| !path.as_os_str().is_empty());
+        Client::connect_with(ConnectOptions {
+            socket: socket.unwrap_or_else(default_socket_path),
+            timeout: self.timeout.min(DEFAULT_CONNECT_TIMEOUT),
+            ..ConnectOptions::default()
+        })
+        .await
+    }
+}
+
+/// Parses an object id: the bytes of the argument as they are.
+pub(crate) fn id_parser() -> impl TypedValueParser<Value = ObjectId> {
+    OsStringValueParser::new().try_map(|text| ObjectId::new(text.as_encoded_bytes()))
+}
+
+/// Parses a duration with units, such as `1min 30s`, or a number of seconds.
+pub(crate) fn parse_duration(text: &str) -> anyhow::Result<Duration> {
+    if let Ok(seconds) = text.parse() {
+        return Duration::try_from_secs_f64(seconds).context("not a duration that can be waited for");
+    }
+    Ok(humantime::parse_duration(text)?)
+}
+
+/// Parses a number of bytes as the daemons do: `4096`, `64K` and `64KiB` of 1024, `64kB` of 1000.
+pub(crate) fn parse_size(text: &str) -> anyhow::Result<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => anyhow::bail!("a size is a number and a unit, such as 64KiB or 2GiB"),
+    };
+    let number: u64 = number.parse().context("a size starts with a whole number")?;
+    number.checked_mul(factor).context("the size is too large")
+}
+
+/// Parses an extent list such as `1024,768`; nothing between commas is not a number.
+pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
+    let extents = text.split(',').map(|extent| extent.trim().parse());
+    Ok(Shape(extents.collect::<Result<_, _>>().context("a shape is a list of numbers, such as 1024,768")?))
+}
+
+/// The extents of an array. A type of its own, since a list of values means a repeated argument to clap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shape(pub(crate) Vec<u64>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, size) in
+            [("0", 0), ("4096", 4096), ("64K", 65536), ("3 MiB", 3 << 20), ("2gb", 2_000_000_000)]
+        {
+            assert_eq!(parse_size(text).unwrap(), size, "{text}");
+        }
+        for text in ["", "K", "1.5G", "-1", "1X", "99999999999T"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_have_units_or_are_seconds() {
+        assert_eq!(parse_duration("1min 30s").unwrap(), Duration::from_secs(90));
+        assert_eq!(parse_duration("0.25").unwrap(), Duration::from_millis(250));
+        assert_eq!(parse_duration("0").unwrap(), Duration::ZERO);
+        for text in ["", "soon", "-1", "1e300", "nan"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shapes_are_lists_of_numbers() {
+        assert_eq!(parse_shape("2, 3").unwrap(), Shape(vec![2, 3]));
+        assert_eq!(parse_shape("7").unwrap(), Shape(vec![7]));
+        for text in ["", "2,", "2x3", "-1"] {
+            assert!(parse_shape(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The bare loops beside which the measurements stand: what the machine does with nothing of Hoplite in the way.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
+
+/// About what a request of a client has, and its answer.
+const MESSAGE_BYTES: usize = 64;
+/// What one `read` or `write` of the TCP stream asks for.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A thread that sends back what it receives, over a blocking Unix socket.
+#[derive(Debug)]
+pub(super) struct UnixEcho {
+    socket: UnixStream,
+}
+
+impl UnixEcho {
+    pub(super) fn start() -> io::Result<Self> {
+        let (socket, mut theirs) = UnixStream::pair()?;
+        // Ends when the other end is closed.
+        thread::Builder::new().name("echo".to_owned()).spawn(move || {
+            let mut message = [0; MESSAGE_BYTES];
+            while theirs.read_exact(&mut message).is_ok() && theirs.write_all(&message).is_ok() {}
+        })?;
+        Ok(Self { socket })
+    }
+
+    pub(super) fn round_trip(&mut self) -> io::Result<Duration> {
+        let mut message = [7; MESSAGE_BYTES];
+        let started = Instant::now();
+        self.socket.write_all(&message)?;
+        self.socket.read_exact(&mut message)?;
+        Ok(started.elapsed())
+    }
+}
+
+/// Shared memory like that of a store, faulted in.
+#[derive(Debug)]
+pub(super) struct WarmMemory {
+    buffer: Buffer,
+}
+
+impl WarmMemory {
+    pub(super) fn new(size_bytes: u64) -> anyhow::Result<Self> {
+        // Rounded up to pages, which an arena is made of.
+        let length_bytes = (size_bytes + HEADER_BYTES).next_multiple_of(1 << 12);
+        let arena: Arc<Arena> = Arena::create(Backing::Memfd, length_bytes)?;
+        arena.prefault(|_| std::ops::ControlFlow::Continue(()))?;
+        let buffer = arena.buffer(Extent { offset_bytes: 0, length_bytes }, size_bytes)?;
+        Ok(Self { buffer })
+    }
+
+    /// One memcpy.
+    pub(super) fn copy(&mut self, source: &[u8]) -> Duration {
+        let started = Instant::now();
+        self.buffer.write(0, source);
+        started.elapsed()
+    }
+}
+
+/// One TCP connection over loopback, and the memory at its end.
+#[derive(Debug)]
+pub(super) struct TcpPipe {
+    sender: TcpStream,
+    receiver: TcpStream,
+    destination: Vec<u8>,
+}
+
+impl TcpPipe {
+    pub(super) fn open(size_bytes: usize) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let sender = TcpStream::connect(listener.local_addr()?)?;
+        sender.set_nodelay(true)?;
+        let (receiver, _) = listener.accept()?;
+        // Not zeros, which would be memory that is not there yet.
+        Ok(Self { sender, receiver, destination: vec![1; size_bytes] })
+    }
+
+    /// Moves `source` from memory to memory: one thread writes, one reads. `source` is as long as the destination.
+    pub(super) fn transfer(&mut self, source: &[u8]) -> anyhow::Result<Duration> {
+        let Self { sender, receiver, destination } = self;
+        let started = Instant::now();
+        thread::scope(|scope| {
+            let reading = scope.spawn(|| -> io::Result<()> {
+                for piece in destination.chunks_mut(PIECE_BYTES) {
+                    receiver.read_exact(piece)?;
+                }
+                Ok(())
+            });
+            for piece in source.chunks(PIECE_BYTES) {
+                sender.write_all(piece)?;
+            }
+            reading.join().map_err(|_| io::Error::other("the reading thread panicked"))?
+        })
+        .context("cannot move bytes over TCP")?;
+        Ok(started.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floors_move_all_bytes() {
+        let source: Vec<u8> = (0..3_000_001_u32).map(|number| number.to_le_bytes()[1]).collect();
+        let mut pipe = TcpPipe::open(source.len()).unwrap();
+        pipe.transfer(&source).unwrap();
+        assert!(pipe.destination == source);
+
+        let mut memory = WarmMemory::new(source.len() as u64).unwrap();
+        memory.copy(&source);
+        let mut copied = vec![0; source.len()];
+        memory.buffer.read(0, &mut copied);
+        assert!(copied == source);
+
+        let mut echo = UnixEcho::start().unwrap();
+        for _ in 0..10 {
+            echo.round_trip().unwrap();
+        }
+    }
+}

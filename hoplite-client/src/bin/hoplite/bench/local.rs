@@ -1,0 +1,128 @@
+//! `hoplite bench local`: one node.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use hoplite_client::blocking::Client;
+use hoplite_client::{Confirmation, PutOptions};
+
+use super::floor::{UnixEcho, WarmMemory};
+use super::report::{Measurement, Report};
+use crate::arguments::parse_size;
+use crate::cluster::Cluster;
+use crate::output;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// The small measurements alternate in so many rounds, the first of which is not counted.
+const ROUNDS: u32 = 11;
+/// A view is taken so many times.
+const VIEWS: u32 = 1000;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The size of the large object
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    pub(super) size: u64,
+    /// The size of the small objects
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = parse_size)]
+    small_size: u64,
+    /// How many small objects
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
+    samples: u32,
+    /// How often the large object is put
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+}
+
+pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Result<Report> {
+    let node = cluster.nodes.first().context("a cluster without nodes")?;
+    let client = Client::connect(&node.socket)?;
+    let mut report = Report::new("local");
+    small(&client, arguments, &mut report)?;
+    large(&client, arguments, &mut report)?;
+    Ok(report)
+}
+
+/// Latencies, in alternating rounds: bare socket, put, confirmed put, get.
+fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
+    let bytes = vec![7; usize::try_from(arguments.small_size)?];
+    let per_round = arguments.samples.div_ceil(ROUNDS - 1);
+    let mut echo = UnixEcho::start()?;
+    let [mut trips, mut puts, mut confirmed, mut gets] = [const { Vec::<Duration>::new() }; 4];
+    for round in 0..ROUNDS {
+        if round == 1 {
+            for samples in [&mut trips, &mut puts, &mut confirmed, &mut gets] {
+                samples.clear();
+            }
+        }
+        for _ in 0..per_round {
+            trips.push(echo.round_trip()?);
+        }
+        for (confirm, samples) in
+            [(Confirmation::Confirmed, &mut confirmed), (Confirmation::BySize, &mut puts)]
+        {
+            let ids: Vec<_> = (0..per_round).map(|number| format!("small/{confirm:?}/{number}")).collect();
+            for id in &ids {
+                let options = PutOptions { confirm, timeout: TIMEOUT, ..PutOptions::default() };
+                let started = Instant::now();
+                client.put_with(id, &bytes, options)?;
+                samples.push(started.elapsed());
+            }
+            if confirm == Confirmation::BySize {
+                for id in &ids {
+                    let started = Instant::now();
+                    let view = client.get(id, TIMEOUT)?;
+                    gets.push(started.elapsed());
+                    ensure!(*view == *bytes, "the store returned other bytes");
+                }
+            }
+            client.delete(&ids, TIMEOUT)?;
+        }
+    }
+    let size = output::size(arguments.small_size);
+    let floor = Measurement::new("Unix socket round trip", &trips);
+    report.note(format!("{size}: a new id for every put; the bare round trip carries 64 bytes each way."));
+    report.add(Measurement::new(format!("{size} put"), &puts).beside(&floor));
+    report
+        .add(Measurement::new(format!("{size} put, confirmed by the directory"), &confirmed).beside(&floor));
+    report.add(Measurement::new(format!("{size} get"), &gets).beside(&floor));
+    report.add(floor);
+    Ok(())
+}
+
+/// Bandwidth: memcpy and put alternate; the views are of the last object.
+fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
+    // Not zeros, which would be one page that is mapped many times.
+    let source = vec![7; usize::try_from(arguments.size)?];
+    let mut memory = WarmMemory::new(arguments.size)?;
+    let (mut copies, mut puts, mut views) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=arguments.repetitions {
+        let copy = memory.copy(&source);
+        let options =
+            PutOptions { confirm: Confirmation::Confirmed, timeout: TIMEOUT, ..PutOptions::default() };
+        let started = Instant::now();
+        client.put_with("large", &source, options)?;
+        let put = started.elapsed();
+        if round > 0 {
+            copies.push(copy);
+            puts.push(put);
+        }
+        if round < arguments.repetitions {
+            client.delete(["large"], TIMEOUT)?;
+        }
+    }
+    for _ in 0..VIEWS {
+        let started = Instant::now();
+        let view = client.get("large", TIMEOUT)?;
+        views.push(started.elapsed());
+        ensure!(view.size_bytes() == arguments.size, "the store returned another size");
+    }
+    let size = output::size(arguments.size);
+    let floor =
+        Measurement::new(format!("{size} memcpy into warm shared memory"), &copies).moving(arguments.size);
+    report.note(format!("{size}: every put waits for the directory; a get is a view of it, without a copy."));
+    report.add(Measurement::new(format!("{size} put"), &puts).moving(arguments.size).beside(&floor));
+    report.add(floor);
+    report.add(Measurement::new(format!("{size} get"), &views));
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! `hoplite bench`: measurements, each beside what the machine itself can do, in the same run.
+//!
+//! * [`local`]: one node: latency of small objects beside a bare Unix socket, bandwidth of large ones beside memcpy.
+//! * [`p2p`]: two nodes: beside one raw TCP stream, and beside one gRPC call.
+//! * [`broadcast`]: one object to several nodes.
+//! * [`floor`]: the bare loops that the measurements stand beside.
+//! * [`report`]: medians, tables and JSON.
+//!
+//! Every measurement starts a cluster of its own, with the memory of all arenas faulted in. What is compared alternates,
+//! so that a disturbance of the machine hits both.
+
+mod broadcast;
+mod local;
+mod p2p;
+
+mod floor;
+mod processor;
+mod report;
+
+use std::io::{self, Write};
+
+use clap::Subcommand;
+
+use crate::cluster::{Cluster, ClusterOptions, Pages, with_cluster};
+use crate::output;
+use report::Report;
+
+const EXAMPLES: &str = "Examples:
+  hoplite bench local
+  hoplite bench p2p --size 256MiB --repetitions 3
+  hoplite bench broadcast --receivers 3,7 --json
+
+Every measurement runs a cluster of its own on this machine, in memory that is faulted in, and discards its first,
+cold round. GB means 10^9 bytes.";
+
+/// Room in each store beside the object that is measured.
+const SPARE_BYTES: u64 = 64 << 20;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+    /// Print JSON instead of a table
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    /// Put and get on one node, beside a bare Unix socket and memcpy
+    Local(local::Arguments),
+    /// From one node to another, beside one raw TCP stream and one gRPC call
+    P2p(p2p::Arguments),
+    /// One object to several nodes that arrive together, or one after the other
+    Broadcast(broadcast::Arguments),
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if cfg!(debug_assertions) {
+        let _ = writeln!(io::stderr(), "hoplite: this is a debug build: its measurements say little");
+    }
+    let report = match arguments.benchmark {
+        Benchmark::Local(arguments) => {
+            measure(1, arguments.size, move |cluster| local::measure(cluster, &arguments)).await?
+        }
+        Benchmark::P2p(arguments) => {
+            measure(2, arguments.size, move |cluster| p2p::measure(cluster, &arguments)).await?
+        }
+        Benchmark::Broadcast(arguments) => {
+            let nodes = arguments.nodes();
+            measure(nodes, arguments.size, move |cluster| broadcast::measure(cluster, &arguments)).await?
+        }
+    };
+    let mut stdout = io::stdout().lock();
+    if arguments.json {
+        output::json(&mut stdout, &report)?;
+    } else {
+        report.print(&mut stdout)?;
+    }
+    Ok(())
+}
+
+/// Runs `body` on a thread of its own, beside a fresh cluster with room for one object of `size_bytes` per node.
+async fn measure(
+    nodes: u32,
+    size_bytes: u64,
+    body: impl FnOnce(&Cluster) -> anyhow::Result<Report> + Send + 'static,
+) -> anyhow::Result<Report> {
+    let memory_bytes = size_bytes + SPARE_BYTES;
+    let options =
+        ClusterOptions { nodes, shards: 1, directory: None, memory_bytes, pages: Pages::AllAtStart };
+    with_cluster(options, async |cluster| {
+        let cluster = cluster.clone();
+        // Signals and the end of daemons are still heard meanwhile.
+        tokio::task::spawn_blocking(move || body(&cluster)).await?
+    })
+    .await
+}

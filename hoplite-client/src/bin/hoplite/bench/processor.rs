@@ -1,0 +1,45 @@
+//! How much processor time processes have used.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context;
+
+/// The processor time of several processes, all threads of each, in user and in kernel mode. Counted by the kernel in
+/// steps of 10 ms, usually.
+pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
+    let mut total = Duration::ZERO;
+    for pid in pids {
+        let stat =
+            fs::read_to_string(format!("/proc/{pid}/stat")).context("cannot read a process's times")?;
+        let ticks = ticks(&stat).context("cannot understand a process's times")?;
+        total += Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+    }
+    Ok(total)
+}
+
+/// `utime` plus `stime`, the 14th and 15th field; the second one is a name in parentheses that may contain anything.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "7 (a) 1 (b) S 1 7 7 0 -1 4194304 100 0 0 0 30 12 0 0 20 0 1 0 100 0 0";
+        assert_eq!(ticks(stat), Some(42));
+        assert_eq!(ticks("7 (a) S 1"), None);
+        assert_eq!(ticks(""), None);
+    }
+
+    #[test]
+    fn this_process_has_times() {
+        assert!(time_of(&[std::process::id()]).is_ok());
+        assert!(time_of(&[u32::MAX]).is_err());
+    }
+}

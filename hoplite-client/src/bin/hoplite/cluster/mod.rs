@@ -1,0 +1,274 @@
+//! A cluster of real daemons on this machine, for as long as somebody needs it.
+//!
+//! * [`with_cluster`]: starts one, does something with it, and takes it down in any case.
+//! * [`daemon`]: one process.
+//! * [`workplace`]: the directory with the sockets and the logs.
+//! * [`signals`]: being asked to end.
+
+mod daemon;
+mod signals;
+mod workplace;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::future::{join_all, select_all};
+use hoplite_client::{Client, v1};
+use serde::Deserialize;
+use tokio::time::{sleep, timeout};
+
+use daemon::Daemon;
+pub(crate) use signals::Signals;
+use workplace::Workplace;
+
+/// How long a cluster may take to come up. Sixteen stores on two busy cores take a few seconds.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a store is asked whether it is ready.
+const ASK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The memory of a store unless said otherwise: little, since all of them are on one machine.
+pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
+
+/// What cluster to start.
+#[derive(Debug, Clone)]
+pub(crate) struct ClusterOptions {
+    /// How many stores.
+    pub(crate) nodes: u32,
+    /// How many directory shards.
+    pub(crate) shards: u32,
+    /// Where the sockets and logs go; `None` for a temporary directory.
+    pub(crate) directory: Option<PathBuf>,
+    /// The arena of each store.
+    pub(crate) memory_bytes: u64,
+    /// Whether the arenas' pages are all there when the cluster is.
+    pub(crate) pages: Pages,
+}
+
+/// When the pages of the arenas are first touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// Before the cluster counts as started: for measurements.
+    AllAtStart,
+    /// When they are used: a cluster for development takes no memory that it does not need.
+    OnUse,
+}
+
+/// A cluster that runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Cluster {
+    pub(crate) directory: PathBuf,
+    pub(crate) nodes: Vec<NodeProcess>,
+    /// The addresses of the directory's shards.
+    pub(crate) shards: Vec<String>,
+}
+
+/// One store of it.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeProcess {
+    pub(crate) name: String,
+    pub(crate) socket: PathBuf,
+    pub(crate) pid: u32,
+}
+
+/// A signal asked this process to end.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
+
+/// Starts a cluster, runs `body`, and takes the cluster down, whatever happens.
+///
+/// Must be called from the main thread: the daemons end with the thread that started them.
+///
+/// # Errors
+/// What keeps the cluster from starting; [`Interrupted`]; the end of a daemon; or the error of `body`.
+pub(crate) async fn with_cluster<T>(
+    options: ClusterOptions,
+    body: impl AsyncFnOnce(&Cluster) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut signals = Signals::listen()?;
+    let mut daemons = Daemons::new(&options)?;
+    let outcome = tokio::select! {
+        outcome = async {
+            let cluster = daemons.start(&options).await?;
+            tokio::select! {
+                outcome = body(&cluster) => outcome,
+                (name, status) = daemons.first_end() => {
+                    Err(daemon::ended(&name, status, &daemons.workplace.log(&name)))
+                }
+            }
+        } => outcome,
+        () = signals.received() => Err(Interrupted.into()),
+    };
+    // A second signal ends the taking down at once; dropping the daemons kills them.
+    tokio::select! {
+        () = daemons.stop() => {}
+        () = signals.received() => {}
+    }
+    if outcome.as_ref().is_err_and(|error| !error.is::<Interrupted>()) {
+        daemons.workplace.keep_logs();
+    }
+    outcome
+}
+
+/// All processes of a cluster. Dropping it kills what still runs.
+#[derive(Debug)]
+struct Daemons {
+    stores: Vec<Daemon>,
+    shards: Vec<Daemon>,
+    // Dropped last: its files are in use until then.
+    workplace: Workplace,
+}
+
+/// The line that `hoplite-store --print-addresses` prints; the other fields of it are of no use here.
+#[derive(Debug, Deserialize)]
+struct StoreAddresses {
+    socket: PathBuf,
+}
+
+impl Daemons {
+    fn new(options: &ClusterOptions) -> anyhow::Result<Self> {
+        let shards = (0..options.shards).map(shard_name);
+        let names = shards.chain((0..options.nodes).map(node_name)).collect();
+        let workplace = Workplace::create(options.directory.as_deref(), names)?;
+        Ok(Self { stores: Vec::new(), shards: Vec::new(), workplace })
+    }
+
+    /// Returns when every store has a session with every shard.
+    async fn start(&mut self, options: &ClusterOptions) -> anyhow::Result<Cluster> {
+        match timeout(START_TIMEOUT, self.start_all(options)).await {
+            Ok(result) => result,
+            Err(_) => anyhow::bail!("the cluster did not start within {START_TIMEOUT:?}"),
+        }
+    }
+
+    async fn start_all(&mut self, options: &ClusterOptions) -> anyhow::Result<Cluster> {
+        for shard in 0..options.shards {
+            let arguments = ["--listen", "127.0.0.1:0", "--print-address"].map(str::to_owned);
+            self.shards.push(self.spawn(&shard_name(shard), "hoplite-directory", &arguments)?);
+        }
+        let mut shards = Vec::new();
+        for daemon in &mut self.shards {
+            shards.push(daemon.first_line(&self.workplace).await?);
+        }
+        for node in 0..options.nodes {
+            let name = node_name(node);
+            let arguments = self.store_arguments(&name, &shards.join(","), options)?;
+            self.stores.push(self.spawn(&name, "hoplite-store", &arguments)?);
+        }
+        let mut nodes = Vec::new();
+        for daemon in &mut self.stores {
+            let line = daemon.first_line(&self.workplace).await?;
+            let addresses: StoreAddresses = serde_json::from_str(&line)
+                .with_context(|| format!("{} does not say where it is", daemon.name()))?;
+            nodes.push(NodeProcess {
+                name: daemon.name().to_owned(),
+                socket: addresses.socket,
+                pid: daemon.pid()?,
+            });
+        }
+        for (daemon, node) in self.stores.iter_mut().zip(&nodes) {
+            tokio::select! {
+                result = ready(node, options.pages) => result?,
+                status = daemon.ended() => {
+                    return Err(daemon::ended(&node.name, status, &self.workplace.log(&node.name)));
+                }
+            }
+        }
+        Ok(Cluster { directory: self.workplace.path().to_owned(), nodes, shards })
+    }
+
+    fn store_arguments(
+        &self,
+        name: &str,
+        directory: &str,
+        options: &ClusterOptions,
+    ) -> anyhow::Result<Vec<String>> {
+        let socket = self.workplace.socket(name);
+        let socket = socket.to_str().context("the path of the directory is not valid UTF-8")?;
+        let memory = options.memory_bytes.to_string();
+        let mut arguments = vec!["--listen", "127.0.0.1:0", "--directory", directory, "--socket", socket];
+        arguments.extend(["--memory", &memory, "--node-id", name, "--print-addresses"]);
+        if options.pages == Pages::OnUse {
+            arguments.push("--no-prefault");
+        }
+        Ok(arguments.into_iter().map(str::to_owned).collect())
+    }
+
+    fn spawn(&self, name: &str, program: &str, arguments: &[String]) -> anyhow::Result<Daemon> {
+        Daemon::spawn(name, program, arguments, &self.workplace.log(name))
+    }
+
+    /// Waits until any of them ends.
+    async fn first_end(&mut self) -> (String, ExitStatus) {
+        let ends = self.stores.iter_mut().chain(&mut self.shards).map(|daemon| {
+            Box::pin(async {
+                let status = daemon.ended().await;
+                (daemon.name().to_owned(), status)
+            })
+        });
+        select_all(ends).await.0
+    }
+
+    /// Ends all of them: the stores first, so that they can say goodbye to the directory.
+    async fn stop(&mut self) {
+        join_all(self.stores.iter_mut().map(Daemon::stop)).await;
+        join_all(self.shards.iter_mut().map(Daemon::stop)).await;
+    }
+}
+
+fn node_name(node: u32) -> String {
+    format!("node-{node}")
+}
+
+fn shard_name(shard: u32) -> String {
+    format!("directory-{shard}")
+}
+
+/// Waits until a store has a session with every shard, and its memory if that is wanted.
+async fn ready(node: &NodeProcess, pages: Pages) -> anyhow::Result<()> {
+    let client = Client::connect(&node.socket).await?;
+    loop {
+        let status = client.status().await?;
+        if is_ready(&status, pages) {
+            return Ok(());
+        }
+        sleep(ASK_INTERVAL).await;
+    }
+}
+
+fn is_ready(status: &v1::NodeStatus, pages: Pages) -> bool {
+    let is_connected = !status.shards.is_empty() && status.shards.iter().all(|shard| shard.connected);
+    let has_memory = pages == Pages::OnUse || status.prefaulted_bytes >= status.capacity_bytes;
+    is_connected && has_memory
+}
+
+/// Where a program of Hoplite is: beside this one, or wherever the shell would find it.
+fn program(name: &str) -> PathBuf {
+    let beside = std::env::current_exe().ok().map(|path| path.with_file_name(name));
+    beside.filter(|path| path.is_file()).unwrap_or_else(|| Path::new(name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_ready_when_all_shards_know_it() {
+        let status = |connected: &[bool], prefaulted_bytes| v1::NodeStatus {
+            capacity_bytes: 2,
+            prefaulted_bytes,
+            shards: connected
+                .iter()
+                .map(|connected| v1::ShardStatus { connected: *connected, ..v1::ShardStatus::default() })
+                .collect(),
+            ..v1::NodeStatus::default()
+        };
+        assert!(is_ready(&status(&[true, true], 0), Pages::OnUse));
+        assert!(!is_ready(&status(&[true, false], 2), Pages::OnUse));
+        assert!(!is_ready(&status(&[], 2), Pages::OnUse));
+        assert!(!is_ready(&status(&[true], 1), Pages::AllAtStart));
+        assert!(is_ready(&status(&[true], 2), Pages::AllAtStart));
+    }
+}

@@ -1,0 +1,145 @@
+//! The directory of a local cluster: sockets and logs. What was made there is removed at the end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use tempfile::TempDir;
+
+/// Where a cluster keeps its files. Dropping it removes them.
+#[derive(Debug)]
+pub(super) struct Workplace {
+    place: Place,
+    logs: Logs,
+    /// The names of the daemons that have files here.
+    names: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Temporary(TempDir),
+    Given { path: PathBuf, existence: Existence },
+}
+
+/// Whether a given directory was there before.
+#[derive(Debug, PartialEq, Eq)]
+enum Existence {
+    Before,
+    Made,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Logs {
+    Remove,
+    Keep,
+}
+
+impl Workplace {
+    /// Makes the directory, if need be, for the files of the daemons `names`.
+    pub(super) fn create(directory: Option<&Path>, names: Vec<String>) -> anyhow::Result<Self> {
+        let place = match directory {
+            None => {
+                let directory = tempfile::Builder::new().prefix("hoplite-").tempdir();
+                Place::Temporary(directory.context("cannot create a temporary directory")?)
+            }
+            Some(path) => {
+                let create = || format!("cannot use the directory {}", path.display());
+                let existence = if path.is_dir() { Existence::Before } else { Existence::Made };
+                fs::create_dir_all(path).with_context(create)?;
+                // The daemons are told absolute paths, and so are people.
+                Place::Given { path: fs::canonicalize(path).with_context(create)?, existence }
+            }
+        };
+        let workplace = Self { place, logs: Logs::Remove, names };
+        fs::create_dir_all(workplace.logs_path()).context("cannot create the directory of the logs")?;
+        Ok(workplace)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match &self.place {
+            Place::Temporary(directory) => directory.path(),
+            Place::Given { path, .. } => path,
+        }
+    }
+
+    pub(super) fn socket(&self, name: &str) -> PathBuf {
+        self.path().join(format!("{name}.sock"))
+    }
+
+    pub(super) fn log(&self, name: &str) -> PathBuf {
+        self.logs_path().join(format!("{name}.log"))
+    }
+
+    fn logs_path(&self) -> PathBuf {
+        self.path().join("logs")
+    }
+
+    /// Leaves the logs where they are, if the directory was given: something failed.
+    pub(super) fn keep_logs(&mut self) {
+        self.logs = Logs::Keep;
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        // A temporary directory removes itself, with all that is in it.
+        let Place::Given { path, existence } = &self.place else { return };
+        for name in &self.names {
+            // Daemons that ended in order have done it themselves.
+            let _ = fs::remove_file(self.socket(name));
+            if self.logs == Logs::Remove {
+                let _ = fs::remove_file(self.log(name));
+            }
+        }
+        // These fail where there is something else inside, which is to stay.
+        let _ = fs::remove_dir(self.logs_path());
+        if *existence == Existence::Made {
+            let _ = fs::remove_dir(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(directory: Option<&Path>) -> Workplace {
+        let workplace = Workplace::create(directory, vec!["node-0".to_owned()]).unwrap();
+        fs::write(workplace.log("node-0"), b"log").unwrap();
+        fs::write(workplace.socket("node-0"), b"socket").unwrap();
+        workplace
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_was_made() {
+        let workplace = used(None);
+        let path = workplace.path().to_owned();
+        drop(workplace);
+        assert!(!path.exists());
+
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("made");
+        drop(used(Some(&path)));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_was_there_stays() {
+        let given = tempfile::tempdir().unwrap();
+        fs::write(given.path().join("mine"), b"x").unwrap();
+        drop(used(Some(given.path())));
+        let left: Vec<_> =
+            fs::read_dir(given.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["mine"]);
+    }
+
+    #[test]
+    fn logs_stay_after_a_failure() {
+        let given = tempfile::tempdir().unwrap();
+        let mut workplace = used(Some(given.path()));
+        workplace.keep_logs();
+        drop(workplace);
+        assert_eq!(fs::read(given.path().join("logs/node-0.log")).unwrap(), b"log");
+        assert!(!given.path().join("node-0.sock").exists());
+    }
+}

@@ -1,0 +1,200 @@
+//! `hoplite`, the command line.
+//!
+//! * [`arguments`]: what the commands share: how to reach a store, and how ids, sizes and durations are written.
+//! * One module per command; each has its arguments and a `run`.
+//! * [`cluster`]: a cluster of daemons on this machine, for `up`, `demo` and `bench`.
+//! * [`output`] and [`progress`]: what people and programs see.
+//!
+//! Exit codes: 0 done; 1 failed, and one line on stderr says why; 2 the command line makes no sense.
+#![forbid(unsafe_code)]
+
+mod arguments;
+
+mod delete;
+mod get;
+mod ls;
+mod put;
+mod stat;
+mod status;
+mod wait;
+
+mod bench;
+mod demo;
+mod up;
+
+mod cluster;
+mod output;
+mod progress;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use arguments::StoreArguments;
+
+const EXAMPLES: &str = "Examples:
+  hoplite-store &                                  a store for this machine, with a directory in it
+  hoplite put weights/7 weights.bin --dtype f32    share a file
+  hoplite get weights/7 -o copy.bin                on any node of the cluster
+  hoplite stat weights/7                           who has it, and who served whom
+  hoplite up --nodes 4                             a cluster of four stores on this machine, until Ctrl-C
+
+Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage.";
+
+/// A distributed shared-memory object store with collective communication.
+#[derive(Debug, Parser)]
+#[command(name = "hoplite", version, about, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Store a file, or standard input, as an object
+    Put(put::Arguments),
+    /// Write an object to a file or to standard output, while it arrives
+    Get(get::Arguments),
+    /// Remove every copy of objects
+    Delete(delete::Arguments),
+    /// Wait until objects are available somewhere in the cluster
+    Wait(wait::Arguments),
+    /// List the objects of the cluster
+    Ls(ls::Arguments),
+    /// Show where an object is, and who was told to fetch it from whom, and why
+    Stat(stat::Arguments),
+    /// Show the state of the store, and of the directory as it sees it
+    Status(status::Arguments),
+    /// Run a cluster on this machine until Ctrl-C, for development
+    Up(up::Arguments),
+    /// Share a real file among the nodes of a cluster on this machine, and show how it went
+    Demo(demo::Arguments),
+    /// Measure, beside what the machine itself can do
+    Bench(bench::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.into()),
+    };
+    let outcome = runtime.block_on(run(arguments));
+    // Not a drop, which would wait for reads that nobody can end, such as one of a terminal.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let Arguments { store, command } = arguments;
+    match command {
+        Command::Put(command) => put::run(&store, command).await,
+        Command::Get(command) => get::run(&store, command).await,
+        Command::Delete(command) => delete::run(&store, command).await,
+        Command::Wait(command) => wait::run(&store, command).await,
+        Command::Ls(command) => ls::run(&store, command).await,
+        Command::Stat(command) => stat::run(&store, command).await,
+        Command::Status(command) => status::run(&store, command).await,
+        Command::Up(command) => up::run(command).await,
+        Command::Demo(command) => demo::run(command).await,
+        Command::Bench(command) => bench::run(command).await,
+    }
+}
+
+/// Whether whoever read the output has enough of it, as in `hoplite get x | head`.
+fn is_closed_output(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    let _ = writeln!(io::stderr(), "hoplite: {}", one_line(error));
+    ExitCode::FAILURE
+}
+
+/// The error and its causes in one line. Some errors tell their cause themselves; it is not told twice.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string().replace('\n', " ");
+        if line.is_empty() {
+            line = text;
+        } else if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_arguments_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_go_before_or_after_the_command() {
+        for line in ["hoplite --timeout 2s --socket /s get x", "hoplite get x --timeout 2s --socket /s"] {
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!(arguments.store.timeout.as_secs(), 2, "{line}");
+            assert!(matches!(arguments.command, Command::Get(_)), "{line}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "hoplite",
+            "hoplite fly",
+            "hoplite get",
+            "hoplite put x",
+            "hoplite put x f --dtype f31",
+            "hoplite put x f --shape 2,b",
+            "hoplite delete",
+            "hoplite wait x --num 2",
+            "hoplite wait x --num 0",
+            "hoplite get x --timeout soon",
+            "hoplite up",
+            "hoplite up --nodes 0",
+            "hoplite up --nodes 2 --memory much",
+            "hoplite bench",
+        ] {
+            let error = Arguments::try_parse_from(line.split(' ')).map(|arguments| format!("{arguments:?}"));
+            assert_eq!(error.unwrap_err().exit_code(), 2, "{line}");
+        }
+        assert!(Arguments::try_parse_from(["hoplite", "get", ""]).is_err());
+        assert!(Arguments::try_parse_from(["hoplite", "get", &"x".repeat(256)]).is_err());
+        assert!(Arguments::try_parse_from(["hoplite", "get", &"x".repeat(255)]).is_ok());
+    }
+
+    #[test]
+    fn causes_are_told_once_and_in_one_line() {
+        let cause = Err::<(), _>(io::Error::other("disk\non fire"));
+        let error = cause.context("cannot write").context("cannot write: disk on fire").unwrap_err();
+        assert_eq!(one_line(&error), "cannot write: disk on fire");
+        let error = anyhow::anyhow!("no space").context("cannot write x");
+        assert_eq!(one_line(&error), "cannot write x: no space");
+    }
+
+    #[test]
+    fn a_closed_output_is_no_failure() {
+        let closed = |kind| anyhow::Error::from(io::Error::from(kind)).context("cannot write");
+        assert!(is_closed_output(&closed(io::ErrorKind::BrokenPipe)));
+        assert!(!is_closed_output(&closed(io::ErrorKind::StorageFull)));
+    }
+}

@@ -1,0 +1,170 @@
+//! What the commands print: sizes for people, tables, JSON.
+
+use std::io::{self, Write};
+
+use hoplite_client::{Dtype, Metadata, ObjectId};
+use serde::Serialize;
+
+/// Bytes with a unit, three digits or so: `17 B`, `1.5 MiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // What would print as 1024.0 is one of the next unit.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Element type and shape, as in `f32[2,3]`; `-` for plain bytes.
+pub(crate) fn array_type(metadata: &Metadata) -> String {
+    match (&metadata.shape, metadata.dtype) {
+        (None, Dtype::Opaque) => "-".to_owned(),
+        (None, dtype) => dtype.to_string(),
+        (Some(shape), dtype) => {
+            let extents: Vec<_> = shape.iter().map(u64::to_string).collect();
+            format!("{dtype}[{}]", extents.join(","))
+        }
+    }
+}
+
+/// The bytes of an id in hexadecimal digits: exact, also if they are not readable.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An id in a line of its own, as it was given if it is text.
+pub(crate) fn id_line(out: &mut impl Write, id: &ObjectId) -> io::Result<()> {
+    match std::str::from_utf8(id.as_bytes()) {
+        Ok(text) if !text.chars().any(char::is_control) => writeln!(out, "{text}"),
+        _ => writeln!(out, "{id}"),
+    }
+}
+
+/// One JSON document, indented.
+pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
+    writeln!(out)?;
+    out.flush()
+}
+
+/// Rows whose columns line up. Printed in portions, it keeps the widths of those before.
+#[derive(Debug)]
+pub(crate) struct Table<const COLUMNS: usize> {
+    titles: [&'static str; COLUMNS],
+    alignments: [Alignment; COLUMNS],
+    widths: [usize; COLUMNS],
+    rows: Vec<[String; COLUMNS]>,
+    title_printed: bool,
+}
+
+/// Where a column's text stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Alignment {
+    Left,
+    Right,
+}
+
+impl<const COLUMNS: usize> Table<COLUMNS> {
+    pub(crate) fn new(columns: [(&'static str, Alignment); COLUMNS]) -> Self {
+        let titles = columns.map(|(title, _)| title);
+        Self {
+            titles,
+            alignments: columns.map(|(_, alignment)| alignment),
+            widths: titles.map(|title| title.chars().count()),
+            rows: Vec::new(),
+            title_printed: false,
+        }
+    }
+
+    pub(crate) fn row(&mut self, row: [String; COLUMNS]) {
+        for (width, cell) in self.widths.iter_mut().zip(&row) {
+            *width = (*width).max(cell.chars().count());
+        }
+        self.rows.push(row);
+    }
+
+    /// Prints the rows that were added since the last time, and the titles the first time.
+    pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
+        if !self.title_printed {
+            self.title_printed = true;
+            self.line(out, &self.titles)?;
+        }
+        for row in &self.rows {
+            self.line(out, &row.each_ref().map(String::as_str))?;
+        }
+        self.rows.clear();
+        out.flush()
+    }
+
+    fn line(&self, out: &mut impl Write, cells: &[&str; COLUMNS]) -> io::Result<()> {
+        let mut line = String::new();
+        for ((cell, width), alignment) in cells.iter().zip(self.widths).zip(self.alignments) {
+            let padded = match alignment {
+                Alignment::Left => format!("{cell:<width$}  "),
+                Alignment::Right => format!("{cell:>width$}  "),
+            };
+            line.push_str(&padded);
+        }
+        writeln!(out, "{}", line.trim_end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_readable() {
+        let readable = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            (3 << 19, "1.5 MiB"),
+            (1 << 40, "1.0 TiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ];
+        for (bytes, text) in readable {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn array_types_look_like_rust_or_numpy() {
+        let metadata = |dtype, shape| Metadata { dtype, shape, ..Metadata::default() };
+        assert_eq!(array_type(&metadata(Dtype::Opaque, None)), "-");
+        assert_eq!(array_type(&metadata(Dtype::F32, None)), "f32");
+        assert_eq!(array_type(&metadata(Dtype::F32, Some(vec![2, 3]))), "f32[2,3]");
+        assert_eq!(array_type(&metadata(Dtype::Bf16, Some(vec![]))), "bf16[]");
+    }
+
+    #[test]
+    fn ids_are_printed_as_they_were_given_if_that_is_safe() {
+        let printed = |id: &[u8]| {
+            let mut out = Vec::new();
+            id_line(&mut out, &ObjectId::new(id).unwrap()).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(printed("it's gewähr".as_bytes()), "it's gewähr\n");
+        assert_eq!(printed(b"a\nb"), "a\\nb\n");
+        assert_eq!(printed(b"\xff"), "\\xff\n");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new([("id", Alignment::Left), ("size", Alignment::Right)]);
+        table.row(["weights".to_owned(), "1 B".to_owned()]);
+        let mut out = Vec::new();
+        table.print(&mut out).unwrap();
+        table.row(["x".to_owned(), "1023 B".to_owned()]);
+        table.print(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "id       size\nweights   1 B\nx        1023 B\n");
+    }
+}

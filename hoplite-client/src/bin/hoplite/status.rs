@@ -1,0 +1,175 @@
+//! `hoplite status`.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use hoplite_client::v1;
+use serde::Serialize;
+
+use crate::arguments::StoreArguments;
+use crate::output::{self, Alignment, Table};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let status = Report::from(store.connect().await?.status().await?);
+    let mut stdout = io::stdout().lock();
+    if arguments.json {
+        output::json(&mut stdout, &status)?;
+    } else {
+        status.print(&mut stdout)?;
+    }
+    Ok(())
+}
+
+/// The state of a store.
+#[derive(Debug, Serialize)]
+struct Report {
+    node: String,
+    cluster: String,
+    version: String,
+    data_address: String,
+    uptime_ms: u64,
+    memory: Memory,
+    copies: u64,
+    clients: u64,
+    transfers: Transfers,
+    shards: Vec<Shard>,
+}
+
+#[derive(Debug, Serialize)]
+struct Memory {
+    capacity_bytes: u64,
+    free_bytes: u64,
+    pinned_bytes: u64,
+    evictable_bytes: u64,
+    prefaulted_bytes: u64,
+    evictions: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Transfers {
+    pulls: u64,
+    serves: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+    corrupt_frames: u64,
+    put_conflicts: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Shard {
+    address: String,
+    connected: bool,
+    objects: u64,
+    inline_bytes: u64,
+    nodes: u32,
+    waiting_queries: u64,
+}
+
+impl From<v1::NodeStatus> for Report {
+    fn from(status: v1::NodeStatus) -> Self {
+        Self {
+            node: status.node,
+            cluster: status.cluster,
+            version: status.version,
+            data_address: status.data_address,
+            uptime_ms: status.uptime_ms,
+            memory: Memory {
+                capacity_bytes: status.capacity_bytes,
+                free_bytes: status.free_bytes,
+                pinned_bytes: status.pinned_bytes,
+                evictable_bytes: status.evictable_bytes,
+                prefaulted_bytes: status.prefaulted_bytes,
+                evictions: status.evictions,
+            },
+            copies: status.copies,
+            clients: status.clients,
+            transfers: Transfers {
+                pulls: status.pulls,
+                serves: status.serves,
+                sent_bytes: status.sent_bytes,
+                received_bytes: status.received_bytes,
+                corrupt_frames: status.corrupt_frames,
+                put_conflicts: status.put_conflicts,
+            },
+            shards: status.shards.into_iter().map(Shard::from).collect(),
+        }
+    }
+}
+
+impl From<v1::ShardStatus> for Shard {
+    fn from(shard: v1::ShardStatus) -> Self {
+        Self {
+            address: shard.address,
+            connected: shard.connected,
+            objects: shard.objects,
+            inline_bytes: shard.inline_bytes,
+            nodes: shard.nodes,
+            waiting_queries: shard.waiting_queries,
+        }
+    }
+}
+
+impl Report {
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { memory, transfers, .. } = self;
+        let uptime = Duration::from_secs(self.uptime_ms / 1000);
+        writeln!(out, "node       {} of cluster {}, version {}", self.node, self.cluster, self.version)?;
+        writeln!(out, "data       {}", self.data_address)?;
+        writeln!(out, "uptime     {}", humantime::format_duration(uptime))?;
+        writeln!(out, "clients    {}", self.clients)?;
+        writeln!(
+            out,
+            "memory     {}: {} free, {} pinned, {} evictable, {} faulted in",
+            output::size(memory.capacity_bytes),
+            output::size(memory.free_bytes),
+            output::size(memory.pinned_bytes),
+            output::size(memory.evictable_bytes),
+            output::size(memory.prefaulted_bytes),
+        )?;
+        writeln!(out, "copies     {}, and {} evictions so far", self.copies, memory.evictions)?;
+        writeln!(
+            out,
+            "transfers  {} received ({} pulls now), {} sent in {} serves",
+            output::size(transfers.received_bytes),
+            transfers.pulls,
+            output::size(transfers.sent_bytes),
+            transfers.serves,
+        )?;
+        writeln!(
+            out,
+            "troubles   {} corrupt frames, {} conflicting puts",
+            transfers.corrupt_frames, transfers.put_conflicts
+        )?;
+        writeln!(out)?;
+        self.print_shards(out)
+    }
+
+    fn print_shards(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut table = Table::new([
+            ("SHARD", Alignment::Left),
+            ("SESSION", Alignment::Left),
+            ("OBJECTS", Alignment::Right),
+            ("INLINE", Alignment::Right),
+            ("NODES", Alignment::Right),
+            ("WAITING", Alignment::Right),
+        ]);
+        for shard in &self.shards {
+            table.row([
+                shard.address.clone(),
+                if shard.connected { "up" } else { "down" }.to_owned(),
+                shard.objects.to_string(),
+                output::size(shard.inline_bytes),
+                shard.nodes.to_string(),
+                shard.waiting_queries.to_string(),
+            ]);
+        }
+        table.print(out)
+    }
+}

@@ -1,0 +1,68 @@
+//! `hoplite up`: a cluster on this machine.
+
+use std::future::pending;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use crate::arguments::parse_size;
+use crate::cluster::{Cluster, ClusterOptions, DEFAULT_MEMORY, Interrupted, Pages, with_cluster};
+
+const EXAMPLES: &str = "Examples:
+  hoplite up --nodes 4 --dir /tmp/cluster
+  hoplite --socket /tmp/cluster/node-0.sock put x file
+  hoplite --socket /tmp/cluster/node-3.sock get x -o copy
+
+Prints the line `ready` on standard output when all nodes are up, and ends all of them on SIGINT or SIGTERM.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// How many stores
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    nodes: u32,
+    /// How many directory shards
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    shards: u32,
+    /// Where the sockets node-0.sock, node-1.sock, ... are made [default: a temporary directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The memory of each store
+    #[arg(long, value_name = "SIZE", default_value = DEFAULT_MEMORY, value_parser = parse_size)]
+    memory: u64,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let options = ClusterOptions {
+        nodes: arguments.nodes,
+        shards: arguments.shards,
+        directory: arguments.dir,
+        memory_bytes: arguments.memory,
+        pages: Pages::OnUse,
+    };
+    let outcome = with_cluster(options, async |cluster| {
+        announce(cluster)?;
+        pending::<anyhow::Result<()>>().await
+    })
+    .await;
+    match outcome {
+        Err(error) if error.is::<Interrupted>() => Ok(()),
+        other => other,
+    }
+}
+
+fn announce(cluster: &Cluster) -> io::Result<()> {
+    let mut stderr = io::stderr().lock();
+    for node in &cluster.nodes {
+        writeln!(stderr, "{}  --socket {}  (process {})", node.name, node.socket.display(), node.pid)?;
+    }
+    writeln!(
+        stderr,
+        "directory  {}; logs in {}",
+        cluster.shards.join(","),
+        cluster.directory.join("logs").display()
+    )?;
+    drop(stderr);
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "ready")?;
+    stdout.flush()
+}

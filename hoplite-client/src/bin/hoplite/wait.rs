@@ -1,0 +1,54 @@
+//! `hoplite wait`.
+
+use std::io::{self, Write};
+
+use anyhow::ensure;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use hoplite_client::ObjectId;
+
+use crate::arguments::{StoreArguments, id_parser};
+use crate::output::id_line;
+
+const EXAMPLES: &str = "Examples:
+  hoplite wait gradient/0 gradient/1 gradient/2            all three
+  hoplite --timeout 1min wait a b c --num 2                any two
+
+Prints the ids that are ready, one per line, also if they are fewer than asked for (exit code 1).";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The ids of the objects
+    #[arg(value_parser = id_parser(), required = true)]
+    ids: Vec<ObjectId>,
+    /// How many of them to wait for [default: all]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    num: Option<u32>,
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let Arguments { ids, num } = arguments;
+    let count = match num {
+        Some(num) => usize::try_from(num)?,
+        None => ids.len(),
+    };
+    if count > ids.len() {
+        let message = format!("cannot wait for {count} of {} objects", ids.len());
+        return Err(crate::Arguments::command().error(ErrorKind::ValueValidation, message).into());
+    }
+    let client = store.connect().await?;
+    let ready = client.wait(&ids, count, store.timeout).await?;
+    let mut stdout = io::stdout().lock();
+    for id in ready.iter().filter_map(|index| ids.get(*index)) {
+        id_line(&mut stdout, id)?;
+    }
+    stdout.flush()?;
+    ensure!(
+        ready.len() >= count,
+        "{} of {count} objects were ready within {}",
+        ready.len(),
+        humantime::format_duration(store.timeout)
+    );
+    Ok(())
+}
