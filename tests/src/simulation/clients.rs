@@ -1,0 +1,427 @@
+//! Applications: they put, get, delete, wait, let go, and die.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_core::node::{CallId, ClientId, CopyId, Event, ObjectView, Request, Response, Until};
+use hoplite_core::{Error, Metadata, ObjectId, Time};
+
+use super::{Faults, Simulation};
+
+/// How long after its deadline a call may be answered at the latest.
+const SLACK: Duration = Duration::from_millis(5);
+/// The time that a message of the local plane takes.
+const LOCAL_LATENCY: Duration = Duration::from_micros(10);
+/// How often the calls are looked through for late ones.
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+/// Before this time not all sessions are open, so that deletes may pass objects by.
+const SETTLED: Duration = Duration::from_millis(300);
+
+/// Sizes of objects: empty, inline, a few blocks, many blocks, odd ones.
+const SIZES: [u64; 6] = [0, 100, 4095, 20_000, 65_536, 150_001];
+
+/// One process.
+#[derive(Debug)]
+pub(super) struct Client {
+    store: usize,
+    held: BTreeMap<CopyId, u32>,
+}
+
+/// A call of a client.
+pub(super) type CallKey = (u64, u64);
+
+type Answer = Result<Response, Error>;
+type Continuation = Box<dyn FnOnce(&mut Simulation, Answer)>;
+
+/// What happens when a call is answered, and until when that must be. Subscriptions have neither.
+pub(super) struct PendingCall {
+    deadline: Time,
+    what: String,
+    then: Option<Continuation>,
+}
+
+/// A put under way.
+#[derive(Debug, Clone)]
+struct Put {
+    client: u64,
+    id: ObjectId,
+    tag: u64,
+}
+
+impl Simulation {
+    pub(super) fn spawn_client(&mut self, store: usize) {
+        let client = self.fresh_number();
+        self.clients.insert(client, Client { store, held: BTreeMap::new() });
+        let delay = self.random.millis(0..100);
+        self.after(delay, move |sim| sim.act(client));
+    }
+
+    /// The processes of a machine that crashed are gone with it.
+    pub(super) fn clients_of_crashed(&mut self, store: usize) {
+        self.clients.retain(|_, client| client.store != store);
+        let clients = &self.clients;
+        self.calls.retain(|(client, _), _| clients.contains_key(client));
+    }
+
+    /// A client dies; its store notices.
+    pub(super) fn kill_client(&mut self, client: u64) {
+        let Some(Client { store, held }) = self.clients.remove(&client) else { return };
+        self.note(|_| format!("client {client} of store {store} dies"));
+        self.calls.retain(|(owner, _), _| *owner != client);
+        for (copy, count) in held {
+            self.copy(store, copy).references -= count;
+        }
+        self.store_event(store, Event::ClientGone { client: ClientId(client) });
+        if !self.is_winding_down {
+            let run = self.stores[store].run;
+            let delay = self.random.millis(1..100);
+            self.after(delay, move |sim| {
+                if sim.stores[store].is_running(run) && !sim.is_winding_down {
+                    sim.spawn_client(store);
+                }
+            });
+        }
+    }
+
+    pub(super) fn all_clients(&self) -> Vec<u64> {
+        self.clients.keys().copied().collect()
+    }
+
+    /// Looks for calls that should have been answered.
+    pub(super) fn watch_calls(&mut self) {
+        let now = self.now;
+        for ((client, call), pending) in &self.calls {
+            let is_late = pending.deadline != Time::NEVER && pending.deadline + SLACK < now;
+            assert!(!is_late, "call {call} of client {client} is not answered in time: {}", pending.what);
+        }
+        self.after(WATCH_INTERVAL, Self::watch_calls);
+    }
+
+    /// How many calls are open, without subscriptions.
+    pub(super) fn open_calls(&self) -> usize {
+        self.calls.values().filter(|pending| pending.then.is_some()).count()
+    }
+
+    /// Makes a call; `then` is done with its answer, unless the client is gone by then.
+    pub(super) fn call(
+        &mut self,
+        client: u64,
+        request: Request,
+        timeout: Option<Duration>,
+        then: Option<Continuation>,
+    ) -> CallId {
+        let call = self.fresh_number();
+        let store = self.clients[&client].store;
+        self.note(|_| format!("client {client} of store {store} calls {call}: {request:?}"));
+        if let Some(timeout) = timeout {
+            let what = format!("store {store}: {request:?}");
+            self.calls.insert((client, call), PendingCall { deadline: self.now + timeout, what, then });
+        }
+        let request = Event::Request { client: ClientId(client), call: CallId(call), request };
+        self.store_event(store, request);
+        CallId(call)
+    }
+
+    /// A store answers.
+    pub(super) fn answered(&mut self, store: usize, client: ClientId, call: CallId, answer: Answer) {
+        self.note(|_| format!("store {store} answers call {} of client {}: {answer:?}", call.0, client.0));
+        match &answer {
+            Ok(_) => self.summary.successes += 1,
+            Err(_) => self.summary.errors += 1,
+        }
+        let Some(owner) = self.clients.get_mut(&client.0) else {
+            panic!("client {} is gone and still answered", client.0)
+        };
+        if let Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view)) = &answer {
+            *owner.held.entry(view.copy).or_default() += 1;
+            let copy = view.copy;
+            self.copy(store, copy).references += 1;
+        }
+        let key = (client.0, call.0);
+        let Some(pending) = self.calls.get_mut(&key) else {
+            panic!("call {} of client {} is answered, but not open: {answer:?}", call.0, client.0)
+        };
+        if pending.then.is_none() && answer.is_ok() {
+            return;
+        }
+        let then = pending.then.take();
+        self.calls.remove(&key);
+        if let Some(then) = then {
+            self.after(LOCAL_LATENCY, move |sim| {
+                if sim.clients.contains_key(&key.0) {
+                    then(sim, answer);
+                }
+            });
+        }
+    }
+
+    pub(super) fn release(&mut self, client: u64, copy: CopyId) {
+        let Some(owner) = self.clients.get_mut(&client) else { return };
+        let store = owner.store;
+        let Some(count) = owner.held.get_mut(&copy) else { panic!("client {client} holds {copy:?}") };
+        *count -= 1;
+        if *count == 0 {
+            owner.held.remove(&copy);
+        }
+        self.copy(store, copy).references -= 1;
+        self.call(client, Request::Release { copy }, None, None);
+    }
+
+    fn release_later(&mut self, client: u64, copy: CopyId) {
+        let delay = if self.random.chance(10) { self.random.millis(1..500) } else { self.random.millis(0..5) };
+        self.after(delay, move |sim| {
+            if sim.clients.contains_key(&client) {
+                sim.release(client, copy);
+                sim.act_later(client);
+            }
+        });
+    }
+
+    fn act_later(&mut self, client: u64) {
+        let delay = self.random.millis(1..60);
+        self.after(delay, move |sim| sim.act(client));
+    }
+
+    fn act(&mut self, client: u64) {
+        if self.is_winding_down || !self.clients.contains_key(&client) {
+            return;
+        }
+        match self.random.number(0..100) {
+            0..35 => self.put(client),
+            35..78 => self.get(client),
+            78..84 => self.delete(client),
+            84..88 => self.wait(client),
+            88..91 => self.locate(client),
+            91..94 => self.subscribe(client),
+            94..96 => self.cancelled_get(client),
+            _ => self.kill_client(client),
+        }
+    }
+
+    pub(super) fn object(&self, number: usize) -> ObjectId {
+        ObjectId::new(format!("object-{number}")).expect("the id is short")
+    }
+
+    fn any_object(&mut self) -> ObjectId {
+        let number = self.random.index(self.scenario.ids);
+        self.object(number)
+    }
+
+    fn any_timeout(&mut self) -> Duration {
+        if self.random.chance(5) { Duration::ZERO } else { self.random.millis(20..4000) }
+    }
+
+    // Puts.
+
+    fn put(&mut self, client: u64) {
+        let id = self.any_object();
+        let known = self.history.contents_of(&id);
+        let (tag, size_bytes) = if !known.is_empty() && self.random.chance(30) {
+            *self.random.pick(&known)
+        } else {
+            let size_bytes = *self.random.pick(&SIZES);
+            // All empty objects are equal.
+            (if size_bytes == 0 { 0 } else { self.fresh_number() }, size_bytes)
+        };
+        self.history.put_started(&id, tag, size_bytes);
+        let timeout = self.any_timeout();
+        let request = Request::Create { id: id.clone(), size_bytes, metadata: Metadata::default(), timeout };
+        let put = Put { client, id, tag };
+        let then = move |sim: &mut Self, answer: Answer| sim.create_answered(put, answer);
+        self.call(client, request, Some(timeout), Some(Box::new(then)));
+    }
+
+    fn create_answered(&mut self, put: Put, answer: Answer) {
+        match answer {
+            Ok(Response::Created(view)) => {
+                let store = self.clients[&put.client].store;
+                self.copy(store, view.copy).tag = Some(put.tag);
+                self.write(put, view);
+            }
+            Ok(Response::Existing(view)) => {
+                let store = self.clients[&put.client].store;
+                let copy = self.copy(store, view.copy).clone();
+                assert!(copy.is_complete && copy.size_bytes == view.size_bytes, "an existing copy is whole");
+                self.check_contents(&put.id, copy.tag, view.size_bytes, self.now);
+                self.history.put_ended(&put.id, put.tag, self.now);
+                self.release_later(put.client, view.copy);
+            }
+            Ok(other) => panic!("a create is answered with {other:?}"),
+            Err(_) => {
+                self.history.put_ended(&put.id, put.tag, self.now);
+                self.act_later(put.client);
+            }
+        }
+    }
+
+    /// Writes some blocks, and more later.
+    fn write(&mut self, put: Put, view: ObjectView) {
+        let Some(Client { store, .. }) = self.clients.get(&put.client) else { return };
+        let store = *store;
+        let chunk = self.random.number(4096..50_000);
+        let copy = self.copy(store, view.copy);
+        copy.valid_bytes = (copy.valid_bytes + chunk).min(copy.size_bytes);
+        let is_done = copy.valid_bytes == copy.size_bytes;
+        let delay = if self.random.chance(2) { self.random.millis(1..800) } else { self.random.micros(20..800) };
+        self.after(delay, move |sim| {
+            if !sim.clients.contains_key(&put.client) {
+                return;
+            }
+            if is_done { sim.end_put(put, &view) } else { sim.write(put, view) }
+        });
+    }
+
+    fn end_put(&mut self, put: Put, view: &ObjectView) {
+        let (client, copy) = (put.client, view.copy);
+        match self.random.number(0..100) {
+            0..5 => {
+                self.history.put_left_open(&put.id, put.tag, self.now);
+                self.kill_client(client);
+            }
+            5..10 => {
+                self.history.put_left_open(&put.id, put.tag, self.now);
+                self.release(client, copy);
+                self.act_later(client);
+            }
+            10..25 => {
+                self.history.put_left_open(&put.id, put.tag, self.now);
+                self.call(client, Request::SealUnconfirmed { copy }, None, None);
+                self.release_later(client, copy);
+            }
+            _ => {
+                let timeout = self.random.millis(500..4000);
+                let then = move |sim: &mut Self, answer: Answer| {
+                    match answer {
+                        Ok(Response::Sealed) => sim.history.put_ended(&put.id, put.tag, sim.now),
+                        Ok(other) => panic!("a seal is answered with {other:?}"),
+                        Err(_) => sim.history.put_left_open(&put.id, put.tag, sim.now),
+                    }
+                    sim.release_later(client, copy);
+                };
+                let request = Request::Seal { copy, timeout };
+                self.call(client, request, Some(timeout), Some(Box::new(then)));
+            }
+        }
+    }
+
+    // Gets.
+
+    fn get(&mut self, client: u64) {
+        let (id, timeout, started) = (self.any_object(), self.any_timeout(), self.now);
+        let until = if self.random.chance(30) { Until::Started } else { Until::Complete };
+        let request = Request::Get { id: id.clone(), until, timeout };
+        let then = move |sim: &mut Self, answer: Answer| match answer {
+            Ok(Response::Object(view)) if until == Until::Complete => {
+                sim.check_view(client, &id, &view, started);
+                sim.release_later(client, view.copy);
+            }
+            Ok(Response::Object(view)) => sim.follow(client, id, view, started),
+            Ok(other) => panic!("a get is answered with {other:?}"),
+            Err(_) => sim.act_later(client),
+        };
+        self.call(client, request, Some(timeout), Some(Box::new(then)));
+    }
+
+    /// Follows a copy until it is complete, or fails, or that takes too long.
+    fn follow(&mut self, client: u64, id: ObjectId, view: ObjectView, started: Time) {
+        let Some(Client { store, .. }) = self.clients.get(&client) else { return };
+        let store = *store;
+        let copy = self.copy(store, view.copy);
+        let has_ended = copy.is_complete || copy.has_failed;
+        if copy.is_complete && !copy.has_failed {
+            self.check_view(client, &id, &view, started);
+        }
+        if has_ended || self.is_winding_down || self.random.chance(1) {
+            return self.release_later(client, view.copy);
+        }
+        self.after(Duration::from_millis(10), move |sim| sim.follow(client, id, view, started));
+    }
+
+    /// Judges what a get returned.
+    pub(super) fn check_view(&mut self, client: u64, id: &ObjectId, view: &ObjectView, started: Time) -> u64 {
+        let store = self.clients[&client].store;
+        let copy = self.copy(store, view.copy).clone();
+        assert!(
+            copy.is_complete && copy.valid_bytes == view.size_bytes && copy.size_bytes == view.size_bytes,
+            "a get of {id} at store {store} returned an incomplete copy: {copy:?}"
+        );
+        self.check_contents(id, copy.tag, view.size_bytes, started);
+        copy.tag.unwrap_or(0)
+    }
+
+    fn check_contents(&self, id: &ObjectId, tag: Option<u64>, size_bytes: u64, started: Time) {
+        let tag = tag.unwrap_or(0);
+        assert!(
+            self.history.is_put(id, tag, size_bytes),
+            "{id} was read as contents {tag} of {size_bytes} bytes, which nobody put"
+        );
+        if self.scenario.faults == Faults::None {
+            assert!(!self.history.is_deleted(id, tag, started), "{id} was read as {tag}, which was deleted");
+        }
+    }
+
+    fn cancelled_get(&mut self, client: u64) {
+        let (id, timeout) = (self.any_object(), Duration::from_secs(4));
+        let request = Request::Get { id, until: Until::Complete, timeout };
+        let then = move |sim: &mut Self, answer: Answer| match answer {
+            Ok(Response::Object(view)) => sim.release_later(client, view.copy),
+            _ => sim.act_later(client),
+        };
+        let call = self.call(client, request, Some(timeout), Some(Box::new(then)));
+        let delay = self.random.millis(0..50);
+        self.after(delay, move |sim| {
+            let key = (client, call.0);
+            if sim.clients.contains_key(&client) && sim.calls.contains_key(&key) {
+                sim.calls.remove(&key);
+                sim.call(client, Request::Cancel { call }, None, None);
+                sim.act_later(client);
+            }
+        });
+    }
+
+    // The rest.
+
+    fn delete(&mut self, client: u64) {
+        let (id, timeout) = (self.any_object(), self.any_timeout());
+        let delete = self.history.delete_started(&id, self.now);
+        let is_settled = self.now.since(Time::ZERO) > SETTLED;
+        let request = Request::Delete { ids: vec![id], timeout };
+        let then = move |sim: &mut Self, answer: Answer| {
+            if matches!(answer, Ok(Response::Deleted { .. })) && is_settled {
+                sim.history.delete_done(&delete, sim.now);
+            }
+            sim.act_later(client);
+        };
+        self.call(client, request, Some(timeout), Some(Box::new(then)));
+    }
+
+    fn wait(&mut self, client: u64) {
+        let ids: Vec<ObjectId> = (0..3).map(|_| self.any_object()).collect();
+        let (timeout, count) = (self.any_timeout(), 1 + self.random.index(3));
+        let then = move |sim: &mut Self, answer: Answer| {
+            assert!(matches!(answer, Ok(Response::Ready { .. })), "a wait is answered with {answer:?}");
+            sim.act_later(client);
+        };
+        self.call(client, Request::Wait { ids, count, timeout }, Some(timeout), Some(Box::new(then)));
+    }
+
+    fn locate(&mut self, client: u64) {
+        let (id, timeout) = (self.any_object(), self.any_timeout());
+        let then = move |sim: &mut Self, _: Answer| sim.act_later(client);
+        let deadline = if timeout.is_zero() { Duration::from_secs(5) } else { timeout };
+        self.call(client, Request::Locate { id, timeout }, Some(deadline), Some(Box::new(then)));
+    }
+
+    fn subscribe(&mut self, client: u64) {
+        let id = self.any_object();
+        let call = self.call(client, Request::Subscribe { id }, Some(Duration::MAX), None);
+        let delay = self.random.millis(1..300);
+        self.after(delay, move |sim| {
+            if sim.clients.contains_key(&client) {
+                sim.calls.remove(&(client, call.0));
+                sim.call(client, Request::Unsubscribe { call }, None, None);
+                sim.act_later(client);
+            }
+        });
+    }
+}

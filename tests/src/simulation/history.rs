@@ -1,0 +1,97 @@
+//! What was put and deleted, so that what is read can be judged.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_core::{ObjectId, Time};
+
+/// Contents of one id.
+#[derive(Debug, Clone, Copy)]
+struct Contents {
+    size_bytes: u64,
+    /// How many puts of them are under way.
+    active_puts: u32,
+    /// Until when a put of them may still have effects, once none is under way.
+    active_until: Time,
+    /// When a delete that covers every put of them was done.
+    deleted_at: Option<Time>,
+}
+
+/// A delete under way.
+#[derive(Debug)]
+pub(super) struct Delete {
+    id: ObjectId,
+    started: Time,
+    covered: Vec<u64>,
+}
+
+/// All that clients did that bears on what can be read.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    contents: BTreeMap<(ObjectId, u64), Contents>,
+}
+
+/// For how long a put that ended without an answer may still have effects.
+const AFTERMATH: Duration = Duration::from_secs(3);
+
+impl History {
+    /// Somebody starts to put contents under an id.
+    pub(super) fn put_started(&mut self, id: &ObjectId, tag: u64, size_bytes: u64) {
+        let contents = self.contents.entry((id.clone(), tag)).or_insert(Contents {
+            size_bytes,
+            active_puts: 0,
+            active_until: Time::ZERO,
+            deleted_at: None,
+        });
+        contents.active_puts += 1;
+        contents.deleted_at = None;
+    }
+
+    /// A put was confirmed, or refused: the directory has spoken.
+    pub(super) fn put_ended(&mut self, id: &ObjectId, tag: u64, now: Time) {
+        if let Some(contents) = self.contents.get_mut(&(id.clone(), tag)) {
+            contents.active_puts -= 1;
+            contents.active_until = contents.active_until.max(now);
+        }
+    }
+
+    /// A put ended in a way that leaves open what the directory knows.
+    pub(super) fn put_left_open(&mut self, id: &ObjectId, tag: u64, now: Time) {
+        self.put_ended(id, tag, now + AFTERMATH);
+    }
+
+    /// Contents of `id` that were put before, with their size, or are being put.
+    pub(super) fn contents_of(&self, id: &ObjectId) -> Vec<(u64, u64)> {
+        let all = (id.clone(), 0)..=(id.clone(), u64::MAX);
+        self.contents.range(all).map(|((_, tag), contents)| (*tag, contents.size_bytes)).collect()
+    }
+
+    pub(super) fn delete_started(&self, id: &ObjectId, now: Time) -> Delete {
+        let all = (id.clone(), 0)..=(id.clone(), u64::MAX);
+        let is_at_rest = |contents: &Contents| contents.active_puts == 0 && contents.active_until < now;
+        let covered = self.contents.range(all).filter(|(_, contents)| is_at_rest(contents));
+        Delete { id: id.clone(), started: now, covered: covered.map(|((_, tag), _)| *tag).collect() }
+    }
+
+    pub(super) fn delete_done(&mut self, delete: &Delete, now: Time) {
+        for tag in &delete.covered {
+            if let Some(contents) = self.contents.get_mut(&(delete.id.clone(), *tag))
+                && contents.active_puts == 0
+                && contents.active_until < delete.started
+            {
+                contents.deleted_at = Some(now);
+            }
+        }
+    }
+
+    /// Whether bytes with this tag were ever put under this id.
+    pub(super) fn is_put(&self, id: &ObjectId, tag: u64, size_bytes: u64) -> bool {
+        self.contents.get(&(id.clone(), tag)).is_some_and(|contents| contents.size_bytes == size_bytes)
+    }
+
+    /// Whether all puts of these contents were deleted before `time`.
+    pub(super) fn is_deleted(&self, id: &ObjectId, tag: u64, time: Time) -> bool {
+        let contents = self.contents.get(&(id.clone(), tag));
+        contents.and_then(|contents| contents.deleted_at).is_some_and(|deleted| deleted < time)
+    }
+}

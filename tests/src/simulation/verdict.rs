@@ -1,0 +1,141 @@
+//! What must hold once everything has healed: whatever is left can be read everywhere, and nothing leaks.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hoplite_core::Error;
+use hoplite_core::node::{Request, Response, Until};
+use hoplite_core::shard::Locations;
+
+use super::Simulation;
+
+/// Longer than the longest call of a client.
+const LAST_CALLS: Duration = Duration::from_secs(7);
+/// Longer than the warm-up and the grace of shards, and than a stall of a sender.
+const RECOVERY: Duration = Duration::from_secs(12);
+const FINAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the final get of one object at one store came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Outcome {
+    Read(u64),
+    /// Pinned copies take too much room.
+    Full,
+    Absent(Error),
+}
+
+impl Simulation {
+    pub(super) fn wind_down(&mut self) {
+        self.note(|_| "everything heals".to_owned());
+        self.is_winding_down = true;
+        self.heal();
+        self.advance(LAST_CALLS);
+        assert_eq!(self.open_calls(), 0, "all calls are answered");
+        for client in self.all_clients() {
+            self.kill_client(client);
+        }
+        self.advance(RECOVERY);
+        let readers: Vec<u64> = (0..self.scenario.stores)
+            .map(|store| {
+                self.spawn_client(store);
+                self.next_number
+            })
+            .collect();
+        for number in 0..self.scenario.ids {
+            self.read_everywhere(number, &readers);
+        }
+        self.delete_everything(readers[0]);
+        for reader in readers {
+            self.kill_client(reader);
+        }
+        self.advance(Duration::from_secs(8));
+        self.check_nothing_is_left();
+    }
+
+    /// An object that somebody has can be read by everybody, and is the same for all.
+    fn read_everywhere(&mut self, number: usize, readers: &[u64]) {
+        let id = self.object(number);
+        let outcomes = Rc::new(RefCell::new(Vec::new()));
+        for (store, reader) in readers.iter().copied().enumerate() {
+            let (id, outcomes, started) = (id.clone(), outcomes.clone(), self.now);
+            let request = Request::Get { id: id.clone(), until: Until::Complete, timeout: FINAL_TIMEOUT };
+            let then = move |sim: &mut Self, answer: Result<Response, Error>| {
+                let outcome = match answer {
+                    Ok(Response::Object(view)) => {
+                        let tag = sim.check_view(reader, &id, &view, started);
+                        sim.release(reader, view.copy);
+                        Outcome::Read(tag)
+                    }
+                    Ok(other) => panic!("a get is answered with {other:?}"),
+                    Err(Error::StoreFull { needed_bytes, capacity_bytes, .. })
+                        if sim.stores[store].node.status().pinned_bytes + needed_bytes > capacity_bytes / 2 =>
+                    {
+                        Outcome::Full
+                    }
+                    Err(error) => Outcome::Absent(error),
+                };
+                outcomes.borrow_mut().push((store, outcome));
+            };
+            self.call(reader, request, Some(FINAL_TIMEOUT), Some(Box::new(then)));
+        }
+        self.advance(FINAL_TIMEOUT + Duration::from_secs(1));
+        let outcomes = outcomes.borrow();
+        assert_eq!(outcomes.len(), readers.len(), "every final get is answered");
+        let tags: BTreeSet<u64> = outcomes
+            .iter()
+            .filter_map(|(_, outcome)| if let Outcome::Read(tag) = outcome { Some(*tag) } else { None })
+            .collect();
+        let is_absent = outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Absent(_)));
+        assert!(
+            tags.len() <= 1 && (tags.is_empty() || !is_absent),
+            "after everything has healed, all stores read the same of {id}: {outcomes:?}"
+        );
+    }
+
+    fn delete_everything(&mut self, reader: u64) {
+        let ids = (0..self.scenario.ids).map(|number| self.object(number)).collect();
+        let is_done = Rc::new(RefCell::new(false));
+        let done = is_done.clone();
+        let then = move |_: &mut Self, answer: Result<Response, Error>| {
+            assert!(matches!(answer, Ok(Response::Deleted { .. })), "the final delete: {answer:?}");
+            *done.borrow_mut() = true;
+        };
+        let request = Request::Delete { ids, timeout: FINAL_TIMEOUT };
+        self.call(reader, request, Some(FINAL_TIMEOUT), Some(Box::new(then)));
+        self.advance(FINAL_TIMEOUT + Duration::from_secs(1));
+        assert!(*is_done.borrow(), "the final delete is answered");
+    }
+
+    fn check_nothing_is_left(&self) {
+        for (store, host) in self.stores.iter().enumerate() {
+            let status = host.node.status();
+            assert_eq!(
+                (status.free_bytes, status.copies, status.pulls),
+                (status.capacity_bytes, 0, 0),
+                "the arena of store {store} is free: {:?}",
+                host.copies
+            );
+            assert!(host.copies.is_empty() && host.pulls.is_empty() && host.serves.is_empty());
+            assert_eq!(host.node.next_deadline(), None, "store {store} waits for nothing");
+        }
+        for (number, host) in self.shards.iter().enumerate() {
+            let status = host.shard.status();
+            assert_eq!(
+                (status.grants, status.waiting_queries, status.subscriptions),
+                (0, 0, 0),
+                "shard {number} has no slot in use and nobody waits"
+            );
+            let (objects, _) = host.shard.list(b"", b"", 1000);
+            // The bytes of a small object outlive its copies. A shard that could not be told of its deletion keeps them.
+            let may_remain = |object: &&Locations| {
+                let is_lost = object.object.as_ref().is_some_and(|summary| summary.lost);
+                let is_inline = object.object.as_ref().is_some_and(|summary| summary.inline);
+                object.locations.is_empty() && (is_lost || is_inline)
+            };
+            let left: Vec<&Locations> = objects.iter().filter(|object| !may_remain(object)).collect();
+            assert!(left.is_empty(), "shard {number} still knows of {left:?}");
+        }
+    }
+}

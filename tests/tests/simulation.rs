@@ -1,0 +1,51 @@
+//! Hundreds of simulated clusters, each from its own seed.
+//!
+//! `HOPLITE_SEED=N` runs only that seed, and shows its latest events if it fails; how many is told by
+//! `HOPLITE_TRACE_LINES=N`. `HOPLITE_SEEDS=N` runs more or fewer seeds.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hoplite_tests::simulation::{Simulation, Summary, Trace};
+
+/// How many seeds an ordinary run covers.
+const SEEDS: u64 = 300;
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// Runs a seed again with a trace and fails with the latest events.
+fn explain(seed: u64) {
+    let limit = variable("HOPLITE_TRACE_LINES").unwrap_or(400);
+    let trace = Trace::new(usize::try_from(limit).expect("a number of lines"));
+    let for_run = trace.clone();
+    let outcome = catch_unwind(AssertUnwindSafe(|| Simulation::run(seed, Some(for_run))));
+    if outcome.is_err() {
+        for line in trace.lines() {
+            eprintln!("{line}");
+        }
+        panic!("seed {seed} fails; HOPLITE_SEED={seed} repeats it");
+    }
+}
+
+#[test]
+fn clusters_survive_what_happens_to_them() {
+    if let Some(seed) = variable("HOPLITE_SEED") {
+        return explain(seed);
+    }
+    let seeds = variable("HOPLITE_SEEDS").unwrap_or(SEEDS);
+    let mut total = Summary::default();
+    for seed in 0..seeds {
+        match catch_unwind(|| Simulation::run(seed, None)) {
+            Ok(summary) => total.add(&summary),
+            Err(_) => explain(seed),
+        }
+    }
+    eprintln!("{seeds} seeds: {total:?}");
+    assert!(total.pulls > seeds && total.failed_pulls > 0 && total.evictions > 0, "the clusters were busy");
+}
+
+#[test]
+fn a_seed_always_takes_the_same_course() {
+    assert_eq!(Simulation::run(1, None), Simulation::run(1, None));
+}
