@@ -20,8 +20,8 @@ const PIECE_BYTES: usize = 2 << 20;
 /// Accesses shorter than this do not fill page tables ahead: a few page faults cost less than the 0.1 ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// Copies of which at least this much is not populated get help from a second thread. At 14 ms for such a copy, a thread
-/// costs next to nothing.
+/// Copies of at least this much, not all of it populated, get help from a second thread. To fill the page tables of so
+/// much takes 4 ms, beside which starting a thread costs nothing.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
 /// How far ahead of the copy that thread starts, so that the two do not fill the same tables.
@@ -36,7 +36,8 @@ const HEAD_START_BYTES: usize = 4 << 20;
 /// tables piece by piece ahead of the copy, with `MADV_POPULATE_READ`, makes that 150 ms (`MADV_POPULATE_WRITE`: 260 ms,
 /// `pwrite` instead of a mapping: 165 ms). To populate for reading is faster because it maps 16 pages per fault, and the
 /// entries are writable nonetheless, since shared memory needs no notice of the first write. A piece is populated once
-/// per mapping. Measured with `examples/memory_bandwidth.rs` and a C version of it on Linux 6.18, 2 cores, 4 KiB pages.
+/// per mapping. All of this was measured on one thread, on Linux 6.18 with 4 KiB pages (`examples/memory_bandwidth.rs`, and
+/// a C version of it for the alternatives). On top of it, a second thread populates ahead of copies of 64 MiB and more.
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
