@@ -1,14 +1,10 @@
-//! The blocking client: the asynchronous one on a runtime of its own.
+//! The blocking client: the asynchronous one, driven by whoever calls.
 //!
-//! The runtime has no thread: whoever calls drives it. So a call costs no hand-over between threads, and any number of
-//! threads may call at once. What arrives while nobody calls is received at the next call.
+//! There is no thread behind it and no runtime: a call sends, sleeps until the answer is there, and receives it, in the
+//! calling thread. Any number of threads may call at once. What arrives while nobody calls is received at the next call.
 //!
-//! # Panics
-//! Every method that waits panics if it is called from a task of a tokio runtime, which it would block. Use
-//! [`hoplite_client::Client`](crate::Client) there.
+//! In a task of an asynchronous runtime these calls would block all tasks of its thread: use [`crate::Client`] there.
 
-use std::fmt;
-use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +12,10 @@ use std::time::Duration;
 use hoplite_core::shard::Locations;
 use hoplite_core::{Metadata, NodeId, PutId};
 use hoplite_proto::v1;
-use tokio::runtime::Runtime;
 
 use crate::client::Page;
-use crate::error::{ConnectFailure, Error, Result};
+use crate::connection::{Connection, Pump, handshake};
+use crate::error::Result;
 use crate::options::{ConnectOptions, PutOptions};
 use crate::view::ObjectView;
 
@@ -29,14 +25,14 @@ use crate::view::ObjectView;
 #[derive(Debug, Clone)]
 pub struct Client {
     client: crate::Client,
-    driver: Arc<Driver>,
+    pump: Arc<Pump>,
 }
 
 impl Client {
     /// Connects to the store that listens at `socket`; see [`crate::Client::connect`].
     ///
     /// # Errors
-    /// [`Error::Connect`].
+    /// [`Error::Connect`](crate::Error::Connect).
     pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
         let socket = socket.as_ref().to_owned();
         Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() })
@@ -45,11 +41,10 @@ impl Client {
     /// Connects as `options` say; see [`crate::Client::connect_with`].
     ///
     /// # Errors
-    /// [`Error::Connect`].
+    /// [`Error::Connect`](crate::Error::Connect).
     pub fn connect_with(options: ConnectOptions) -> Result<Self> {
-        let driver = Arc::new(Driver::new(&options)?);
-        let client = driver.run(crate::Client::connect_with(options))?;
-        Ok(Self { client, driver })
+        let (connection, pump) = Connection::pumped(handshake::greet(&options)?)?;
+        Ok(Self { client: crate::Client::over(connection), pump: Arc::new(pump) })
     }
 
     /// The name of the node whose store this is.
@@ -67,7 +62,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn put(&self, id: impl AsRef<[u8]>, bytes: &[u8]) -> Result<()> {
-        self.driver.run(self.client.put(id, bytes))
+        self.pump.run(self.client.put(id, bytes))
     }
 
     /// Puts an object; see [`crate::Client::put_with`].
@@ -75,7 +70,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn put_with(&self, id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> Result<()> {
-        self.driver.run(self.client.put_with(id, bytes, options))
+        self.pump.run(self.client.put_with(id, bytes, options))
     }
 
     /// Makes room for an object to be written piece by piece; see [`crate::Client::create`].
@@ -83,8 +78,8 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn create(&self, id: impl AsRef<[u8]>, size_bytes: u64, options: PutOptions) -> Result<ObjectWriter> {
-        let writer = self.driver.run(self.client.create(id, size_bytes, options))?;
-        Ok(ObjectWriter { writer, driver: Arc::clone(&self.driver) })
+        let writer = self.pump.run(self.client.create(id, size_bytes, options))?;
+        Ok(ObjectWriter { writer, pump: Arc::clone(&self.pump) })
     }
 
     /// Gets a zero-copy view; see [`crate::Client::get`].
@@ -92,7 +87,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
-        self.driver.run(self.client.get(id, timeout))
+        self.pump.run(self.client.get(id, timeout))
     }
 
     /// Copies an object into `out` while it arrives; see [`crate::Client::get_into`].
@@ -100,7 +95,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn get_into(&self, id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> Result<usize> {
-        self.driver.run(self.client.get_into(id, out, timeout))
+        self.pump.run(self.client.get_into(id, out, timeout))
     }
 
     /// Copies an object into a new vector while it arrives; see [`crate::Client::get_vec`].
@@ -108,7 +103,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn get_vec(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>> {
-        self.driver.run(self.client.get_vec(id, timeout))
+        self.pump.run(self.client.get_vec(id, timeout))
     }
 
     /// Reads an object while it arrives; see [`crate::Client::get_reader`].
@@ -116,8 +111,8 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
-        let reader = self.driver.run(self.client.get_reader(id, timeout))?;
-        Ok(ObjectReader { reader, driver: Arc::clone(&self.driver) })
+        let reader = self.pump.run(self.client.get_reader(id, timeout))?;
+        Ok(ObjectReader { reader, pump: Arc::clone(&self.pump) })
     }
 
     /// Removes every copy of each object; see [`crate::Client::delete`].
@@ -128,7 +123,7 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        self.driver.run(self.client.delete(ids, timeout))
+        self.pump.run(self.client.delete(ids, timeout))
     }
 
     /// Waits for some of several objects; see [`crate::Client::wait`].
@@ -139,7 +134,7 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        self.driver.run(self.client.wait(ids, count, timeout))
+        self.pump.run(self.client.wait(ids, count, timeout))
     }
 
     /// Whether all bytes of an object are somewhere in the cluster; see [`crate::Client::contains`].
@@ -147,7 +142,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn contains(&self, id: impl AsRef<[u8]>) -> Result<bool> {
-        self.driver.run(self.client.contains(id))
+        self.pump.run(self.client.contains(id))
     }
 
     /// Waits until an object has a location; see [`crate::Client::locate`].
@@ -155,7 +150,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn locate(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Locations> {
-        self.driver.run(self.client.locate(id, timeout))
+        self.pump.run(self.client.locate(id, timeout))
     }
 
     /// Follows where an object is; see [`crate::Client::watch`].
@@ -163,7 +158,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
-        Ok(LocationWatch { watch: self.client.watch(id)?, driver: Arc::clone(&self.driver) })
+        Ok(LocationWatch { watch: self.client.watch(id)?, pump: Arc::clone(&self.pump) })
     }
 
     /// Lists objects; see [`crate::Client::list`].
@@ -171,7 +166,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn list(&self, prefix: impl AsRef<[u8]>, after: impl AsRef<[u8]>, limit: usize) -> Result<Page> {
-        self.driver.run(self.client.list(prefix, after, limit))
+        self.pump.run(self.client.list(prefix, after, limit))
     }
 
     /// All that the directory knows of one object; see [`crate::Client::describe`].
@@ -179,7 +174,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn describe(&self, id: impl AsRef<[u8]>) -> Result<v1::response::Description> {
-        self.driver.run(self.client.describe(id))
+        self.pump.run(self.client.describe(id))
     }
 
     /// The counters of this node's store; see [`crate::Client::status`].
@@ -187,7 +182,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn status(&self) -> Result<v1::NodeStatus> {
-        self.driver.run(self.client.status())
+        self.pump.run(self.client.status())
     }
 }
 
@@ -195,7 +190,7 @@ impl Client {
 #[derive(Debug)]
 pub struct ObjectWriter {
     writer: crate::ObjectWriter,
-    driver: Arc<Driver>,
+    pump: Arc<Pump>,
 }
 
 impl ObjectWriter {
@@ -217,7 +212,7 @@ impl ObjectWriter {
     /// # Errors
     /// As there.
     pub fn seal(self) -> Result<()> {
-        self.driver.run(self.writer.seal())
+        self.pump.run(self.writer.seal())
     }
 }
 
@@ -225,7 +220,7 @@ impl ObjectWriter {
 #[derive(Debug)]
 pub struct ObjectReader {
     reader: crate::ObjectReader,
-    driver: Arc<Driver>,
+    pump: Arc<Pump>,
 }
 
 impl ObjectReader {
@@ -254,7 +249,7 @@ impl ObjectReader {
     /// # Errors
     /// As there.
     pub fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
-        self.driver.run(self.reader.read(out, timeout))
+        self.pump.run(self.reader.read(out, timeout))
     }
 }
 
@@ -262,7 +257,7 @@ impl ObjectReader {
 #[derive(Debug)]
 pub struct LocationWatch {
     watch: crate::LocationWatch,
-    driver: Arc<Driver>,
+    pump: Arc<Pump>,
 }
 
 impl Iterator for LocationWatch {
@@ -270,47 +265,6 @@ impl Iterator for LocationWatch {
 
     /// Waits for the next state; see [`crate::LocationWatch::next`]. There is no timeout.
     fn next(&mut self) -> Option<Self::Item> {
-        self.driver.run(self.watch.next())
-    }
-}
-
-/// The runtime. Gone when the client and everything of it that waits is gone; views do not need it.
-struct Driver {
-    /// Always there until `drop`.
-    runtime: Option<Runtime>,
-    process: u32,
-}
-
-impl Driver {
-    fn new(options: &ConnectOptions) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Error::Connect {
-            path: options.socket.clone(),
-            kind: ConnectFailure::System { kind: error.kind() },
-        })?;
-        Ok(Self { runtime: Some(runtime), process: std::process::id() })
-    }
-
-    fn run<T>(&self, future: impl Future<Output = T>) -> T {
-        self.runtime.as_ref().expect("the runtime is taken only by drop").block_on(future)
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
-        if self.process == std::process::id() {
-            // Not an ordinary drop, which panics inside another runtime.
-            runtime.shutdown_background();
-        } else {
-            // A forked child shares the epoll instance with its parent, who still needs it.
-            std::mem::forget(runtime);
-        }
-    }
-}
-
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").finish_non_exhaustive()
+        self.pump.run(self.watch.next())
     }
 }

@@ -70,7 +70,11 @@ impl Client {
         let path = options.socket.clone();
         let greeted = tokio::task::spawn_blocking(move || handshake::greet(&options)).await;
         let greeted = greeted.map_err(|_| interrupted(path))??;
-        Ok(Self { connection: Connection::start(greeted)? })
+        Ok(Self::over(Connection::start(greeted)?))
+    }
+
+    pub(crate) fn over(connection: Arc<Connection>) -> Self {
+        Self { connection }
     }
 
     /// The name of the node whose store this is.

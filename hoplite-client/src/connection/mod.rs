@@ -1,12 +1,13 @@
 //! One connection to a store: calls and their answers, and what must be given back to the store.
 //!
 //! [`Connection`] is what clients, views and writers hold; the socket stays open until the last of them is gone,
-//! because the store takes back all references when it closes. One task reads ([`receiver`]), everybody writes
-//! ([`outbox`]).
+//! because the store takes back all references when it closes. Everybody writes ([`outbox`]). One task reads
+//! ([`receiver`]), or, for the blocking client, whoever waits ([`pump`]).
 
 mod calls;
 pub(crate) mod handshake;
 mod outbox;
+mod pump;
 mod receiver;
 
 use std::os::fd::OwnedFd;
@@ -22,12 +23,13 @@ use hoplite_proto::v1;
 use tokio::sync::{oneshot, watch};
 
 use crate::arena::Arena;
-use crate::error::{Error, Loss, Result};
+use crate::error::{ConnectFailure, Error, Loss, Result};
 
 use calls::{Answer, Calls, Delivery, NotOpened, Waiter};
 use outbox::{Outbox, Priority, SendFailure};
 
 pub(crate) use calls::News;
+pub(crate) use pump::Pump;
 
 /// How much longer than the store a client waits, in case the store is stopped or swamped: the store answers timeouts
 /// itself, and knows better why.
@@ -59,6 +61,16 @@ pub(crate) struct Link {
     arena: Arena,
     calls: Calls,
     outbox: Arc<Outbox>,
+    reception: Reception,
+}
+
+/// Who receives, and so who watches the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reception {
+    /// A task of a tokio runtime.
+    Task,
+    /// Whoever waits: see [`pump`].
+    Pump,
 }
 
 impl Connection {
@@ -69,19 +81,19 @@ impl Connection {
 
     /// As [`Connection::start`], for the process `process`: in any other one, the connection is of no use.
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
-        let socket = Arc::new(greeted.socket);
-        let link = Arc::new(Link {
-            process,
-            path: greeted.path,
-            node: greeted.node,
-            inline_below_bytes: greeted.inline_below_bytes,
-            arena: greeted.arena,
-            calls: Calls::default(),
-            outbox: Arc::new(Outbox::new(Arc::clone(&socket))),
-            socket,
-        });
+        let link = Link::new(process, greeted, Reception::Task);
         receiver::spawn(Arc::clone(&link))?;
         Ok(Arc::new(Self { link }))
+    }
+
+    /// A connection on which the futures that [`Pump::run`] drives receive for themselves.
+    pub(crate) fn pumped(greeted: handshake::Greeted) -> Result<(Arc<Self>, Pump)> {
+        let link = Link::new(std::process::id(), greeted, Reception::Pump);
+        let pump = Pump::new(Arc::clone(&link)).map_err(|error| Error::Connect {
+            path: link.path.clone(),
+            kind: ConnectFailure::System { kind: std::io::Error::from(error).kind() },
+        })?;
+        Ok((Arc::new(Self { link }), pump))
     }
 
     pub(crate) fn node(&self) -> &NodeId {
@@ -108,10 +120,14 @@ impl Connection {
     ) -> Result<Response> {
         let mut call = self.begin(request.into())?;
         let patience = timeout.saturating_add(TIMEOUT_SLACK);
-        match tokio::time::timeout(patience, &mut call.answer).await {
-            Ok(Ok(answer)) => Ok(answer?),
-            Ok(Err(_)) => Err(self.link.lost()),
-            Err(_) => Err(Error::timeout(operation, patience)),
+        let answer = match self.link.reception {
+            Reception::Task => tokio::time::timeout(patience, &mut call.answer).await.ok(),
+            Reception::Pump => pump::within(patience, &mut call.answer).await,
+        };
+        match answer {
+            Some(Ok(answer)) => Ok(answer?),
+            Some(Err(_)) => Err(self.link.lost()),
+            None => Err(Error::timeout(operation, patience)),
         }
     }
 
@@ -236,6 +252,21 @@ impl Drop for OpenCall<'_> {
 }
 
 impl Link {
+    fn new(process: u32, greeted: handshake::Greeted, reception: Reception) -> Arc<Self> {
+        let socket = Arc::new(greeted.socket);
+        Arc::new(Self {
+            process,
+            path: greeted.path,
+            node: greeted.node,
+            inline_below_bytes: greeted.inline_below_bytes,
+            arena: greeted.arena,
+            calls: Calls::default(),
+            outbox: Arc::new(Outbox::new(Arc::clone(&socket))),
+            socket,
+            reception,
+        })
+    }
+
     fn check_process(&self) -> Result<()> {
         let current = std::process::id();
         if current == self.process {

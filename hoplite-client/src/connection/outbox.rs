@@ -183,7 +183,7 @@ fn write_out(socket: &OwnedFd, unsent: &mut Unsent) -> Result<(), Loss> {
     Ok(())
 }
 
-fn system(error: Errno) -> Loss {
+pub(super) fn system(error: Errno) -> Loss {
     Loss::System { kind: io::Error::from(error).kind() }
 }
 

@@ -65,7 +65,8 @@ impl Registration {
     }
 }
 
-fn deliver(link: &Link, received: &mut BytesMut) -> Result<(), Loss> {
+/// Delivers the answers that are complete.
+pub(super) fn deliver(link: &Link, received: &mut BytesMut) -> Result<(), Loss> {
     while let Some(response) =
         framing::decode::<v1::Response>(received, framing::MAX_RESPONSE_BYTES).map_err(Loss::Protocol)?
     {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::{FakeStore, LONG, pattern};
 use crate::blocking::Client;
-use crate::{ConnectFailure, Error, PutOptions};
+use crate::connection::{Connection, handshake};
+use crate::{ConnectFailure, ConnectOptions, Error, PutOptions};
+use hoplite_core::Error as ObjectError;
 
 #[test]
 fn threads_share_a_connection() {
@@ -87,4 +89,62 @@ fn a_client_may_be_dropped_inside_a_runtime() {
 fn failures_to_connect_are_the_same() {
     let error = Client::connect("/nowhere/store.sock").unwrap_err();
     assert!(matches!(error, Error::Connect { kind: ConnectFailure::NoSuchSocket, .. }));
+}
+
+#[test]
+fn a_frozen_store_is_given_up_and_late_references_come_back_with_the_next_call() {
+    let store = FakeStore::start();
+    let client = Client::connect(store.socket()).unwrap();
+    client.put("a", b"x").unwrap();
+    store.wait_until("the put is done", |state| state.references() == 0);
+    let view = client.get("a", LONG).unwrap();
+    store.set_paused(true);
+    // It was asleep in a read already: what it reads now is the last.
+    drop(view);
+    store.wait_until("the last thing is read", |state| state.references() == 0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let error = client.get("a", Duration::ZERO).unwrap_err();
+                assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");
+            });
+        }
+    });
+    store.set_paused(false);
+    client.status().unwrap();
+    store.wait_until("all references are back", |state| state.references() == 0);
+}
+
+#[test]
+fn what_another_thread_does_wakes_whoever_receives() {
+    let store = FakeStore::start();
+    let options = ConnectOptions { socket: store.socket(), ..ConnectOptions::default() };
+    let (_connection, pump) = Connection::pumped(handshake::greet(&options).unwrap()).unwrap();
+    for _ in 0..100 {
+        let (leader, leads) = tokio::sync::oneshot::channel();
+        let (follower, follows) = tokio::sync::oneshot::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| pump.run(leads).unwrap());
+            scope.spawn(|| pump.run(follows).unwrap());
+            leader.send(()).unwrap();
+            follower.send(()).unwrap();
+        });
+    }
+}
+
+#[test]
+fn all_threads_hear_of_the_end_of_the_store() {
+    let store = FakeStore::start();
+    let client = Client::connect(store.socket()).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let error = client.get("never", LONG).unwrap_err();
+                assert!(matches!(error, Error::ConnectionLost { .. }), "{error}");
+            });
+        }
+        store.wait_until("all wait", |state| state.requests.len() == 4);
+        store.close_all();
+    });
+    assert!(matches!(client.put("a", b"x"), Err(Error::ConnectionLost { .. })));
 }
