@@ -10,6 +10,7 @@
 //! * `outbox`: messages out.
 //! * `answers`: what tools see.
 //! * [`config`]: flags, environment and files, in the order of their precedence; for all daemons.
+//! * [`parent`]: ending together with the process that started this one.
 #![forbid(unsafe_code)]
 
 mod server;
@@ -25,5 +26,7 @@ mod outbox;
 mod answers;
 
 pub mod config;
+pub mod daemon;
+pub mod parent;
 
 pub use server::{DEFAULT_CLUSTER, DirectoryConfig, DirectoryError, run};
