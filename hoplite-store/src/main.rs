@@ -7,19 +7,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Parser;
 use hoplite_directory::config;
+use hoplite_directory::daemon::{FAILED, USAGE, fail, start_logging, stop_on_signals};
 use hoplite_directory::parent::exit_with_parent;
 use hoplite_store::{Addresses, StoreConfig};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 use crate::settings::{Plan, Settings};
-
-/// Exit code for settings that cannot be followed; the same as clap's.
-const USAGE: u8 = 2;
 
 /// The store of one node of a Hoplite cluster: shares memory with the workers of the node and moves objects between
 /// nodes.
@@ -50,19 +44,12 @@ fn main() -> ExitCode {
     }
     let plan = match plan(&arguments) {
         Ok(plan) => plan,
-        Err(error) => return fail(&error, USAGE),
+        Err(error) => return fail("hoplite-store", &error, USAGE),
     };
     match serve(plan, arguments.print_addresses) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, 1),
+        Err(error) => fail("hoplite-store", &error, FAILED),
     }
-}
-
-/// Says why on one line of standard error.
-fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
-    // If that cannot be written either, the exit code has to do.
-    let _ = writeln!(io::stderr(), "hoplite-store: {error:#}");
-    code.into()
 }
 
 fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
@@ -72,8 +59,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
 
 #[tokio::main]
 async fn serve(plan: Plan, print_addresses: bool) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&plan.log).context("the log filter is not understood")?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    start_logging(&plan.log)?;
     // Before anything is announced, so that a signal that follows at once is not missed.
     let shutdown = stop_on_signals()?;
     let StoreConfig { node, cluster, memory_bytes, .. } = plan.store.clone();
@@ -98,21 +84,4 @@ fn announce(node: &str, addresses: &Addresses) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
-}
-
-/// A token that the first SIGTERM or SIGINT cancels.
-fn stop_on_signals() -> anyhow::Result<CancellationToken> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    let token = CancellationToken::new();
-    let stop = token.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::info!("stopping");
-        stop.cancel();
-    });
-    Ok(token)
 }

@@ -25,7 +25,7 @@ use crate::data::{self, DataConfig, DataMetrics, Puller};
 use crate::engine::Engine;
 use crate::local::{self, LocalListener, LocalPlane, SocketError};
 use crate::prefault::prefault;
-use crate::session::{self, SessionState, ShardLink};
+use crate::session::{Session, SessionState, ShardLink};
 
 /// How long another store may hold this node's name before this one gives up: longer than it takes a shard to notice
 /// that the previous run of this node is dead.
@@ -179,10 +179,14 @@ pub async fn run(
     for (shard, link) in links.iter().enumerate() {
         let (state, observed) = watch::channel(SessionState::Down);
         states.push((link.address.clone(), observed));
-        let (engine, link, info) = (Arc::clone(&engine), link.clone(), info.clone());
-        let cluster = config.cluster.clone();
-        let (leaving, stop) = (leaving.clone(), stop.clone());
-        tasks.spawn(session::run(engine, shard, link, info, cluster, state, leaving, stop));
+        let session = Session {
+            engine: Arc::clone(&engine),
+            shard,
+            link: link.clone(),
+            info: info.clone(),
+            cluster: config.cluster.clone(),
+        };
+        tasks.spawn(session.run(state, leaving.clone(), stop.clone()));
     }
     let plane = Arc::new(LocalPlane {
         engine: Arc::clone(&engine),

@@ -72,86 +72,86 @@ impl ShardLink {
     }
 }
 
-/// Keeps a session with shard number `shard` until it ends while `leaving`, or until `stop`.
-pub(crate) async fn run(
-    engine: Arc<Engine>,
-    shard: usize,
-    link: ShardLink,
-    info: NodeInfo,
-    cluster: ClusterId,
-    state: watch::Sender<SessionState>,
-    leaving: CancellationToken,
-    stop: CancellationToken,
-) {
-    let mut back_off = BACK_OFF.0;
-    while !leaving.is_cancelled() {
-        let session = run_once(&engine, shard, &link, &info, &cluster, &state);
-        let ended = tokio::select! {
-            ended = session => ended,
-            () = stop.cancelled() => return,
-        };
-        let was_up = *state.borrow() == SessionState::Up;
-        if was_up {
-            engine.session_down(shard);
-            back_off = BACK_OFF.0;
+/// The conversation of this store with one shard.
+pub(crate) struct Session {
+    pub(crate) engine: Arc<Engine>,
+    /// The shard's number in the configured list.
+    pub(crate) shard: usize,
+    pub(crate) link: ShardLink,
+    pub(crate) info: NodeInfo,
+    pub(crate) cluster: ClusterId,
+}
+
+impl Session {
+    /// Keeps a session until it ends while `leaving`, or until `stop`; tells how it stands in `state`.
+    pub(crate) async fn run(
+        self,
+        state: watch::Sender<SessionState>,
+        leaving: CancellationToken,
+        stop: CancellationToken,
+    ) {
+        let shard = &self.link.address;
+        let mut back_off = BACK_OFF.0;
+        while !leaving.is_cancelled() {
+            let Some(ended) = stop.run_until_cancelled(self.run_once(&state)).await else { return };
+            let was_up = *state.borrow() == SessionState::Up;
+            if was_up {
+                self.engine.session_down(self.shard);
+                back_off = BACK_OFF.0;
+            }
+            match &ended {
+                Ok(()) => tracing::info!(shard, "the directory shard ended the session"),
+                Err(error) if was_up => tracing::warn!(shard, %error, "lost the directory shard"),
+                Err(error) => tracing::debug!(shard, %error, "cannot reach the directory shard"),
+            }
+            state.send_replace(match ended {
+                Err(error) if is_refusal(&error) => SessionState::Refused(error),
+                _ => SessionState::Down,
+            });
+            let _ = leaving.run_until_cancelled(tokio::time::sleep(back_off)).await;
+            back_off = (back_off * 2).min(BACK_OFF.1);
         }
-        match &ended {
-            Ok(()) => tracing::warn!(shard = link.address, "the directory shard ended the session"),
-            Err(error) if was_up => tracing::warn!(shard = link.address, %error, "lost the directory shard"),
-            Err(error) => tracing::debug!(shard = link.address, %error, "cannot reach the directory shard"),
-        }
-        let is_refused = |error: &Error| {
-            matches!(
-                error.code(),
-                ErrorCode::NodeIdInUse | ErrorCode::ClusterMismatch | ErrorCode::VersionMismatch
-            )
+    }
+
+    async fn run_once(&self, state: &watch::Sender<SessionState>) -> Result<(), Error> {
+        let (messages, queue) = mpsc::channel(QUEUE_MESSAGES);
+        let hello =
+            StoreMessages { hello: Some(encode_hello(&self.info, &self.cluster)), messages: Vec::new() };
+        let mut client = self.link.client();
+        let opening = async {
+            let answer =
+                client.session(outbound(hello, queue)).await.map_err(|status| from_status(&status))?;
+            let mut inbound = answer.into_inner();
+            let first = inbound.message().await.map_err(|status| from_status(&status))?;
+            Ok::<_, Error>((inbound, first))
         };
-        state.send_replace(match ended {
-            Err(error) if is_refused(&error) => SessionState::Refused(error),
-            _ => SessionState::Down,
-        });
-        let _ = leaving.run_until_cancelled(tokio::time::sleep(back_off)).await;
-        back_off = (back_off * 2).min(BACK_OFF.1);
+        let (mut inbound, first) = timeout(OPEN_TIMEOUT * 2, opening)
+            .await
+            .map_err(|_| Error::unavailable("the directory shard"))??;
+        let Some(ShardMessages { welcome: Some(welcome), messages: early }) = first else {
+            return Err(Error::unavailable("the directory shard"));
+        };
+        check_welcome(&welcome)?;
+        tracing::info!(shard = self.link.address, "session with the directory shard is up");
+        self.engine.session_up(self.shard, messages);
+        state.send_replace(SessionState::Up);
+        let mut batch = ShardMessages { welcome: None, messages: early };
+        loop {
+            for message in decode_shard_batch(batch)? {
+                self.engine.apply(Event::FromShard { shard: self.shard, message });
+            }
+            match inbound.message().await {
+                Ok(Some(next)) => batch = next,
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(from_status(&status)),
+            }
+        }
     }
 }
 
-async fn run_once(
-    engine: &Arc<Engine>,
-    shard: usize,
-    link: &ShardLink,
-    info: &NodeInfo,
-    cluster: &ClusterId,
-    state: &watch::Sender<SessionState>,
-) -> Result<(), Error> {
-    let (messages, queue) = mpsc::channel(QUEUE_MESSAGES);
-    let hello = StoreMessages { hello: Some(encode_hello(info, cluster)), messages: Vec::new() };
-    let mut client = link.client();
-    let opening = async {
-        let mut inbound =
-            client.session(outbound(hello, queue)).await.map_err(|status| from_status(&status))?.into_inner();
-        let first = inbound.message().await.map_err(|status| from_status(&status))?;
-        Ok::<_, Error>((inbound, first))
-    };
-    let (mut inbound, first) =
-        timeout(OPEN_TIMEOUT * 2, opening).await.map_err(|_| Error::unavailable("the directory shard"))??;
-    let Some(ShardMessages { welcome: Some(welcome), messages: early }) = first else {
-        return Err(Error::unavailable("the directory shard"));
-    };
-    check_welcome(&welcome)?;
-    tracing::info!(shard = link.address, "session with the directory shard is up");
-    engine.session_up(shard, messages);
-    state.send_replace(SessionState::Up);
-    let mut batch = ShardMessages { welcome: None, messages: early };
-    loop {
-        for message in decode_shard_batch(batch)? {
-            engine.apply(Event::FromShard { shard, message });
-        }
-        match inbound.message().await {
-            Ok(Some(next)) => batch = next,
-            Ok(None) => return Ok(()),
-            Err(status) => return Err(from_status(&status)),
-        }
-    }
+/// Whether a person should know, because the shard was reached and does not want this store.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::NodeIdInUse | ErrorCode::ClusterMismatch | ErrorCode::VersionMismatch)
 }
 
 /// The stream of frames to the shard: the hello, then what is queued, several messages at a time.
