@@ -281,11 +281,13 @@ impl Shard {
         let Some(record) = self.nodes.get_mut(node) else { return };
         let Some(entry) = self.entries.get_mut(id) else { return };
         let Some(bytes) = entry.inline.clone() else { return };
+        let session = record.session_number;
         if let Some(own) = entry.location_mut(node) {
             own.state = LocationState::Complete;
             own.pulling_from = None;
+            // It may be left over from an earlier session.
+            own.session = session;
         } else {
-            let session = record.session_number;
             entry.add_location(LocationRecord::new(
                 node,
                 session,

@@ -217,3 +217,37 @@ fn nobody_starves_while_closer_receivers_keep_coming() {
     }
     panic!("the far receiver starved");
 }
+
+#[test]
+fn a_thousand_receivers_at_once_form_one_chain() {
+    let config = ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() };
+    // Without the checks of `World`, which would take longer than all else.
+    let mut shard = Shard::new(config, Time::ZERO);
+    let mut effects = Vec::new();
+    let name = |number: u64| node(&format!("n{number}"));
+    let connect = |number| Event::Connected(NodeInfo { node: name(number), ..info("n", 1) });
+    let say = |number, message| Event::Message { node: name(number), message };
+    for number in 0..=1000 {
+        shard.apply(Time::ZERO, connect(number), &mut effects);
+    }
+    shard.apply(Time::ZERO, say(0, ToShard::Publish(complete("x", 1))), &mut effects);
+    for number in 1..=1000 {
+        shard.apply(Time::ZERO, say(number, ToShard::Query(query("x", 1))), &mut effects);
+    }
+    // Each receiver publishes its copy when it has its grant, which makes it the sender of the next one.
+    let mut senders = BTreeMap::new();
+    for number in 1..=1000 {
+        let grants = effects.drain(..).filter_map(|effect| match effect {
+            Effect::Granted { record, .. } => Some((record.receiver, record.sender)),
+            _ => None,
+        });
+        senders.extend(grants);
+        let sender = senders[&name(number)].clone();
+        assert_eq!(sender, name(number - 1));
+        let partial = publication("x", 1, LocationState::Partial, Retention::Evictable);
+        let publish = Publish { pulling_from: Some(sender), ..partial };
+        shard.apply(Time::ZERO, say(number, ToShard::Publish(publish)), &mut effects);
+    }
+    invariants::check(&shard, Time::ZERO);
+    assert_eq!((shard.status().grants, shard.status().waiting_queries), (1000, 0));
+}
