@@ -1,6 +1,6 @@
 //! What the daemons of Hoplite have in common: logging, signals, and how they say why they cannot go on.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -26,7 +26,8 @@ pub fn fail(program: &str, error: &anyhow::Error, code: u8) -> ExitCode {
 /// If the filter is not understood.
 pub fn start_logging(filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter).context("the log filter is not understood")?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let colours = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
     Ok(())
 }
 
