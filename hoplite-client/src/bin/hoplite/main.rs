@@ -42,6 +42,9 @@ const EXAMPLES: &str = "Examples:
 
 Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage.";
 
+/// The exit code for a command line that makes no sense; clap's own.
+const USAGE: u8 = 2;
+
 /// A distributed shared-memory object store with collective communication.
 #[derive(Debug, Parser)]
 #[command(name = "hoplite", version, about, after_help = EXAMPLES)]
@@ -117,6 +120,10 @@ fn is_closed_output(error: &anyhow::Error) -> bool {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
+    if let Some(usage) = error.downcast_ref::<clap::Error>() {
+        let _ = usage.print();
+        return ExitCode::from(USAGE);
+    }
     let _ = writeln!(io::stderr(), "hoplite: {}", one_line(error));
     ExitCode::FAILURE
 }
@@ -166,7 +173,6 @@ mod tests {
             "hoplite put x f --dtype f31",
             "hoplite put x f --shape 2,b",
             "hoplite delete",
-            "hoplite wait x --num 2",
             "hoplite wait x --num 0",
             "hoplite get x --timeout soon",
             "hoplite up",

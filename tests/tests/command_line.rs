@@ -1,0 +1,356 @@
+//! The command line against real daemons: `hoplite up` starts them, the other commands use them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use hoplite_client::{PutOptions, blocking};
+use hoplite_tests::cluster::{Daemon, program};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A cluster that `hoplite up` runs.
+struct Up {
+    daemon: Daemon,
+    place: TempDir,
+}
+
+impl Up {
+    fn start(nodes: usize, shards: usize) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let mut command = up(&place.path().join("cluster"), nodes, shards);
+        let daemon = Daemon::start("up", &mut command);
+        assert_eq!(daemon.first_line, "ready");
+        Self { daemon, place }
+    }
+
+    fn cluster(&self) -> PathBuf {
+        self.place.path().join("cluster")
+    }
+
+    fn socket(&self, node: usize) -> PathBuf {
+        self.cluster().join(format!("node-{node}.sock"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    /// `hoplite` at a node.
+    fn hoplite(&self, node: usize, arguments: &[&str]) -> Command {
+        let mut command = hoplite(arguments);
+        command.env("HOPLITE_SOCKET", self.socket(node));
+        command
+    }
+
+    /// Runs it, and returns what it printed. It must succeed.
+    fn succeed(&self, node: usize, arguments: &[&str]) -> Vec<u8> {
+        let output = self.hoplite(node, arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        output.stdout
+    }
+
+    /// Runs it, and returns the one line that says why it failed.
+    fn fail(&self, node: usize, arguments: &[&str]) -> String {
+        failure(&self.hoplite(node, arguments).output().unwrap())
+    }
+
+    fn put(&self, node: usize, id: &str, bytes: &[u8], arguments: &[&str]) -> Output {
+        let mut command = self.hoplite(node, &["put", id, "-"]);
+        let mut child = command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // It may have refused and ended already.
+        let _ = child.stdin.take().unwrap().write_all(bytes);
+        child.wait_with_output().unwrap()
+    }
+
+    fn json(&self, node: usize, arguments: &[&str]) -> Value {
+        serde_json::from_slice(&self.succeed(node, arguments)).unwrap()
+    }
+}
+
+fn hoplite(arguments: &[&str]) -> Command {
+    let mut command = Command::new(program("hoplite"));
+    command.args(arguments).env_remove("HOPLITE_SOCKET").env_remove("HOPLITE_TIMEOUT");
+    command
+}
+
+fn up(directory: &Path, nodes: usize, shards: usize) -> Command {
+    let mut command = hoplite(&["up", "--memory", "32MiB", "--dir"]);
+    command.arg(directory).args(["--nodes", &nodes.to_string(), "--shards", &shards.to_string()]);
+    command
+}
+
+fn failure(output: &Output) -> String {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Waits for something that another process does; there is nothing that could be waited on instead.
+fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !happened() {
+        assert!(started.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| u8::try_from(index * 31 % 251).unwrap()).collect()
+}
+
+#[test]
+fn objects_pass_from_node_to_node() {
+    let up = Up::start(2, 2);
+    for (id, length) in [("empty", 0), ("small", 6), ("inline", 65_535), ("large", 5_000_001)] {
+        let bytes = pattern(length);
+        let (from, to) = (up.path("from"), up.path("to"));
+        fs::write(&from, &bytes).unwrap();
+        up.succeed(0, &["put", id, from.to_str().unwrap()]);
+        assert_eq!(up.succeed(1, &["get", id]), bytes, "{id}");
+        up.succeed(1, &["get", id, "-o", to.to_str().unwrap()]);
+        assert_eq!(fs::read(&to).unwrap(), bytes, "{id}");
+        // The same again is the same object; standard input is as good as a file.
+        assert!(up.put(1, id, &bytes, &[]).status.success(), "{id}");
+    }
+    let listed = up.json(1, &["ls", "--json"]);
+    let ids: Vec<_> =
+        listed.as_array().unwrap().iter().map(|object| object["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["empty", "inline", "large", "small"]);
+    assert_eq!(listed[2]["size_bytes"], 5_000_001);
+    assert_eq!(listed[2]["complete"], 2);
+    assert_eq!(listed[2]["pinned"], serde_json::json!(["node-0"]));
+    assert_eq!(up.json(0, &["ls", "sm", "--json"]).as_array().unwrap().len(), 1);
+    assert_eq!(up.json(0, &["ls", "x", "--json"]), serde_json::json!([]));
+
+    up.succeed(1, &["delete", "large", "small", "unknown"]);
+    assert!(up.fail(0, &["--timeout", "100ms", "get", "large"]).contains("timed out"));
+    assert_eq!(up.json(0, &["ls", "--json"]).as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn stat_and_status_tell_who_has_what() {
+    let up = Up::start(2, 1);
+    let bytes = pattern(400_000);
+    assert!(up.put(0, "array", &bytes, &["--dtype", "f32", "--shape", "100,1000"]).status.success());
+    up.succeed(1, &["get", "array", "-o", "/dev/null"]);
+    let stat = up.json(0, &["stat", "array", "--json"]);
+    assert_eq!(stat["object"]["dtype"], "f32");
+    assert_eq!(stat["object"]["shape"], serde_json::json!([100, 1000]));
+    assert_eq!(stat["locations"][0]["node"], "node-0");
+    assert_eq!(stat["locations"][1]["retention"], "evictable");
+    assert_eq!(stat["grants"][0]["receiver"], "node-1");
+    assert_eq!(stat["grants"][0]["sender"], "node-0");
+    assert_eq!(stat["grants"][0]["outcome"], "complete");
+    let status = up.json(0, &["status", "--json"]);
+    assert_eq!(status["node"], "node-0");
+    assert_eq!(status["transfers"]["sent_bytes"], 400_000);
+    assert_eq!(status["shards"][0]["connected"], true);
+    for arguments in [&["stat", "array"][..], &["status"], &["ls"]] {
+        let text = String::from_utf8(up.succeed(1, arguments)).unwrap();
+        assert!(text.contains("node-0") || text.contains("node-1"), "{text}");
+    }
+    assert!(up.fail(1, &["stat", "unknown"]).contains("unknown"));
+}
+
+#[test]
+fn wait_prints_what_is_ready() {
+    let up = Up::start(1, 1);
+    assert!(up.put(0, "b", b"1", &[]).status.success());
+    assert_eq!(up.succeed(0, &["wait", "a", "b", "--num", "1"]), b"b\n");
+    let output = up.hoplite(0, &["wait", "a", "b", "--timeout", "50ms"]).output().unwrap();
+    assert_eq!(output.stdout, b"b\n");
+    assert!(failure(&output).contains("1 of 2"));
+    let mut waiting = up.hoplite(0, &["wait", "a", "b"]).stdout(Stdio::piped()).spawn().unwrap();
+    assert!(up.put(0, "a", b"2", &[]).status.success());
+    let mut text = String::new();
+    waiting.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "a\nb\n");
+    assert!(waiting.wait().unwrap().success());
+}
+
+#[test]
+fn failures_are_one_line_and_usage_errors_are_2() {
+    let up = Up::start(1, 1);
+    assert!(up.put(0, "x", b"one", &[]).status.success());
+    assert!(failure(&up.put(0, "x", b"other", &[])).contains("already exists"));
+    assert!(failure(&up.put(0, "y", b"12345", &["--dtype", "f32"])).contains("f32"));
+    assert!(failure(&up.put(0, "y", &pattern(33 << 20), &[])).contains("larger than"));
+    assert!(up.fail(0, &["put", "y", "/no/such/file"]).contains("/no/such/file"));
+    assert!(up.fail(0, &["get", "x", "-o", "/no/such/directory/file"]).contains("/no/such/directory"));
+    assert!(up.fail(0, &["get", "x", "--socket", "/no/such/socket"]).contains("/no/such/socket"));
+
+    let long = "x".repeat(256);
+    for arguments in [
+        &["get"][..],
+        &["get", ""],
+        &["get", &long],
+        &["fly"],
+        &["wait", "a", "--num", "2"],
+        &["put", "x", "-", "--dtype", "f31"],
+        &["up", "--nodes", "0"],
+    ] {
+        let output = up.hoplite(0, arguments).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_get_that_cannot_end_leaves_no_file() {
+    let up = Up::start(2, 1);
+    let bytes = pattern(1 << 20);
+    let outputs = up.path("outputs");
+    fs::create_dir(&outputs).unwrap();
+    let start_get = |id: &str| {
+        let client = blocking::Client::connect(up.socket(0)).unwrap();
+        let mut writer = client.create(id, 2 << 20, PutOptions::default()).unwrap();
+        writer.write(&bytes).unwrap();
+        let output = outputs.join(id);
+        let get = up.hoplite(1, &["get", id, "-o"]).arg(&output).stderr(Stdio::piped()).spawn().unwrap();
+        // Bytes arrive while the object is not complete.
+        eventually("half of it is written", || {
+            let names = names(&outputs);
+            names.first().is_some_and(|name| fs::metadata(outputs.join(name)).unwrap().len() == 1 << 20)
+        });
+        assert!(!output.exists());
+        (writer, get)
+    };
+
+    let (writer, get) = start_get("abandoned");
+    drop(writer);
+    assert!(failure(&get.wait_with_output().unwrap()).contains("lost"));
+    assert_eq!(names(&outputs), Vec::<String>::new());
+
+    let (mut writer, get) = start_get("interrupted");
+    let pid = Pid::from_raw(i32::try_from(get.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(failure(&get.wait_with_output().unwrap()).contains("interrupted"));
+    assert_eq!(names(&outputs), Vec::<String>::new());
+
+    writer.write(&bytes).unwrap();
+    writer.seal().unwrap();
+    assert_eq!(up.succeed(1, &["get", "interrupted"]), [bytes.clone(), bytes.clone()].concat());
+}
+
+#[test]
+fn a_closed_output_ends_a_get_quietly() {
+    let up = Up::start(1, 1);
+    assert!(up.put(0, "x", &pattern(8 << 20), &[]).status.success());
+    let mut get = up.hoplite(0, &["get", "x"]);
+    let mut get = get.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut start = [0; 10];
+    get.stdout.take().unwrap().read_exact(&mut start).unwrap();
+    let output = get.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn up_leaves_nothing_behind() {
+    let mut up = Up::start(2, 2);
+    let children = children(up.daemon.pid());
+    assert_eq!(children.len(), 4);
+    assert_eq!(names(&up.cluster()), ["logs", "node-0.sock", "node-1.sock"]);
+    assert_eq!(up.daemon.terminate(), 0);
+    assert!(!up.cluster().exists());
+    assert!(children.iter().all(|pid| !is_alive(*pid)));
+}
+
+#[test]
+fn up_ends_with_a_daemon_and_says_which() {
+    let place = tempfile::tempdir().unwrap();
+    let mut up = up(place.path(), 2, 1).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(up.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let children = children(up.id());
+    let victim = children.iter().find(|pid| arguments_of(**pid).contains("node-1.sock")).unwrap();
+    kill_process(Pid::from_raw(*victim).unwrap(), Signal::KILL).unwrap();
+    let output = up.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("node-1 ended with signal: 9"), "{text}");
+    assert!(children.iter().all(|pid| !is_alive(*pid)));
+    // The logs of a cluster that failed stay.
+    assert_eq!(names(place.path()), ["logs"]);
+    assert_eq!(names(&place.path().join("logs")), ["directory-0.log", "node-0.log", "node-1.log"]);
+}
+
+#[test]
+fn the_daemons_of_up_end_with_it_even_if_it_is_killed() {
+    let mut up = Up::start(2, 1);
+    let children = children(up.daemon.pid());
+    assert_eq!(children.len(), 3);
+    up.daemon.kill();
+    eventually("the daemons end", || children.iter().all(|pid| !is_alive(*pid)));
+    // What they leave is no obstacle.
+    let again = Daemon::start("up", &mut self::up(&up.cluster(), 2, 1));
+    assert_eq!(again.first_line, "ready");
+}
+
+#[test]
+fn benchmarks_report_what_they_measured() {
+    let bench = |arguments: &[&str]| -> Value {
+        let output = hoplite(&["bench", "--json"]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let local = bench(&["local", "--size", "1MiB", "--samples", "100", "--repetitions", "2"]);
+    let p2p = bench(&["p2p", "--size", "1MiB", "--samples", "100", "--repetitions", "2"]);
+    let broadcast = bench(&["broadcast", "--size", "1MiB", "--receivers", "2", "--repetitions", "2"]);
+    for (report, count) in [(&local, 7), (&p2p, 4), (&broadcast, 3)] {
+        let measurements = report["measurements"].as_array().unwrap();
+        assert_eq!(measurements.len(), count, "{report}");
+        for measurement in measurements {
+            assert!(measurement["median_s"].as_f64().unwrap() > 0.0, "{measurement}");
+        }
+    }
+    let measurement = &broadcast["measurements"][0]["broadcast"];
+    assert_eq!(measurement["receivers_s"].as_array().unwrap().len(), 2);
+    assert!(measurement["origin_sent_objects"].as_f64().unwrap() >= 1.0);
+}
+
+#[test]
+fn the_demo_shares_a_file() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file");
+    fs::write(&file, pattern(3_000_000)).unwrap();
+    let mut demo = hoplite(&["demo", "--nodes", "3", "--file"]);
+    let output = demo.arg(&file).env("TMPDIR", place.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("compared: all 2 files have the hash"), "{text}");
+    // It leaves nothing behind.
+    assert_eq!(names(place.path()), ["file"]);
+}
+
+fn children(pid: u32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn arguments_of(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap()
+}
+
+/// Whether the process runs; one that has ended and was not waited for does not.
+fn is_alive(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+}
