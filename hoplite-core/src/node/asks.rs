@@ -172,15 +172,12 @@ impl Node {
         }
     }
 
+    /// Also shards that are not responsible now may know the object from a time when another was away.
     fn tell_other_shards(&mut self, shard: usize, id: &ObjectId, put: PutId) {
-        let others: Vec<usize> = self
-            .config
-            .shards
-            .replicas(id, |other| self.shards_up[other])
-            .filter(|other| *other != shard)
-            .collect();
-        for other in others {
-            self.tell_shard(other, ToShard::Forget { id: id.clone(), put });
+        for other in 0..self.shards_up.len() {
+            if other != shard && self.shards_up[other] {
+                self.tell_shard(other, ToShard::Forget { id: id.clone(), put });
+            }
         }
     }
 

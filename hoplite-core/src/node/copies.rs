@@ -62,9 +62,13 @@ pub(super) struct LocalCopy {
     pub(super) sealer: Option<CallKey>,
     /// A comparison reads the bytes.
     pub(super) is_comparing: bool,
+    /// The shards that were told of it in their present session.
+    pub(super) known_at: Vec<usize>,
     /// When to publish it again, because a shard disagreed; and how often that was needed.
     pub(super) republish_at: Option<Time>,
     pub(super) disputes: u32,
+    /// The deciding shard has accepted it since it was last published because of a dispute.
+    pub(super) is_confirmed: bool,
 }
 
 impl LocalCopy {

@@ -173,8 +173,10 @@ impl Node {
             rival: None,
             sealer: None,
             is_comparing: false,
+            known_at: Vec::new(),
             republish_at: None,
             disputes: 0,
+            is_confirmed: false,
         }))
     }
 
@@ -318,7 +320,9 @@ impl Node {
         self.end_fetch(id);
         self.fill(copy, bytes);
         self.complete(copy);
-        self.publish_except(copy, shard);
+        // The shard that answered counts the copy already, unless it has heard since then that an earlier answer was
+        // declined.
+        self.publish(copy);
     }
 }
 

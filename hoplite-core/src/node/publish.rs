@@ -7,25 +7,31 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::shard::{DropReason, Publish, ToShard, UnpublishReason};
 
+/// So often a copy is published again before a shard is told to forget the put that is in its way. Until then, the store
+/// of that put should have withdrawn it, if it is there.
+const DISPUTES: u32 = 3;
+
 impl Node {
-    /// The shards that know `id` while `up` are connected.
-    fn replicas(&self, id: &ObjectId, up: &[bool]) -> Vec<usize> {
-        self.config.shards.replicas(id, |shard| up[shard]).collect()
+    /// The shards to tell of changes of a copy: those responsible now, and those told before.
+    fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
+        let local = &self.copies[&copy];
+        let responsible = self.config.shards.replicas(&local.id, |shard| self.shards_up[shard]);
+        let mut shards: Vec<usize> = responsible.collect();
+        shards.extend(local.known_at.iter().filter(|shard| self.shards_up[**shard]));
+        let mut seen = Vec::new();
+        shards.retain(|shard| {
+            !seen.contains(shard) && {
+                seen.push(*shard);
+                true
+            }
+        });
+        shards
     }
 
     /// Tells all shards of a copy how far it is.
     pub(super) fn publish(&mut self, copy: CopyId) {
-        for shard in self.replicas(&self.copies[&copy].id, &self.shards_up) {
+        for shard in self.informed_shards(copy) {
             self.publish_at(copy, shard);
-        }
-    }
-
-    /// Tells all shards of a copy how far it is, but for one that knows already.
-    pub(super) fn publish_except(&mut self, copy: CopyId, informed: usize) {
-        for shard in self.replicas(&self.copies[&copy].id, &self.shards_up) {
-            if shard != informed {
-                self.publish_at(copy, shard);
-            }
         }
     }
 
@@ -35,6 +41,9 @@ impl Node {
             && self.copies[&copy].is_pinned()
             && self.is_inline(self.copies[&copy].size_bytes);
         let local = self.copy_mut(copy);
+        if !local.known_at.contains(&shard) {
+            local.known_at.push(shard);
+        }
         if let Standing::Pending { shards } = &mut local.standing
             && !shards.contains(&shard)
         {
@@ -70,9 +79,23 @@ impl Node {
         self.deadlines.insert((time, Deadline::Republish(copy)));
     }
 
+    /// A shard that does not decide knows another put of the id. Two shards may hear of two puts in different order; if
+    /// each could reject a put, both would be lost.
+    pub(super) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
+        let local = &self.copies[&copy];
+        if local.is_confirmed && local.disputes >= DISPUTES {
+            // What it knows is a remainder, since the other put has lost at the shard that decides, or is gone there.
+            let id = local.id.clone();
+            self.tell_shard(shard, ToShard::Forget { id, put: winner });
+        }
+        self.publish_again_later(copy);
+        self.verdict_came(copy, shard);
+    }
+
     pub(super) fn publish_again(&mut self, copy: CopyId) {
         if let Some(local) = self.copies.get_mut(&copy) {
             local.republish_at = None;
+            local.is_confirmed = false;
             self.publish(copy);
         }
     }
@@ -81,7 +104,7 @@ impl Node {
     pub(super) fn unpublish(&mut self, copy: CopyId, reason: UnpublishReason) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);
-        for shard in self.replicas(&id, &self.shards_up) {
+        for shard in local.known_at.clone() {
             self.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
         }
     }
@@ -96,20 +119,21 @@ impl Node {
         if shard >= self.shards_up.len() || self.is_shutting_down {
             return;
         }
-        let before = self.shards_up.clone();
         self.shards_up[shard] = is_up;
-        let after = self.shards_up.clone();
         let live: Vec<CopyId> = self.index.values().copied().collect();
         for copy in live {
-            let id = self.copies[&copy].id.clone();
-            let known_at = self.replicas(&id, &before);
-            let is_unpublished_yet = matches!(self.copies[&copy].phase, Phase::Writing { .. })
-                && self.is_inline(self.copies[&copy].size_bytes);
-            for responsible in self.replicas(&id, &after) {
-                // A session that is new knows nothing, even if the same shard was there before.
-                let is_new = !known_at.contains(&responsible) || (responsible == shard && is_up);
-                if is_new && !is_unpublished_yet {
-                    self.publish_at(copy, responsible);
+            // A session that is new knows nothing, even if the same shard was there before.
+            let local = self.copy_mut(copy);
+            local.known_at.retain(|known| *known != shard);
+            let local = &self.copies[&copy];
+            let is_unpublished_yet =
+                matches!(local.phase, Phase::Writing { .. }) && self.is_inline(local.size_bytes);
+            if !is_unpublished_yet {
+                let known_at = local.known_at.clone();
+                for responsible in self.informed_shards(copy) {
+                    if !known_at.contains(&responsible) {
+                        self.publish_at(copy, responsible);
+                    }
                 }
             }
             if !is_up {
@@ -146,7 +170,11 @@ impl Node {
 
     /// Drops the copy of a deleted put, and says so to every shard that may count on it.
     pub(super) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
-        let mut shards = self.replicas(id, &self.shards_up);
+        let copy = self.live_put(id, put);
+        let mut shards = match copy {
+            Some(copy) => self.informed_shards(copy),
+            None => self.config.shards.replicas(id, |shard| self.shards_up[shard]).collect(),
+        };
         if !shards.contains(&asked_by) {
             shards.push(asked_by);
         }
@@ -156,7 +184,7 @@ impl Node {
                 ToShard::Unpublish { id: id.clone(), put, reason: UnpublishReason::Deleted },
             );
         }
-        if let Some(copy) = self.live_put(id, put) {
+        if let Some(copy) = copy {
             let error = Error::Deleted { id: id.clone() };
             self.detach(copy, error.clone());
             self.fail_gets(id, &error);

@@ -63,8 +63,10 @@ impl Node {
             rival: None,
             sealer: None,
             is_comparing: false,
+            known_at: Vec::new(),
             republish_at: None,
             disputes: 0,
+            is_confirmed: false,
         });
         match self.refer(key.client, copy) {
             Ok(view) => {
@@ -148,11 +150,7 @@ impl Node {
         match verdict {
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
             Verdict::Accepted | Verdict::ShardFull if !is_decisive => self.verdict_came(copy, shard),
-            // Two shards may hear of two puts in different order. If each could reject a put, both would be lost.
-            Verdict::Conflict { .. } if !is_decisive => {
-                self.publish_again_later(copy);
-                self.verdict_came(copy, shard);
-            }
+            Verdict::Conflict { winner, .. } if !is_decisive => self.disputed(copy, shard, winner),
             Verdict::Accepted => self.accepted(copy),
             Verdict::ShardFull => {
                 if let Some(key) = self.copies[&copy].sealer {
@@ -243,6 +241,7 @@ impl Node {
     fn accepted(&mut self, copy: CopyId) {
         let local = self.copy_mut(copy);
         if local.rival.is_none() {
+            local.is_confirmed = true;
             local.standing = Standing::Accepted;
             self.answer_sealer(copy);
         }
