@@ -168,7 +168,8 @@ impl Simulation {
     }
 
     fn release_later(&mut self, client: u64, copy: CopyId) {
-        let delay = if self.random.chance(10) { self.random.millis(1..500) } else { self.random.millis(0..5) };
+        let delay =
+            if self.random.chance(10) { self.random.millis(1..500) } else { self.random.millis(0..5) };
         self.after(delay, move |sim| {
             if sim.clients.contains_key(&client) {
                 sim.release(client, copy);
@@ -262,7 +263,8 @@ impl Simulation {
         let copy = self.copy(store, view.copy);
         copy.valid_bytes = (copy.valid_bytes + chunk).min(copy.size_bytes);
         let is_done = copy.valid_bytes == copy.size_bytes;
-        let delay = if self.random.chance(2) { self.random.millis(1..800) } else { self.random.micros(20..800) };
+        let delay =
+            if self.random.chance(2) { self.random.millis(1..800) } else { self.random.micros(20..800) };
         self.after(delay, move |sim| {
             if !sim.clients.contains_key(&put.client) {
                 return;

@@ -11,9 +11,9 @@ use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig, ToShard};
 use hoplite_core::{Limits, NodeId, Time};
 
+use super::Simulation;
 use super::network::Place;
 use super::transfer::{Pull, Serve};
-use super::Simulation;
 
 /// A machine with a store.
 pub(super) struct StoreHost {
@@ -313,15 +313,17 @@ impl Simulation {
             node::Effect::ToShard { shard, mut message, inline_from } => {
                 if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
                     let copy = self.copy(store, copy);
-                    assert!(copy.is_complete && copy.valid_bytes == copy.size_bytes, "inline bytes are there");
+                    assert!(
+                        copy.is_complete && copy.valid_bytes == copy.size_bytes,
+                        "inline bytes are there"
+                    );
                     publish.inline = Some(bytes_of(copy.tag, copy.size_bytes));
                 }
                 self.send_to_shard(store, shard, message);
             }
             node::Effect::CopyOpened { copy, size_bytes, .. } => {
                 self.note(|_| format!("store {store} opens {copy:?} of {size_bytes} bytes"));
-                let previous =
-                    self.stores[store].copies.insert(copy, Copy { size_bytes, ..Copy::default() });
+                let previous = self.stores[store].copies.insert(copy, Copy { size_bytes, ..Copy::default() });
                 assert!(previous.is_none(), "{copy:?} is opened once");
             }
             node::Effect::Fill { copy, bytes } => {

@@ -59,14 +59,13 @@ impl Simulation {
         if !self.stores[store].is_running(run) || self.stores[store].sessions[shard].is_some() {
             return;
         }
-        let is_reachable = self.shards[shard].is_alive
-            && self.is_linked(Place::Store(store), Place::Shard(shard));
+        let is_reachable =
+            self.shards[shard].is_alive && self.is_linked(Place::Store(store), Place::Shard(shard));
         if !is_reachable {
             return self.connect_later(store, shard);
         }
         let number = self.fresh_number();
-        let session =
-            Session { store, shard, to_shard: self.now, to_store: self.now, is_broken: false };
+        let session = Session { store, shard, to_shard: self.now, to_store: self.now, is_broken: false };
         self.sessions.insert(number, session);
         self.stores[store].sessions[shard] = Some(number);
         self.note(|_| format!("store {store} opens session {number} with shard {shard}"));

@@ -72,7 +72,10 @@ struct Comparison {
 impl Simulation {
     pub(super) fn start_pull(&mut self, store: usize, pull: PullId, mut state: Pull) {
         self.note(|_| {
-            format!("store {store} starts {pull:?} of {} into {:?} from {}", state.id, state.copy, state.sender)
+            format!(
+                "store {store} starts {pull:?} of {} into {:?} from {}",
+                state.id, state.copy, state.sender
+            )
         });
         state.last_progress = self.now;
         let run = self.stores[store].run;
@@ -189,7 +192,8 @@ impl Simulation {
         let now = self.now;
         let local = self.copy(store, state.copy);
         assert!(!local.is_complete && local.size_bytes == size_bytes, "{local:?} is being received");
-        let next = publishable(sender_valid, size_bytes).min(publishable(local.valid_bytes + chunk, size_bytes));
+        let next =
+            publishable(sender_valid, size_bytes).min(publishable(local.valid_bytes + chunk, size_bytes));
         let has_moved = next > local.valid_bytes;
         if has_moved && is_damaged {
             return Some(PullOutcome::Corrupt);

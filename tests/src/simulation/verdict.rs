@@ -70,7 +70,8 @@ impl Simulation {
                     }
                     Ok(other) => panic!("a get is answered with {other:?}"),
                     Err(Error::StoreFull { needed_bytes, capacity_bytes, .. })
-                        if sim.stores[store].node.status().pinned_bytes + needed_bytes > capacity_bytes / 2 =>
+                        if sim.stores[store].node.status().pinned_bytes + needed_bytes
+                            > capacity_bytes / 2 =>
                     {
                         Outcome::Full
                     }
