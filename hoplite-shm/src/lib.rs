@@ -49,6 +49,7 @@ mod mapping;
 mod reader;
 mod writer;
 
+mod checksum;
 mod error;
 mod header;
 mod region;
@@ -57,6 +58,7 @@ mod stream;
 
 pub use arena::{Arena, Backing};
 pub use buffer::Buffer;
+pub use checksum::crc32c;
 pub use error::{Error, Result};
 pub use header::State;
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};

@@ -145,7 +145,7 @@ impl Connection {
             let rest = &mut payload[filled..];
             filled += read_some(&self.stream, &self.pulse, |stream| stream.try_read(rest)).await?;
         }
-        header.check_payload(crc32c::crc32c(&payload))?;
+        header.check_payload(hoplite_shm::crc32c(&payload))?;
         Ok(M::decode(payload.as_slice())?)
     }
 

@@ -132,7 +132,7 @@ impl Header {
     pub(crate) fn control(kind: Kind, payload: &[u8]) -> Option<Self> {
         let length_bytes =
             u32::try_from(payload.len()).ok().filter(|length| *length <= kind.max_length_bytes())?;
-        Some(Self { kind, length_bytes, payload_crc: crc32c::crc32c(payload), offset_bytes: 0 })
+        Some(Self { kind, length_bytes, payload_crc: hoplite_shm::crc32c(payload), offset_bytes: 0 })
     }
 
     /// What the frame is.
@@ -167,7 +167,7 @@ impl Header {
         bytes[8..12].copy_from_slice(&self.length_bytes.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.payload_crc.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.offset_bytes.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..CHECKED_BYTES]);
+        let crc = hoplite_shm::crc32c(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -199,7 +199,7 @@ impl Header {
         if version != FRAMING_VERSION {
             return Err(FrameError::BadVersion { theirs: version });
         }
-        if u32::from_le_bytes([c0, c1, c2, c3]) != crc32c::crc32c(&bytes[..CHECKED_BYTES]) {
+        if u32::from_le_bytes([c0, c1, c2, c3]) != hoplite_shm::crc32c(&bytes[..CHECKED_BYTES]) {
             return Err(FrameError::HeaderDamaged);
         }
         let kind = Kind::from_number(number).filter(|_| [zero0, zero1] == [0, 0]);
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     fn sealed(mut bytes: [u8; HEADER_BYTES]) -> [u8; HEADER_BYTES] {
-        let crc = crc32c::crc32c(&bytes[..CHECKED_BYTES]);
+        let crc = hoplite_shm::crc32c(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -271,9 +271,9 @@ mod tests {
         assert_eq!(Header::decode(&sealed(long)), Err(expected));
 
         let header = Header::decode(&good).unwrap();
-        assert_eq!(header.check_payload(crc32c::crc32c(b"payload")), Ok(()));
+        assert_eq!(header.check_payload(hoplite_shm::crc32c(b"payload")), Ok(()));
         let damaged = Err(FrameError::PayloadDamaged { kind: Kind::Pull });
-        assert_eq!(header.check_payload(crc32c::crc32c(b"pbyload")), damaged);
+        assert_eq!(header.check_payload(hoplite_shm::crc32c(b"pbyload")), damaged);
     }
 
     #[test]

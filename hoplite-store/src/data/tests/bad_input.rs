@@ -48,7 +48,7 @@ async fn bad_input_closes_that_connection_only() {
     let after_hello = |frame: &[u8]| [good.as_slice(), frame].concat();
     let mut oversized = Header::control(Kind::Pull, b"x").unwrap().encode();
     oversized[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    let crc = crc32c::crc32c(&oversized[..24]);
+    let crc = hoplite_shm::crc32c(&oversized[..24]);
     oversized[24..].copy_from_slice(&crc.to_le_bytes());
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
@@ -171,7 +171,7 @@ async fn a_sender_that_lies_is_found_out() {
         connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
         match lie {
             Lie::Frame(Kind::Block, offset, bytes) => {
-                let header = Header::block(offset, bytes.len() as u64, crc32c::crc32c(bytes)).unwrap();
+                let header = Header::block(offset, bytes.len() as u64, hoplite_shm::crc32c(bytes)).unwrap();
                 connection.write_raw(&[header.encode().as_slice(), bytes].concat()).await.unwrap();
             }
             Lie::Frame(kind, _, bytes) => {
