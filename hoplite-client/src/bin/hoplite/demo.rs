@@ -80,7 +80,11 @@ async fn share(cluster: &Cluster, input: &Input, place: &Path) -> anyhow::Result
     let outputs = get_everywhere(receivers, input.size_bytes, place).await?;
     let elapsed = started.elapsed();
     let total_bytes = input.size_bytes * receivers.len() as u64;
-    say(&format!("get on all {} others at once: together {}", receivers.len(), rate(total_bytes, elapsed)))?;
+    say(&format!(
+        "get on all {} others at once, each into a file: together {}",
+        receivers.len(),
+        rate(total_bytes, elapsed)
+    ))?;
 
     for (node, output) in receivers.iter().zip(outputs) {
         let digest = tokio::task::spawn_blocking(move || Digest::of_file(&output)).await??;
@@ -108,10 +112,10 @@ async fn get_everywhere(
     place: &Path,
 ) -> anyhow::Result<Vec<PathBuf>> {
     let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-    let watches = nodes.iter().map(|node| {
-        let bar = progress::among(&bars, &node.name, size_bytes);
-        async move { watch(node, &bar).await }
-    });
+    let mut watches = Vec::new();
+    for node in nodes {
+        watches.push(Watch::new(node, progress::among(&bars, &node.name, size_bytes)).await?);
+    }
     let gets = nodes.iter().map(async |node| {
         let output = place.join(&node.name);
         let started = Instant::now();
@@ -126,17 +130,34 @@ async fn get_everywhere(
             let _ = bars.clear();
             outputs
         }
-        _ = join_all(watches) => anyhow::bail!("the stores cannot be asked how far they are"),
+        _ = join_all(watches.iter().map(Watch::run)) => {
+            anyhow::bail!("the stores cannot be asked how far they are")
+        }
     }
 }
 
-/// Moves a bar as the store receives. Ends only if the store cannot be asked.
-async fn watch(node: &NodeProcess, bar: &ProgressBar) -> anyhow::Result<()> {
-    let client = Client::connect(&node.socket).await?;
-    let before = client.status().await?.received_bytes;
-    loop {
-        bar.set_position(client.status().await?.received_bytes.saturating_sub(before));
-        sleep(LOOK_INTERVAL).await;
+/// A bar that moves as a store receives.
+struct Watch {
+    client: Client,
+    bar: ProgressBar,
+    /// What the store had received before.
+    before_bytes: u64,
+}
+
+impl Watch {
+    async fn new(node: &NodeProcess, bar: ProgressBar) -> anyhow::Result<Self> {
+        let client = Client::connect(&node.socket).await?;
+        let before_bytes = client.status().await?.received_bytes;
+        Ok(Self { client, bar, before_bytes })
+    }
+
+    /// Ends only if the store cannot be asked.
+    async fn run(&self) -> anyhow::Result<()> {
+        loop {
+            let received_bytes = self.client.status().await?.received_bytes;
+            self.bar.set_position(received_bytes.saturating_sub(self.before_bytes));
+            sleep(LOOK_INTERVAL).await;
+        }
     }
 }
 
