@@ -135,11 +135,15 @@ impl Node {
         // The writer has let go, so that only references and serves still keep the memory.
         local.phase = Phase::Receiving { pull: None, valid_bytes: 0 };
         let id = local.id.clone();
+        // If nobody heard of this put, or another one was first, those who wait for the object may still get it.
+        let is_all_there_was = !local.known_at.is_empty() && local.rival.is_none();
         if local.detached.is_some() {
             return self.settle(copy);
         }
         self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::Aborted);
-        self.fail_gets(&id, &Error::ObjectLost { id: id.clone() });
+        if is_all_there_was {
+            self.fail_gets(&id, &Error::ObjectLost { id: id.clone() });
+        }
         self.wake(&id);
     }
 

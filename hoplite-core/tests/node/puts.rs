@@ -192,6 +192,19 @@ fn a_writer_that_dies_aborts_its_object_everywhere() {
 }
 
 #[test]
+fn those_who_wait_for_a_put_that_nobody_heard_of_ask_for_another() {
+    let mut h = Harness::new();
+    let call = h.create(A, "x", SMALL);
+    h.view(call);
+    let get = h.get(B, "x");
+    assert_eq!(h.told(), Vec::<String>::new());
+    h.gone(A);
+    h.assert_waits(get);
+    h.answer_inline("x", 5, b"another");
+    assert_eq!(h.view(get).size_bytes, 7);
+}
+
+#[test]
 fn a_writer_that_dies_while_it_is_served_leaves_the_memory_to_the_serve() {
     let mut h = Harness::new();
     let call = h.create(A, "x", SIZE);
