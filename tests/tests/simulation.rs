@@ -1,4 +1,4 @@
-//! Hundreds of simulated clusters, each from its own seed.
+//! Thousands of simulated clusters, each from its own seed.
 //!
 //! `HOPLITE_SEED=N` runs only that seed, and shows its latest events if it fails; how many is told by
 //! `HOPLITE_TRACE_LINES=N`. `HOPLITE_SEEDS=N` runs more or fewer seeds.
@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hoplite_tests::simulation::{Simulation, Summary, Trace};
 
 /// How many seeds an ordinary run covers.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 2000;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))

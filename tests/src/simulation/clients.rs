@@ -17,8 +17,11 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Before this time not all sessions are open, so that deletes may pass objects by.
 const SETTLED: Duration = Duration::from_millis(300);
 
+/// A get of this length of an object that is there succeeds, unless something fails or everything is slow.
+const ENOUGH_TIME: Duration = Duration::from_secs(1);
+
 /// Sizes of objects: empty, inline, a few blocks, many blocks, odd ones.
-const SIZES: [u64; 6] = [0, 100, 4095, 20_000, 65_536, 150_001];
+const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
 
 /// One process.
 #[derive(Debug)]
@@ -44,6 +47,7 @@ pub(super) struct PendingCall {
 #[derive(Debug, Clone)]
 struct Put {
     client: u64,
+    store: usize,
     id: ObjectId,
     tag: u64,
 }
@@ -220,14 +224,17 @@ impl Simulation {
         let (tag, size_bytes) = if !known.is_empty() && self.random.chance(30) {
             *self.random.pick(&known)
         } else {
-            let size_bytes = *self.random.pick(&SIZES);
+            let is_large = self.random.chance(25);
+            let size_bytes = if is_large { self.scenario.largest_bytes } else { *self.random.pick(&SIZES) };
             // All empty objects are equal.
             (if size_bytes == 0 { 0 } else { self.fresh_number() }, size_bytes)
         };
         self.history.put_started(&id, tag, size_bytes);
+        let store = self.clients[&client].store;
+        self.history.writer_started(&id, store);
         let timeout = self.any_timeout();
         let request = Request::Create { id: id.clone(), size_bytes, metadata: Metadata::default(), timeout };
-        let put = Put { client, id, tag };
+        let put = Put { client, store, id, tag };
         let then = move |sim: &mut Self, answer: Answer| sim.create_answered(put, answer);
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
@@ -244,15 +251,25 @@ impl Simulation {
                 let copy = self.copy(store, view.copy).clone();
                 assert!(copy.is_complete && copy.size_bytes == view.size_bytes, "an existing copy is whole");
                 self.check_contents(&put.id, copy.tag, view.size_bytes, self.now);
-                self.history.put_ended(&put.id, put.tag, self.now);
+                self.put_ended(&put);
                 self.release_later(put.client, view.copy);
             }
             Ok(other) => panic!("a create is answered with {other:?}"),
             Err(_) => {
-                self.history.put_ended(&put.id, put.tag, self.now);
+                self.put_ended(&put);
                 self.act_later(put.client);
             }
         }
+    }
+
+    fn put_ended(&mut self, put: &Put) {
+        self.history.put_ended(&put.id, put.tag, self.now);
+        self.history.writer_ended(&put.id, put.store, self.now);
+    }
+
+    fn put_left_open(&mut self, put: &Put) {
+        self.history.put_left_open(&put.id, put.tag, self.now);
+        self.history.writer_ended(&put.id, put.store, self.now);
     }
 
     /// Writes some blocks, and more later.
@@ -263,8 +280,11 @@ impl Simulation {
         let copy = self.copy(store, view.copy);
         copy.valid_bytes = (copy.valid_bytes + chunk).min(copy.size_bytes);
         let is_done = copy.valid_bytes == copy.size_bytes;
-        let delay =
-            if self.random.chance(2) { self.random.millis(1..800) } else { self.random.micros(20..800) };
+        let delay = if self.random.chance(2) {
+            self.random.millis(1..800)
+        } else {
+            self.random.micros(20..800) * self.scenario.slowness
+        };
         self.after(delay, move |sim| {
             if !sim.clients.contains_key(&put.client) {
                 return;
@@ -277,16 +297,16 @@ impl Simulation {
         let (client, copy) = (put.client, view.copy);
         match self.random.number(0..100) {
             0..5 => {
-                self.history.put_left_open(&put.id, put.tag, self.now);
+                self.put_left_open(&put);
                 self.kill_client(client);
             }
             5..10 => {
-                self.history.put_left_open(&put.id, put.tag, self.now);
+                self.put_left_open(&put);
                 self.release(client, copy);
                 self.act_later(client);
             }
             10..25 => {
-                self.history.put_left_open(&put.id, put.tag, self.now);
+                self.put_left_open(&put);
                 self.call(client, Request::SealUnconfirmed { copy }, None, None);
                 self.release_later(client, copy);
             }
@@ -294,9 +314,12 @@ impl Simulation {
                 let timeout = self.random.millis(500..4000);
                 let then = move |sim: &mut Self, answer: Answer| {
                     match answer {
-                        Ok(Response::Sealed) => sim.history.put_ended(&put.id, put.tag, sim.now),
+                        Ok(Response::Sealed) => {
+                            sim.history.confirmed(&put.id, sim.now);
+                            sim.put_ended(&put);
+                        }
                         Ok(other) => panic!("a seal is answered with {other:?}"),
-                        Err(_) => sim.history.put_left_open(&put.id, put.tag, sim.now),
+                        Err(_) => sim.put_left_open(&put),
                     }
                     sim.release_later(client, copy);
                 };
@@ -319,7 +342,10 @@ impl Simulation {
             }
             Ok(Response::Object(view)) => sim.follow(client, id, view, started),
             Ok(other) => panic!("a get is answered with {other:?}"),
-            Err(_) => sim.act_later(client),
+            Err(error) => {
+                sim.check_refusal(client, &id, &error, started);
+                sim.act_later(client);
+            }
         };
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
@@ -362,6 +388,21 @@ impl Simulation {
         }
     }
 
+    /// Judges a get that failed.
+    fn check_refusal(&self, client: u64, id: &ObjectId, error: &Error, started: Time) {
+        let store = self.clients[&client].store;
+        let had_time = self.now.since(started) >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
+        let is_quick = self.scenario.faults == Faults::None && self.scenario.slowness <= 10;
+        if is_quick
+            && had_time
+            && started.since(Time::ZERO) > SETTLED
+            && !matches!(error, Error::StoreFull { .. })
+        {
+            let had_to_succeed = self.history.was_available(id, store, started);
+            assert!(!had_to_succeed, "{id} was there, but a get at store {store} was answered with: {error}");
+        }
+    }
+
     fn cancelled_get(&mut self, client: u64) {
         let (id, timeout) = (self.any_object(), Duration::from_secs(4));
         let request = Request::Get { id, until: Until::Complete, timeout };
@@ -386,11 +427,15 @@ impl Simulation {
     fn delete(&mut self, client: u64) {
         let (id, timeout) = (self.any_object(), self.any_timeout());
         let delete = self.history.delete_started(&id, self.now);
+        self.history.removal_started(&id);
+        let deleted = id.clone();
         let is_settled = self.now.since(Time::ZERO) > SETTLED;
         let request = Request::Delete { ids: vec![id], timeout };
         let then = move |sim: &mut Self, answer: Answer| {
             if matches!(answer, Ok(Response::Deleted { .. })) && is_settled {
                 sim.history.delete_done(&delete, sim.now);
+                // A delete that timed out may still have effects.
+                sim.history.removal_ended(&deleted);
             }
             sim.act_later(client);
         };

@@ -6,7 +6,8 @@ use super::network::Place;
 impl Simulation {
     /// Plans the next fault.
     pub(super) fn schedule_fault(&mut self) {
-        let delay = self.random.millis(20..700);
+        let longest = u64::try_from(self.scenario.fault_interval.as_micros()).unwrap_or(u64::MAX);
+        let delay = self.random.micros(1000..longest);
         self.after(delay, |sim| {
             if !sim.is_winding_down {
                 sim.fail_something();

@@ -29,6 +29,23 @@ pub(super) struct Delete {
 #[derive(Debug, Default)]
 pub(super) struct History {
     contents: BTreeMap<(ObjectId, u64), Contents>,
+    availability: BTreeMap<ObjectId, Availability>,
+    writers: BTreeMap<(ObjectId, usize), Writers>,
+}
+
+/// Whether an object can be had by all.
+#[derive(Debug, Clone, Copy, Default)]
+struct Availability {
+    /// Since when there is a put that the directory has confirmed, and no delete since.
+    confirmed_at: Option<Time>,
+    active_deletes: u32,
+}
+
+/// Puts of an id at one store; gets at that store wait for them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Writers {
+    active: u32,
+    ended_at: Time,
 }
 
 /// For how long a put that ended without an answer may still have effects.
@@ -82,6 +99,48 @@ impl History {
                 contents.deleted_at = Some(now);
             }
         }
+    }
+
+    /// A put was confirmed.
+    pub(super) fn confirmed(&mut self, id: &ObjectId, now: Time) {
+        let availability = self.availability.entry(id.clone()).or_default();
+        if availability.active_deletes == 0 {
+            availability.confirmed_at.get_or_insert(now);
+        }
+    }
+
+    /// A delete may have effects from now on.
+    pub(super) fn removal_started(&mut self, id: &ObjectId) {
+        let availability = self.availability.entry(id.clone()).or_default();
+        availability.confirmed_at = None;
+        availability.active_deletes += 1;
+    }
+
+    /// A delete has no more effects.
+    pub(super) fn removal_ended(&mut self, id: &ObjectId) {
+        self.availability.entry(id.clone()).or_default().active_deletes -= 1;
+    }
+
+    /// A client of this store starts to write.
+    pub(super) fn writer_started(&mut self, id: &ObjectId, store: usize) {
+        self.writers.entry((id.clone(), store)).or_default().active += 1;
+    }
+
+    /// A client of this store has done writing.
+    pub(super) fn writer_ended(&mut self, id: &ObjectId, store: usize, now: Time) {
+        let writers = self.writers.entry((id.clone(), store)).or_default();
+        writers.active -= 1;
+        writers.ended_at = now;
+    }
+
+    /// Whether a get at `store` had to succeed that began at `started` and goes on: the object was there all the time,
+    /// and nobody at that store was writing another of that id.
+    pub(super) fn was_available(&self, id: &ObjectId, store: usize, started: Time) -> bool {
+        let availability = self.availability.get(id).copied().unwrap_or_default();
+        let writers = self.writers.get(&(id.clone(), store)).copied().unwrap_or_default();
+        availability.confirmed_at.is_some_and(|at| at < started)
+            && writers.active == 0
+            && writers.ended_at < started
     }
 
     /// Whether bytes with this tag were ever put under this id.

@@ -52,6 +52,12 @@ pub struct Scenario {
     pub duration: Duration,
     /// What fails meanwhile.
     pub faults: Faults,
+    /// How long it is from one fault to the next, at most.
+    pub fault_interval: Duration,
+    /// How many times as long as usual writes and transfers take.
+    pub slowness: u32,
+    /// The largest object.
+    pub largest_bytes: u64,
 }
 
 /// Whether anything fails.
@@ -68,12 +74,16 @@ impl Scenario {
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ce2_a810);
         let stores = 3 + random.index(6);
+        let largest_bytes = *random.pick(&[65_536, 150_001, 1_000_000]);
         Self {
+            fault_interval: random.millis(50..700),
+            slowness: *random.pick(&[1, 1, 10, 100]),
+            largest_bytes,
             stores,
             shards: 1 + random.index(3),
             clients_per_store: 1 + random.index(3),
             ids: 2 + random.index(8),
-            capacity_bytes: random.number(200_000..1_200_000),
+            capacity_bytes: largest_bytes * random.number(2..10),
             duration: random.millis(1_000..5_000),
             faults: if random.chance(25) { Faults::None } else { Faults::Many },
         }

@@ -174,7 +174,11 @@ impl Simulation {
             return self.end_pull(store, run, pull, outcome);
         }
         let moved = self.pull(store, run, pull).is_some_and(|pull| pull.last_progress == now);
-        let delay = if moved { self.random.micros(50..500) } else { self.random.millis(1..10) };
+        let delay = if moved {
+            self.random.micros(50..500) * self.scenario.slowness
+        } else {
+            self.random.millis(1..10)
+        };
         self.after(delay, move |sim| sim.pull_step(store, run, pull, source));
     }
 
