@@ -1,13 +1,18 @@
 //! Real daemons as child processes, on loopback, with ports and directories of their own.
 
-use std::io::{BufRead, BufReader, Read};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use crate::contents::bytes;
 
 /// How long a daemon may take to start or to end before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,6 +33,7 @@ pub fn program(name: &str) -> PathBuf {
 pub struct Daemon {
     child: Child,
     name: String,
+    log: Arc<Mutex<String>>,
     /// What it printed when it was ready.
     pub first_line: String,
 }
@@ -55,13 +61,24 @@ impl Daemon {
             panic!("{name} ended before it was ready ({status:?}): {text}");
         }
         let prefix = name.to_owned();
+        let log = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&log);
         // Copies the log, so that it shows with a failed test, and keeps the pipe from filling up.
+        #[expect(clippy::print_stderr, reason = "the output of a test is where its daemons' logs belong")]
         std::thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
                 eprintln!("[{prefix}] {line}");
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.push_str(&line);
+                kept.push('\n');
             }
         });
-        Self { child, name: name.to_owned(), first_line: first_line.trim().to_owned() }
+        Self { child, name: name.to_owned(), log, first_line: first_line.trim().to_owned() }
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Its process id.
@@ -71,7 +88,8 @@ impl Daemon {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");
+        let pid =
+            Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");
         kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {}: {error}", self.name));
     }
 
@@ -117,6 +135,88 @@ impl Drop for Daemon {
     }
 }
 
+/// Runs a command that is expected to end by itself; returns its exit code and what it wrote to standard error.
+///
+/// # Panics
+/// If it does not end in time.
+pub fn run_to_end(command: &mut Command) -> (i32, String) {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    let mut errors = child.stderr.take().expect("stderr is piped");
+    let log = Arc::default();
+    let mut daemon = Daemon { child, name: format!("{command:?}"), log, first_line: String::new() };
+    let code = daemon.exit_code();
+    let mut text = String::new();
+    let _ = errors.read_to_string(&mut text);
+    (code, text)
+}
+
+/// A client in a process of its own, which can be killed: see `hoplite-test-worker` for what it can be told.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    /// Starts a client of the store that listens at `socket`.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start(socket: &Path) -> Self {
+        let mut child = Command::new(program("hoplite-test-worker"))
+            .arg(socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the worker starts");
+        let commands = child.stdin.take().expect("stdin is piped");
+        let answers = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        Self { child, commands, answers }
+    }
+
+    /// Tells it to do something, without waiting for it.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn tell(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").expect("the worker listens");
+    }
+
+    /// The answer to the oldest command that was not answered yet.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn answer(&mut self) -> String {
+        let mut line = String::new();
+        let length = self.answers.read_line(&mut line).expect("the worker answers in UTF-8");
+        assert!(length > 0, "the worker has ended");
+        line.trim().to_owned()
+    }
+
+    /// Tells it to do something that must succeed, and waits for it.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn succeed(&mut self, command: &str) {
+        self.tell(command);
+        assert_eq!(self.answer(), "done", "{command}");
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// How a cluster is made.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -126,6 +226,8 @@ pub struct Plan {
     pub shards: usize,
     /// The arena of each store.
     pub memory: String,
+    /// The arenas of stores that differ.
+    pub memory_of: BTreeMap<usize, String>,
     /// More arguments for each store.
     pub store_arguments: Vec<String>,
     /// More arguments for each shard.
@@ -138,6 +240,7 @@ impl Default for Plan {
             nodes: 2,
             shards: 1,
             memory: "64MiB".to_owned(),
+            memory_of: BTreeMap::new(),
             store_arguments: Vec::new(),
             shard_arguments: Vec::new(),
         }
@@ -198,9 +301,10 @@ impl Cluster {
 
     /// The command that starts store number `node` of this cluster.
     pub fn store_command(&self, node: usize) -> Command {
+        let memory = self.plan.memory_of.get(&node).unwrap_or(&self.plan.memory);
         let mut command = Command::new(program("hoplite-store"));
         command
-            .args(["--listen", "127.0.0.1:0", "--memory", &self.plan.memory, "--print-addresses"])
+            .args(["--listen", "127.0.0.1:0", "--memory", memory, "--print-addresses"])
             .args(["--node-id", &format!("node-{node}")])
             .args(["--directory", &self.shard_addresses.join(",")])
             .arg("--socket")
@@ -235,6 +339,38 @@ impl Cluster {
     /// If it cannot connect.
     pub fn client(&self, node: usize) -> Client {
         Client::connect(self.socket(node)).expect("the store accepts clients")
+    }
+
+    /// The process of store number `node`.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn store(&mut self, node: usize) -> &mut Daemon {
+        self.stores[node].as_mut().expect("the store runs")
+    }
+
+    /// Checks that all daemons that were started are alive and do their work: what is put on the first store can be got
+    /// on all of them, and is gone when it is deleted.
+    ///
+    /// # Panics
+    /// If that is not so.
+    pub fn assert_serves(&mut self) {
+        static ROUND: AtomicU64 = AtomicU64::new(0);
+        let round = ROUND.fetch_add(1, Ordering::Relaxed);
+        let id = format!("round-{round}");
+        let expected = bytes(round, 100_000);
+        let running: Vec<usize> =
+            (0..self.stores.len()).filter(|&node| self.stores[node].is_some()).collect();
+        let first = self.client(running[0]);
+        first.put(&id, &expected).expect("a put is served");
+        for &node in &running {
+            let got = self.client(node).get(&id, PATIENCE).expect("a get is served");
+            assert!(got[..] == expected[..], "node {node} has the right bytes");
+        }
+        assert_eq!(first.delete([&id], PATIENCE).expect("a delete is served"), 1);
+        for daemon in self.stores.iter_mut().chain(&mut self.shards).flatten() {
+            assert!(daemon.is_running(), "{} has ended", daemon.name);
+        }
     }
 
     /// Kills store number `node` as a crash would.
@@ -273,6 +409,17 @@ impl Cluster {
             let expected = self.shards.iter().filter(|shard| shard.is_some()).count();
             status.shards.iter().filter(|shard| shard.connected).count() >= expected
         });
+    }
+}
+
+/// The error of a call that the client or the store refused.
+///
+/// # Panics
+/// If the call did not fail, or failed for another reason.
+pub fn refusal<T: std::fmt::Debug>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
+    match result {
+        Err(hoplite_client::Error::Object(error)) => error,
+        other => panic!("not refused: {other:?}"),
     }
 }
 

@@ -22,8 +22,13 @@ pub fn seed() -> u64 {
             now.expect("the clock is past 1970").subsec_nanos().into()
         }
     };
-    eprintln!("HOPLITE_SEED={seed}");
+    announce(seed);
     seed
+}
+
+#[expect(clippy::print_stderr, reason = "the output of a failed test is where its seed belongs")]
+fn announce(seed: u64) {
+    eprintln!("HOPLITE_SEED={seed}");
 }
 
 #[cfg(test)]

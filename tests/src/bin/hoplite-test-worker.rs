@@ -1,0 +1,58 @@
+//! A client of a store for tests, in a process that can be killed. Takes one command per line on standard input, and
+//! answers each with `done` or with the error.
+//!
+//! * `create ID SIZE`: begins an object of so many bytes.
+//! * `write COUNT`: writes so many of its bytes, zeros.
+//! * `seal`: completes it.
+//! * `get ID`: gets a view, and holds it.
+//! * `put ID SIZE`: puts an object of zeros.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, Write};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use hoplite_client::blocking::{Client, ObjectWriter};
+use hoplite_client::{ObjectView, PutOptions};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the process holds until it is killed.
+#[derive(Default)]
+struct Held {
+    writer: Option<ObjectWriter>,
+    views: Vec<ObjectView>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let socket = std::env::args_os().nth(1).context("the socket is missing")?;
+    let client = Client::connect(socket)?;
+    let mut held = Held::default();
+    let mut out = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        match perform(&client, &mut held, &line?) {
+            Ok(()) => writeln!(out, "done")?,
+            Err(error) => writeln!(out, "{error:#}")?,
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn perform(client: &Client, held: &mut Held, line: &str) -> anyhow::Result<()> {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words[..] {
+        ["create", id, size] => {
+            held.writer = Some(client.create(id, size.parse()?, PutOptions::default())?);
+        }
+        ["write", count] => {
+            let writer = held.writer.as_mut().context("nothing was created")?;
+            writer.write(&vec![0; count.parse()?])?;
+        }
+        ["seal"] => held.writer.take().context("nothing was created")?.seal()?,
+        ["get", id] => held.views.push(client.get(id, PATIENCE)?),
+        ["put", id, size] => client.put(id, &vec![0; size.parse()?])?,
+        _ => bail!("{line:?} is no command"),
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! The local plane and the data plane spoken by hand, to say what no client and no store would say.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES};
+use hoplite_proto::v1::request::Body;
+use hoplite_proto::{PROTOCOL_VERSION, v1};
+use prost::Message;
+
+/// How long a peer may take to answer, or to close the connection.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client of a store that says what it is told. Dropping it is all that the store sees of a client's death.
+#[derive(Debug)]
+pub struct RawClient {
+    stream: UnixStream,
+    inbox: BytesMut,
+    last_call: u64,
+}
+
+impl RawClient {
+    /// Connects and says nothing.
+    ///
+    /// # Panics
+    /// If nobody listens at `socket`.
+    pub fn connect(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).expect("the store listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+        Self { stream, inbox: BytesMut::new(), last_call: 0 }
+    }
+
+    /// Connects and introduces itself, as a client does.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn greeted(socket: &Path) -> Self {
+        let mut client = Self::connect(socket);
+        client.say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "raw".to_owned() });
+        let hello: v1::ServerHello = client.hear().expect("the store answers");
+        assert_eq!(hello.error, None);
+        client
+    }
+
+    /// Sends bytes as they are. That the store has closed the connection meanwhile is no error.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Sends a message with its length.
+    ///
+    /// # Panics
+    /// If it is longer than any message may be.
+    pub fn say(&mut self, message: &impl Message) {
+        let mut frame = BytesMut::new();
+        framing::encode(message, &mut frame).expect("the message is short");
+        self.send_bytes(&frame);
+    }
+
+    /// Sends a request; returns its call number.
+    pub fn request(&mut self, body: Body) -> u64 {
+        self.last_call += 1;
+        let call = self.last_call;
+        self.say(&v1::Request { call, body: Some(body) });
+        call
+    }
+
+    /// The next message; `None` if the store has closed the connection.
+    ///
+    /// # Panics
+    /// If neither happens in time, or something arrives that is no such message.
+    pub fn hear<M: Message + Default>(&mut self) -> Option<M> {
+        loop {
+            let message =
+                framing::decode(&mut self.inbox, MAX_RESPONSE_BYTES).expect("the store speaks the protocol");
+            if message.is_some() {
+                return message;
+            }
+            let mut piece = [0; 4096];
+            let length = read(&mut self.stream, &mut piece);
+            if length == 0 {
+                return None;
+            }
+            self.inbox.extend_from_slice(&piece[..length]);
+        }
+    }
+
+    /// The answer to the latest request.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn answer(&mut self) -> v1::response::Body {
+        let response: v1::Response = self.hear().expect("the store answers");
+        assert_eq!(response.call, self.last_call);
+        response.body.expect("an answer says something")
+    }
+
+    /// Sends no more, so that the store sees the end of what was said.
+    pub fn finish(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Sends a message, waiting at most `patience` for room in the socket; says whether all of it was sent.
+    ///
+    /// # Panics
+    /// If it is longer than any message may be.
+    pub fn try_say(&mut self, message: &impl Message, patience: Duration) -> bool {
+        let mut frame = BytesMut::new();
+        framing::encode(message, &mut frame).expect("the message is short");
+        self.stream.set_write_timeout(Some(patience)).expect("a socket has a timeout");
+        self.stream.write_all(&frame).is_ok()
+    }
+
+    /// Waits until the store has closed the connection, and ignores what it says before.
+    pub fn await_close(&mut self) {
+        while read(&mut self.stream, &mut [0; 4096]) > 0 {}
+    }
+}
+
+fn read(stream: &mut impl Read, piece: &mut [u8]) -> usize {
+    loop {
+        match stream.read(piece) {
+            Ok(length) => return length,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+                return 0;
+            }
+            Err(error) => panic!("the peer neither answers nor closes the connection: {error}"),
+        }
+    }
+}
+
+/// The numbers of the kinds of frames of the data plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The first frame in each direction.
+    Hello = 1,
+    /// Asks for the bytes of an object.
+    Pull = 2,
+    /// Bytes of an object.
+    Block = 3,
+    /// The end of the bytes of an object.
+    End = 4,
+    /// Asks for the digest of an object.
+    DigestRequest = 6,
+    /// A digest.
+    Digest = 7,
+}
+
+const HEADER_BYTES: usize = 28;
+
+/// A frame of the data plane as its documentation says: header, checksums, payload.
+pub fn data_frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("frames of tests are short");
+    data_frame_claiming(kind as u8, 1, length, payload)
+}
+
+/// A frame whose header claims another number of a kind, version or length than it should.
+pub fn data_frame_claiming(kind: u8, version: u8, length_bytes: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = b"HPLD".to_vec();
+    frame.extend([version, kind, 0, 0]);
+    frame.extend(length_bytes.to_le_bytes());
+    frame.extend(hoplite_shm::crc32c(payload).to_le_bytes());
+    frame.extend(0u64.to_le_bytes());
+    frame.extend(hoplite_shm::crc32c(&frame).to_le_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// A peer of a store's data plane that says what it is told.
+#[derive(Debug)]
+pub struct RawPeer {
+    stream: TcpStream,
+}
+
+impl RawPeer {
+    /// Connects and says nothing.
+    ///
+    /// # Panics
+    /// If nobody listens at `address`.
+    pub fn connect(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("the store listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+        Self { stream }
+    }
+
+    /// Connects and introduces itself as a node of the default cluster.
+    ///
+    /// # Panics
+    /// If the store does not introduce itself.
+    pub fn greeted(address: &str) -> Self {
+        let mut peer = Self::connect(address);
+        peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec()));
+        let (kind, _) = peer.hear().expect("the store introduces itself");
+        assert_eq!(kind, Kind::Hello as u8);
+        peer
+    }
+
+    /// Sends bytes as they are. That the store has closed the connection meanwhile is no error.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Sends a message in a frame of this kind.
+    pub fn say(&mut self, kind: Kind, message: &impl Message) {
+        self.send_bytes(&data_frame(kind, &message.encode_to_vec()));
+    }
+
+    /// The next frame: its kind and its payload; `None` if the store has closed the connection.
+    pub fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
+        let header = self.read_exactly(HEADER_BYTES)?;
+        let length = (&header[8..12]).get_u32_le();
+        let payload = self.read_exactly(usize::try_from(length).expect("a length fits"))?;
+        Some((header[5], payload))
+    }
+
+    fn read_exactly(&mut self, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            match read(&mut self.stream, &mut bytes[filled..]) {
+                0 => return None,
+                more => filled += more,
+            }
+        }
+        Some(bytes)
+    }
+
+    /// Sends no more, so that the store sees the end of what was said.
+    pub fn finish(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Waits until the store has closed the connection, and ignores what it says before.
+    pub fn await_close(&mut self) {
+        while read(&mut self.stream, &mut [0; 4096]) > 0 {}
+    }
+}
+
+/// The introduction of a store.
+pub fn hello(cluster: &str, version: u32) -> v1::DataHello {
+    v1::DataHello { version, cluster: cluster.to_owned(), node: "raw".to_owned(), ..v1::DataHello::default() }
+}

@@ -1,0 +1,111 @@
+//! Paths at which no store listens, or none of ours.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use hoplite_client::blocking::Client;
+use hoplite_client::{ConnectFailure, ConnectOptions, Error};
+use hoplite_tests::cluster::{Cluster, program, run_to_end};
+
+/// The user and group id that own nothing, by convention.
+const NOBODY: u32 = 65534;
+
+fn failure(path: &Path) -> ConnectFailure {
+    let options = ConnectOptions {
+        socket: path.to_owned(),
+        timeout: Duration::from_millis(200),
+        ..ConnectOptions::default()
+    };
+    match Client::connect_with(options) {
+        Err(Error::Connect { path: named, kind }) => {
+            assert_eq!(named, path);
+            kind
+        }
+        other => panic!("connected, or failed otherwise: {other:?}"),
+    }
+}
+
+/// What the command line says of a store that it cannot reach.
+fn complaint(path: &Path) -> String {
+    let (code, text) = run_to_end(Command::new(program("hoplite")).arg("--socket").arg(path).arg("status"));
+    assert_eq!(code, 1);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains(&path.display().to_string()), "{text}");
+    text
+}
+
+#[test]
+fn a_path_that_is_no_store_says_what_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+
+    assert!(matches!(failure(&path("missing")), ConnectFailure::NoSuchSocket));
+    assert!(complaint(&path("missing")).contains("no such socket"));
+
+    fs::write(path("file"), "text").unwrap();
+    assert!(matches!(failure(&path("file")), ConnectFailure::NotASocket));
+    assert!(matches!(failure(directory.path()), ConnectFailure::NotASocket));
+    assert!(complaint(&path("file")).contains("not a socket"));
+
+    drop(UnixListener::bind(path("left over")).unwrap());
+    assert!(matches!(failure(&path("left over")), ConnectFailure::NotListening));
+    assert!(complaint(&path("left over")).contains("no daemon listens"));
+
+    let silent = UnixListener::bind(path("silent")).unwrap();
+    assert!(matches!(failure(&path("silent")), ConnectFailure::TimedOut { .. }));
+    drop(silent);
+
+    let long = path(&"x".repeat(120));
+    assert!(matches!(failure(&long), ConnectFailure::PathTooLong));
+    complaint(&long);
+}
+
+#[test]
+fn whoever_else_listens_is_not_taken_for_a_store() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, greeting) in [
+        ("mute", &b""[..]),
+        ("garbage", &[0xff; 64]),
+        ("short", &[9, 0, 0, 0, 1]),
+        ("text", b"220 ready\r\n"),
+    ] {
+        let path = directory.path().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let answering = std::thread::spawn(move || {
+            use std::io::{Read, Write};
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(greeting);
+        });
+        assert!(matches!(failure(&path), ConnectFailure::NotAStore), "{name}");
+        answering.join().unwrap();
+    }
+}
+
+#[test]
+fn a_socket_of_another_user_is_refused_by_name() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    let mut cluster = Cluster::of(1);
+    // Everybody may see the socket; only its owner and group may use it.
+    fs::set_permissions(cluster.directory(), fs::Permissions::from_mode(0o755)).unwrap();
+    let metadata = fs::metadata(cluster.socket(0)).unwrap();
+    assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o660, 0));
+    // A copy, since other users may not be able to reach the one that was built.
+    let command_line = cluster.directory().join("hoplite");
+    fs::copy(program("hoplite"), &command_line).unwrap();
+    let mut command = Command::new(&command_line);
+    command.arg("--socket").arg(cluster.socket(0)).arg("status").uid(NOBODY).gid(NOBODY);
+    let (code, text) = run_to_end(&mut command);
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("permission denied; the socket belongs to user 0"), "{text}");
+    cluster.assert_serves();
+}

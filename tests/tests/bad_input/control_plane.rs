@@ -1,0 +1,143 @@
+//! What is not of the protocol, on the ports of the directory.
+
+use hoplite_core::{Error, ErrorCode};
+use hoplite_proto::PROTOCOL_VERSION;
+use hoplite_proto::error::from_status;
+use hoplite_proto::v1::directory_client::DirectoryClient;
+use hoplite_proto::v1::{
+    DescribeRequest, Hello, ListRequest, ShardMessages, StoreMessage, StoreMessages, store_message,
+};
+use hoplite_tests::cluster::{Cluster, Plan};
+use hoplite_tests::raw::RawPeer;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+#[test]
+fn bytes_that_are_not_grpc_are_survived() {
+    let mut cluster = Cluster::of(2);
+    let address = cluster.shard_addresses[0].clone();
+    let oversized_frame = [PREFACE, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]].concat();
+    let garbage = [PREFACE, &[0xa5; 4096]].concat();
+    for (what, said) in [
+        ("nothing", &b""[..]),
+        ("eight zeros", &[0; 8]),
+        ("text", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+        ("random bytes", &hoplite_tests::contents::bytes(1, 10_000)),
+        ("half a preface", &PREFACE[..12]),
+        ("a preface and an oversized frame", &oversized_frame),
+        ("a preface and garbage", &garbage),
+    ] {
+        let mut peer = RawPeer::connect(&address);
+        peer.send_bytes(said);
+        peer.finish();
+        peer.await_close();
+        cluster.assert_serves();
+        eprintln!("{what} was survived");
+    }
+    drop(RawPeer::connect(&address));
+    cluster.assert_serves();
+}
+
+fn hello() -> Hello {
+    Hello {
+        version: PROTOCOL_VERSION,
+        cluster: "hoplite".to_owned(),
+        node: "raw".to_owned(),
+        incarnation: 7,
+        data_address: "127.0.0.1:9".to_owned(),
+        labels: std::collections::HashMap::new(),
+    }
+}
+
+fn with_hello(hello: Hello) -> StoreMessages {
+    StoreMessages { hello: Some(hello), messages: vec![] }
+}
+
+/// Says all this in one session, then waits for its end, which must be an error.
+async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
+    let mut client = DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
+    // Stays open after what is said, so that the end is the shard's doing.
+    let open = tokio_stream::StreamExt::chain(tokio_stream::iter(said), tokio_stream::pending());
+    let ended = async {
+        let mut answers = client.session(open).await?.into_inner();
+        loop {
+            if answers.message().await?.is_none() {
+                return Ok::<ShardMessages, tonic::Status>(ShardMessages::default());
+            }
+        }
+    };
+    let ended = tokio::time::timeout(crate::PATIENCE, ended).await.expect("the shard ends the session");
+    from_status(&ended.expect_err("the session ends with an error"))
+}
+
+#[test]
+fn sessions_that_make_no_sense_are_refused_with_a_reason() {
+    let mut cluster = Cluster::of(2);
+    let address = cluster.shard_addresses[0].clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let publish = |id: Vec<u8>| StoreMessage {
+        body: Some(store_message::Body::Publish(store_message::Publish {
+            id: id.into(),
+            put: 1,
+            size_bytes: 5,
+            state: 3,
+            retention: 1,
+            ..store_message::Publish::default()
+        })),
+    };
+    let then = |messages| vec![with_hello(hello()), StoreMessages { hello: None, messages }];
+    for (what, said, code) in [
+        ("another version", vec![with_hello(Hello { version: 99, ..hello() })], ErrorCode::VersionMismatch),
+        (
+            "another cluster",
+            vec![with_hello(Hello { cluster: "other".to_owned(), ..hello() })],
+            ErrorCode::ClusterMismatch,
+        ),
+        ("no name", vec![with_hello(Hello { node: String::new(), ..hello() })], ErrorCode::InvalidName),
+        (
+            "a name that is taken",
+            vec![with_hello(Hello { node: "node-0".to_owned(), ..hello() })],
+            ErrorCode::NodeIdInUse,
+        ),
+        (
+            "no address",
+            vec![with_hello(Hello { data_address: "nowhere".to_owned(), ..hello() })],
+            ErrorCode::Malformed,
+        ),
+        (
+            "no hello",
+            vec![StoreMessages { hello: None, messages: vec![publish(vec![1])] }],
+            ErrorCode::Malformed,
+        ),
+        ("a second hello", vec![with_hello(hello()), with_hello(hello())], ErrorCode::Malformed),
+        ("an empty id", then(vec![publish(vec![])]), ErrorCode::InvalidId),
+        ("a long id", then(vec![publish(vec![7; 256])]), ErrorCode::InvalidId),
+        ("no message in a message", then(vec![StoreMessage { body: None }]), ErrorCode::Malformed),
+        ("too many messages", then(vec![publish(vec![1]); 5000]), ErrorCode::LimitExceeded),
+    ] {
+        let error = runtime.block_on(rejection(&address, said));
+        assert_eq!(error.code(), code, "{what}: {error}");
+        cluster.assert_serves();
+    }
+}
+
+#[test]
+fn questions_that_make_no_sense_are_refused_with_a_reason() {
+    let mut cluster = Cluster::start(Plan { nodes: 1, ..Plan::default() });
+    let address = cluster.shard_addresses[0].clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = DirectoryClient::connect(format!("http://{address}")).await.unwrap();
+        for id in [vec![], vec![7; 256]] {
+            let status = client.describe(DescribeRequest { id: id.into() }).await.unwrap_err();
+            assert_eq!(from_status(&status).code(), ErrorCode::InvalidId);
+        }
+        let prefix = vec![7; 256].into();
+        let status = client.list(ListRequest { prefix, ..ListRequest::default() }).await.unwrap_err();
+        assert_eq!(from_status(&status).code(), ErrorCode::InvalidId);
+        // A message above what tonic takes.
+        let prefix = vec![7; 16 << 20].into();
+        assert!(client.list(ListRequest { prefix, ..ListRequest::default() }).await.is_err());
+    });
+    cluster.assert_serves();
+}

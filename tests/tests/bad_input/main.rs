@@ -1,0 +1,20 @@
+//! Bad input gets a typed error, on every plane, and the daemons go on.
+//!
+//! * `calls`: what an application may ask for that makes no sense or cannot be.
+//! * `connecting`: paths at which no store of ours listens.
+//! * `starting`: daemons that cannot start.
+//! * `local_plane`, `control_plane`, `data_plane`: what is not of the protocol.
+//! * `clients`: clients that die between any two messages.
+
+mod calls;
+mod clients;
+mod connecting;
+mod control_plane;
+mod data_plane;
+mod local_plane;
+mod starting;
+
+use std::time::Duration;
+
+/// How long what should succeed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
