@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hoplite_tests::simulation::{Simulation, Summary, Trace};
 
 /// How many seeds an ordinary run covers.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 5000;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
@@ -21,10 +21,8 @@ fn explain(seed: u64) {
     let for_run = trace.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| Simulation::run(seed, Some(for_run))));
     if outcome.is_err() {
-        for line in trace.lines() {
-            eprintln!("{line}");
-        }
-        panic!("seed {seed} fails; HOPLITE_SEED={seed} repeats it");
+        let events = trace.lines().join("\n");
+        panic!("seed {seed} fails; HOPLITE_SEED={seed} repeats it; the latest events were:\n{events}");
     }
 }
 
@@ -41,7 +39,7 @@ fn clusters_survive_what_happens_to_them() {
             Err(_) => explain(seed),
         }
     }
-    eprintln!("{seeds} seeds: {total:?}");
+    println!("{seeds} seeds: {total:?}");
     assert!(total.pulls > seeds && total.failed_pulls > 0 && total.evictions > 0, "the clusters were busy");
 }
 

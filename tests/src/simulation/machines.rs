@@ -345,7 +345,9 @@ impl Simulation {
             node::Effect::CopyClosed { copy } => self.copy_closed(store, copy),
             node::Effect::StartPull { pull, copy, id, put, size_bytes, sender, offset_bytes, .. } => {
                 let sender = self.store_named(&sender);
-                self.start_pull(store, pull, Pull::new(copy, id, put, size_bytes, sender, offset_bytes));
+                let valid_bytes = self.copy(store, copy).valid_bytes;
+                assert_eq!(offset_bytes, valid_bytes, "a pull goes on where the one before it ended");
+                self.start_pull(store, pull, Pull::new(copy, id, put, size_bytes, sender));
             }
             node::Effect::CancelPull { pull } => self.cancel_pull(store, pull),
             node::Effect::ServeAccepted { serve, copy, .. } => self.serve_answered(store, serve, Some(copy)),

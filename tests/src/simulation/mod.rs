@@ -35,6 +35,9 @@ use machines::{ShardHost, StoreHost};
 use network::{Place, Session};
 use random::Random;
 
+/// A hundred times as many events as an ordinary run has: more than that is a loop.
+const MOST_EVENTS: u64 = 1_000_000;
+
 /// What a run is made of.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -250,6 +253,7 @@ impl Simulation {
             let Some(next) = self.schedule.pop() else { break };
             self.now = self.now.max(next.at);
             self.summary.events += 1;
+            assert!(self.summary.events < MOST_EVENTS, "the machines keep each other busy for ever");
             (next.action)(self);
         }
         self.now = end;

@@ -32,15 +32,7 @@ pub(super) struct Pull {
 }
 
 impl Pull {
-    pub(super) fn new(
-        copy: CopyId,
-        id: ObjectId,
-        put: PutId,
-        size_bytes: u64,
-        sender: usize,
-        offset_bytes: u64,
-    ) -> Self {
-        assert!(offset_bytes <= size_bytes, "a pull starts within the object");
+    pub(super) fn new(copy: CopyId, id: ObjectId, put: PutId, size_bytes: u64, sender: usize) -> Self {
         Self { copy, id, put, size_bytes, sender, last_progress: Time::ZERO }
     }
 }
