@@ -116,7 +116,7 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
     };
     known.unwrap_or_else(|| Error::Malformed {
         plane,
-        reason: Cow::Owned(format!("error {} is not understood: {text}", error.code)),
+        reason: Cow::Owned(cut(format!("error {} is not understood: {text}", error.code))),
     })
 }
 
@@ -314,6 +314,9 @@ mod tests {
             v1::Error { code: ErrorCode::Unavailable as u32, text: "ä".repeat(4000), ..Default::default() };
         let Error::Unavailable { what } = decode(error, Plane::Local) else { panic!("another error") };
         assert_eq!(what.len(), MAX_TEXT_BYTES);
+        let unknown = v1::Error { code: 4711, text: "ä".repeat(4000), ..Default::default() };
+        let Error::Malformed { reason, .. } = decode(unknown, Plane::Local) else { panic!("another error") };
+        assert!(reason.len() <= MAX_TEXT_BYTES);
     }
 
     #[test]
