@@ -1,0 +1,75 @@
+//! The data plane: frames as a store, or whatever else has connected to the data port, may send them.
+
+use hoplite_core::error::Plane;
+use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_proto::{error, v1};
+use prost::Message;
+
+use crate::frame::{HEADER_BYTES, Header, Kind, MAX_BLOCK_BYTES};
+
+/// Reads frames from `bytes`, after the first byte, until one is refused.
+///
+/// Nobody guesses checksums. If the first byte is odd, each header and its checksums are made right first, so that what
+/// is behind them is tried too.
+pub fn stream(bytes: &[u8]) {
+    let Some((choice, mut rest)) = bytes.split_first() else { return };
+    while let Some((header, tail)) = rest.split_first_chunk::<HEADER_BYTES>() {
+        let header = if choice % 2 == 1 { repaired(*header, tail) } else { *header };
+        let Ok(decoded) = Header::decode(&header) else { return };
+        assert_eq!(decoded.encode(), header, "a header has one encoding");
+        for length in 0..=HEADER_BYTES {
+            assert_eq!(Header::check_start(&header[..length]), Ok(()), "a header starts as headers do");
+        }
+        assert!(decoded.length_bytes() <= MAX_BLOCK_BYTES, "{decoded:?} is bounded");
+        let length = decoded.length_bytes() as usize;
+        let Some((payload, tail)) = tail.split_at_checked(length) else { return };
+        if decoded.check_payload(hoplite_shm::crc32c(payload)).is_err() {
+            return;
+        }
+        payload_of(decoded.kind(), payload);
+        rest = tail;
+    }
+}
+
+/// The header with the magic, the version and the checksums that it should have. Its length is cut to what is there.
+fn repaired(mut header: [u8; HEADER_BYTES], tail: &[u8]) -> [u8; HEADER_BYTES] {
+    header[..5].copy_from_slice(b"HPLD\x01");
+    header[6..8].fill(0);
+    // The length that is tried is mostly one that can be there: the lower byte says it.
+    let length = usize::from(header[8]).min(tail.len());
+    if header[9..12] == [0; 3] {
+        header[8] = u8::try_from(length).expect("it was a byte before");
+        header[12..16].copy_from_slice(&hoplite_shm::crc32c(&tail[..length]).to_le_bytes());
+    }
+    let checksum = hoplite_shm::crc32c(&header[..24]);
+    header[24..].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+/// Decodes the payload of a frame as the store does.
+fn payload_of(kind: Kind, payload: &[u8]) {
+    match kind {
+        Kind::Hello => {
+            let _ = v1::DataHello::decode(payload).map(|hello| NodeId::new(&hello.node));
+        }
+        Kind::Pull => {
+            let _ = v1::Pull::decode(payload).map(|pull| ObjectId::new(&pull.id));
+        }
+        Kind::DigestRequest => {
+            let _ = v1::DigestRequest::decode(payload).map(|request| ObjectId::new(&request.id));
+        }
+        Kind::End => {
+            if let Ok(v1::End { error: Some(reason), .. }) = v1::End::decode(payload) {
+                let decoded = error::decode(reason, Plane::Data);
+                // Twice, since each end sees the versions of a mismatch the other way round.
+                let returned = error::decode(error::encode(&decoded), Plane::Data);
+                assert_eq!(error::decode(error::encode(&returned), Plane::Data), decoded);
+            }
+        }
+        Kind::Digest => {
+            let _ = v1::Digest::decode(payload);
+        }
+        Kind::Keepalive => assert!(payload.is_empty(), "nothing is said with a keepalive"),
+        Kind::Block => {}
+    }
+}

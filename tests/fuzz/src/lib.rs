@@ -1,0 +1,27 @@
+//! What the fuzz targets in `targets/` do with the bytes that libFuzzer thinks up.
+//!
+//! * [`local`] and [`session`]: the decoders of the local and the control plane. No input makes them panic, and what
+//!   they accept is encoded to something that they decode to the same value.
+//! * [`data`]: the same for the frames of the data plane.
+//! * [`shard`] and [`node`]: the state machines, which are given any sequence of events that their shells may give them.
+//! * [`samples`]: valid messages to start from.
+//!
+//! `run.sh` builds and runs the targets.
+#![forbid(unsafe_code)]
+
+pub mod data;
+pub mod local;
+pub mod session;
+
+pub mod node;
+pub mod shard;
+
+pub mod samples;
+
+#[expect(dead_code, reason = "the store uses the rest")]
+#[path = "../../../hoplite-store/src/data/frame.rs"]
+mod frame;
+
+#[expect(dead_code, reason = "the tests of hoplite-core use the rest")]
+#[path = "../../../hoplite-core/tests/node/checker.rs"]
+mod checker;

@@ -1,0 +1,212 @@
+//! One valid message of each kind, from which the fuzzer starts: it would take it long to find them by itself.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_core::extent::Extent;
+use hoplite_core::id::Incarnation;
+use hoplite_core::node::{self, CallId, CopyId, ObjectView, Until};
+use hoplite_core::shard::{
+    DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
+    ObjectSummary, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
+    Verdict,
+};
+use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
+use hoplite_proto::directory::{encode_hello, encode_to_shard, encode_to_store, welcome};
+use hoplite_proto::local::{Request, Response, encode_request, encode_response};
+use hoplite_proto::v1;
+use prost::Message;
+
+const SIZE: u64 = 24;
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Writes `samples` into the directory that the environment variable `FUZZ_SEEDS` names, if there is one.
+pub fn write(samples: impl IntoIterator<Item = Vec<u8>>) {
+    let Some(directory) = std::env::var_os("FUZZ_SEEDS") else { return };
+    for (number, sample) in samples.into_iter().enumerate() {
+        let path = std::path::Path::new(&directory).join(format!("sample-{number}"));
+        std::fs::write(path, sample).expect("the directory of the seeds can be written to");
+    }
+}
+
+/// What clients send.
+pub fn requests() -> Vec<Vec<u8>> {
+    let ids = || vec![object(), ObjectId::new("y").expect("the id is short")];
+    let copy = CopyId(7);
+    let of_nodes = [
+        node::Request::Create { id: object(), size_bytes: SIZE, metadata: metadata(), timeout: TIMEOUT },
+        node::Request::Seal { copy, timeout: TIMEOUT },
+        node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT },
+        node::Request::Delete { ids: ids(), timeout: TIMEOUT },
+        node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },
+        node::Request::Locate { id: object(), timeout: TIMEOUT },
+        node::Request::Subscribe { id: object() },
+        node::Request::Unsubscribe { call: CallId(3) },
+    ];
+    let of_shells = [
+        Request::Follow { copy, beyond_bytes: 4096, timeout: TIMEOUT },
+        Request::List { prefix: Bytes::from_static(b"w"), after: Bytes::new(), limit: 10 },
+        Request::Describe { id: object() },
+    ];
+    let all = of_nodes.into_iter().map(Request::Node).chain(of_shells);
+    let messages: Vec<Vec<u8>> =
+        all.map(|request| encode_request(CallId(1), request).encode_to_vec()).collect();
+    let stream = messages.iter().flat_map(|message| [length_of(message).to_vec(), message.clone()].concat());
+    let stream = stream.collect();
+    messages.into_iter().chain([stream]).collect()
+}
+
+fn length_of(message: &[u8]) -> [u8; 4] {
+    u32::try_from(message.len()).expect("samples are short").to_le_bytes()
+}
+
+/// What stores answer to clients.
+pub fn responses() -> Vec<Vec<u8>> {
+    let view = ObjectView {
+        copy: CopyId(7),
+        extent: Extent { offset_bytes: 64, length_bytes: 128 },
+        put: PutId(1),
+        size_bytes: SIZE,
+        metadata: metadata(),
+    };
+    let of_nodes = [
+        node::Response::Created(view.clone()),
+        node::Response::Existing(view.clone()),
+        node::Response::Object(view),
+        node::Response::Sealed,
+        node::Response::Deleted { count: 2 },
+        node::Response::Ready { indices: vec![0, 2] },
+        node::Response::Locations(locations()),
+    ];
+    let of_shells = [
+        Response::Progress { valid_bytes: 4096 },
+        Response::Listing { objects: vec![locations()], more: true },
+        Response::Status(Box::default()),
+    ];
+    let all = of_nodes.into_iter().map(Response::Node).chain(of_shells).map(Ok);
+    let all = all.chain(errors().into_iter().map(Err));
+    all.map(|response| encode_response(CallId(1), response).encode_to_vec()).collect()
+}
+
+/// What stores send to shards.
+pub fn store_batches() -> Vec<Vec<u8>> {
+    let (request, put) = (RequestId(5), PutId(1));
+    let publish = Publish {
+        id: object(),
+        put,
+        size_bytes: SIZE,
+        metadata: metadata(),
+        state: LocationState::Complete,
+        retention: Retention::Pinned,
+        pulling_from: None,
+        inline: Some(Bytes::from(vec![7; 24])),
+    };
+    let partial = Publish {
+        state: LocationState::Partial,
+        pulling_from: Some(node_id()),
+        inline: None,
+        ..publish.clone()
+    };
+    let query = Query { request, id: object(), timeout: TIMEOUT, resume: Some(put), avoid: vec![node_id()] };
+    let messages = [
+        ToShard::Publish(publish),
+        ToShard::Publish(partial),
+        ToShard::Unpublish { id: object(), put, reason: UnpublishReason::Evicted },
+        ToShard::Query(query),
+        ToShard::Cancel { request },
+        ToShard::ReturnSlot { grant: GrantId(1), outcome: PullOutcome::Corrupt },
+        ToShard::Delete { request, id: object() },
+        ToShard::Forget { id: object(), put },
+        ToShard::Subscribe { request, id: object() },
+        ToShard::Unsubscribe { request },
+    ];
+    let batch = |message| v1::StoreMessages { hello: None, messages: vec![encode_to_shard(message)] };
+    let info = NodeInfo {
+        node: node_id(),
+        incarnation: Incarnation(1),
+        data_address: address(),
+        labels: vec![("rack".to_owned(), "7".to_owned())],
+    };
+    let cluster = ClusterId::new("c").expect("the name is valid");
+    let hello = v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() };
+    messages.into_iter().map(batch).chain([hello]).map(|batch| batch.encode_to_vec()).collect()
+}
+
+/// What shards send to stores.
+pub fn shard_batches() -> Vec<Vec<u8>> {
+    let (request, put) = (RequestId(5), PutId(1));
+    let grant = Grant {
+        request,
+        grant: GrantId(1),
+        id: object(),
+        put,
+        size_bytes: SIZE,
+        metadata: metadata(),
+        sender: node_id(),
+        sender_address: address(),
+        sender_state: LocationState::Complete,
+        reason: GrantReason::Closest,
+    };
+    let equality = Equality::Unknown { holder: Some((node_id(), address())) };
+    let conflict = Verdict::Conflict { winner: PutId(2), equality };
+    let bytes = Bytes::from(vec![7; 24]);
+    let messages = [
+        ToStore::Published { id: object(), put, verdict: Verdict::Accepted },
+        ToStore::Published { id: object(), put, verdict: conflict },
+        ToStore::Granted(grant),
+        ToStore::Inline { request, id: object(), put, metadata: metadata(), bytes },
+        ToStore::Drop { id: object(), put, reason: DropReason::Lost },
+        ToStore::Promote { id: object(), put },
+        ToStore::DeleteDone { request, put: Some(put) },
+        ToStore::Locations { request, locations: locations() },
+    ];
+    let failures = errors().into_iter().map(|error| ToStore::Failed { request, error });
+    let batch = |message| v1::ShardMessages { welcome: None, messages: vec![encode_to_store(message)] };
+    let first = v1::ShardMessages { welcome: Some(welcome()), messages: Vec::new() };
+    let all = messages.into_iter().chain(failures).map(batch).chain([first]);
+    all.map(|batch| batch.encode_to_vec()).collect()
+}
+
+fn errors() -> Vec<Error> {
+    vec![
+        Error::InvalidName { name: "a b".to_owned() },
+        Error::invalid_request("why"),
+        Error::ObjectTooLarge { id: object(), size_bytes: 2, limit_bytes: 1 },
+        Error::StoreFull { needed_bytes: 3, free_bytes: 1, capacity_bytes: 2 },
+        Error::Timeout { operation: Operation::Get, waited: TIMEOUT },
+        Error::ObjectLost { id: object() },
+        Error::NodeIdInUse { node: node_id() },
+        Error::VersionMismatch { ours: 1, theirs: 2 },
+        metadata().validate(SIZE + 1).expect_err("the shape does not fit"),
+    ]
+}
+
+fn locations() -> Locations {
+    let location = Location {
+        node: node_id(),
+        data_address: address(),
+        state: LocationState::Partial,
+        retention: Retention::Evictable,
+        pulling_from: Some(node_id()),
+    };
+    let object_summary =
+        ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata: metadata(), inline: false, lost: false };
+    Locations { id: object(), object: Some(object_summary), locations: vec![location] }
+}
+
+fn metadata() -> Metadata {
+    Metadata { dtype: Dtype::F32, shape: Some(vec![2, 3]), user: Bytes::from_static(b"u") }
+}
+
+fn object() -> ObjectId {
+    ObjectId::new("weights").expect("the id is short")
+}
+
+fn node_id() -> NodeId {
+    NodeId::new("node-1").expect("the name is valid")
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 7000))
+}

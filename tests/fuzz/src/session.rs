@@ -1,0 +1,46 @@
+//! The control plane: the batches of messages that stores and shards exchange in a session.
+
+use bytes::Bytes;
+use hoplite_core::ClusterId;
+use hoplite_core::shard::ToStore;
+use hoplite_proto::directory::{
+    check_welcome, decode_hello, decode_shard_batch, decode_store_batch, encode_hello, encode_to_shard,
+    encode_to_store,
+};
+use hoplite_proto::v1;
+use prost::Message;
+
+/// Decodes `bytes` as what a store sends to a shard.
+pub fn store_batch(bytes: &[u8]) {
+    let Ok(batch) = v1::StoreMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
+    hello(batch.hello.clone());
+    let Ok(decoded) = decode_store_batch(batch) else { return };
+    let messages = decoded.iter().cloned().map(encode_to_shard).collect();
+    let encoded = v1::StoreMessages { hello: None, messages }.encode_to_vec();
+    let again = v1::StoreMessages::decode(&encoded[..]).expect("what was encoded can be decoded");
+    assert_eq!(decode_store_batch(again), Ok(decoded));
+}
+
+fn hello(hello: Option<v1::Hello>) {
+    let cluster = ClusterId::new("c").expect("the name is valid");
+    // A wrong cluster would only hide what comes after it.
+    let hello = hello.map(|hello| v1::Hello { cluster: cluster.as_str().to_owned(), ..hello });
+    let Some(Ok(info)) = hello.map(|hello| decode_hello(hello, &cluster)) else { return };
+    assert_eq!(decode_hello(encode_hello(&info, &cluster), &cluster), Ok(info));
+}
+
+/// Decodes `bytes` as what a shard sends to a store.
+pub fn shard_batch(bytes: &[u8]) {
+    let Ok(batch) = v1::ShardMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
+    let _ = batch.welcome.as_ref().map(check_welcome);
+    let Ok(decoded) = decode_shard_batch(batch) else { return };
+    // Twice, since each end sees the versions of a mismatch the other way round.
+    assert_eq!(returned(returned(decoded.clone())), decoded);
+}
+
+fn returned(messages: Vec<ToStore>) -> Vec<ToStore> {
+    let messages = messages.into_iter().map(encode_to_store).collect();
+    let encoded = v1::ShardMessages { welcome: None, messages }.encode_to_vec();
+    let again = v1::ShardMessages::decode(&encoded[..]).expect("what was encoded can be decoded");
+    decode_shard_batch(again).expect("what was accepted once is accepted again")
+}

@@ -1,0 +1,296 @@
+//! A shard under any sequence of events, also from stores that do not follow the protocol.
+//!
+//! Names and numbers are drawn from small sets, so that events meet. The shell's promises are kept: sessions open and
+//! close as they may, and time does not go back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_core::id::Incarnation;
+use hoplite_core::plan::broadcast::{CostMatrix, Topology};
+use hoplite_core::shard::{
+    Effect, Event, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention,
+    Shard, ShardConfig, ToShard, ToStore, UnpublishReason,
+};
+use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
+use libfuzzer_sys::arbitrary::{Result, Unstructured};
+
+const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
+const OBJECTS: [&str; 3] = ["x", "y", "z"];
+/// So often at most a shard may have something to do after the last event: each open request, copy and tombstone is
+/// worth a few deadlines.
+const MAX_LAST_TICKS: usize = 10_000;
+
+/// Feeds a shard with the events that `bytes` describe, and checks what it does.
+pub fn events(bytes: &[u8]) {
+    // The only error is that the bytes are used up.
+    let _ = run(&mut Unstructured::new(bytes));
+}
+
+fn run(input: &mut Unstructured<'_>) -> Result<()> {
+    let mut world = World::new(config(input)?);
+    while !input.is_empty() {
+        let event = event(input, &mut world)?;
+        world.apply(event);
+    }
+    world.finish();
+    Ok(())
+}
+
+/// A shard, and what is known of its sessions from the outside.
+struct World {
+    shard: Shard,
+    now: Time,
+    sessions: BTreeMap<NodeId, Session>,
+    grants: BTreeSet<GrantId>,
+}
+
+struct Session {
+    incarnation: Incarnation,
+    /// How many answers are still due at most for each number of a request.
+    unanswered: BTreeMap<RequestId, usize>,
+    /// The queries that must be answered by themselves.
+    queries: BTreeSet<RequestId>,
+}
+
+impl World {
+    fn new(config: ShardConfig) -> Self {
+        let shard = Shard::new(config, Time::ZERO);
+        Self { shard, now: Time::ZERO, sessions: BTreeMap::new(), grants: BTreeSet::new() }
+    }
+
+    fn apply(&mut self, event: Event) {
+        if let Event::Message { node, message } = &event
+            && let Some(session) = self.sessions.get_mut(node)
+        {
+            session.asks(message);
+        }
+        let mut effects = Vec::new();
+        self.shard.apply(self.now, event.clone(), &mut effects);
+        // Time passes with ticks only, so that all effects of these two are of the session that is now.
+        match &event {
+            Event::Connected(info) => self.connected(info, &effects),
+            Event::Disconnected { node, .. } => drop(self.sessions.remove(node)),
+            Event::Message { .. } | Event::Tick => {}
+        }
+        for effect in effects {
+            self.check(effect);
+        }
+        // A deadline that is not past after a tick would have the shell tick for ever.
+        if self.shard.next_deadline().is_some_and(|due| due <= self.now) {
+            assert_ne!(event, Event::Tick, "nothing is due right after a tick");
+            self.apply(Event::Tick);
+        }
+    }
+
+    fn connected(&mut self, info: &NodeInfo, effects: &[Effect]) {
+        let is_refused = effects.iter().any(|effect| matches!(effect, Effect::Refuse { .. }));
+        let previous = self.sessions.get(&info.node);
+        let is_replaced = effects.iter().any(|effect| matches!(effect, Effect::Replaced { .. }));
+        if is_refused {
+            return;
+        }
+        assert!(!is_replaced || previous.is_some(), "only a session that is open is replaced");
+        let session =
+            Session { incarnation: info.incarnation, unanswered: BTreeMap::new(), queries: BTreeSet::new() };
+        self.sessions.insert(info.node.clone(), session);
+    }
+
+    fn check(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { node, message } => {
+                if let ToStore::Granted(grant) = &message {
+                    assert!(self.grants.insert(grant.grant), "{grant:?} has the number of an earlier one");
+                    assert_ne!(grant.sender, node, "nobody pulls from itself");
+                    assert!(self.sessions.contains_key(&grant.sender), "the sender of {grant:?} is away");
+                }
+                let session = self.sessions.get_mut(&node);
+                session.unwrap_or_else(|| panic!("{node} is not connected: {message:?}")).is_told(&message);
+            }
+            Effect::Granted { record, .. } => {
+                let is_connected = |node| self.sessions.contains_key(node);
+                assert!(is_connected(&record.sender) && is_connected(&record.receiver), "{record:?}");
+            }
+            Effect::Refuse { .. } | Effect::Replaced { .. } => {}
+        }
+    }
+
+    /// Lets all deadlines pass.
+    fn finish(mut self) {
+        for _ in 0..MAX_LAST_TICKS {
+            let Some(due) = self.shard.next_deadline().filter(|due| *due != Time::NEVER) else { break };
+            self.now = self.now.max(due);
+            self.apply(Event::Tick);
+        }
+        assert!(self.shard.next_deadline().is_none_or(|due| due == Time::NEVER), "it comes to rest");
+        for (node, session) in &self.sessions {
+            assert!(session.queries.is_empty(), "{node} waits for {:?}", session.queries);
+        }
+    }
+}
+
+impl Session {
+    fn asks(&mut self, message: &ToShard) {
+        match message {
+            ToShard::Query(Query { request, .. }) => {
+                self.queries.insert(*request);
+                *self.unanswered.entry(*request).or_default() += 1;
+            }
+            ToShard::Delete { request, .. } | ToShard::Subscribe { request, .. } => {
+                *self.unanswered.entry(*request).or_default() += 1;
+            }
+            ToShard::Cancel { request } | ToShard::Unsubscribe { request } => {
+                self.queries.remove(request);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_told(&mut self, message: &ToStore) {
+        let request = match message {
+            ToStore::Granted(grant) => grant.request,
+            ToStore::Inline { request, .. }
+            | ToStore::Failed { request, .. }
+            | ToStore::DeleteDone { request, .. } => *request,
+            ToStore::Published { .. }
+            | ToStore::Drop { .. }
+            | ToStore::Promote { .. }
+            | ToStore::Locations { .. } => return,
+        };
+        self.queries.remove(&request);
+        let unanswered = self.unanswered.entry(request).or_default();
+        *unanswered = unanswered.checked_sub(1).unwrap_or_else(|| panic!("nobody asked for {message:?}"));
+    }
+}
+
+fn config(input: &mut Unstructured<'_>) -> Result<ShardConfig> {
+    let limits = Limits {
+        slots_per_location: input.int_in_range(1..=3)?,
+        max_objects: input.int_in_range(1..=4)?,
+        max_requests_per_client: 1,
+        tombstone_ttl: Duration::from_secs(5),
+        ..Limits::default()
+    };
+    let costs = NODES.iter().enumerate().flat_map(|(from, sender)| {
+        let cost = move |to| u64::try_from((from + 1) * (to + 2) % 7).expect("a small number");
+        NODES.iter().enumerate().map(move |(to, receiver)| ((named(sender), named(receiver)), cost(to)))
+    });
+    let topology = match input.arbitrary()? {
+        true => Topology::Uniform,
+        false => Topology::Matrix(CostMatrix::new(costs.collect(), 1)),
+    };
+    Ok(ShardConfig { limits, topology, warm_up: Duration::from_secs(input.int_in_range(0..=1)?) })
+}
+
+fn event(input: &mut Unstructured<'_>, world: &mut World) -> Result<Event> {
+    let event = match input.int_in_range(0..=15)? {
+        0 | 1 => connected(input)?,
+        2 => match world.sessions.get_key_value(&node(input)?) {
+            Some((node, session)) => {
+                Event::Disconnected { node: node.clone(), incarnation: session.incarnation }
+            }
+            None => Event::Tick,
+        },
+        3 | 4 => {
+            world.now = world.now + Duration::from_millis(input.int_in_range(0..=2000)?);
+            Event::Tick
+        }
+        _ => Event::Message { node: node(input)?, message: message(input)? },
+    };
+    Ok(event)
+}
+
+fn connected(input: &mut Unstructured<'_>) -> Result<Event> {
+    Ok(Event::Connected(NodeInfo {
+        node: node(input)?,
+        incarnation: Incarnation(input.int_in_range(1..=3)?),
+        data_address: SocketAddr::from(([127, 0, 0, 1], input.int_in_range(7000..=7003)?)),
+        labels: Vec::new(),
+    }))
+}
+
+fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
+    Ok(match input.int_in_range(0..=15)? {
+        0..=4 => ToShard::Publish(publish(input)?),
+        5 => ToShard::Unpublish { id: object(input)?, put: put(input)?, reason: unpublish_reason(input)? },
+        6..=9 => ToShard::Query(query(input)?),
+        10 => ToShard::Cancel { request: request(input)? },
+        11 => ToShard::ReturnSlot {
+            grant: GrantId(input.int_in_range(0..=31)?),
+            outcome: *input.choose(&[
+                PullOutcome::Complete,
+                PullOutcome::SenderUnreachable,
+                PullOutcome::SenderHasNoCopy,
+                PullOutcome::Cancelled,
+            ])?,
+        },
+        12 => ToShard::Delete { request: request(input)?, id: object(input)? },
+        13 => ToShard::Forget { id: object(input)?, put: put(input)? },
+        14 => ToShard::Subscribe { request: request(input)?, id: object(input)? },
+        _ => ToShard::Unsubscribe { request: request(input)? },
+    })
+}
+
+fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
+    const STATES: [LocationState; 3] =
+        [LocationState::Producing, LocationState::Partial, LocationState::Complete];
+    let is_small = input.ratio(1, 3)?;
+    Ok(Publish {
+        id: object(input)?,
+        put: put(input)?,
+        size_bytes: if is_small { 4 } else { 1 << 20 },
+        metadata: Metadata::default(),
+        state: *input.choose(&STATES)?,
+        retention: *input.choose(&[Retention::Pinned, Retention::Evictable])?,
+        pulling_from: if input.arbitrary()? { Some(node(input)?) } else { None },
+        // Also bytes of a state or size with which there should be none.
+        inline: match input.int_in_range(0..=3)? {
+            0 => Some(Bytes::from_static(b"1234")),
+            1 => Some(Bytes::from_static(b"12345")),
+            _ => None,
+        },
+    })
+}
+
+fn query(input: &mut Unstructured<'_>) -> Result<Query> {
+    Ok(Query {
+        request: request(input)?,
+        id: object(input)?,
+        timeout: Duration::from_millis(*input.choose(&[0, 1, 500, 3000, 30 * 24 * 60 * 60 * 1000])?),
+        resume: if input.ratio(1, 4)? { Some(put(input)?) } else { None },
+        avoid: (0..input.int_in_range(0..=2)?).map(|_| node(input)).collect::<Result<_>>()?,
+    })
+}
+
+fn unpublish_reason(input: &mut Unstructured<'_>) -> Result<UnpublishReason> {
+    input
+        .choose(&[
+            UnpublishReason::Evicted,
+            UnpublishReason::PullEnded,
+            UnpublishReason::Aborted,
+            UnpublishReason::Deleted,
+        ])
+        .copied()
+}
+
+fn request(input: &mut Unstructured<'_>) -> Result<RequestId> {
+    input.int_in_range(0..=23).map(RequestId)
+}
+
+fn put(input: &mut Unstructured<'_>) -> Result<PutId> {
+    input.int_in_range(1..=3).map(PutId)
+}
+
+fn object(input: &mut Unstructured<'_>) -> Result<ObjectId> {
+    input.choose(&OBJECTS).map(|name| ObjectId::new(name).expect("the name is short"))
+}
+
+fn node(input: &mut Unstructured<'_>) -> Result<NodeId> {
+    input.choose(&NODES).map(|name| named(name))
+}
+
+fn named(name: &str) -> NodeId {
+    NodeId::new(name).expect("the name is valid")
+}

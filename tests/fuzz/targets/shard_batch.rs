@@ -1,0 +1,7 @@
+//! Fuzzes [`hoplite_fuzz::session::shard_batch`].
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(
+    init: hoplite_fuzz::samples::write(hoplite_fuzz::samples::shard_batches()),
+    |bytes: &[u8]| hoplite_fuzz::session::shard_batch(bytes)
+);
