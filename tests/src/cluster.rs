@@ -44,22 +44,29 @@ impl Daemon {
     /// # Panics
     /// If it ends instead; the message has what it wrote to standard error.
     pub fn start(name: &str, command: &mut Command) -> Self {
+        let mut daemon = Self::spawn(name, command);
+        let stdout = daemon.child.stdout.take().expect("stdout is piped");
+        let _ = BufReader::new(stdout).read_line(&mut daemon.first_line);
+        daemon.first_line.truncate(daemon.first_line.trim_end().len());
+        if daemon.first_line.is_empty() {
+            let code = daemon.exit_code();
+            panic!("{name} ended before it was ready ({code}): {}", daemon.log());
+        }
+        daemon
+    }
+
+    /// Starts `command` and does not wait for anything.
+    ///
+    /// # Panics
+    /// If there is no such program.
+    pub fn spawn(name: &str, command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
-        let mut first_line = String::new();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let _ = BufReader::new(stdout).read_line(&mut first_line);
-        let mut errors = child.stderr.take().expect("stderr is piped");
-        if first_line.is_empty() {
-            let mut text = String::new();
-            let _ = errors.read_to_string(&mut text);
-            let status = child.wait();
-            panic!("{name} ended before it was ready ({status:?}): {text}");
-        }
+        let errors = child.stderr.take().expect("stderr is piped");
         let prefix = name.to_owned();
         let log = Arc::new(Mutex::new(String::new()));
         let kept = Arc::clone(&log);
@@ -73,7 +80,7 @@ impl Daemon {
                 kept.push('\n');
             }
         });
-        Self { child, name: name.to_owned(), log, first_line: first_line.trim().to_owned() }
+        Self { child, name: name.to_owned(), log, first_line: String::new() }
     }
 
     /// What it has logged so far.
@@ -373,6 +380,30 @@ impl Cluster {
         }
     }
 
+    /// Who pulls `id` from whom, as the directory knows; nodes that pull from nobody are left out.
+    ///
+    /// # Panics
+    /// If store number `node`, which is asked, does not answer.
+    pub fn senders(&self, node: usize, id: &str) -> BTreeMap<usize, usize> {
+        let number = |name: &str| name.strip_prefix("node-")?.parse().ok();
+        let description = self.client(node).describe(id).expect("the directory describes");
+        let locations = description.object.and_then(|object| object.locations).unwrap_or_default();
+        let pulls = locations.locations.iter();
+        pulls.filter_map(|pull| Some((number(&pull.node)?, number(&pull.pulling_from)?))).collect()
+    }
+
+    /// Waits until store number `node` has no copy of anything, and all its memory back.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn await_empty(&self, node: usize) {
+        let client = self.client(node);
+        await_that("all memory back", || {
+            let status = client.status().expect("a store tells its status");
+            status.copies == 0 && status.free_bytes == status.capacity_bytes
+        });
+    }
+
     /// Kills store number `node` as a crash would.
     pub fn kill_store(&mut self, node: usize) {
         self.stores[node] = None;
@@ -416,10 +447,11 @@ impl Cluster {
 ///
 /// # Panics
 /// If the call did not fail, or failed for another reason.
-pub fn refusal<T: std::fmt::Debug>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
+pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
     match result {
         Err(hoplite_client::Error::Object(error)) => error,
-        other => panic!("not refused: {other:?}"),
+        Err(error) => panic!("failed, and not as it should: {error}"),
+        Ok(_) => panic!("did not fail"),
     }
 }
 

@@ -1,0 +1,454 @@
+//! One table of cases, run through the asynchronous client, the blocking client and the command line.
+
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use hoplite_client::{Client, Confirmation, Dtype, Error, ErrorCode, Metadata, PutOptions, blocking};
+use hoplite_core::ErrorCode as ObjectErrorCode;
+use hoplite_tests::cluster::{Cluster, program};
+use hoplite_tests::contents::bytes;
+
+/// How long what should succeed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long what should fail is tried.
+const SHORT: Duration = Duration::from_millis(200);
+
+/// What is asked of a store. Ids are strings, so that every interface can say them.
+#[derive(Debug, Clone)]
+enum Call {
+    Put {
+        id: &'static str,
+        contents: Vec<u8>,
+        dtype: Dtype,
+        shape: Option<Vec<u64>>,
+    },
+    /// Written in pieces of this many bytes.
+    Stream {
+        id: &'static str,
+        contents: Vec<u8>,
+        piece: usize,
+    },
+    /// Begun, written in part and given up.
+    Abort {
+        id: &'static str,
+        contents: Vec<u8>,
+    },
+    Get {
+        id: &'static str,
+        timeout: Duration,
+    },
+    GetInto {
+        id: &'static str,
+        timeout: Duration,
+    },
+    Read {
+        id: &'static str,
+        timeout: Duration,
+    },
+    Metadata {
+        id: &'static str,
+    },
+    Delete {
+        ids: Vec<&'static str>,
+    },
+    Wait {
+        ids: Vec<&'static str>,
+        count: usize,
+        timeout: Duration,
+    },
+    Contains {
+        id: &'static str,
+    },
+    Locate {
+        id: &'static str,
+    },
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq)]
+enum Answer {
+    Done,
+    Contents(Vec<u8>),
+    Described(Dtype, Option<Vec<u64>>),
+    Count(usize),
+    Ready(Vec<usize>),
+    Is(bool),
+    Nodes(Vec<String>),
+    /// The code and a part of the message.
+    Failed(ObjectErrorCode, &'static str),
+    /// This interface cannot say it.
+    NotOffered,
+}
+
+/// A call on a node, and what it must answer.
+struct Case(usize, Call, Answer);
+
+fn put(id: &'static str, contents: &[u8]) -> Call {
+    Call::Put { id, contents: contents.to_vec(), dtype: Dtype::Opaque, shape: None }
+}
+
+fn get(id: &'static str) -> Call {
+    Call::Get { id, timeout: PATIENCE }
+}
+
+fn cases() -> Vec<Case> {
+    use Answer::{Contents, Count, Described, Done, Failed, Is, Nodes, Ready};
+    let (small, large) = (bytes(1, 1000), bytes(2, 300_001));
+    let mut cases = Vec::new();
+    for (id, contents) in [("empty", &vec![]), ("small", &small), ("large", &large)] {
+        cases.extend([
+            Case(0, put(id, contents), Done),
+            Case(0, put(id, contents), Done),
+            Case(1, put(id, contents), Done),
+            Case(0, put(id, b"other"), Failed(ObjectErrorCode::AlreadyExists, "already exists")),
+            Case(1, put(id, b"other"), Failed(ObjectErrorCode::AlreadyExists, "already exists")),
+            Case(2, get(id), Contents(contents.clone())),
+            Case(1, Call::GetInto { id, timeout: PATIENCE }, Contents(contents.clone())),
+            Case(0, Call::Read { id, timeout: PATIENCE }, Contents(contents.clone())),
+            Case(0, Call::Contains { id }, Is(true)),
+            Case(2, Call::Wait { ids: vec![id], count: 1, timeout: PATIENCE }, Ready(vec![0])),
+            Case(2, Call::Delete { ids: vec![id] }, Count(1)),
+            Case(0, Call::Delete { ids: vec![id] }, Count(0)),
+            Case(1, Call::Contains { id }, Is(false)),
+            Case(0, put(id, b"other"), Done),
+            Case(1, get(id), Contents(b"other".to_vec())),
+            Case(1, Call::Delete { ids: vec![id, "unknown"] }, Count(1)),
+        ]);
+    }
+    let timeout = SHORT;
+    cases.extend([
+        Case(0, Call::Get { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "get timed out")),
+        Case(0, Call::GetInto { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "get timed out")),
+        Case(1, Call::Read { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "get timed out")),
+        Case(
+            0,
+            put("huge", &vec![0; 9 << 20]),
+            Failed(ObjectErrorCode::ObjectTooLarge, "larger than the limit"),
+        ),
+        Case(1, Call::Stream { id: "stream", contents: large.clone(), piece: 7001 }, Done),
+        Case(0, Call::Stream { id: "stream", contents: large.clone(), piece: 300_000 }, Done),
+        Case(2, Call::Read { id: "stream", timeout: PATIENCE }, Contents(large.clone())),
+        Case(1, Call::Delete { ids: vec!["stream"] }, Count(1)),
+        Case(0, Call::Abort { id: "given up", contents: large.clone() }, Done),
+        Case(1, Call::Get { id: "given up", timeout }, Failed(ObjectErrorCode::Timeout, "get timed out")),
+        Case(1, put("given up", &small), Done),
+        Case(0, Call::Locate { id: "given up" }, Nodes(vec!["node-1".to_owned()])),
+        Case(0, get("given up"), Contents(small.clone())),
+        Case(2, Call::Locate { id: "given up" }, Nodes(vec!["node-0".to_owned(), "node-1".to_owned()])),
+        Case(
+            2,
+            Call::Wait { ids: vec!["unknown", "given up", "neither"], count: 1, timeout: PATIENCE },
+            Ready(vec![1]),
+        ),
+        Case(2, Call::Wait { ids: vec!["unknown", "given up"], count: 2, timeout }, Ready(vec![1])),
+        Case(1, Call::Delete { ids: vec!["given up"] }, Count(1)),
+    ]);
+    for (dtype, shape, size) in [
+        (Dtype::F32, Some(vec![2, 3]), 24),
+        (Dtype::Bf16, Some(vec![5]), 10),
+        (Dtype::U8, None, 7),
+        (Dtype::F64, Some(vec![4, 0]), 0),
+    ] {
+        let typed = Call::Put { id: "typed", contents: bytes(3, size), dtype, shape: shape.clone() };
+        cases.extend([
+            Case(0, typed.clone(), Done),
+            Case(1, Call::Metadata { id: "typed" }, Described(dtype, shape)),
+            Case(1, Call::Get { id: "typed", timeout: PATIENCE }, Contents(bytes(3, size))),
+            Case(0, Call::Delete { ids: vec!["typed"] }, Count(1)),
+        ]);
+    }
+    let misshapen =
+        Call::Put { id: "typed", contents: bytes(3, 23), dtype: Dtype::F32, shape: Some(vec![2, 3]) };
+    cases.push(Case(0, misshapen, Failed(ObjectErrorCode::InvalidMetadata, "do not make 23 bytes")));
+    cases
+}
+
+/// Runs all cases through one interface.
+fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answer) {
+    let mut plan = hoplite_tests::cluster::Plan { nodes: 3, ..hoplite_tests::cluster::Plan::default() };
+    plan.memory = "8MiB".to_owned();
+    let mut cluster = Cluster::start(plan);
+    for (number, Case(node, call, expected)) in cases().into_iter().enumerate() {
+        let mut what = format!("{interface}, case {number}, node {node}: {call:?}");
+        what.truncate(200);
+        let answer = perform(&cluster, node, call);
+        if answer != Answer::NotOffered {
+            let is_right = answer == expected;
+            let mut shown = format!("{answer:?}, expected {expected:?}");
+            shown.truncate(400);
+            assert!(is_right, "{what}: {shown}");
+        }
+    }
+    for node in 0..3 {
+        cluster.await_empty(node);
+    }
+    cluster.assert_serves();
+}
+
+/// The answer that stands for an error: its code, and the part of the message that the cases know.
+fn failed(error: &Error) -> Answer {
+    let ErrorCode::Object(code) = error.code() else { panic!("an unexpected kind of error: {error}") };
+    recognised(code, &error.to_string())
+}
+
+fn recognised(code: ObjectErrorCode, message: &str) -> Answer {
+    let known = ["already exists", "get timed out", "larger than the limit", "do not make 23 bytes"];
+    let part = known.into_iter().find(|part| message.contains(part));
+    Answer::Failed(code, part.unwrap_or_else(|| panic!("an unexpected message: {message}")))
+}
+
+fn options(dtype: Dtype, shape: Option<Vec<u64>>) -> PutOptions {
+    let metadata = Metadata { dtype, shape, ..Metadata::default() };
+    PutOptions { metadata, confirm: Confirmation::Confirmed, ..PutOptions::default() }
+}
+
+fn nodes(locations: hoplite_client::Locations) -> Answer {
+    let mut nodes: Vec<String> =
+        locations.locations.iter().map(|location| location.node.as_str().to_owned()).collect();
+    nodes.sort();
+    Answer::Nodes(nodes)
+}
+
+async fn perform_async(client: &Client, call: Call) -> hoplite_client::Result<Answer> {
+    Ok(match call {
+        Call::Put { id, contents, dtype, shape } => {
+            client.put_with(id, &contents, options(dtype, shape)).await?;
+            Answer::Done
+        }
+        Call::Stream { id, contents, piece } => {
+            let size_bytes = contents.len() as u64;
+            let mut writer = client.create(id, size_bytes, options(Dtype::Opaque, None)).await?;
+            for piece in contents.chunks(piece) {
+                writer.write(piece)?;
+            }
+            writer.seal().await?;
+            Answer::Done
+        }
+        Call::Abort { id, contents } => {
+            let size_bytes = contents.len() as u64;
+            let mut writer = client.create(id, size_bytes, options(Dtype::Opaque, None)).await?;
+            writer.write(&contents[..contents.len() / 2])?;
+            Answer::Done
+        }
+        Call::Get { id, timeout } => Answer::Contents(client.get(id, timeout).await?.to_vec()),
+        Call::GetInto { id, timeout } => {
+            let mut out = vec![0; 1 << 20];
+            let length = client.get_into(id, &mut out, timeout).await?;
+            out.truncate(length);
+            Answer::Contents(out)
+        }
+        Call::Read { id, timeout } => {
+            let mut reader = client.get_reader(id, timeout).await?;
+            let (mut contents, mut piece) = (Vec::new(), [0; 5000]);
+            loop {
+                match reader.read(&mut piece, timeout).await? {
+                    0 => break Answer::Contents(contents),
+                    length => contents.extend_from_slice(&piece[..length]),
+                }
+            }
+        }
+        Call::Metadata { id } => {
+            let view = client.get(id, PATIENCE).await?;
+            Answer::Described(view.metadata().dtype, view.metadata().shape.clone())
+        }
+        Call::Delete { ids } => Answer::Count(client.delete(ids, PATIENCE).await?),
+        Call::Wait { ids, count, timeout } => Answer::Ready(client.wait(ids, count, timeout).await?),
+        Call::Contains { id } => Answer::Is(client.contains(id).await?),
+        Call::Locate { id } => nodes(client.locate(id, PATIENCE).await?),
+    })
+}
+
+fn perform_blocking(client: &blocking::Client, call: Call) -> hoplite_client::Result<Answer> {
+    Ok(match call {
+        Call::Put { id, contents, dtype, shape } => {
+            client.put_with(id, &contents, options(dtype, shape))?;
+            Answer::Done
+        }
+        Call::Stream { id, contents, piece } => {
+            let mut writer = client.create(id, contents.len() as u64, options(Dtype::Opaque, None))?;
+            for piece in contents.chunks(piece) {
+                writer.write(piece)?;
+            }
+            writer.seal()?;
+            Answer::Done
+        }
+        Call::Abort { id, contents } => {
+            let mut writer = client.create(id, contents.len() as u64, options(Dtype::Opaque, None))?;
+            writer.write(&contents[..contents.len() / 2])?;
+            Answer::Done
+        }
+        Call::Get { id, timeout } => Answer::Contents(client.get(id, timeout)?.to_vec()),
+        Call::GetInto { id, timeout } => {
+            let mut out = vec![0; 1 << 20];
+            let length = client.get_into(id, &mut out, timeout)?;
+            out.truncate(length);
+            Answer::Contents(out)
+        }
+        Call::Read { id, timeout } => {
+            let mut reader = client.get_reader(id, timeout)?;
+            let (mut contents, mut piece) = (Vec::new(), [0; 5000]);
+            loop {
+                match reader.read(&mut piece, timeout)? {
+                    0 => break Answer::Contents(contents),
+                    length => contents.extend_from_slice(&piece[..length]),
+                }
+            }
+        }
+        Call::Metadata { id } => {
+            let view = client.get(id, PATIENCE)?;
+            Answer::Described(view.metadata().dtype, view.metadata().shape.clone())
+        }
+        Call::Delete { ids } => Answer::Count(client.delete(ids, PATIENCE)?),
+        Call::Wait { ids, count, timeout } => Answer::Ready(client.wait(ids, count, timeout)?),
+        Call::Contains { id } => Answer::Is(client.contains(id)?),
+        Call::Locate { id } => nodes(client.locate(id, PATIENCE)?),
+    })
+}
+
+/// The command line, with a place for files.
+struct CommandLine {
+    place: tempfile::TempDir,
+}
+
+impl CommandLine {
+    fn run(
+        &self,
+        cluster: &Cluster,
+        node: usize,
+        timeout: Duration,
+        arguments: &[&str],
+        input: &[u8],
+    ) -> Output {
+        let mut command = Command::new(program("hoplite"));
+        command
+            .arg("--socket")
+            .arg(cluster.socket(node))
+            .args(["--timeout", &format!("{}ms", timeout.as_millis())]);
+        let file = self.place.path().join("input");
+        std::fs::write(&file, input).expect("the file can be written");
+        let stdin = std::fs::File::open(&file).expect("the file can be read");
+        let output =
+            command.args(arguments).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+        output.expect("the command line starts")
+    }
+
+    /// The answer to a command whose success is `done`.
+    fn judge(output: Output, done: impl FnOnce(Output) -> Answer) -> Answer {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        match output.status.code() {
+            Some(0) => done(output),
+            Some(1) => {
+                assert_eq!(text.lines().count(), 1, "one line says why: {text}");
+                let code = match &text {
+                    text if text.contains("already exists") => ObjectErrorCode::AlreadyExists,
+                    text if text.contains("timed out") => ObjectErrorCode::Timeout,
+                    text if text.contains("larger than") => ObjectErrorCode::ObjectTooLarge,
+                    _ => ObjectErrorCode::InvalidMetadata,
+                };
+                recognised(code, &text)
+            }
+            code => panic!("exit code {code:?}: {text}"),
+        }
+    }
+
+    fn perform(&self, cluster: &Cluster, node: usize, call: Call) -> Answer {
+        let run =
+            |timeout, arguments: &[&str], input: &[u8]| self.run(cluster, node, timeout, arguments, input);
+        match call {
+            Call::Put { id, contents, dtype, shape } => {
+                let shape = shape.map(|shape| shape.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
+                let mut arguments = vec!["put", id, "-", "--dtype", dtype.name()];
+                arguments.extend(shape.iter().flat_map(|shape| ["--shape", shape]));
+                Self::judge(run(PATIENCE, &arguments, &contents), |_| Answer::Done)
+            }
+            Call::Stream { id, contents, .. } => {
+                let file = self.place.path().join("stream");
+                std::fs::write(&file, contents).expect("the file can be written");
+                let output = run(PATIENCE, &["put", id, file.to_str().expect("UTF-8")], b"");
+                Self::judge(output, |_| Answer::Done)
+            }
+            Call::Abort { .. } => Answer::NotOffered,
+            Call::Get { id, timeout } | Call::Read { id, timeout } => {
+                Self::judge(run(timeout, &["get", id], b""), |output| Answer::Contents(output.stdout))
+            }
+            Call::GetInto { id, timeout } => {
+                let file = self.place.path().join("output");
+                let output = run(timeout, &["get", id, "-o", file.to_str().expect("UTF-8")], b"");
+                Self::judge(output, |_| Answer::Contents(std::fs::read(&file).expect("the file is there")))
+            }
+            Call::Metadata { id } => {
+                let object = &self.stat(cluster, node, id).expect("the object is known")["object"];
+                let dtype = object["dtype"].as_str().expect("a dtype").parse().expect("a known one");
+                let extents = object["shape"].as_array();
+                let shape =
+                    extents.map(|extents| extents.iter().filter_map(serde_json::Value::as_u64).collect());
+                Answer::Described(dtype, shape)
+            }
+            Call::Delete { ids } => {
+                let arguments: Vec<&str> = ["delete"].into_iter().chain(ids.iter().copied()).collect();
+                Self::judge(run(PATIENCE, &arguments, b""), |output| {
+                    // "hoplite: 1 of 2 ids named no object"
+                    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+                    let absent = text.split(' ').nth(1).map_or(0, |word| word.parse().expect("a number"));
+                    Answer::Count(ids.len() - absent)
+                })
+            }
+            Call::Wait { ids, count, timeout } => {
+                let count_text = count.to_string();
+                let options = ["--num", count_text.as_str()];
+                let arguments: Vec<&str> =
+                    ["wait"].into_iter().chain(ids.iter().copied()).chain(options).collect();
+                let output = run(timeout, &arguments, b"");
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                let place = |line: &str| ids.iter().position(|id| *id == line).expect("one of the ids");
+                let ready: Vec<usize> = text.lines().map(place).collect();
+                assert_eq!(output.status.code(), Some(i32::from(ready.len() < count)));
+                Answer::Ready(ready)
+            }
+            Call::Contains { id } => Answer::Is(self.stat(cluster, node, id).is_some_and(|stat| {
+                let locations = stat["locations"].as_array();
+                locations.is_some_and(|all| all.iter().any(|location| location["state"] == "complete"))
+            })),
+            Call::Locate { id } => {
+                let stat = self.stat(cluster, node, id).expect("the object is known");
+                let locations = stat["locations"].as_array().expect("a list");
+                let mut nodes: Vec<String> = locations
+                    .iter()
+                    .map(|location| location["node"].as_str().expect("a name").to_owned())
+                    .collect();
+                nodes.sort();
+                Answer::Nodes(nodes)
+            }
+        }
+    }
+
+    fn stat(&self, cluster: &Cluster, node: usize, id: &str) -> Option<serde_json::Value> {
+        let output = self.run(cluster, node, PATIENCE, &["stat", id, "--json"], b"");
+        let is_known = output.status.code() == Some(0);
+        is_known.then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
+    }
+}
+
+#[test]
+fn the_asynchronous_client_conforms() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    check("async", |cluster, node, call| {
+        runtime.block_on(async {
+            let client = Client::connect(cluster.socket(node)).await.expect("the store accepts clients");
+            perform_async(&client, call).await.unwrap_or_else(|error| failed(&error))
+        })
+    });
+}
+
+#[test]
+fn the_blocking_client_conforms() {
+    check("blocking", |cluster, node, call| {
+        perform_blocking(&cluster.client(node), call).unwrap_or_else(|error| failed(&error))
+    });
+}
+
+#[test]
+fn the_command_line_conforms() {
+    let command_line = CommandLine { place: tempfile::tempdir().unwrap() };
+    check("command line", |cluster, node, call| command_line.perform(cluster, node, call));
+}

@@ -1,0 +1,255 @@
+//! What there is not enough of: memory, clients, calls, references. A typed error, and all is well again afterwards.
+
+use std::time::{Duration, Instant};
+
+use hoplite_client::blocking::Client;
+use hoplite_client::{ConnectFailure, ConnectOptions, Error, PutOptions};
+use hoplite_core::Error as ObjectError;
+use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
+use hoplite_tests::contents::bytes;
+
+/// How long what should succeed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long what should fail is tried.
+const SHORT: Duration = Duration::from_millis(150);
+const MIB: usize = 1 << 20;
+
+fn within(timeout: Duration) -> PutOptions {
+    PutOptions { timeout, ..PutOptions::default() }
+}
+
+fn cluster(nodes: usize, memory: &str, store_arguments: &[&str]) -> Cluster {
+    let store_arguments = store_arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    Cluster::start(Plan { nodes, memory: memory.to_owned(), store_arguments, ..Plan::default() })
+}
+
+#[test]
+fn the_copy_that_was_used_longest_ago_is_evicted() {
+    let memory_of = [(1, "10MiB".to_owned())].into();
+    let mut cluster = Cluster::start(Plan { memory_of, ..Plan::default() });
+    let (origin, client) = (cluster.client(0), cluster.client(1));
+    let contents = |number: u64| bytes(number, 3 * MIB);
+    for number in 0..4 {
+        origin.put(format!("object-{number}"), &contents(number)).unwrap();
+    }
+    let get = |number: u64| drop(client.get(format!("object-{number}"), PATIENCE).unwrap());
+    for number in 0..3 {
+        get(number);
+    }
+    assert_eq!(client.status().unwrap().evictions, 0);
+    // Used again, so that the second one is the oldest now.
+    get(0);
+    get(3);
+    let status = client.status().unwrap();
+    assert_eq!((status.evictions, status.copies, status.pinned_bytes), (1, 3, 0));
+    let holders = |number: u64| client.locate(format!("object-{number}"), PATIENCE).unwrap().locations.len();
+    await_that("the directory to know", || [0, 1, 2, 3].map(holders) == [2, 1, 2, 2]);
+    // What was evicted is fetched again.
+    assert!(client.get("object-1", PATIENCE).unwrap()[..] == contents(1)[..]);
+    assert_eq!(client.status().unwrap().evictions, 2);
+    cluster.assert_serves();
+}
+
+#[test]
+fn pinned_objects_fill_the_arena_until_a_delete_makes_room() {
+    let mut cluster = cluster(1, "10MiB", &[]);
+    let client = cluster.client(0);
+    for number in 0..3 {
+        client.put(format!("object-{number}"), &bytes(number, 3 * MIB)).unwrap();
+    }
+    let started = Instant::now();
+    let error = refusal(client.put_with("more", &bytes(9, 3 * MIB), within(SHORT)));
+    let ObjectError::StoreFull { needed_bytes, free_bytes, capacity_bytes } = error else {
+        panic!("{error}")
+    };
+    assert!(started.elapsed() >= SHORT, "it waits as long as it may");
+    assert_eq!(capacity_bytes, 10 * MIB as u64);
+    assert!(needed_bytes >= 3 * MIB as u64 && free_bytes < needed_bytes, "{needed_bytes}, {free_bytes}");
+    client.put("small", &bytes(1, 1000)).expect("what fits is put");
+
+    std::thread::scope(|scope| {
+        let waiting =
+            scope.spawn(|| cluster.client(0).put_with("more", &bytes(9, 3 * MIB), within(PATIENCE)));
+        await_that("the client", || client.status().unwrap().clients == 2);
+        client.delete(["object-1"], PATIENCE).unwrap();
+        waiting.join().unwrap().expect("the delete makes room");
+    });
+    assert!(client.get("more", PATIENCE).unwrap()[..] == bytes(9, 3 * MIB)[..]);
+    assert_eq!(client.status().unwrap().evictions, 0, "what was put is not evicted");
+    assert!(client.get("object-0", PATIENCE).unwrap()[..] == bytes(0, 3 * MIB)[..]);
+    cluster.assert_serves();
+}
+
+#[test]
+fn a_get_on_a_full_node_fails_and_the_node_goes_on() {
+    let memory_of = [(1, "4MiB".to_owned())].into();
+    let mut cluster = Cluster::start(Plan { memory_of, ..Plan::default() });
+    let (origin, full) = (cluster.client(0), cluster.client(1));
+    full.put("pinned", &bytes(1, 2 * MIB)).unwrap();
+    origin.put("object", &bytes(2, 3 * MIB)).unwrap();
+    let error = refusal(full.get("object", SHORT));
+    assert!(
+        matches!(error, ObjectError::StoreFull { needed_bytes, .. } if needed_bytes > 3 * MIB as u64),
+        "{error}"
+    );
+    let mut out = vec![0; 3 * MIB];
+    let error = refusal(full.get_into("object", &mut out, SHORT));
+    assert!(matches!(error, ObjectError::StoreFull { .. }), "{error}");
+    assert!(origin.get("object", PATIENCE).unwrap()[..] == bytes(2, 3 * MIB)[..]);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| cluster.client(1).get("object", PATIENCE).map(|view| view.to_vec()));
+        await_that("the client", || full.status().unwrap().clients == 2);
+        origin.delete(["pinned"], PATIENCE).unwrap();
+        assert!(waiting.join().unwrap().unwrap() == bytes(2, 3 * MIB));
+    });
+    cluster.assert_serves();
+}
+
+#[test]
+fn objects_that_nobody_frees_fill_the_memory_and_deletes_free_all_of_it() {
+    let mut cluster = cluster(1, "16MiB", &[]);
+    let client = cluster.client(0);
+    for round in 0..2 {
+        let mut ids = Vec::new();
+        // Sizes that leave holes of all kinds.
+        let error = loop {
+            let number = ids.len();
+            let id = format!("object-{number}");
+            let size = 1 + number * 7919 % (300 << 10);
+            match client.put_with(&id, &bytes(number as u64, size), within(SHORT)) {
+                Ok(()) => ids.push((id, size)),
+                Err(error) => break refusal::<()>(Err(error)),
+            }
+        };
+        assert!(matches!(error, ObjectError::StoreFull { .. }), "round {round}: {error}");
+        assert!(ids.len() > 50, "{} objects fit", ids.len());
+        for (number, (id, size)) in ids.iter().enumerate() {
+            assert!(client.get(id, PATIENCE).unwrap()[..] == bytes(number as u64, *size)[..], "{id}");
+        }
+        // Every other one first, so that the free memory is in pieces.
+        let (even, odd): (Vec<_>, Vec<_>) = ids.iter().enumerate().partition(|(number, _)| number % 2 == 0);
+        for half in [even, odd] {
+            let deleted = client.delete(half.iter().map(|(_, (id, _))| id), PATIENCE).unwrap();
+            assert_eq!(deleted, half.len());
+        }
+        cluster.await_empty(0);
+        let all = 15 * MIB;
+        client.put("everything", &bytes(1, all)).expect("the memory is in one piece again");
+        client.delete(["everything"], PATIENCE).unwrap();
+    }
+    cluster.assert_serves();
+}
+
+#[test]
+fn clients_are_limited() {
+    let mut cluster = cluster(1, "4MiB", &["--max-clients=3"]);
+    let mut clients: Vec<Client> = (0..3).map(|_| cluster.client(0)).collect();
+    for client in &clients {
+        client.put("object", b"contents").expect("all of them are served");
+    }
+    let options = || ConnectOptions { socket: cluster.socket(0), ..ConnectOptions::default() };
+    let Err(Error::Connect { kind: ConnectFailure::Refused(error), .. }) = Client::connect_with(options())
+    else {
+        panic!("a fourth client is refused");
+    };
+    assert!(matches!(error, ObjectError::LimitExceeded { maximum: 3, .. }), "{error}");
+    clients.pop();
+    let watcher = &clients[0];
+    await_that("the client gone", || watcher.status().unwrap().clients == 2);
+    Client::connect_with(options()).expect("there is room again");
+    drop(clients);
+    cluster.assert_serves();
+}
+
+#[test]
+fn calls_of_a_client_are_limited() {
+    let mut cluster = cluster(1, "4MiB", &["--max-calls=8"]);
+    let client = cluster.client(0);
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..8)
+            .map(|number| {
+                let client = client.clone();
+                scope.spawn(move || client.get(format!("object-{number}"), PATIENCE).map(|view| view.len()))
+            })
+            .collect();
+        let other = cluster.client(0);
+        await_that("eight calls", || other.status().unwrap().shards[0].waiting_queries == 8);
+        let error = refusal(client.get("ninth", PATIENCE));
+        assert!(matches!(error, ObjectError::LimitExceeded { maximum: 8, .. }), "{error}");
+        let error = refusal(client.create("tenth", 10, PutOptions::default()));
+        assert!(matches!(error, ObjectError::LimitExceeded { maximum: 8, .. }), "{error}");
+        for number in 0..8 {
+            other.put(format!("object-{number}"), b"12345").expect("another client is served");
+        }
+        for get in waiting {
+            assert_eq!(get.join().unwrap().unwrap(), 5);
+        }
+    });
+    client.put("eleventh", b"1").expect("there is room again");
+    cluster.assert_serves();
+}
+
+#[test]
+fn references_of_a_client_are_limited() {
+    let mut cluster = cluster(2, "4MiB", &["--max-references=4"]);
+    let (origin, client) = (cluster.client(0), cluster.client(1));
+    for number in 0..5 {
+        origin.put(format!("object-{number}"), b"contents").unwrap();
+    }
+    let get = |number: usize| client.get(format!("object-{number}"), PATIENCE);
+    let mut views: Vec<_> = (0..4).map(|number| get(number).unwrap()).collect();
+    get(3).expect("another view of an object that is held already");
+    let error = refusal(get(4));
+    assert!(matches!(error, ObjectError::LimitExceeded { maximum: 4, .. }), "{error}");
+    let error = refusal(client.create("new", 10, PutOptions::default()));
+    assert!(matches!(error, ObjectError::LimitExceeded { maximum: 4, .. }), "{error}");
+    assert_eq!(&views[0][..], b"contents");
+    views.pop();
+    assert_eq!(&get(4).expect("there is room again")[..], b"contents");
+    client.put("new", b"1").expect("there is room again");
+    drop(views);
+    cluster.assert_serves();
+}
+
+#[test]
+fn copies_in_a_store_are_limited() {
+    let mut cluster = cluster(1, "4MiB", &["--max-objects=3"]);
+    let client = cluster.client(0);
+    for number in 0..3 {
+        client.put(format!("object-{number}"), b"contents").unwrap();
+    }
+    let error = refusal(client.put_with("fourth", b"contents", within(SHORT)));
+    assert!(error.is_retryable(), "{error}");
+    client.delete(["object-0"], PATIENCE).unwrap();
+    client.put("fourth", b"contents").expect("there is room again");
+    client.delete(["object-1", "object-2", "fourth"], PATIENCE).unwrap();
+    cluster.assert_serves();
+}
+
+#[test]
+fn ids_in_a_request_are_limited() {
+    let mut cluster = cluster(1, "4MiB", &["--max-ids=10"]);
+    let client = cluster.client(0);
+    let ids: Vec<String> = (0..11).map(|number| format!("object-{number}")).collect();
+    for error in [refusal(client.delete(&ids, PATIENCE)), refusal(client.wait(&ids, 1, PATIENCE))] {
+        assert!(matches!(error, ObjectError::LimitExceeded { maximum: 10, .. }), "{error}");
+    }
+    assert_eq!(client.delete(&ids[..10], PATIENCE).unwrap(), 0);
+    cluster.assert_serves();
+}
+
+#[test]
+fn objects_in_a_shard_are_limited() {
+    let mut cluster =
+        Cluster::start(Plan { shard_arguments: vec!["--max-objects=4".to_owned()], ..Plan::default() });
+    let client = cluster.client(0);
+    for number in 0..4 {
+        client.put(format!("object-{number}"), &bytes(number, 100_000)).unwrap();
+    }
+    let error = refusal(client.put_with("fifth", &bytes(5, 100_000), within(PATIENCE)));
+    assert!(matches!(error, ObjectError::LimitExceeded { maximum: _, .. }), "{error}");
+    assert!(cluster.client(1).get("object-2", PATIENCE).unwrap()[..] == bytes(2, 100_000)[..]);
+    let ids: Vec<String> = (0..4).map(|number| format!("object-{number}")).collect();
+    client.delete(&ids, PATIENCE).unwrap();
+    cluster.assert_serves();
+}
