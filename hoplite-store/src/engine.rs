@@ -11,30 +11,20 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dashmap::DashMap;
-use hoplite_core::error::Error;
-use hoplite_core::node::{CallId, ClientId, CopyId, Effect, Event, Node, NodeStatus, PullId, ServeId};
+use hoplite_core::node::{ClientId, CopyId, Effect, Event, Node, NodeStatus, PullId, ServeId};
 use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;
 use hoplite_core::{ObjectId, PutId};
 use hoplite_proto::local::Response;
 use hoplite_shm::Arena;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::copies::{Copies, LiveCopy};
 use crate::data::{CompareRequest, DataMetrics, PullRequest, Puller, ServeSource, Served};
-
-/// An answer on its way to a client.
-pub(crate) type Answer = (CallId, Result<Response, Error>);
-
-/// How a connected client is reached.
-#[derive(Debug)]
-struct ClientHandle {
-    answers: mpsc::Sender<Answer>,
-    /// Cancelled when the client does not take its answers.
-    overflow: CancellationToken,
-}
+use crate::local::Answers;
 
 /// What [`Engine::apply`] changes.
 #[derive(Debug)]
@@ -57,16 +47,18 @@ pub(crate) struct Engine {
     last_number: AtomicU64,
     arena: Arc<Arena>,
     copies: Copies,
-    clients: DashMap<ClientId, ClientHandle>,
+    clients: DashMap<ClientId, Arc<Answers>>,
     puller: Puller,
     metrics: Arc<DataMetrics>,
     tasks: TaskTracker,
+    /// Where tasks run: events also come from the thread of the local plane, which has a runtime of its own.
+    runtime: Handle,
     stop: CancellationToken,
     alarm: Notify,
 }
 
 impl Engine {
-    /// An engine around `node`, whose extents lie in `arena`. Pulls run on `tasks` until `stop`.
+    /// An engine around `node`, whose extents lie in `arena`. Pulls run on `tasks`, in the current runtime, until `stop`.
     pub(crate) fn new(
         node: Node,
         arena: Arc<Arena>,
@@ -93,6 +85,7 @@ impl Engine {
             puller,
             metrics,
             tasks,
+            runtime: Handle::current(),
             stop,
             alarm: Notify::new(),
         })
@@ -127,7 +120,9 @@ impl Engine {
     fn perform(self: &Arc<Self>, state: &mut State, effect: Effect) {
         match effect {
             Effect::Reply { client, call, response } => {
-                self.answer(client, (call, response.map(Response::Node)))
+                if let Some(answers) = self.clients.get(&client) {
+                    answers.add((call, response.map(Response::Node)));
+                }
             }
             Effect::ToShard { shard, message, inline_from } => {
                 self.tell_shard(state, shard, message, inline_from)
@@ -187,7 +182,7 @@ impl Engine {
         cancelled: CancellationToken,
     ) {
         let engine = Arc::clone(self);
-        self.tasks.spawn(async move {
+        let task = async move {
             let started = Instant::now();
             let (valid_bytes, outcome) = engine.puller.pull(&request, &live, &cancelled).await;
             let seconds = started.elapsed().as_secs_f64();
@@ -195,24 +190,18 @@ impl Engine {
             let mut state = engine.lock();
             state.pulls.remove(&pull);
             engine.apply_locked(&mut state, Event::PullEnded { pull, valid_bytes, outcome });
-        });
+        };
+        self.tasks.spawn_on(task, &self.runtime);
     }
 
     fn spawn_compare(self: &Arc<Self>, copy: CopyId, live: Arc<LiveCopy>, request: CompareRequest) {
         let engine = Arc::clone(self);
-        self.tasks.spawn(async move {
+        let task = async move {
             let equal = engine.puller.compare(&request, &live, &engine.stop).await;
             tracing::info!(id = %request.id, ?equal, "compared with an earlier put of the same id");
             engine.apply(Event::Compared { copy, equal });
-        });
-    }
-
-    fn answer(&self, client: ClientId, answer: Answer) {
-        if let Some(handle) = self.clients.get(&client)
-            && let Err(mpsc::error::TrySendError::Full(_)) = handle.answers.try_send(answer)
-        {
-            handle.overflow.cancel();
-        }
+        };
+        self.tasks.spawn_on(task, &self.runtime);
     }
 
     fn tell_shard(&self, state: &mut State, shard: usize, mut message: ToShard, inline_from: Option<CopyId>) {
@@ -252,16 +241,12 @@ impl Engine {
         self.lock().sessions.iter().map(Option::is_some).collect()
     }
 
-    /// Enters a client; its answers come out of the receiver. The token is cancelled when they pile up.
-    pub(crate) fn client_connected(
-        &self,
-        queue: usize,
-    ) -> (ClientId, mpsc::Receiver<Answer>, CancellationToken) {
+    /// Enters a client; its answers go to the queue that is returned.
+    pub(crate) fn client_connected(&self) -> (ClientId, Arc<Answers>) {
         let client = ClientId(self.next_number());
-        let (answers, receiver) = mpsc::channel(queue);
-        let overflow = CancellationToken::new();
-        self.clients.insert(client, ClientHandle { answers, overflow: overflow.clone() });
-        (client, receiver, overflow)
+        let answers = Arc::new(Answers::default());
+        self.clients.insert(client, Arc::clone(&answers));
+        (client, answers)
     }
 
     /// Takes back all that a client held.

@@ -15,7 +15,7 @@ use hoplite_core::placement::ShardMap;
 use hoplite_core::shard::NodeInfo;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -88,6 +88,9 @@ pub enum StoreError {
         #[source]
         source: Error,
     },
+    /// The thread that serves the workers cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
     /// No random numbers are to be had.
     #[error("no random numbers")]
     Random(#[source] io::Error),
@@ -190,6 +193,7 @@ pub async fn run(
     }
     let plane = Arc::new(LocalPlane {
         engine: Arc::clone(&engine),
+        seats: Arc::new(Semaphore::new(config.limits.max_clients.min(Semaphore::MAX_PERMITS))),
         limits: config.limits,
         node: config.node,
         cluster: config.cluster,
@@ -197,7 +201,7 @@ pub async fn run(
         shards: links,
         prefaulted_bytes,
     });
-    let mut local_task = tasks.spawn(local::run(local_listener, plane, leaving.clone()));
+    let mut local_end = local::spawn(local_listener, plane, leaving.clone()).map_err(StoreError::Thread)?;
     started(&Addresses { socket: config.socket, data: data_address, directory });
 
     let ended = tokio::select! {
@@ -209,7 +213,7 @@ pub async fn run(
     engine.apply(Event::ShutDown);
     leaving.cancel();
     engine.end_sessions();
-    let _ = timeout(SHUTDOWN_TIMEOUT, &mut local_task).await;
+    let _ = timeout(SHUTDOWN_TIMEOUT, &mut local_end).await;
     goodbye(&mut states).await;
     stop.cancel();
     tasks.close();

@@ -1,46 +1,69 @@
 //! One client: its handshake, its requests, its answers.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use futures::StreamExt;
+use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
 use hoplite_core::error::{Error, Operation, Plane};
-use hoplite_core::node::{CallId, ClientId, CopyId, Event};
-use hoplite_proto::framing::{self, MAX_HELLO_BYTES, max_request_bytes};
+use hoplite_core::node::{self, CallId, ClientId, CopyId, Event};
+use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
+use prost::Message;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::net::unix::WriteHalf;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::answers::{Answer, Answers};
 use super::{LocalPlane, inspect};
-use crate::engine::Answer;
 
 /// How long a client may take to say who it is.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Answers that a client may leave in its queue, beyond one for each call it may make: updates of subscriptions.
-const SPARE_ANSWERS: usize = 1024;
-/// While so many bytes of answers wait to be written, no further request is read.
+/// While so many bytes of answers wait to be written, no further request is read and no further answer is made.
 const OUTBOX_BYTES: usize = 1 << 20;
 /// How much is read at once.
 const INBOX_BYTES: usize = 64 << 10;
 
-type Errand = Pin<Box<dyn Future<Output = Answer> + Send>>;
+/// The answer to a call; `None` if it was cancelled.
+type Errand = Pin<Box<dyn Future<Output = (CallId, Option<Result<Response, Error>>)> + Send>>;
 
-/// A connected client.
+/// A connected client. When this is dropped, all that the client held is taken back.
 struct Connection {
     plane: Arc<LocalPlane>,
     client: ClientId,
+    answers: Arc<Answers>,
     /// Calls that are answered here and not by the node: waits for progress, questions to the directory.
     errands: FuturesUnordered<Errand>,
+    /// How to cancel them; of those that still wait.
+    cancels: HashMap<CallId, AbortHandle>,
     outbox: BytesMut,
+    reception: Reception,
+    _seat: OwnedSemaphorePermit,
+}
+
+/// Whether the client still takes answers.
+#[derive(Debug, PartialEq, Eq)]
+enum Reception {
+    Open,
+    Closed,
+}
+
+/// A client that has said who it is.
+struct Greeted {
+    program: String,
+    seat: OwnedSemaphorePermit,
+    /// What it sent after its hello.
+    inbox: BytesMut,
 }
 
 /// Serves one client until it leaves, or the daemon does.
@@ -49,24 +72,20 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane)) => greeted,
         () = shutdown.cancelled() => return,
     };
-    match greeted {
-        Ok(Ok(program)) => tracing::debug!(program, "client connected"),
+    let Greeted { program, seat, inbox } = match greeted {
+        Ok(Ok(greeted)) => greeted,
         Ok(Err(error)) => return tracing::debug!(%error, "a connection was no client"),
         Err(_) => return tracing::debug!("a connection said nothing"),
-    }
-    let queue = plane.limits.max_requests_per_client + SPARE_ANSWERS;
-    let (client, answers, overflow) = plane.engine.client_connected(queue);
-    let engine = Arc::clone(&plane.engine);
-    let mut connection =
-        Connection { plane, client, errands: FuturesUnordered::new(), outbox: BytesMut::new() };
-    let ended = tokio::select! {
-        ended = connection.run(&mut stream, answers, &shutdown) => ended,
-        () = overflow.cancelled() => Err(ConnectionError::Overflow),
     };
-    if let Err(error) = ended {
+    let mut connection = Connection::new(plane, seat);
+    let client = connection.client;
+    tracing::debug!(?client, program, "client connected");
+    if let Err(error) = connection.run(&mut stream, inbox, &shutdown).await {
         tracing::debug!(?client, %error, "client dropped");
+        if let ConnectionError::Protocol(error) = error {
+            connection.say_last(&mut stream, error);
+        }
     }
-    engine.client_gone(client);
 }
 
 /// Why a connection ended, other than by the client's will.
@@ -76,33 +95,34 @@ enum ConnectionError {
     Io(#[from] std::io::Error),
     #[error(transparent)]
     Protocol(#[from] Error),
-    #[error("the client does not take its answers")]
-    Overflow,
 }
 
-/// Exchanges the first messages; returns the name of the client's program.
-async fn greet(stream: &mut UnixStream, plane: &LocalPlane) -> Result<String, ConnectionError> {
-    let mut inbox = BytesMut::new();
+/// Exchanges the first messages.
+async fn greet(stream: &mut UnixStream, plane: &LocalPlane) -> Result<Greeted, ConnectionError> {
+    let mut inbox = BytesMut::with_capacity(INBOX_BYTES);
     let hello = loop {
-        if let Some(hello) = framing::decode::<v1::ClientHello>(&mut inbox, MAX_HELLO_BYTES)? {
-            break hello;
+        match framing::decode::<v1::ClientHello>(&mut inbox, MAX_HELLO_BYTES) {
+            Ok(None) => {}
+            Ok(Some(hello)) => break Ok(hello),
+            Err(error) => break Err(error),
         }
         if stream.read_buf(&mut inbox).await? == 0 {
             return Err(Error::malformed(Plane::Local, "closed before its first message").into());
         }
     };
-    let limit = plane.limits.max_clients;
-    let refusal = if hello.version != PROTOCOL_VERSION {
-        Some(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version })
-    } else if plane.engine.clients() >= limit {
-        Some(Error::limit_exceeded("clients of a store", limit as u64))
-    } else {
-        None
-    };
+    let accepted = hello.and_then(|hello| {
+        if hello.version != PROTOCOL_VERSION {
+            return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version });
+        }
+        let limit = plane.limits.max_clients;
+        let seat = Arc::clone(&plane.seats).try_acquire_owned();
+        let seat = seat.map_err(|_| Error::limit_exceeded("clients of a store", limit as u64))?;
+        Ok((hello.program.chars().take(64).collect(), seat))
+    });
     let arena = plane.engine.arena();
     let answer = v1::ServerHello {
         version: PROTOCOL_VERSION,
-        error: refusal.as_ref().map(hoplite_proto::error::encode),
+        error: accepted.as_ref().err().map(hoplite_proto::error::encode),
         node: plane.node.as_str().to_owned(),
         arena_bytes: arena.capacity_bytes(),
         inline_below_bytes: plane.limits.inline_below_bytes,
@@ -110,89 +130,151 @@ async fn greet(stream: &mut UnixStream, plane: &LocalPlane) -> Result<String, Co
     let mut frame = BytesMut::new();
     framing::encode(&answer, &mut frame)?;
     let fds = [arena.read_only_fd(), arena.writable_fd()];
-    let fds = if refusal.is_some() { &[][..] } else { &fds[..] };
+    let fds = if accepted.is_ok() { &fds[..] } else { &[][..] };
     // The file descriptors travel with the first byte that is sent.
     let sent =
         stream.async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds)).await?;
     let mut rest = &frame[sent..];
     tokio::io::AsyncWriteExt::write_all_buf(stream, &mut rest).await?;
-    match refusal {
-        Some(error) => Err(error.into()),
-        None => Ok(hello.program.chars().take(64).collect()),
-    }
+    let (program, seat) = accepted?;
+    Ok(Greeted { program, seat, inbox })
 }
 
 impl Connection {
+    fn new(plane: Arc<LocalPlane>, seat: OwnedSemaphorePermit) -> Self {
+        let (client, answers) = plane.engine.client_connected();
+        Self {
+            plane,
+            client,
+            answers,
+            errands: FuturesUnordered::new(),
+            cancels: HashMap::new(),
+            outbox: BytesMut::new(),
+            reception: Reception::Open,
+            _seat: seat,
+        }
+    }
+
     async fn run(
         &mut self,
         stream: &mut UnixStream,
-        mut answers: mpsc::Receiver<Answer>,
+        mut inbox: BytesMut,
         shutdown: &CancellationToken,
     ) -> Result<(), ConnectionError> {
         let frame_limit = max_request_bytes(&self.plane.limits);
         let (mut reader, writer) = stream.split();
-        let mut inbox = BytesMut::with_capacity(INBOX_BYTES);
+        let answers = Arc::clone(&self.answers);
         loop {
             while let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? {
-                self.handle(request);
+                self.handle(request)?;
             }
-            while let Ok(answer) = answers.try_recv() {
-                self.write(answer)?;
-            }
-            flush(&writer, &mut self.outbox)?;
+            self.write_answers()?;
+            self.flush(&writer);
+            let has_room = self.outbox.len() < OUTBOX_BYTES;
             tokio::select! {
                 // Requests first: a reader that is ready is the common case, and polling the others costs.
                 biased;
-                read = reader.read_buf(&mut inbox), if self.outbox.len() < OUTBOX_BYTES => {
+                read = reader.read_buf(&mut inbox), if has_room => {
                     if read? == 0 {
                         return Ok(());
                     }
                 }
-                Some(answer) = answers.recv() => self.write(answer)?,
-                Some(answer) = self.errands.next(), if !self.errands.is_empty() => self.write(answer)?,
+                () = answers.added(), if has_room => {}
+                Some((call, answer)) = self.errands.next(), if has_room && !self.errands.is_empty() => {
+                    if let Some(answer) = answer {
+                        self.cancels.remove(&call);
+                        self.write((call, answer))?;
+                    }
+                }
                 writable = writer.writable(), if !self.outbox.is_empty() => writable?,
                 () = shutdown.cancelled() => {
                     // What was answered because of the shutdown still goes out, if the client takes it at once.
-                    while let Ok(answer) = answers.try_recv() {
-                        self.write(answer)?;
-                    }
-                    return Ok(flush(&writer, &mut self.outbox)?);
+                    self.write_answers()?;
+                    self.flush(&writer);
+                    return Ok(());
                 }
             }
         }
     }
 
-    fn write(&mut self, (call, response): Answer) -> Result<(), Error> {
-        framing::encode(&encode_response(call, response), &mut self.outbox)
+    fn write_answers(&mut self) -> Result<(), Error> {
+        while self.outbox.len() < OUTBOX_BYTES
+            && let Some(answer) = self.answers.take()
+        {
+            self.write(answer)?;
+        }
+        Ok(())
     }
 
-    fn handle(&mut self, request: v1::Request) {
-        let engine = &self.plane.engine;
-        let (call, request) = decode_request(request, self.plane.limits.max_ids_per_request);
-        match request {
-            Ok(Request::Node(request)) => engine.apply(Event::Request { client: self.client, call, request }),
-            Ok(Request::Doorbell { copy }) => {
-                if let Some(live) = engine.copies().get(copy) {
-                    live.ring();
+    fn write(&mut self, (call, response): Answer) -> Result<(), Error> {
+        if self.reception == Reception::Closed {
+            return Ok(());
+        }
+        let mut message = encode_response(call, response);
+        if message.encoded_len() > MAX_RESPONSE_BYTES {
+            let error = Error::limit_exceeded("bytes of an answer", MAX_RESPONSE_BYTES as u64);
+            message = encode_response(call, Err(error));
+        }
+        framing::encode(&message, &mut self.outbox)
+    }
+
+    /// Writes what the socket takes.
+    ///
+    /// A client that takes no more answers has left, but what it said before still counts: the seal of a put, say. So
+    /// the connection ends only when all of that was read.
+    fn flush(&mut self, writer: &WriteHalf<'_>) {
+        while !self.outbox.is_empty() {
+            match writer.try_write(&self.outbox) {
+                Ok(written) => self.outbox.advance(written),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.reception = Reception::Closed;
+                    self.outbox.clear();
                 }
             }
-            Ok(Request::Follow { copy, beyond_bytes, timeout }) => {
-                let plane = Arc::clone(&self.plane);
-                self.errand(call, async move { follow(&plane, copy, beyond_bytes, timeout).await });
+        }
+    }
+
+    /// Says why the connection is closed, under the number of no call; if the client takes it at once.
+    fn say_last(&mut self, stream: &mut UnixStream, error: Error) {
+        if self.write((CallId(0), Err(error))).is_ok() {
+            self.flush(&stream.split().1);
+        }
+    }
+
+    fn handle(&mut self, request: v1::Request) -> Result<(), Error> {
+        let (call, request) = decode_request(request, self.plane.limits.max_ids_per_request);
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => return self.write((call, Err(error))),
+        };
+        let plane = Arc::clone(&self.plane);
+        match request {
+            Request::Node(request) => {
+                if let node::Request::Cancel { call } = &request
+                    && let Some(errand) = self.cancels.remove(call)
+                {
+                    errand.abort();
+                }
+                plane.engine.apply(Event::Request { client: self.client, call, request });
+                Ok(())
             }
-            Ok(Request::List { prefix, after, limit }) => {
-                let plane = Arc::clone(&self.plane);
-                self.errand(call, async move { inspect::list(&plane, prefix, after, limit).await });
+            Request::Doorbell { copy } => {
+                if let Some(live) = plane.engine.copies().get(copy) {
+                    live.ring();
+                }
+                Ok(())
             }
-            Ok(Request::Describe { id }) => {
-                let plane = Arc::clone(&self.plane);
-                self.errand(call, async move { inspect::describe(&plane, &id).await });
+            Request::Follow { copy, beyond_bytes, timeout } => {
+                self.errand(call, async move { follow(&plane, copy, beyond_bytes, timeout).await })
             }
-            Ok(Request::Status) => {
-                let plane = Arc::clone(&self.plane);
-                self.errand(call, async move { Ok(inspect::status(&plane).await) });
+            Request::List { prefix, after, limit } => {
+                self.errand(call, async move { inspect::list(&plane, prefix, after, limit).await })
             }
-            Err(error) => self.errand(call, async move { Err(error) }),
+            Request::Describe { id } => {
+                self.errand(call, async move { inspect::describe(&plane, &id).await })
+            }
+            Request::Status => self.errand(call, async move { Ok(inspect::status(&plane).await) }),
         }
     }
 
@@ -200,26 +282,26 @@ impl Connection {
         &mut self,
         call: CallId,
         errand: impl Future<Output = Result<Response, Error>> + Send + 'static,
-    ) {
+    ) -> Result<(), Error> {
         let limit = self.plane.limits.max_requests_per_client;
-        if self.errands.len() >= limit {
+        if self.cancels.len() >= limit {
             let error = Error::limit_exceeded("open calls of a client", limit as u64);
-            self.errands.push(Box::pin(async move { (call, Err(error)) }));
-        } else {
-            self.errands.push(Box::pin(async move { (call, errand.await) }));
+            return self.write((call, Err(error)));
         }
+        if self.cancels.contains_key(&call) {
+            return self.write((call, Err(Error::invalid_request("the call id is in use"))));
+        }
+        let (errand, cancel) = abortable(errand);
+        self.cancels.insert(call, cancel);
+        self.errands.push(Box::pin(async move { (call, errand.await.ok()) }));
+        Ok(())
     }
 }
 
-fn flush(writer: &tokio::net::unix::WriteHalf<'_>, outbox: &mut BytesMut) -> std::io::Result<()> {
-    while !outbox.is_empty() {
-        match writer.try_write(outbox) {
-            Ok(written) => drop(outbox.split_to(written)),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error),
-        }
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.plane.engine.client_gone(self.client);
     }
-    Ok(())
 }
 
 async fn follow(
