@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
 use hoplite_core::block::publishable;
@@ -21,7 +21,9 @@ pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    failure: OnceLock<Error>,
+    /// Set before the memory can be given to another copy. Whoever writes to the header without a right of their own to
+    /// the copy holds the lock meanwhile.
+    failure: Mutex<Option<Error>>,
     failed: CancellationToken,
 }
 
@@ -31,7 +33,7 @@ impl fmt::Debug for LiveCopy {
             .field("size_bytes", &self.size_bytes())
             .field("valid_bytes", &self.valid_bytes())
             .field("producer", &self.producer)
-            .field("failure", &self.failure.get())
+            .field("failure", &self.failure())
             .finish_non_exhaustive()
     }
 }
@@ -43,7 +45,7 @@ impl LiveCopy {
             buffer,
             producer,
             progressed: Notify::new(),
-            failure: OnceLock::new(),
+            failure: Mutex::default(),
             failed: CancellationToken::new(),
         }
     }
@@ -77,11 +79,16 @@ impl LiveCopy {
 
     /// Ends every wait with `error`, in this process and in the others. The first error stays.
     pub(crate) fn fail(&self, error: Error) {
-        if self.failure.set(error).is_ok() {
+        {
+            let mut failure = self.lock_failure();
+            if failure.is_some() {
+                return;
+            }
+            *failure = Some(error);
             self.buffer.set_failed();
-            self.failed.cancel();
-            self.progressed.notify_waiters();
         }
+        self.failed.cancel();
+        self.progressed.notify_waiters();
     }
 
     /// A worker has said that it advanced the progress in the shared header.
@@ -101,19 +108,26 @@ impl LiveCopy {
             let mut progressed = pin!(self.progressed.notified());
             // From here on no notification is missed, so what is read below is not stale when we sleep.
             progressed.as_mut().enable();
-            if let Some(error) = self.failure() {
-                return Err(error);
-            }
-            let mut valid_bytes = self.valid_bytes();
-            if self.is_old_news(valid_bytes, offset_bytes) && self.producer == Producer::Worker {
-                // What the worker has published before it could see that we wait is in the answer.
-                valid_bytes = publishable(self.buffer.want_doorbell(), self.size_bytes());
-            }
+            let valid_bytes = self.valid_or_wanted(offset_bytes)?;
             if !self.is_old_news(valid_bytes, offset_bytes) {
                 return Ok(valid_bytes);
             }
             progressed.await;
         }
+    }
+
+    /// How many bytes are valid; if that is old news, the worker that writes the copy will ring when there are more.
+    fn valid_or_wanted(&self, offset_bytes: u64) -> Result<u64, Error> {
+        let failure = self.lock_failure();
+        if let Some(error) = &*failure {
+            return Err(error.clone());
+        }
+        let valid_bytes = self.valid_bytes();
+        if self.is_old_news(valid_bytes, offset_bytes) && self.producer == Producer::Worker {
+            // What the worker has published before it could see that we wait is in the answer.
+            return Ok(publishable(self.buffer.want_doorbell(), self.size_bytes()));
+        }
+        Ok(valid_bytes)
     }
 
     fn is_old_news(&self, valid_bytes: u64, offset_bytes: u64) -> bool {
@@ -122,7 +136,11 @@ impl LiveCopy {
 
     /// The error with which the copy failed, if it did.
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.failure.get().cloned()
+        self.lock_failure().clone()
+    }
+
+    fn lock_failure(&self) -> MutexGuard<'_, Option<Error>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the copy fails, for ever if it does not.
