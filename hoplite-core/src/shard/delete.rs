@@ -85,12 +85,19 @@ impl Shard {
         self.deletions.range(all).next_back().map(|((_, put), _)| *put)
     }
 
+    /// Answers the deletes of an id when no node has a copy left of any of its deleted puts: whoever deletes an id now
+    /// must not see a put that an earlier delete has not removed everywhere yet.
     fn finish_if_dropped(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
-        if self.deletions.get(key).is_none_or(|deletion| !deletion.pending.is_empty()) {
+        let id = &key.0;
+        let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
+        if self.deletions.range(all.clone()).any(|(_, deletion)| !deletion.pending.is_empty()) {
             return;
         }
-        for (node, request) in self.close_deletion(key) {
-            self.send(turn, node, ToStore::DeleteDone { request, put: Some(key.1) });
+        let dropped: Vec<(ObjectId, PutId)> = self.deletions.range(all).map(|(key, _)| key.clone()).collect();
+        for key in dropped {
+            for (node, request) in self.close_deletion(&key) {
+                self.send(turn, node, ToStore::DeleteDone { request, put: Some(key.1) });
+            }
         }
     }
 
@@ -141,5 +148,6 @@ impl Shard {
             let error = Error::Timeout { operation: Operation::Delete, waited };
             self.send(turn, node, ToStore::Failed { request, error });
         }
+        self.finish_if_dropped(turn, key);
     }
 }
