@@ -393,7 +393,9 @@ impl Simulation {
         let store = self.clients[&client].store;
         let had_time = self.now.since(started) >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
         let is_quick = self.scenario.faults == Faults::None && self.scenario.slowness <= 10;
+        let had_space = self.stores[store].lacked_space_at < started;
         if is_quick
+            && had_space
             && had_time
             && started.since(Time::ZERO) > SETTLED
             && !matches!(error, Error::StoreFull { .. })

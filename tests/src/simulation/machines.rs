@@ -8,7 +8,7 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::node::{self, CopyId, Node, NodeConfig, PullId, ServeId};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::broadcast::Topology;
-use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig, ToShard};
+use hoplite_core::shard::{self, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard, UnpublishReason};
 use hoplite_core::{Limits, NodeId, Time};
 
 use super::Simulation;
@@ -26,6 +26,8 @@ pub(super) struct StoreHost {
     pub(super) copies: BTreeMap<CopyId, Copy>,
     pub(super) pulls: BTreeMap<PullId, Pull>,
     pub(super) serves: BTreeMap<ServeId, Serve>,
+    /// When it last had to evict a copy or refuse a slot.
+    pub(super) lacked_space_at: Time,
     tick_at: Option<Time>,
 }
 
@@ -118,6 +120,7 @@ impl Simulation {
             copies: BTreeMap::new(),
             pulls: BTreeMap::new(),
             serves: BTreeMap::new(),
+            lacked_space_at: Time::ZERO,
             tick_at: None,
         });
         self.store_started(store);
@@ -318,6 +321,13 @@ impl Simulation {
                         "inline bytes are there"
                     );
                     publish.inline = Some(bytes_of(copy.tag, copy.size_bytes));
+                }
+                if matches!(
+                    message,
+                    ToShard::ReturnSlot { outcome: PullOutcome::Cancelled, .. }
+                        | ToShard::Unpublish { reason: UnpublishReason::Evicted, .. }
+                ) {
+                    self.stores[store].lacked_space_at = self.now;
                 }
                 self.send_to_shard(store, shard, message);
             }
