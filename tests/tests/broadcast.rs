@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use hoplite_tests::cluster::{Cluster, Plan};
+use hoplite_client::PutOptions;
+use hoplite_tests::cluster::{Cluster, Plan, await_that};
 use hoplite_tests::contents::bytes;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,4 +42,101 @@ fn receivers_that_come_together_relay() {
     assert_eq!(total, 5 * (8 << 20), "each receiver pulled the object once");
     // One slot at the origin, and all receivers there before the first was done: a chain, or close to it.
     assert!(sent(0) <= 2 * (8 << 20), "the origin sent {} bytes", sent(0));
+}
+
+#[test]
+fn receivers_that_come_late_are_served_by_earlier_ones() {
+    let nodes = 5;
+    let cluster = Cluster::start(Plan { nodes, ..Plan::default() });
+    let size = 4 << 20;
+    let expected = bytes(9, size);
+    let mut writer = cluster.client(0).create("weights", size as u64, PutOptions::default()).unwrap();
+    writer.write(&expected[..size / 2]).unwrap();
+    std::thread::scope(|scope| {
+        let mut receivers = Vec::new();
+        for node in 1..nodes {
+            let client = cluster.client(node);
+            receivers.push(scope.spawn(move || client.get_vec("weights", PATIENCE)));
+            // One after the other, each when the one before has what there is.
+            let client = cluster.client(node);
+            await_that("half of it", || client.status().unwrap().received_bytes >= size as u64 / 2);
+        }
+        // The origin's slot is in use, so each receiver was sent to the one that has a free slot: the one before.
+        let senders = cluster.senders(0, "weights");
+        assert_eq!(senders, (1..nodes).map(|node| (node, node - 1)).collect(), "a chain");
+        writer.write(&expected[size / 2..]).unwrap();
+        writer.seal().unwrap();
+        for receiver in receivers {
+            assert!(receiver.join().unwrap().unwrap() == expected);
+        }
+    });
+    for node in 0..nodes {
+        let status = cluster.client(node).status().unwrap();
+        let expected_sent = if node + 1 < nodes { size as u64 } else { 0 };
+        assert_eq!(status.sent_bytes, expected_sent, "node {node} served one receiver, the last one nobody");
+    }
+    let description = cluster.client(0).describe("weights").unwrap().object.unwrap();
+    assert_eq!(description.grants.len(), nodes - 1);
+    for (grant, receiver) in description.grants.iter().zip(1..) {
+        assert_eq!(grant.receiver, format!("node-{receiver}"));
+        assert_eq!(grant.sender, format!("node-{}", receiver - 1));
+        assert!(!grant.reason.is_empty(), "the directory says why");
+    }
+}
+
+#[test]
+fn many_objects_cross_in_all_directions_at_once() {
+    let nodes = 4;
+    let cluster = Cluster::start(Plan { nodes, ..Plan::default() });
+    let contents = |node: usize, number: usize| bytes((node * 100 + number) as u64, 1 + number * 40_001);
+    std::thread::scope(|scope| {
+        for node in 0..nodes {
+            let client = cluster.client(node);
+            scope.spawn(move || {
+                for number in 0..8 {
+                    client.put(format!("{node}/{number}"), &contents(node, number)).unwrap();
+                }
+            });
+            for reader in 0..nodes {
+                let client = cluster.client(reader);
+                scope.spawn(move || {
+                    for number in 0..8 {
+                        let view = client.get(format!("{node}/{number}"), PATIENCE).unwrap();
+                        assert!(
+                            view[..] == contents(node, number)[..],
+                            "object {node}/{number} on node {reader}"
+                        );
+                    }
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn readers_run_ahead_of_the_writer_on_every_node() {
+    let nodes = 3;
+    let cluster = Cluster::start(Plan { nodes, ..Plan::default() });
+    let size = 1 << 20;
+    let expected = bytes(10, size);
+    let mut writer = cluster.client(0).create("stream", size as u64, PutOptions::default()).unwrap();
+    let mut readers: Vec<_> =
+        (0..nodes).map(|node| cluster.client(node).get_reader("stream", PATIENCE).unwrap()).collect();
+    let mut piece = vec![0; size];
+    for start in (0..size).step_by(size / 4) {
+        writer.write(&expected[start..start + size / 4]).unwrap();
+        for reader in &mut readers {
+            // Everything that was written can be read, on each node, before anything more is written.
+            let end = start + size / 4;
+            while usize::try_from(reader.position_bytes()).unwrap() < end {
+                let from = usize::try_from(reader.position_bytes()).unwrap();
+                let length = reader.read(&mut piece, PATIENCE).unwrap();
+                assert!(piece[..length] == expected[from..from + length]);
+            }
+        }
+    }
+    writer.seal().unwrap();
+    for reader in &mut readers {
+        assert_eq!(reader.read(&mut piece, PATIENCE).unwrap(), 0);
+    }
 }

@@ -1,0 +1,58 @@
+//! The failure model with real processes, which are killed or frozen.
+//!
+//! * `stores`: senders, origins and the only holder of an object.
+//! * `workers`: application processes.
+//! * `shards`: the directory.
+//! * `races`: deletes, and gets that come before the put.
+//! * `chances`: a relay dies at a random moment, many times.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+mod chances;
+mod races;
+mod shards;
+mod stores;
+mod workers;
+
+use std::time::Duration;
+
+use hoplite_client::PutOptions;
+use hoplite_client::blocking::ObjectWriter;
+use hoplite_tests::cluster::{Cluster, await_that};
+
+/// How long what should succeed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Begins to put `contents` under `id` on store number `node`, and writes so many bytes of it.
+fn begin(cluster: &Cluster, node: usize, id: &str, contents: &[u8], written_bytes: usize) -> ObjectWriter {
+    let size_bytes = contents.len() as u64;
+    let mut writer = cluster.client(node).create(id, size_bytes, PutOptions::default()).unwrap();
+    writer.write(&contents[..written_bytes]).unwrap();
+    writer
+}
+
+/// Writes the rest of it.
+fn finish(mut writer: ObjectWriter, contents: &[u8]) -> hoplite_client::Result<()> {
+    let written_bytes = usize::try_from(writer.written_bytes()).unwrap();
+    writer.write(&contents[written_bytes..])?;
+    writer.seal()
+}
+
+/// Waits until store number `node` has received so many bytes in all.
+fn await_received(cluster: &Cluster, node: usize, bytes: usize) {
+    let client = cluster.client(node);
+    await_that("bytes received", || client.status().unwrap().received_bytes >= bytes as u64);
+}
+
+/// Starts a get on store number `node` for each of `nodes`.
+fn gets<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    cluster: &Cluster,
+    nodes: impl IntoIterator<Item = usize>,
+    id: &'scope str,
+) -> Vec<(usize, std::thread::ScopedJoinHandle<'scope, hoplite_client::Result<Vec<u8>>>)> {
+    let get = |node| {
+        let client = cluster.client(node);
+        (node, scope.spawn(move || client.get(id, PATIENCE).map(|view| view.to_vec())))
+    };
+    nodes.into_iter().map(get).collect()
+}

@@ -1,0 +1,132 @@
+//! Directory shards that die and come back knowing nothing.
+
+use std::time::Duration;
+
+use hoplite_tests::cluster::{Cluster, Plan, await_that};
+use hoplite_tests::contents::bytes;
+
+use crate::{PATIENCE, begin, finish, gets};
+
+fn ids(prefix: &str) -> Vec<String> {
+    (0..16).map(|number| format!("{prefix}-{number}")).collect()
+}
+
+/// Half of the objects are small enough for the directory to keep.
+fn contents(number: usize) -> Vec<u8> {
+    bytes(number as u64, if number.is_multiple_of(2) { 1000 } else { 200_000 })
+}
+
+fn put_all(cluster: &Cluster, prefix: &str) {
+    for (number, id) in ids(prefix).iter().enumerate() {
+        cluster.client(number % 3).put(id, &contents(number)).unwrap();
+    }
+}
+
+fn get_all(cluster: &Cluster, prefix: &str) {
+    for (number, id) in ids(prefix).iter().enumerate() {
+        let view = cluster.client((number + 1) % 3).get(id, PATIENCE).unwrap();
+        assert!(view[..] == contents(number)[..], "{id}");
+    }
+}
+
+fn delete_all(cluster: &Cluster, prefix: &str) {
+    assert_eq!(cluster.client(2).delete(ids(prefix), PATIENCE).unwrap(), ids(prefix).len());
+    for id in ids(prefix) {
+        assert!(!cluster.client(0).contains(&id).unwrap(), "{id}");
+    }
+}
+
+#[test]
+fn with_two_shards_one_may_die_and_come_back() {
+    let mut cluster = Cluster::start(Plan { nodes: 3, shards: 2, ..Plan::default() });
+    for victim in 0..2 {
+        put_all(&cluster, "old");
+        put_all(&cluster, "doomed");
+        cluster.kill_shard(victim);
+        get_all(&cluster, "old");
+        delete_all(&cluster, "doomed");
+        put_all(&cluster, "new");
+        get_all(&cluster, "new");
+        cluster.restart_shard(victim);
+        for node in 0..3 {
+            cluster.await_sessions(node);
+        }
+        get_all(&cluster, "old");
+        get_all(&cluster, "new");
+        for id in ids("doomed") {
+            assert!(!cluster.client(1).contains(&id).unwrap(), "{id} stays deleted");
+        }
+        delete_all(&cluster, "old");
+        delete_all(&cluster, "new");
+        for node in 0..3 {
+            cluster.await_empty(node);
+        }
+    }
+    cluster.assert_serves();
+}
+
+#[test]
+fn calls_outlast_the_restart_of_the_only_shard() {
+    let mut cluster = Cluster::start(Plan { nodes: 3, ..Plan::default() });
+    put_all(&cluster, "old");
+    put_all(&cluster, "doomed");
+    let size = 2 << 20;
+    let expected = bytes(99, size);
+    let writer = begin(&cluster, 0, "streaming", &expected, size / 2);
+    let deleted_early = std::thread::scope(|scope| {
+        let streaming = gets(scope, &cluster, [1, 2], "streaming");
+        cluster.kill_shard(0);
+        await_that("the loss noticed", || {
+            (0..3).all(|node| !cluster.client(node).status().unwrap().shards[0].connected)
+        });
+        let early = gets(scope, &cluster, [1], "old-1");
+        let late = gets(scope, &cluster, [2], "put while the shard is away");
+        let client = cluster.client(0);
+        let put = scope.spawn(move || client.put("put while the shard is away", &bytes(98, size)));
+        let client = cluster.client(1);
+        let delete = scope.spawn(move || client.delete(ids("doomed"), PATIENCE));
+        cluster.restart_shard(0);
+        for (_, get) in early {
+            assert!(get.join().unwrap().unwrap() == contents(1));
+        }
+        for (_, get) in late {
+            assert!(get.join().unwrap().unwrap() == bytes(98, size));
+        }
+        put.join().unwrap().unwrap();
+        finish(writer, &expected).unwrap();
+        for (_, get) in streaming {
+            assert!(get.join().unwrap().unwrap() == expected);
+        }
+        delete.join().unwrap().expect("a delete waits for the shard")
+    });
+    for node in 0..3 {
+        cluster.await_sessions(node);
+    }
+    get_all(&cluster, "old");
+    // The shard may have been asked before every store had told it what it has. What it knew stays deleted.
+    let deleted_late = cluster.client(2).delete(ids("doomed"), PATIENCE).unwrap();
+    assert_eq!(deleted_early + deleted_late, ids("doomed").len());
+    for (number, id) in ids("doomed").iter().enumerate() {
+        assert!(!cluster.client(number % 3).contains(id).unwrap(), "{id} was deleted");
+    }
+    cluster.assert_serves();
+}
+
+#[test]
+fn what_is_here_is_served_without_any_directory() {
+    let mut cluster = Cluster::of(1);
+    let client = cluster.client(0);
+    let expected = bytes(5, 300_000);
+    client.put("before", &expected).unwrap();
+    cluster.kill_shard(0);
+    assert!(client.get("before", PATIENCE).unwrap()[..] == expected[..]);
+    client.put("small", b"1").unwrap();
+    assert_eq!(&client.get("small", PATIENCE).unwrap()[..], b"1");
+    let started = std::time::Instant::now();
+    assert!(client.get("unknown", Duration::from_millis(100)).is_err());
+    assert!(started.elapsed() < Duration::from_secs(5), "the timeout holds");
+    cluster.restart_shard(0);
+    cluster.await_sessions(0);
+    assert!(client.contains("small").unwrap());
+    cluster.assert_serves();
+}

@@ -1,0 +1,96 @@
+//! Application processes that die.
+
+use std::time::{Duration, Instant};
+
+use hoplite_core::Error as ObjectError;
+use hoplite_tests::cluster::{Cluster, Plan, Worker, refusal};
+use hoplite_tests::contents::bytes;
+
+use crate::{PATIENCE, await_received, gets};
+
+#[test]
+fn an_object_whose_writer_dies_is_aborted_everywhere() {
+    let mut cluster = Cluster::of(3);
+    for (round, written) in [0, 4096, 3 << 20, (8 << 20) - 4096].into_iter().enumerate() {
+        let mut worker = Worker::start(&cluster.socket(0));
+        worker.succeed(&format!("create object {}", 8 << 20));
+        worker.succeed(&format!("write {written}"));
+        let received: Vec<u64> =
+            (1..3).map(|node| cluster.client(node).status().unwrap().received_bytes).collect();
+        std::thread::scope(|scope| {
+            let waiting = gets(scope, &cluster, 1..3, "object");
+            for node in 1..3 {
+                await_received(&cluster, node, usize::try_from(received[node - 1]).unwrap() + written);
+            }
+            let killed = Instant::now();
+            worker.kill();
+            for (_, get) in waiting {
+                let error = refusal(get.join().unwrap());
+                assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
+            }
+            eprintln!("aborted {} ms after the writer's death", killed.elapsed().as_millis());
+            assert!(killed.elapsed() < Duration::from_secs(5), "it takes a fraction of a second");
+        });
+        for node in 0..3 {
+            cluster.await_empty(node);
+        }
+        if round % 2 == 0 {
+            let other = bytes(1, 300_000);
+            cluster.client(1).put("object", &other).expect("the id is free again");
+            assert!(cluster.client(2).get("object", PATIENCE).unwrap()[..] == other[..]);
+            cluster.client(0).delete(["object"], PATIENCE).unwrap();
+        }
+    }
+    cluster.assert_serves();
+}
+
+#[test]
+fn a_small_object_whose_writer_dies_never_was() {
+    let mut cluster = Cluster::of(2);
+    let mut worker = Worker::start(&cluster.socket(0));
+    worker.succeed("create object 1000");
+    worker.succeed("write 1000");
+    worker.kill();
+    cluster.await_empty(0);
+    let error = refusal(cluster.client(1).get("object", Duration::from_millis(100)));
+    assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
+    cluster.assert_serves();
+}
+
+#[test]
+fn what_was_sealed_outlives_its_writer() {
+    let cluster = Cluster::of(2);
+    let mut worker = Worker::start(&cluster.socket(0));
+    worker.succeed("put large 1000000");
+    worker.succeed("put small 1000");
+    worker.kill();
+    for (id, size) in [("large", 1_000_000), ("small", 1000)] {
+        assert_eq!(cluster.client(1).get(id, PATIENCE).unwrap()[..], vec![0; size]);
+    }
+}
+
+#[test]
+fn memory_that_a_dead_worker_viewed_is_reusable() {
+    let memory_of = [(1, "8MiB".to_owned())].into();
+    let mut cluster = Cluster::start(Plan { memory_of, ..Plan::default() });
+    let size = 5 << 20;
+    for id in ["first", "second"] {
+        cluster.client(0).put(id, &bytes(2, size)).unwrap();
+    }
+    let mut worker = Worker::start(&cluster.socket(1));
+    worker.succeed("get first");
+    let client = cluster.client(1);
+    let error = refusal(client.get("second", Duration::from_millis(200)));
+    assert!(matches!(error, ObjectError::StoreFull { .. }), "{error}");
+    std::thread::scope(|scope| {
+        let waiting = gets(scope, &cluster, [1], "second");
+        worker.kill();
+        for (_, get) in waiting {
+            assert!(get.join().unwrap().unwrap() == bytes(2, size));
+        }
+    });
+    assert_eq!(client.status().unwrap().evictions, 1);
+    cluster.client(0).delete(["first", "second"], PATIENCE).unwrap();
+    cluster.await_empty(1);
+    cluster.assert_serves();
+}
