@@ -178,7 +178,7 @@ impl ObjectWriter {
             // One system call for both: this is what a small put costs after its one round trip.
             let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
-            return connection.tell(&requests.map(Request::Node)).await;
+            return connection.tell(&requests.map(Request::Node), Operation::Put, timeout).await;
         }
         reference.becomes_reader();
         match connection.call_node(node::Request::Seal { copy, timeout }, Operation::Put, timeout).await? {

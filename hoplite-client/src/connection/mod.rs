@@ -12,6 +12,7 @@ mod receiver;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,11 +121,7 @@ impl Connection {
     ) -> Result<Response> {
         let mut call = self.begin(request.into())?;
         let patience = timeout.saturating_add(TIMEOUT_SLACK);
-        let answer = match self.link.reception {
-            Reception::Task => tokio::time::timeout(patience, &mut call.answer).await.ok(),
-            Reception::Pump => pump::within(patience, &mut call.answer).await,
-        };
-        match answer {
+        match self.within(patience, &mut call.answer).await {
             Some(Ok(answer)) => Ok(answer?),
             Some(Err(_)) => Err(self.link.lost()),
             None => Err(Error::timeout(operation, patience)),
@@ -159,13 +156,30 @@ impl Connection {
         }
     }
 
-    /// Sends what is not answered, in this order, and waits until the operating system has it.
-    pub(crate) async fn tell(&self, requests: &[Request]) -> Result<()> {
+    /// Sends what is not answered, in this order, and waits until the operating system has it: for `timeout`, and some
+    /// slack, if the store is stopped and takes nothing.
+    pub(crate) async fn tell(
+        &self,
+        requests: &[Request],
+        operation: Operation,
+        timeout: Duration,
+    ) -> Result<()> {
         let position = self.link.tell(requests)?;
-        self.link.outbox.sent(position).await;
+        let patience = timeout.saturating_add(TIMEOUT_SLACK);
+        let sent = pin!(self.link.outbox.sent(position));
+        if self.within(patience, sent).await.is_none() {
+            return Err(Error::timeout(operation, patience));
+        }
         match self.link.calls.loss() {
             None => Ok(()),
             Some(_) => Err(self.link.lost()),
+        }
+    }
+
+    async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        match self.link.reception {
+            Reception::Task => tokio::time::timeout(limit, future).await.ok(),
+            Reception::Pump => pump::within(limit, future).await,
         }
     }
 
@@ -361,13 +375,14 @@ impl Link {
         Ok(())
     }
 
-    /// Fails all calls, and closes the socket in both directions, so that the store takes everything back.
+    /// Fails all calls. The socket stays open for the views that are left: if it were closed, the store would give their
+    /// memory to others.
     fn break_off(&self, reason: Loss) {
         tracing::debug!(path = %self.path.display(), %reason, "connection lost");
         self.calls.lose(reason);
-        self.shut_down();
     }
 
+    /// Closes the socket in both directions, so that the store takes everything back.
     fn shut_down(&self) {
         // Fails only if the peer has closed it already.
         let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);

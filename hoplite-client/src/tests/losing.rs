@@ -98,7 +98,7 @@ async fn the_connection_stays_open_for_views_and_closes_with_the_last() {
 #[tokio::test]
 async fn nonsense_from_the_store_breaks_the_connection() {
     let view = hoplite_core::node::ObjectView {
-        copy: hoplite_core::node::CopyId(1),
+        copy: hoplite_core::node::CopyId(1 << 40),
         extent: hoplite_core::extent::Extent { offset_bytes: 1 << 40, length_bytes: 128 },
         put: crate::PutId(1),
         size_bytes: 10,
@@ -111,21 +111,28 @@ async fn nonsense_from_the_store_breaks_the_connection() {
         &|store| store.send_raw(&[255; 4]),
         &|store| store.send_raw(&[3, 0, 0, 0, 255, 255, 255]),
         &|store| store.send_response(99, Ok(Response::Progress { valid_bytes: 1 })),
-        &|store| store.send_response(1, Ok(Response::Progress { valid_bytes: 1 })),
-        &|store| store.send_response(1, Ok(object.clone())),
+        &|store| store.send_response(3, Ok(Response::Progress { valid_bytes: 1 })),
+        &|store| store.send_response(3, Ok(object.clone())),
         &|store| store.send_response(0, Err(ObjectError::ShuttingDown)),
     ];
     for (index, send) in nonsense.iter().enumerate() {
         let store = FakeStore::start();
         let client = connect(&store).await;
+        client.put("a", b"x").await.unwrap();
+        let view = client.get("a", LONG).await.unwrap();
         let (result, ()) = tokio::join!(client.get("never", LONG), async {
-            store.until("the call waits", |state| state.count(is_get) == 1).await;
+            store.until("the call waits", |state| state.count(is_get) == 2).await;
             send(&store);
         });
         let error = result.unwrap_err();
         assert!(matches!(error, Error::ConnectionLost { reason: Loss::Protocol(_), .. }), "{index}: {error}");
+        assert!(is_lost(&client.put("b", b"x").await.unwrap_err()));
+        drop(client);
+        // The store must not give the memory of the view to others.
+        assert_eq!(store.state().ended_clients, 0);
+        assert_eq!(&view[..], b"x");
+        drop(view);
         store.until("the client closes", |state| state.ended_clients == 1).await;
-        assert!(is_lost(&client.put("a", b"x").await.unwrap_err()));
     }
 }
 
