@@ -155,6 +155,7 @@ impl Node {
             ToStore::DeleteDone { request, put } => {
                 if let Some(Ask { id, purpose: Purpose::Delete(key), .. }) = self.answered(shard, request) {
                     if let Some(put) = put {
+                        self.remember_deletion(&id, put);
                         self.tell_other_shards(shard, &id, put);
                     }
                     self.delete_went_on(key, Some((request, usize::from(put.is_some()))));

@@ -22,7 +22,7 @@ mod publish;
 mod put;
 mod space;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use lru::LruCache;
@@ -47,6 +47,10 @@ const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
 /// Most senders that a query asks to avoid: the limit of the wire format.
 const MOST_AVOIDED: usize = 64;
+
+/// Most deletions that are told to a shard when it connects: enough for some seconds of a busy store, and a burst of
+/// messages that a shard digests in milliseconds.
+const MOST_RECENT_DELETIONS: usize = 4096;
 
 /// What a [`Node`] is told at its start.
 #[derive(Debug, Clone)]
@@ -104,6 +108,8 @@ pub struct Node {
     serves: BTreeMap<ServeId, CopyId>,
     asks: BTreeMap<RequestId, Ask>,
     shards_up: Vec<bool>,
+    /// Deleted puts that this store knows of, for as long as shards remember them, oldest first.
+    recent_deletions: VecDeque<(Time, ObjectId, PutId)>,
     deadlines: BTreeSet<(Time, Deadline)>,
     last_number: u64,
     evictions: u64,
@@ -155,6 +161,7 @@ impl Node {
             pulls: BTreeMap::new(),
             serves: BTreeMap::new(),
             asks: BTreeMap::new(),
+            recent_deletions: VecDeque::new(),
             deadlines: BTreeSet::new(),
             last_number: 0,
             evictions: 0,

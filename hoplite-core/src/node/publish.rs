@@ -2,7 +2,7 @@
 
 use super::copies::{Phase, Standing};
 use super::fetch::back_off;
-use super::{CopyId, Deadline, Effect, Node};
+use super::{CopyId, Deadline, Effect, MOST_RECENT_DELETIONS, Node};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::shard::{DropReason, Publish, ToShard, UnpublishReason};
@@ -120,6 +120,9 @@ impl Node {
             return;
         }
         self.shards_up[shard] = is_up;
+        if is_up {
+            self.tell_recent_deletions(shard);
+        }
         let live: Vec<CopyId> = self.index.values().copied().collect();
         for copy in live {
             // A session that is new knows nothing, even if the same shard was there before.
@@ -141,6 +144,30 @@ impl Node {
             }
         }
         self.rehome_asks(shard);
+    }
+
+    /// A shard that is away now must hear of a deletion when it comes back, or it would answer with the bytes of a small
+    /// object for ever.
+    pub(super) fn remember_deletion(&mut self, id: &ObjectId, put: PutId) {
+        self.forget_old_deletions();
+        if self.recent_deletions.len() >= MOST_RECENT_DELETIONS {
+            self.recent_deletions.pop_front();
+        }
+        self.recent_deletions.push_back((self.now, id.clone(), put));
+    }
+
+    fn tell_recent_deletions(&mut self, shard: usize) {
+        self.forget_old_deletions();
+        for (_, id, put) in self.recent_deletions.clone() {
+            self.tell_shard(shard, ToShard::Forget { id, put });
+        }
+    }
+
+    fn forget_old_deletions(&mut self) {
+        let ttl = self.config.limits.tombstone_ttl;
+        while self.recent_deletions.front().is_some_and(|(time, ..)| self.now.since(*time) > ttl) {
+            self.recent_deletions.pop_front();
+        }
     }
 
     /// The directory tells this store to drop a copy.
@@ -170,6 +197,7 @@ impl Node {
 
     /// Drops the copy of a deleted put, and says so to every shard that may count on it.
     pub(super) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
+        self.remember_deletion(id, put);
         let copy = self.live_put(id, put);
         let mut shards = match copy {
             Some(copy) => self.informed_shards(copy),

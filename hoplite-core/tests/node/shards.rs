@@ -148,6 +148,20 @@ fn a_delete_moves_with_its_shard_and_tells_the_second_one() {
 }
 
 #[test]
+fn a_shard_that_was_away_hears_of_deletions_when_it_returns() {
+    let mut h = Harness::with_shards(2);
+    h.event(Event::ShardDown { shard: 0 });
+    h.drop_put(1, "x", PutId(5), DropReason::Deleted);
+    h.sent();
+    h.event(Event::ShardUp { shard: 0 });
+    assert_eq!(h.told(), ["0 forget x"]);
+    h.event(Event::ShardDown { shard: 0 });
+    h.pass(Duration::from_secs(31));
+    h.event(Event::ShardUp { shard: 0 });
+    assert_eq!(h.told(), Vec::<String>::new(), "tombstones would have expired by now");
+}
+
+#[test]
 fn a_shard_that_does_not_exist_is_ignored() {
     let mut h = Harness::new();
     h.event(Event::ShardUp { shard: 7 });
