@@ -162,9 +162,16 @@ fn create_file(path: &Path, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
     let failed = |operation| {
         move |errno: Errno| Error::File { operation, path: path.to_owned(), source: errno.into() }
     };
-    match rustix::fs::unlink(path) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(failed("remove the leftover of")(errno)),
+    let is_in_memory = |kind| {
+        kind == libc::HUGETLBFS_MAGIC as u32 || kind == libc::TMPFS_MAGIC as u32 || kind == RAMFS_MAGIC
+    };
+    let not_in_memory = || Error::NotInMemory { path: path.to_owned() };
+    // Before anything is removed: what is on a disk is no leftover of an arena.
+    match rustix::fs::statfs(path) {
+        Ok(file_system) if !is_in_memory(kind_of(&file_system)) => return Err(not_in_memory()),
+        Ok(_) => rustix::fs::unlink(path).map_err(failed("remove the leftover of"))?,
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(failed("find out the file system of")(errno)),
     }
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("create"))?;
@@ -173,10 +180,8 @@ fn create_file(path: &Path, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
 
     let file_system = rustix::fs::fstatfs(&fd).map_err(failed("find out the file system of"))?;
     let page_bytes = u64::try_from(file_system.f_bsize).unwrap_or(0).max(1);
-    let kind = u32::try_from(file_system.f_type).unwrap_or(0);
-    let is_huge = kind == libc::HUGETLBFS_MAGIC as u32;
-    if !is_huge && kind != libc::TMPFS_MAGIC as u32 && kind != RAMFS_MAGIC {
-        return Err(Error::NotInMemory { path: path.to_owned() });
+    if !is_in_memory(kind_of(&file_system)) {
+        return Err(not_in_memory());
     }
     let capacity_bytes = whole_pages(capacity_bytes, page_bytes)?;
     // Zero blocks in total means no limit.
@@ -186,6 +191,10 @@ fn create_file(path: &Path, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
     }
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(failed("size"))?;
     Ok((fd, capacity_bytes))
+}
+
+fn kind_of(file_system: &rustix::fs::StatFs) -> u32 {
+    u32::try_from(file_system.f_type).unwrap_or(0)
 }
 
 /// From linux/magic.h; neither libc nor rustix has it.
@@ -210,6 +219,14 @@ fn out_of_memory_or(source: io::Error, operation: &'static str, needed_bytes: u6
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_on_a_disk_is_neither_used_nor_removed() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let error = create_file(&path, 1 << 20).unwrap_err();
+        assert!(matches!(error, Error::NotInMemory { .. }), "{error}");
+        assert!(path.exists());
+    }
 
     fn resident_bytes(arena: &Arena) -> u64 {
         let status = rustix::fs::fstat(&arena.writable).unwrap();
