@@ -3,10 +3,11 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::net::{UnixListener, UnixStream};
 
 /// Why a socket cannot be listened on.
@@ -92,15 +93,21 @@ fn remove_leftover(path: &Path) -> Result<(), SocketError> {
     if !found.file_type().is_socket() {
         return Err(SocketError::NotASocket { path: path.to_owned() });
     }
-    match StdUnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+    match probe(path) {
+        Err(Errno::CONNREFUSED) => {
             fs::remove_file(path).map_err(|source| SocketError::Io { path: path.to_owned(), source })
         }
-        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-            Err(SocketError::Io { path: path.to_owned(), source: error })
-        }
-        _ => Err(SocketError::InUse { path: path.to_owned() }),
+        // The queue of a daemon that does not accept is full.
+        Ok(()) | Err(Errno::AGAIN) => Err(SocketError::InUse { path: path.to_owned() }),
+        Err(error) => Err(SocketError::Io { path: path.to_owned(), source: error.into() }),
     }
+}
+
+/// Connects without waiting: a daemon that is stopped must not stop this one.
+fn probe(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 #[cfg(test)]
