@@ -6,6 +6,7 @@ use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use dashmap::DashMap;
 use hoplite_core::block::publishable;
 use hoplite_core::error::Error;
@@ -132,6 +133,13 @@ impl LiveCopy {
 
     fn is_old_news(&self, valid_bytes: u64, offset_bytes: u64) -> bool {
         valid_bytes <= offset_bytes && valid_bytes < self.size_bytes()
+    }
+
+    /// All bytes of a small, complete copy; `None` if it has failed, because they may be another's by now.
+    pub(crate) fn bytes(&self) -> Option<Bytes> {
+        let mut bytes = vec![0; usize::try_from(self.size_bytes()).ok()?];
+        self.buffer.read(0, &mut bytes);
+        self.failure().is_none().then(|| bytes.into())
     }
 
     /// The error with which the copy failed, if it did.

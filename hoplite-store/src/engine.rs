@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use dashmap::DashMap;
 use hoplite_core::node::{ClientId, CopyId, Effect, Event, Node, NodeStatus, PullId, ServeId};
 use hoplite_core::shard::ToShard;
@@ -25,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::copies::{Copies, LiveCopy};
 use crate::data::{CompareRequest, DataMetrics, PullRequest, Puller, ServeSource, Served};
 use crate::local::Answers;
+use crate::session::Outgoing;
 
 /// What [`Engine::apply`] changes.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct State {
     /// The verdict on the serve that is being requested.
     verdict: Option<(ServeId, Option<CopyId>)>,
     /// For each shard, where messages of its present session go.
-    sessions: Vec<Option<mpsc::Sender<ToShard>>>,
+    sessions: Vec<Option<mpsc::Sender<Outgoing>>>,
 }
 
 /// The store's state and its hands.
@@ -204,10 +204,8 @@ impl Engine {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
-    fn tell_shard(&self, state: &mut State, shard: usize, mut message: ToShard, inline_from: Option<CopyId>) {
-        if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
-            publish.inline = self.copies.get(copy).map(|live| bytes_of(&live));
-        }
+    fn tell_shard(&self, state: &mut State, shard: usize, message: ToShard, inline_from: Option<CopyId>) {
+        let message = Outgoing { message, inline_from: inline_from.and_then(|copy| self.copies.get(copy)) };
         if let Some(session) = &state.sessions[shard]
             && let Err(mpsc::error::TrySendError::Full(_)) = session.try_send(message)
         {
@@ -218,7 +216,7 @@ impl Engine {
     }
 
     /// A session with `shard` is up; what the node says to it goes to `messages`.
-    pub(crate) fn session_up(self: &Arc<Self>, shard: usize, messages: mpsc::Sender<ToShard>) {
+    pub(crate) fn session_up(self: &Arc<Self>, shard: usize, messages: mpsc::Sender<Outgoing>) {
         let mut state = self.lock();
         state.sessions[shard] = Some(messages);
         self.apply_locked(&mut state, Event::ShardUp { shard });
@@ -318,13 +316,6 @@ impl Engine {
             }
         }
     }
-}
-
-fn bytes_of(live: &LiveCopy) -> Bytes {
-    let length = usize::try_from(live.size_bytes()).expect("inline objects are small");
-    let mut bytes = vec![0; length];
-    live.buffer().read(0, &mut bytes);
-    bytes.into()
 }
 
 impl ServeSource for Engine {

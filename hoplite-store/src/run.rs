@@ -1,5 +1,6 @@
 //! The life of a store, from its configuration to its end.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -67,11 +68,18 @@ pub enum StoreError {
         /// The address.
         address: String,
     },
+    /// A shard is configured twice.
+    #[error("the directory shard {address} is named more than once")]
+    ShardTwice {
+        /// The address.
+        address: String,
+    },
     /// No shard is configured.
     #[error("at least one directory shard is needed")]
     NoShards,
-    /// The data plane listens on all addresses, so that the one which others should use is unknown.
-    #[error("{address} is no address that others can reach: say which one to advertise")]
+    /// The data plane listens on all addresses, so that the one which others should use is unknown; or the one to
+    /// advertise has no port.
+    #[error("{address} is no address that others can reach: say which one, with its port, to advertise")]
     AdvertiseNeeded {
         /// The address.
         address: SocketAddr,
@@ -125,20 +133,26 @@ pub async fn run(
     let listener = TcpListener::bind(config.listen).await.map_err(listen_error(config.listen))?;
     let data_address = listener.local_addr().map_err(listen_error(config.listen))?;
     let advertised = config.advertise.unwrap_or(data_address);
-    if advertised.ip().is_unspecified() {
+    if advertised.ip().is_unspecified() || advertised.port() == 0 {
         return Err(StoreError::AdvertiseNeeded { address: advertised });
     }
     let local_listener = LocalListener::bind(&config.socket, config.socket_mode, config.socket_group)?;
 
     let stop = CancellationToken::new();
+    let _stop_on_return = stop.clone().drop_guard();
     let tasks = TaskTracker::new();
     let (shards, directory, mut directory_failed) = start_directory(&config, &stop, &tasks).await?;
     let links = shards
         .iter()
         .map(|address| {
-            ShardLink::new(address).map_err(|_| StoreError::ShardAddress { address: address.clone() })
+            ShardLink::new(address).ok_or_else(|| StoreError::ShardAddress { address: address.clone() })
         })
         .collect::<Result<Vec<_>, _>>()?;
+    let mut seen = HashSet::new();
+    // Two sessions of one store with one shard would end each other for ever.
+    if let Some(address) = shards.iter().find(|address| !seen.insert(*address)) {
+        return Err(StoreError::ShardTwice { address: address.clone() });
+    }
 
     let metrics = Arc::new(DataMetrics::default());
     let data_config = Arc::new(DataConfig::new(config.cluster.clone(), config.node.clone()));
@@ -292,4 +306,49 @@ fn random_number() -> Result<u64, StoreError> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| StoreError::Random(error.into()))?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_core::{ClusterId, Limits, NodeId};
+    use hoplite_shm::Backing;
+
+    use super::*;
+
+    async fn refusal_of(change: impl FnOnce(&mut StoreConfig)) -> StoreError {
+        let place = tempfile::tempdir().unwrap();
+        let mut config = StoreConfig {
+            node: NodeId::new("n").unwrap(),
+            cluster: ClusterId::new("c").unwrap(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            advertise: None,
+            directory: Directory::Shards(vec!["127.0.0.1:1".to_owned()]),
+            socket: place.path().join("store.sock"),
+            socket_mode: 0o600,
+            socket_group: None,
+            memory_bytes: 1 << 20,
+            backing: Backing::Memfd,
+            prefault: Prefault::OnUse,
+            labels: Vec::new(),
+            limits: Limits::default(),
+        };
+        change(&mut config);
+        run(config, |_| panic!("started"), CancellationToken::new()).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn addresses_that_cannot_work_are_refused_at_the_start() {
+        let shards = |addresses: &[&str]| {
+            let addresses = addresses.iter().map(|&address| address.to_owned()).collect();
+            move |config: &mut StoreConfig| config.directory = Directory::Shards(addresses)
+        };
+        assert!(matches!(refusal_of(shards(&[])).await, StoreError::NoShards));
+        assert!(matches!(refusal_of(shards(&["host"])).await, StoreError::ShardAddress { .. }));
+        assert!(matches!(refusal_of(shards(&["", "a:1"])).await, StoreError::ShardAddress { .. }));
+        assert!(matches!(refusal_of(shards(&["a:1", "b:1", "a:1"])).await, StoreError::ShardTwice { .. }));
+        for address in ["0.0.0.0:7400", "10.0.0.1:0"] {
+            let error = refusal_of(|config| config.advertise = address.parse().ok()).await;
+            assert!(matches!(error, StoreError::AdvertiseNeeded { .. }), "{error}");
+        }
+    }
 }

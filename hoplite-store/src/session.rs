@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::copies::LiveCopy;
 use crate::engine::Engine;
 
 /// Messages that may wait for one session: a full publication of a store with the default limit on copies fits.
@@ -44,6 +45,25 @@ pub(crate) enum SessionState {
     Refused(Error),
 }
 
+/// A message that waits to be sent to a shard.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) message: ToShard,
+    /// The copy whose bytes go with it. They are read when it is sent: a full publication of copies of all inline objects
+    /// at once would double the memory that they take.
+    pub(crate) inline_from: Option<Arc<LiveCopy>>,
+}
+
+impl Outgoing {
+    fn into_message(self) -> ToShard {
+        let Self { mut message, inline_from } = self;
+        if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
+            publish.inline = copy.bytes();
+        }
+        message
+    }
+}
+
 /// One shard, as a store reaches it.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardLink {
@@ -53,9 +73,12 @@ pub(crate) struct ShardLink {
 }
 
 impl ShardLink {
-    /// A link to the shard at `address`, `HOST:PORT`. Connects when it is first used.
-    pub(crate) fn new(address: &str) -> Result<Self, tonic::transport::Error> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+    /// A link to the shard at `address`; `None` if that is not of the form `HOST:PORT`. Connects when it is first used.
+    pub(crate) fn new(address: &str) -> Option<Self> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
+        // Without a port, that of HTTP would be meant.
+        endpoint.uri().port()?;
+        let endpoint = endpoint
             .connect_timeout(OPEN_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(PING.0)
@@ -63,7 +86,7 @@ impl ShardLink {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(16 << 20);
-        Ok(Self { address: address.to_owned(), channel: endpoint.connect_lazy() })
+        Some(Self { address: address.to_owned(), channel: endpoint.connect_lazy() })
     }
 
     /// A client for calls to the shard.
@@ -102,6 +125,9 @@ impl Session {
             match &ended {
                 Ok(()) => tracing::info!(shard, "the directory shard ended the session"),
                 Err(error) if was_up => tracing::warn!(shard, %error, "lost the directory shard"),
+                Err(error) if back_off == BACK_OFF.0 => {
+                    tracing::warn!(shard, %error, "cannot reach the directory shard, trying on");
+                }
                 Err(error) => tracing::debug!(shard, %error, "cannot reach the directory shard"),
             }
             state.send_replace(match ended {
@@ -157,13 +183,13 @@ fn is_refusal(error: &Error) -> bool {
 /// The stream of frames to the shard: the hello, then what is queued, several messages at a time.
 fn outbound(
     hello: StoreMessages,
-    queue: mpsc::Receiver<ToShard>,
+    queue: mpsc::Receiver<Outgoing>,
 ) -> impl Stream<Item = StoreMessages> + Send + 'static {
     stream::unfold((Some(hello), queue), |(hello, mut queue)| async move {
         if let Some(hello) = hello {
             return Some((hello, (None, queue)));
         }
-        let mut message = queue.recv().await?;
+        let mut message = queue.recv().await?.into_message();
         let mut messages = Vec::new();
         let mut inline_bytes = 0;
         loop {
@@ -175,7 +201,7 @@ fn outbound(
                 break;
             }
             match queue.try_recv() {
-                Ok(next) => message = next,
+                Ok(next) => message = next.into_message(),
                 Err(_) => break,
             }
         }
