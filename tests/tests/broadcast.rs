@@ -32,7 +32,9 @@ fn receivers_that_come_together_relay() {
                 scope.spawn(move || client.get("weights", PATIENCE).map(|view| view.to_vec()))
             })
             .collect();
-        cluster.client(0).put("weights", &expected).unwrap();
+        let client = cluster.client(0);
+        await_that("all of them", || client.status().unwrap().shards[0].waiting_queries == nodes as u64 - 1);
+        client.put("weights", &expected).unwrap();
         for receiver in receivers {
             assert!(receiver.join().unwrap().unwrap() == expected);
         }

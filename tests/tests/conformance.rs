@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_client::{Client, Confirmation, Dtype, Error, ErrorCode, Metadata, PutOptions, blocking};
 use hoplite_core::ErrorCode as ObjectErrorCode;
-use hoplite_tests::cluster::{Cluster, program};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 
 /// How long what should succeed may take.
@@ -165,13 +165,19 @@ fn cases() -> Vec<Case> {
 
 /// Runs all cases through one interface.
 fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answer) {
-    let mut plan = hoplite_tests::cluster::Plan { nodes: 3, ..hoplite_tests::cluster::Plan::default() };
-    plan.memory = "8MiB".to_owned();
-    let mut cluster = Cluster::start(plan);
+    let mut cluster = Cluster::start(Plan { nodes: 3, memory: "8MiB".to_owned(), ..Plan::default() });
     for (number, Case(node, call, expected)) in cases().into_iter().enumerate() {
         let mut what = format!("{interface}, case {number}, node {node}: {call:?}");
         what.truncate(200);
+        let given_up = if let Call::Abort { id, .. } = call { Some(id) } else { None };
         let answer = perform(&cluster, node, call);
+        if let Some(id) = given_up {
+            // Nobody waits for the end of what is given up, so the directory may hear of it a moment later.
+            let client = cluster.client(node);
+            await_that("the end of it", || {
+                client.locate(id, Duration::ZERO).is_ok_and(|known| known.locations.is_empty())
+            });
+        }
         if answer != Answer::NotOffered {
             let is_right = answer == expected;
             let mut shown = format!("{answer:?}, expected {expected:?}");
