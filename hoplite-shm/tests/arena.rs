@@ -72,8 +72,13 @@ fn a_file_that_cannot_be_made_says_which_and_why() {
     assert_eq!(path, missing);
     assert_eq!(source.kind(), ErrorKind::NotFound);
 
-    let error = Arena::create(Backing::File(PathBuf::from("/proc/self/fdinfo")), MIB).unwrap_err();
+    let directory = path_in_memory("directory");
+    std::fs::create_dir(&directory).unwrap();
+    let error = Arena::create(Backing::File(directory.clone()), MIB).unwrap_err();
+    std::fs::remove_dir(&directory).unwrap();
     assert!(matches!(error, Error::File { .. }), "{error}");
+    let error = Arena::create(Backing::File(PathBuf::from("/proc/self/status")), MIB).unwrap_err();
+    assert!(matches!(error, Error::NotInMemory { .. }), "{error}");
 }
 
 #[test]
