@@ -65,7 +65,7 @@ impl Node {
         let (id, shard) = (id.clone(), *shard);
         let message = match purpose {
             Purpose::Fetch => {
-                let deadlines = self.waiting_gets(&id).into_iter().map(|key| self.calls[&key].deadline);
+                let deadlines = self.waiting_gets(&id).map(|key| self.calls[&key].deadline);
                 let timeout = deadlines.max().unwrap_or(self.now).since(self.now);
                 let live = self.live(&id);
                 // Those who follow the copy have no deadline that the store knows.
@@ -90,9 +90,9 @@ impl Node {
 
     fn withdraw_at(&mut self, shard: usize, request: RequestId, purpose: &Purpose) {
         match purpose {
-            Purpose::Fetch => self.tell_shard(shard, ToShard::Cancel { request }),
+            // The deletion itself goes on. If the question comes back to this shard, its number must be free again.
+            Purpose::Fetch | Purpose::Delete(_) => self.tell_shard(shard, ToShard::Cancel { request }),
             Purpose::Locations(..) => self.tell_shard(shard, ToShard::Unsubscribe { request }),
-            Purpose::Delete(_) => {}
         }
     }
 

@@ -74,7 +74,8 @@ impl Node {
             }
             Request::Seal { copy, timeout } => self.seal(key, copy, Some(timeout)),
             Request::SealUnconfirmed { copy } => self.seal(key, copy, None),
-            Request::Abort { copy } | Request::Release { copy } => self.release(key.client, copy),
+            Request::Abort { copy } => self.give_up(key.client, copy),
+            Request::Release { copy } => self.release(key.client, copy),
             Request::Get { id, until, timeout } => self.get(key, id, until, timeout),
             Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
             Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
@@ -88,7 +89,8 @@ impl Node {
 
     fn refuse(&mut self, key: CallKey, request: &Request, error: Error) {
         match request {
-            Request::Release { copy } | Request::Abort { copy } => self.release(key.client, *copy),
+            Request::Abort { copy } => self.give_up(key.client, *copy),
+            Request::Release { copy } => self.release(key.client, *copy),
             Request::SealUnconfirmed { copy } => self.seal(key, *copy, None),
             Request::Unsubscribe { call } | Request::Cancel { call } => {
                 self.forget_call(CallKey { client: key.client, call: *call });
@@ -188,15 +190,12 @@ impl Node {
 
     /// Makes a create or a get wait for the next change of the copies of `id`.
     pub(super) fn wait_for_copy(&mut self, id: &ObjectId, key: CallKey) {
-        let waiting = self.waiters.entry(id.clone()).or_default();
-        if !waiting.contains(&key) {
-            waiting.push(key);
-        }
+        self.waiters.entry(id.clone()).or_default().push(key);
     }
 
     fn stop_waiting_for_copy(&mut self, id: &ObjectId, key: CallKey) {
         if let Some(waiting) = self.waiters.get_mut(id) {
-            waiting.retain(|other| *other != key);
+            waiting.remove(&key);
             if waiting.is_empty() {
                 self.waiters.remove(id);
             }
@@ -208,7 +207,9 @@ impl Node {
         if self.is_shutting_down {
             return;
         }
-        for key in self.waiters.get(id).cloned().unwrap_or_default() {
+        let waiting: Vec<CallKey> =
+            self.waiters.get(id).into_iter().flat_map(|queue| queue.iter()).copied().collect();
+        for key in waiting {
             match self.calls.get(&key).map(|pending| &pending.call) {
                 Some(Call::Get { id, until }) => {
                     let (id, until) = (id.clone(), *until);
@@ -221,15 +222,16 @@ impl Node {
     }
 
     /// The keys of the gets that wait for `id`.
-    pub(super) fn waiting_gets(&self, id: &ObjectId) -> Vec<CallKey> {
+    pub(super) fn waiting_gets(&self, id: &ObjectId) -> impl Iterator<Item = CallKey> {
         let is_get = |key: &&CallKey| {
             self.calls.get(key).is_some_and(|pending| matches!(pending.call, Call::Get { .. }))
         };
-        self.waiters.get(id).into_iter().flatten().filter(is_get).copied().collect()
+        self.waiters.get(id).into_iter().flat_map(|queue| queue.iter()).filter(is_get).copied()
     }
 
     pub(super) fn fail_gets(&mut self, id: &ObjectId, error: &Error) {
-        for key in self.waiting_gets(id) {
+        let waiting: Vec<CallKey> = self.waiting_gets(id).collect();
+        for key in waiting {
             self.finish(key, Err(error.clone()));
         }
     }

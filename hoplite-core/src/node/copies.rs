@@ -216,11 +216,11 @@ impl Node {
         }
     }
 
-    /// Whether `client` may be given a reference to one more copy.
+    /// Whether `client` may be given one more reference.
     pub(super) fn check_may_refer(&self, client: ClientId) -> Result<(), Error> {
         let limit = self.config.limits.max_references_per_client;
         match self.clients.get(&client) {
-            Some(holder) if holder.references.len() >= limit => {
+            Some(holder) if holder.reference_count >= limit => {
                 Err(Error::limit_exceeded("references of a client", limit as u64))
             }
             _ => Ok(()),
@@ -229,16 +229,21 @@ impl Node {
 
     /// Gives `client` one more reference.
     pub(super) fn refer(&mut self, client: ClientId, copy: CopyId) -> Result<ObjectView, Error> {
-        let refers_already =
-            self.clients.get(&client).is_some_and(|holder| holder.references.contains_key(&copy));
-        if !refers_already {
-            self.check_may_refer(client)?;
-        }
+        self.check_may_refer(client)?;
         let holder = self.clients.entry(client).or_default();
         *holder.references.entry(copy).or_default() += 1;
+        holder.reference_count += 1;
         self.copy_mut(copy).references += 1;
         self.settle(copy);
         Ok(self.view(copy))
+    }
+
+    /// A writer gives up its copy, also if the same client reads it and goes on to hold that reference.
+    pub(super) fn give_up(&mut self, client: ClientId, copy: CopyId) {
+        if self.copies.get(&copy).is_some_and(|local| local.phase == Phase::Writing { client }) {
+            self.abort(copy);
+        }
+        self.release(client, copy);
     }
 
     /// Takes back one reference; unknown ones are ignored, for the client may have raced with its own release.
@@ -246,6 +251,7 @@ impl Node {
         let Some(holder) = self.clients.get_mut(&client) else { return };
         let Some(count) = holder.references.get_mut(&copy) else { return };
         *count -= 1;
+        holder.reference_count -= 1;
         if *count == 0 {
             holder.references.remove(&copy);
         }

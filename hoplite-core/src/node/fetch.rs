@@ -108,7 +108,7 @@ impl Node {
     }
 
     pub(super) fn is_wanted(&self, id: &ObjectId) -> bool {
-        !self.waiting_gets(id).is_empty() || self.live(id).is_some_and(|(_, copy)| copy.references > 0)
+        self.waiting_gets(id).next().is_some() || self.live(id).is_some_and(|(_, copy)| copy.references > 0)
     }
 
     /// The error of a get that ran out of time because there was no room.

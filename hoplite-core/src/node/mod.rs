@@ -20,6 +20,7 @@ mod fetch;
 mod message;
 mod publish;
 mod put;
+mod queue;
 mod space;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,6 +41,7 @@ use asks::Ask;
 use calls::{CallKey, PendingCall};
 use copies::LocalCopy;
 use fetch::Fetch;
+use queue::Queue;
 
 /// Retry policy of fetches: the first retry is at once, the later ones back off.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
@@ -101,8 +103,8 @@ pub struct Node {
     has_new_space: bool,
     clients: BTreeMap<ClientId, Client>,
     calls: BTreeMap<CallKey, PendingCall>,
-    waiters: BTreeMap<ObjectId, Vec<CallKey>>,
-    space_waiters: Vec<SpaceWaiter>,
+    waiters: BTreeMap<ObjectId, Queue<CallKey>>,
+    space_waiters: Queue<SpaceWaiter>,
     fetches: BTreeMap<ObjectId, Fetch>,
     pulls: BTreeMap<PullId, CopyId>,
     serves: BTreeMap<ServeId, CopyId>,
@@ -121,11 +123,13 @@ pub struct Node {
 #[derive(Debug, Default)]
 struct Client {
     references: BTreeMap<CopyId, u32>,
+    /// The sum of `references`.
+    reference_count: usize,
     calls: usize,
 }
 
 /// Who waits for room.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum SpaceWaiter {
     Create(CallKey),
     Fetch(ObjectId),
@@ -156,7 +160,7 @@ impl Node {
             clients: BTreeMap::new(),
             calls: BTreeMap::new(),
             waiters: BTreeMap::new(),
-            space_waiters: Vec::new(),
+            space_waiters: Queue::default(),
             fetches: BTreeMap::new(),
             pulls: BTreeMap::new(),
             serves: BTreeMap::new(),

@@ -27,7 +27,6 @@ impl Node {
     pub(super) fn retry_create(&mut self, key: CallKey) {
         let Some(Call::Create(create)) = self.calls.get(&key).map(|pending| &pending.call) else { return };
         let create = create.clone();
-        self.stop_waiting_for_space(&SpaceWaiter::Create(key));
         if let Some((copy, local)) = self.live(&create.id) {
             if local.size_bytes != create.size_bytes || local.metadata != create.metadata {
                 self.finish(key, Err(Error::AlreadyExists { id: create.id }));
@@ -35,6 +34,7 @@ impl Node {
                 let response = self.refer(key.client, copy).map(Response::Existing);
                 self.finish(key, response);
             } else {
+                self.stop_waiting_for_space(&SpaceWaiter::Create(key));
                 self.wait_for_copy(&create.id, key);
             }
             return;
@@ -43,6 +43,8 @@ impl Node {
             return self.finish(key, Err(error));
         }
         let Some(extent) = self.allocate(create.size_bytes) else {
+            // Somebody else may put or fetch the object meanwhile.
+            self.wait_for_copy(&create.id, key);
             return self.wait_for_space(SpaceWaiter::Create(key));
         };
         // Whoever waits here for the object gets this one.
@@ -188,6 +190,10 @@ impl Node {
     fn compare(&mut self, copy: CopyId, winner: PutId, holder: (crate::NodeId, std::net::SocketAddr)) {
         let local = self.copy_mut(copy);
         if local.is_comparing {
+            // One comparison at a time: if it is with another put, ask what stands in the way once it is done.
+            if local.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
+                self.publish_again_later(copy);
+            }
             return;
         }
         local.is_comparing = true;
@@ -207,6 +213,8 @@ impl Node {
             return self.settle(copy);
         }
         match (equal, rival) {
+            // The directory has accepted the put meanwhile.
+            (_, None) => self.settle(copy),
             (Some(true), Some((winner, _))) => {
                 self.adopt(copy, winner);
                 self.settle(copy);
@@ -229,6 +237,7 @@ impl Node {
         local.standing = Standing::Pending { shards: Vec::new() };
         if local.is_complete() {
             self.publish(copy);
+            self.answer_sealer(copy);
         }
     }
 
@@ -244,11 +253,12 @@ impl Node {
 
     fn accepted(&mut self, copy: CopyId) {
         let local = self.copy_mut(copy);
-        if local.rival.is_none() {
-            local.is_confirmed = true;
-            local.standing = Standing::Accepted;
-            self.answer_sealer(copy);
-        }
+        // What it was to be compared with is gone, or never was the first at this shard. Without this, two equal puts
+        // could each take the name of the other.
+        local.rival = None;
+        local.is_confirmed = true;
+        local.standing = Standing::Accepted;
+        self.answer_sealer(copy);
     }
 
     /// A shard will not say more about this copy.

@@ -62,9 +62,7 @@ impl Node {
     }
 
     pub(super) fn wait_for_space(&mut self, waiter: SpaceWaiter) {
-        if !self.space_waiters.contains(&waiter) {
-            self.space_waiters.push(waiter);
-        }
+        self.space_waiters.push(waiter);
     }
 
     pub(super) fn is_waiting_for_space(&self, key: CallKey) -> bool {
@@ -72,14 +70,14 @@ impl Node {
     }
 
     pub(super) fn stop_waiting_for_space(&mut self, waiter: &SpaceWaiter) {
-        self.space_waiters.retain(|other| other != waiter);
+        self.space_waiters.remove(waiter);
     }
 
     /// Tries again for those who wait for room, in the order of their arrival. One that still does not fit does not
     /// hold up the others: a huge object that waits must not stop every small one.
     pub(super) fn retry_space(&mut self) {
         while std::mem::take(&mut self.has_new_space) {
-            for waiter in std::mem::take(&mut self.space_waiters) {
+            for waiter in self.space_waiters.take() {
                 match waiter {
                     SpaceWaiter::Create(key) => self.retry_create(key),
                     SpaceWaiter::Fetch(id) => self.fetch_has_space(&id),

@@ -132,10 +132,10 @@ pub enum ToShard {
     },
     /// A synchronous location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
-    /// Ends a `Query` or `Locate` that is no longer wanted. If its answer is already under way, a `Granted` slot must
-    /// still be returned. Not answered.
+    /// Ends a `Query` that is no longer wanted, or asks not to be told of the end of a `Delete`, which goes on. If the
+    /// answer is already under way, a `Granted` slot must still be returned. Not answered.
     Cancel {
-        /// The query.
+        /// The query, or the delete.
         request: RequestId,
     },
     /// Returns a slot. Not answered.

@@ -247,7 +247,7 @@ impl Shard {
             ToShard::Publish(publish) => self.publish(turn, node, publish),
             ToShard::Unpublish { id, put, reason } => self.unpublish(turn, node, &id, put, reason),
             ToShard::Query(query) => self.query(turn, node, query),
-            ToShard::Cancel { request } => self.cancel_query(node, request),
+            ToShard::Cancel { request } => self.close_request(node, request),
             ToShard::ReturnSlot { grant, outcome } => self.return_slot(node, grant, outcome),
             ToShard::Delete { request, id } => self.delete(turn, node, request, &id),
             ToShard::Forget { id, put } => self.forget(turn, &id, put),

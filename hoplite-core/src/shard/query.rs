@@ -106,10 +106,6 @@ impl Shard {
         Some(query)
     }
 
-    pub(super) fn cancel_query(&mut self, node: NodeIndex, request: RequestId) {
-        self.take_query(node, request);
-    }
-
     pub(super) fn time_out(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) {
         if let Some(query) = self.take_query(node, request) {
             self.send(turn, node, ToStore::Failed { request, error: timed_out(&query) });

@@ -89,7 +89,7 @@ impl Shard {
     }
 
     /// Forgets an open request without answering it.
-    fn close_request(&mut self, node: NodeIndex, request: RequestId) {
+    pub(super) fn close_request(&mut self, node: NodeIndex, request: RequestId) {
         let requests = self.nodes.get_mut(node).map(|record| &mut record.requests);
         match requests.and_then(|requests| requests.remove(&request)) {
             Some(OpenRequest::Query(query)) => self.leave_queue(node, request, &query),

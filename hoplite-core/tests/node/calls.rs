@@ -227,13 +227,15 @@ fn the_number_of_open_calls_is_limited() {
 
 #[test]
 fn the_number_of_references_is_limited() {
-    let mut h = Harness::with_limits(Limits { max_references_per_client: 1, ..limits() });
+    let mut h = Harness::with_limits(Limits { max_references_per_client: 2, ..limits() });
     let held = h.put_held(A, "x", SIZE);
     let again = h.get(A, "x");
     h.view(again);
+    let refused = h.get(A, "x");
+    assert!(matches!(h.error(refused), Error::LimitExceeded { .. }), "each reference to one copy counts");
     let waiting = h.get(B, "y");
     let refused = h.create(A, "y", SIZE);
-    assert!(matches!(h.error(refused), Error::LimitExceeded { maximum: 1, .. }));
+    assert!(matches!(h.error(refused), Error::LimitExceeded { maximum: 2, .. }));
     // The refused create must not have cost the other client its fetch.
     let pull = h.grant("y", 5, SIZE, "n1");
     h.pull_ended(&pull, SIZE, PullOutcome::Complete);

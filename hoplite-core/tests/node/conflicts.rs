@@ -139,6 +139,36 @@ fn a_report_of_a_comparison_that_nobody_asked_for_changes_nothing() {
 }
 
 #[test]
+fn a_put_that_is_accepted_while_it_is_compared_keeps_its_name() {
+    let mut h = Harness::disconnected(2, limits());
+    let ranked = h.shards.ranked(&id("x"));
+    h.event(Event::ShardUp { shard: ranked[1] });
+    let (view, call, publish) = sealed(&mut h, SIZE);
+    h.verdict(ranked[1], &publish, unknown());
+    assert_eq!(compares(&h), 1);
+    h.event(Event::ShardUp { shard: ranked[0] });
+    h.verdict(ranked[0], &publish, Verdict::Accepted);
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+    h.event(Event::Compared { copy: view.copy, equal: Some(true) });
+    assert!(h.serve("x", view.put).is_some() && h.serve("x", WINNER).is_none());
+}
+
+#[test]
+fn a_conflict_that_comes_back_during_a_comparison_is_not_forgotten() {
+    let mut h = Harness::new();
+    let (view, _, publish) = sealed(&mut h, SIZE);
+    h.verdict(0, &publish, unknown());
+    h.verdict(0, &publish, Verdict::Accepted);
+    h.verdict(0, &publish, unknown());
+    h.event(Event::Compared { copy: view.copy, equal: Some(true) });
+    h.sent();
+    h.pass(std::time::Duration::from_secs(1));
+    let publish = h.publication().1;
+    h.verdict(0, &publish, unknown());
+    assert_eq!(compares(&h), 2);
+}
+
+#[test]
 fn the_first_shard_decides_between_two_puts() {
     let mut h = Harness::with_shards(2);
     let ranked = h.shards.ranked(&id("x"));
@@ -168,4 +198,15 @@ fn a_put_that_lost_is_withdrawn_from_the_other_shard() {
     h.verdict(ranked[0], &publish, conflict(Equality::Different));
     let told = h.told();
     assert!(told.contains(&format!("{} unpublish x Aborted", ranked[1])), "{told:?}");
+}
+
+#[test]
+fn a_seal_is_answered_when_the_last_shard_goes_during_the_comparison() {
+    let mut h = Harness::new();
+    let (view, call, publish) = sealed(&mut h, SIZE);
+    h.verdict(0, &publish, unknown());
+    h.event(Event::ShardDown { shard: 0 });
+    h.assert_waits(call);
+    h.event(Event::Compared { copy: view.copy, equal: Some(true) });
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
 }

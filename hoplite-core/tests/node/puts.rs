@@ -290,3 +290,19 @@ fn a_full_shard_fails_the_put() {
     h.release(A, view.copy);
     h.assert_empty();
 }
+
+#[test]
+fn an_abort_counts_although_its_client_reads_the_object() {
+    let mut h = Harness::new();
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    let reader = h.get_started(A, "x");
+    assert_eq!(h.view(reader), view);
+    let get = h.get(B, "x");
+    h.request(A, Request::Abort { copy: view.copy });
+    assert!(h.is_failed(view.copy), "who follows it is told");
+    assert_eq!(h.error(get), Error::ObjectLost { id: id("x") });
+    assert!(!h.is_closed(view.copy));
+    h.release(A, view.copy);
+    h.assert_empty();
+}

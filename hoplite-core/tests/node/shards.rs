@@ -199,3 +199,16 @@ fn shutdown_answers_calls_and_withdraws_everything() {
     h.pass(Duration::from_secs(100));
     h.assert_empty();
 }
+
+#[test]
+fn a_delete_moves_to_the_next_shard_and_back() {
+    let mut h = Harness::with_shards(3);
+    let [first, second, _] = ranked(&h);
+    let call = h.delete(A, &["x"]);
+    h.event(Event::ShardDown { shard: first });
+    assert_eq!(h.told(), [format!("{first} delete x"), format!("{second} delete x")]);
+    // A shard does not take the number of a request that is still open.
+    h.event(Event::ShardUp { shard: first });
+    assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} delete x")]);
+    h.assert_waits(call);
+}

@@ -207,3 +207,14 @@ fn fragments_do_not_make_those_who_wait_spin() {
     h.pull_ended(&pull, 2 * SIZE, PullOutcome::Complete);
     h.view(call);
 }
+
+#[test]
+fn a_create_that_waits_for_room_hears_of_another_put() {
+    let mut h = Harness::new();
+    h.put(A, "pinned", CAPACITY / 2);
+    let waiting = h.create(B, "x", CAPACITY * 3 / 4);
+    h.assert_waits(waiting);
+    let call = h.create(A, "x", SIZE);
+    h.view(call);
+    assert_eq!(h.error(waiting), Error::AlreadyExists { id: id("x") });
+}

@@ -264,7 +264,9 @@ impl Run {
                 self.say(number, ToShard::Query(query));
             }
             Step::Cancel { node: number, request } => {
-                self.observer.queries.remove(&(node(NODES[number]), RequestId(request)));
+                let key = (node(NODES[number]), RequestId(request));
+                self.observer.queries.remove(&key);
+                self.observer.deletes.remove(&key);
                 self.say(number, ToShard::Cancel { request: RequestId(request) });
             }
             Step::ReturnSlot { node, back, outcome } => {

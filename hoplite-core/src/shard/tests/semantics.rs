@@ -81,7 +81,7 @@ fn the_number_of_an_open_request_cannot_be_used_again() {
     assert_eq!(failure(&world.ask("a", ToShard::Query(query("y", 1)))), ErrorCode::InvalidRequest);
     let delete = ToShard::Delete { request: RequestId(1), id: id("x") };
     assert_eq!(failure(&world.ask("a", delete)), ErrorCode::InvalidRequest);
-    // Only queries can be cancelled by a cancel, and only subscriptions end by an unsubscribe.
+    // Only subscriptions end by an unsubscribe.
     world.say("a", ToShard::Unsubscribe { request: RequestId(1) });
     assert_eq!(world.shard.status().waiting_queries, 1);
 }
@@ -250,4 +250,18 @@ fn a_thousand_receivers_at_once_form_one_chain() {
     }
     invariants::check(&shard, Time::ZERO);
     assert_eq!((shard.status().grants, shard.status().waiting_queries), (1000, 0));
+}
+
+#[test]
+fn a_delete_goes_on_when_nobody_waits_for_it_any_more() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.say("b", ToShard::Publish(complete("x", 1)));
+    let delete = || ToShard::Delete { request: RequestId(1), id: id("x") };
+    let drops = world.ask("a", delete());
+    assert!(matches!(drops[..], [(_, ToStore::Drop { .. })]), "{drops:?}");
+    assert_eq!(world.say("a", ToShard::Cancel { request: RequestId(1) }), []);
+    assert_eq!(world.say("a", delete()), [], "the number is free, and the drop is under way");
+    let dropped = ToShard::Unpublish { id: id("x"), put: PutId(1), reason: UnpublishReason::Deleted };
+    let done = ToStore::DeleteDone { request: RequestId(1), put: Some(PutId(1)) };
+    assert_eq!(world.ask("b", dropped), [("a".to_owned(), done)]);
 }
