@@ -8,6 +8,9 @@ use super::history::GrantRecord;
 use super::message::{Location, Locations, NodeInfo, ObjectSummary};
 use crate::id::ObjectId;
 
+/// Most locations in one page of a listing, but for those of its last object: about 4 MiB on the wire.
+const MAX_LISTED_LOCATIONS: usize = 1 << 16;
+
 /// All that a shard knows about one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
@@ -58,14 +61,26 @@ impl Shard {
     }
 
     /// The objects whose id starts with `prefix` and is greater than `after`, in the order of their ids; and whether
-    /// there are more than `limit` of them.
+    /// there are more of them. At most `limit`, and fewer if each of them is on many nodes.
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         // An empty `after` excludes nothing, since no id is empty.
         let range = self.entries.range::<[u8], _>((start, Bound::Unbounded));
         let mut matching = range.take_while(|(id, _)| id.as_bytes().starts_with(prefix));
-        let page = matching.by_ref().take(limit).map(|(id, entry)| self.describe_entry(id, entry)).collect();
-        (page, matching.next().is_some())
+        let mut locations = 0;
+        let fits = |(_, entry): &(&ObjectId, &Entry)| {
+            let has_room = locations < MAX_LISTED_LOCATIONS;
+            locations += entry.locations().len();
+            has_room
+        };
+        let page: Vec<Locations> = matching
+            .clone()
+            .take(limit)
+            .take_while(fits)
+            .map(|(id, entry)| self.describe_entry(id, entry))
+            .collect();
+        let has_more = matching.nth(page.len()).is_some();
+        (page, has_more)
     }
 
     /// Counters, and the nodes.
