@@ -1,5 +1,6 @@
 //! `hoplite delete`.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use hoplite_client::ObjectId;
@@ -22,8 +23,9 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let client = store.connect().await?;
-    let given = arguments.ids.len();
-    let deleted = client.delete(&arguments.ids, store.timeout).await?;
+    let ids: BTreeSet<ObjectId> = arguments.ids.into_iter().collect();
+    let given = ids.len();
+    let deleted = client.delete(ids, store.timeout).await?;
     if deleted < given {
         let _ = writeln!(io::stderr(), "hoplite: {} of {given} ids named no object", given - deleted);
     }

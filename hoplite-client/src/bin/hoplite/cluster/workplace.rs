@@ -1,9 +1,10 @@
 //! The directory of a local cluster: sockets and logs. What was made there is removed at the end.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 /// Where a cluster keeps its files. Dropping it removes them.
@@ -18,7 +19,12 @@ pub(super) struct Workplace {
 #[derive(Debug)]
 enum Place {
     Temporary(TempDir),
-    Given { path: PathBuf, existence: Existence },
+    Given {
+        path: PathBuf,
+        existence: Existence,
+        /// The directory itself, locked: the files of another cluster in it are not to be touched.
+        _lock: File,
+    },
 }
 
 /// Whether a given directory was there before.
@@ -46,8 +52,11 @@ impl Workplace {
                 let create = || format!("cannot use the directory {}", path.display());
                 let existence = if path.is_dir() { Existence::Before } else { Existence::Made };
                 fs::create_dir_all(path).with_context(create)?;
+                let lock = File::open(path).with_context(create)?;
+                flock(&lock, FlockOperation::NonBlockingLockExclusive)
+                    .with_context(|| format!("another cluster uses the directory {}", path.display()))?;
                 // The daemons are told absolute paths, and so are people.
-                Place::Given { path: fs::canonicalize(path).with_context(create)?, existence }
+                Place::Given { path: fs::canonicalize(path).with_context(create)?, existence, _lock: lock }
             }
         };
         let workplace = Self { place, logs: Logs::Remove, names };
@@ -83,7 +92,7 @@ impl Workplace {
 impl Drop for Workplace {
     fn drop(&mut self) {
         // A temporary directory removes itself, with all that is in it.
-        let Place::Given { path, existence } = &self.place else { return };
+        let Place::Given { path, existence, .. } = &self.place else { return };
         for name in &self.names {
             // Daemons that ended in order have done it themselves.
             let _ = fs::remove_file(self.socket(name));
@@ -131,6 +140,17 @@ mod tests {
         let left: Vec<_> =
             fs::read_dir(given.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["mine"]);
+    }
+
+    #[test]
+    fn two_clusters_do_not_share_a_directory() {
+        let given = tempfile::tempdir().unwrap();
+        let first = used(Some(given.path()));
+        let refused = Workplace::create(Some(given.path()), vec!["node-0".to_owned()]).unwrap_err();
+        assert!(refused.to_string().contains("another cluster"), "{refused}");
+        assert!(first.socket("node-0").exists(), "the files of the first are left alone");
+        drop(first);
+        drop(used(Some(given.path())));
     }
 
     #[test]
