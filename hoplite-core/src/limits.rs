@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Limits that a store or shard enforces; each has a flag, and a row in ARCHITECTURE.md's table.
+/// Limits that a store or shard enforces; each has a row in ARCHITECTURE.md's table, which names its flag if it has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest object, in bytes. The arena's capacity limits further.
@@ -13,7 +13,7 @@ pub struct Limits {
     pub max_clients: usize,
     /// Most requests of one client that are waiting for an answer.
     pub max_requests_per_client: usize,
-    /// Most references (views and writers) that one client may hold.
+    /// Most references (views and writers) that one client may hold, several to one copy counted each.
     pub max_references_per_client: usize,
     /// Most copies in one store, and most objects in one shard.
     pub max_objects: usize,
