@@ -10,21 +10,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use hoplite_core::node::{ClientId, CopyId, Effect, Event, Node, NodeStatus, PullId, ServeId};
+use hoplite_core::node::{ClientId, CopyId, Effect, Event, Node, NodeStatus, PullId, ServeId, Urgency};
 use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;
 use hoplite_core::{ObjectId, PutId};
 use hoplite_proto::local::Response;
 use hoplite_shm::Arena;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::copies::{Copies, LiveCopy};
 use crate::data::{CompareRequest, DataMetrics, PullRequest, Puller, ServeSource, Served};
 use crate::local::Answers;
-use crate::session::Outgoing;
+use crate::outbox::{Full, Outbox, Outgoing};
 
 /// What [`Engine::apply`] changes.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct State {
     /// The verdict on the serve that is being requested.
     verdict: Option<(ServeId, Option<CopyId>)>,
     /// For each shard, where messages of its present session go.
-    sessions: Vec<Option<mpsc::Sender<Outgoing>>>,
+    sessions: Vec<Option<Outbox>>,
 }
 
 /// The store's state and its hands.
@@ -124,8 +124,8 @@ impl Engine {
                     answers.add((call, response.map(Response::Node)));
                 }
             }
-            Effect::ToShard { shard, message, inline_from } => {
-                self.tell_shard(state, shard, message, inline_from)
+            Effect::ToShard { shard, message, inline_from, urgency } => {
+                self.tell_shard(state, shard, message, inline_from, urgency)
             }
             Effect::CopyOpened { copy, extent, size_bytes, producer } => {
                 let buffer =
@@ -204,21 +204,28 @@ impl Engine {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
-    fn tell_shard(&self, state: &mut State, shard: usize, message: ToShard, inline_from: Option<CopyId>) {
-        let message = Outgoing { message, inline_from: inline_from.and_then(|copy| self.copies.get(copy)) };
+    fn tell_shard(
+        &self,
+        state: &mut State,
+        shard: usize,
+        message: ToShard,
+        inline_from: Option<CopyId>,
+        urgency: Urgency,
+    ) {
+        let inline_from = inline_from.and_then(|copy| self.copies.get(copy));
         if let Some(session) = &state.sessions[shard]
-            && let Err(mpsc::error::TrySendError::Full(_)) = session.try_send(message)
+            && session.push(Outgoing { message, inline_from, urgency }) == Err(Full)
         {
-            // Too far behind. Without its sender the session ends; the next one starts with a full publication.
+            // Too far behind. Without its outbox the session ends; the next one starts with a full publication.
             tracing::warn!(shard, "the session's queue is full, starting a new session");
             state.sessions[shard] = None;
         }
     }
 
-    /// A session with `shard` is up; what the node says to it goes to `messages`.
-    pub(crate) fn session_up(self: &Arc<Self>, shard: usize, messages: mpsc::Sender<Outgoing>) {
+    /// A session with `shard` is up; what the node says to it goes to `outbox`.
+    pub(crate) fn session_up(self: &Arc<Self>, shard: usize, outbox: Outbox) {
         let mut state = self.lock();
-        state.sessions[shard] = Some(messages);
+        state.sessions[shard] = Some(outbox);
         self.apply_locked(&mut state, Event::ShardUp { shard });
     }
 

@@ -14,6 +14,7 @@ mod copies;
 mod data;
 mod engine;
 mod local;
+mod outbox;
 mod prefault;
 mod run;
 mod session;

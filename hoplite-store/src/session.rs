@@ -13,16 +13,15 @@ use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, 
 use hoplite_proto::error::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessages};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::copies::LiveCopy;
 use crate::engine::Engine;
+use crate::outbox::{Departure, Departures, Outgoing, outbox};
 
-/// Messages that may wait for one session: a full publication of a store with the default limit on copies fits.
-const QUEUE_MESSAGES: usize = 1 << 21;
 /// Most messages in one frame of the stream.
 const BATCH_MESSAGES: usize = 256;
 /// A batch is closed when it holds about so many bytes of inline objects; the receiver's limit is 4 MiB.
@@ -43,25 +42,6 @@ pub(crate) enum SessionState {
     Up,
     /// The shard refuses this store. Tries go on, since that may pass, but a person should know.
     Refused(Error),
-}
-
-/// A message that waits to be sent to a shard.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) message: ToShard,
-    /// The copy whose bytes go with it. They are read when it is sent: a full publication of copies of all inline objects
-    /// at once would double the memory that they take.
-    pub(crate) inline_from: Option<Arc<LiveCopy>>,
-}
-
-impl Outgoing {
-    fn into_message(self) -> ToShard {
-        let Self { mut message, inline_from } = self;
-        if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
-            publish.inline = copy.bytes();
-        }
-        message
-    }
 }
 
 /// One shard, as a store reaches it.
@@ -140,13 +120,13 @@ impl Session {
     }
 
     async fn run_once(&self, state: &watch::Sender<SessionState>) -> Result<(), Error> {
-        let (messages, queue) = mpsc::channel(QUEUE_MESSAGES);
+        let (outbox, departures) = outbox().map_err(|_| Error::unavailable("a timer"))?;
         let hello =
             StoreMessages { hello: Some(encode_hello(&self.info, &self.cluster)), messages: Vec::new() };
         let mut client = self.link.client();
         let opening = async {
             let answer =
-                client.session(outbound(hello, queue)).await.map_err(|status| from_status(&status))?;
+                client.session(outbound(hello, departures)).await.map_err(|status| from_status(&status))?;
             let mut inbound = answer.into_inner();
             let first = inbound.message().await.map_err(|status| from_status(&status))?;
             Ok::<_, Error>((inbound, first))
@@ -159,7 +139,7 @@ impl Session {
         };
         check_welcome(&welcome)?;
         tracing::info!(shard = self.link.address, "session with the directory shard is up");
-        self.engine.session_up(self.shard, messages);
+        self.engine.session_up(self.shard, outbox);
         state.send_replace(SessionState::Up);
         let mut batch = ShardMessages { welcome: None, messages: early };
         loop {
@@ -183,28 +163,25 @@ fn is_refusal(error: &Error) -> bool {
 /// The stream of frames to the shard: the hello, then what is queued, several messages at a time.
 fn outbound(
     hello: StoreMessages,
-    queue: mpsc::Receiver<Outgoing>,
+    departures: Departures,
 ) -> impl Stream<Item = StoreMessages> + Send + 'static {
-    stream::unfold((Some(hello), queue), |(hello, mut queue)| async move {
+    stream::unfold((Some(hello), departures), |(hello, mut departures)| async move {
         if let Some(hello) = hello {
-            return Some((hello, (None, queue)));
+            return Some((hello, (None, departures)));
         }
-        let mut message = queue.recv().await?.into_message();
+        if departures.due().await == Departure::Closed {
+            return None;
+        }
         let mut messages = Vec::new();
         let mut inline_bytes = 0;
-        loop {
+        while messages.len() < BATCH_MESSAGES && inline_bytes < BATCH_BYTES {
+            let Some(message) = departures.take().map(Outgoing::into_message) else { break };
             if let ToShard::Publish(publish) = &message {
                 inline_bytes += publish.inline.as_ref().map_or(0, bytes::Bytes::len);
             }
             messages.push(encode_to_shard(message));
-            if messages.len() >= BATCH_MESSAGES || inline_bytes >= BATCH_BYTES {
-                break;
-            }
-            match queue.try_recv() {
-                Ok(next) => message = next.into_message(),
-                Err(_) => break,
-            }
         }
-        Some((StoreMessages { hello: None, messages }, (None, queue)))
+        departures.start_pace();
+        Some((StoreMessages { hello: None, messages }, (None, departures)))
     })
 }

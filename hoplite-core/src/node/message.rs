@@ -250,6 +250,15 @@ pub enum Event {
     ShutDown,
 }
 
+/// Whether a message to a shard may wait a moment for others to go along with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Urgency {
+    /// Somebody may be waiting for what it brings about.
+    Prompt,
+    /// Nobody in this store waits, and others can hardly tell.
+    Patient,
+}
+
 /// What the shell must do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
@@ -270,6 +279,8 @@ pub enum Effect {
         message: ToShard,
         /// If set, the message is a `Publish` whose `inline` the shell fills with this copy's bytes.
         inline_from: Option<CopyId>,
+        /// Whether somebody may be waiting for what it brings about.
+        urgency: Urgency,
     },
     /// A copy exists now: initialise its header with no valid byte.
     CopyOpened {

@@ -2,7 +2,7 @@
 
 use super::copies::{Phase, Standing};
 use super::fetch::back_off;
-use super::{CopyId, Deadline, Effect, MOST_RECENT_DELETIONS, Node};
+use super::{CopyId, Deadline, Effect, MOST_RECENT_DELETIONS, Node, Urgency};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::shard::{DropReason, Publish, ToShard, UnpublishReason};
@@ -63,7 +63,10 @@ impl Node {
             pulling_from,
             inline: None,
         });
-        self.effects.push(Effect::ToShard { shard, message, inline_from: carries_bytes.then_some(copy) });
+        let is_awaited = !carries_bytes || self.copies[&copy].sealer.is_some();
+        let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Patient };
+        let inline_from = carries_bytes.then_some(copy);
+        self.effects.push(Effect::ToShard { shard, message, inline_from, urgency });
     }
 
     /// Publishes a copy again after a pause, because a shard did not agree with what others know.
@@ -110,7 +113,11 @@ impl Node {
     }
 
     pub(super) fn tell_shard(&mut self, shard: usize, message: ToShard) {
-        self.effects.push(Effect::ToShard { shard, message, inline_from: None });
+        let urgency = match message {
+            ToShard::Unpublish { reason: UnpublishReason::Evicted, .. } => Urgency::Patient,
+            _ => Urgency::Prompt,
+        };
+        self.effects.push(Effect::ToShard { shard, message, inline_from: None, urgency });
     }
 
     /// A session came or went: publishes copies at shards that are responsible only now, moves what was asked of

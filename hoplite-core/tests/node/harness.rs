@@ -128,7 +128,7 @@ impl Harness {
                 Effect::Reply { client, call, response } => {
                     self.answers.entry((client, call)).or_default().push_back(response);
                 }
-                Effect::ToShard { shard, message, inline_from } => {
+                Effect::ToShard { shard, message, inline_from, .. } => {
                     self.sent.push((shard, message));
                     self.inline.extend(inline_from);
                 }

@@ -135,7 +135,7 @@ impl World {
                 }
             }
             Effect::Reply { response: Err(_), .. } => {}
-            Effect::ToShard { shard, message, inline_from } => {
+            Effect::ToShard { shard, message, inline_from, .. } => {
                 assert!(inline_from.is_none_or(|copy| self.open_copies.contains(&copy)), "{message:?}");
                 self.note(shard, message);
             }

@@ -313,7 +313,7 @@ impl Simulation {
     fn perform(&mut self, store: usize, effect: node::Effect) {
         match effect {
             node::Effect::Reply { client, call, response } => self.answered(store, client, call, response),
-            node::Effect::ToShard { shard, mut message, inline_from } => {
+            node::Effect::ToShard { shard, mut message, inline_from, .. } => {
                 if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
                     let copy = self.copy(store, copy);
                     assert!(
