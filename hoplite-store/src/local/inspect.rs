@@ -46,19 +46,38 @@ pub(super) async fn list(
     if unreachable == pages.len() || unreachable >= hoplite_core::placement::REPLICAS {
         return Err(Error::unavailable("the directory"));
     }
-    let mut objects: Vec<Locations> = Vec::new();
-    let mut more = false;
+    let mut decoded = Vec::new();
     for page in pages.into_iter().flatten() {
-        more |= page.more;
-        for found in page.objects {
-            objects.push(decode_locations(found, Plane::Control)?);
-        }
+        let decode = |locations| decode_locations(locations, Plane::Control);
+        let objects = page.objects.into_iter().map(decode).collect::<Result<_, Error>>()?;
+        decoded.push(Page { objects, more: page.more });
     }
+    let Page { objects, more } = merge(decoded, limit);
+    Ok(Response::Listing { objects, more })
+}
+
+/// Objects in the order of their ids, and whether there are more after the last.
+#[derive(Debug, PartialEq, Eq)]
+struct Page {
+    objects: Vec<Locations>,
+    more: bool,
+}
+
+/// One page of what several shards know.
+///
+/// A shard may end its page early. Whoever asks goes on behind the last object, so the page must end where the first of
+/// the shards that have more does.
+fn merge(pages: Vec<Page>, limit: usize) -> Page {
+    let unfinished = pages.iter().filter(|page| page.more);
+    let horizon = unfinished.filter_map(|page| page.objects.last()).map(|last| last.id.clone()).min();
+    let mut more = pages.iter().any(|page| page.more);
+    let mut objects: Vec<Locations> = pages.into_iter().flat_map(|page| page.objects).collect();
+    objects.retain(|object| horizon.as_ref().is_none_or(|horizon| object.id <= *horizon));
     objects.sort_by(|one, other| one.id.cmp(&other.id));
     objects.dedup_by(|next, kept| next.id == kept.id);
     more |= objects.len() > limit;
     objects.truncate(limit);
-    Ok(Response::Listing { objects, more })
+    Page { objects, more }
 }
 
 /// All that the directory knows of one object, from the shard that is responsible for it now.
@@ -116,5 +135,30 @@ async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {
             waiting_queries: status.waiting_queries,
         },
         Err(_) => v1::ShardStatus { address, connected, ..v1::ShardStatus::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(ids: &[&str], more: bool) -> Page {
+        let found = |id: &&str| Locations {
+            id: ObjectId::try_from(*id).unwrap(),
+            object: None,
+            locations: Vec::new(),
+        };
+        Page { objects: ids.iter().map(found).collect(), more }
+    }
+
+    #[test]
+    fn a_page_ends_where_the_first_unfinished_shard_does() {
+        let pages = vec![page(&["a", "c", "x"], false), page(&["a", "b"], true), page(&["b", "c"], true)];
+        assert_eq!(merge(pages, 10), page(&["a", "b"], true));
+        assert_eq!(
+            merge(vec![page(&["a", "c"], false), page(&["b"], false)], 10),
+            page(&["a", "b", "c"], false)
+        );
+        assert_eq!(merge(vec![page(&["a", "c"], false), page(&["b"], false)], 2), page(&["a", "b"], true));
     }
 }
