@@ -4,6 +4,8 @@
 //! leaves, only the ids that rank it first move (Thaler and Ravishankar, "Using name-based mappings to increase hit
 //! rates", 1998).
 
+use std::cmp::Reverse;
+
 use crate::id::ObjectId;
 
 /// How many shards know each id: the first two in rank order, so that the loss of one shard loses nothing.
@@ -35,19 +37,37 @@ impl ShardMap {
     pub fn ranked(&self, id: &ObjectId) -> Vec<usize> {
         let hash = fnv1a(id.as_bytes());
         let mut ranked: Vec<usize> = (0..self.seeds.len()).collect();
-        ranked.sort_by_key(|&shard| (std::cmp::Reverse(mix(hash ^ self.seeds[shard])), shard));
+        ranked.sort_by_key(|&shard| Reverse(self.rank(hash, shard)));
         ranked
     }
 
-    /// The first [`REPLICAS`] shards in rank order for `id` that `is_usable`.
+    /// The larger, the earlier comes `shard` for ids of this `hash`.
+    fn rank(&self, hash: u64, shard: usize) -> (u64, Reverse<usize>) {
+        (mix(hash ^ self.seeds[shard]), Reverse(shard))
+    }
+
+    /// The first [`REPLICAS`] shards in rank order for `id` that `is_usable`. O(K), and without a sort or an allocation:
+    /// when a shard comes or goes, a store asks this for each of its copies.
     pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
-        self.ranked(id).into_iter().filter(move |&shard| is_usable(shard)).take(REPLICAS)
+        let hash = fnv1a(id.as_bytes());
+        let mut first = [const { None }; REPLICAS];
+        for shard in (0..self.seeds.len()).filter(|&shard| is_usable(shard)) {
+            let rank = Some(self.rank(hash, shard));
+            let position = first.partition_point(|better| *better > rank);
+            if position < REPLICAS {
+                first[position..].rotate_right(1);
+                first[position] = rank;
+            }
+        }
+        first.into_iter().flatten().map(|(_, Reverse(shard))| shard)
     }
 }
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo). Only a starting point for [`mix`]: stable, and short ids are common.
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood, 2014): every input bit changes every output bit.
@@ -77,11 +97,26 @@ mod tests {
     }
 
     #[test]
+    fn the_replicas_are_the_first_usable_shards_in_rank_order() {
+        // Two of one name, between which the index decides.
+        let map = ShardMap::new(["a:1", "b:1", "c:1", "c:1", "d:1"]);
+        for number in 0..1000 {
+            let id = id(number);
+            for usable in 0_u32..32 {
+                let is_usable = |shard: usize| usable >> shard & 1 == 1;
+                let first = map.ranked(&id).into_iter().filter(|&shard| is_usable(shard)).take(REPLICAS);
+                assert!(map.replicas(&id, is_usable).eq(first));
+            }
+        }
+    }
+
+    #[test]
     fn removing_a_shard_moves_only_its_ids() {
         let four = ShardMap::new(["a:1", "b:1", "c:1", "d:1"]);
         let three = ShardMap::new(["a:1", "b:1", "c:1"]);
         for number in 0..1000 {
-            let before: Vec<usize> = four.ranked(&id(number)).into_iter().filter(|&shard| shard != 3).collect();
+            let before: Vec<usize> =
+                four.ranked(&id(number)).into_iter().filter(|&shard| shard != 3).collect();
             assert_eq!(before, three.ranked(&id(number)));
         }
     }
