@@ -99,7 +99,12 @@ pub(crate) struct Full;
 pub(crate) fn outbox() -> io::Result<(Outbox, Departures)> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
     let shared = Arc::new(Shared::default());
-    let departures = Departures { shared: Arc::clone(&shared), timer: AsyncFd::new(timer)? };
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, for types that may close the descriptor; an OwnedFd does not"
+    )]
+    let timer = AsyncFd::new(timer)?;
+    let departures = Departures { shared: Arc::clone(&shared), timer };
     Ok((Outbox(shared), departures))
 }
 

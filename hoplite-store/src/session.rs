@@ -18,7 +18,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::copies::LiveCopy;
 use crate::engine::Engine;
 use crate::outbox::{Departure, Departures, Outgoing, outbox};
 
