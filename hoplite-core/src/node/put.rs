@@ -172,6 +172,10 @@ impl Node {
             Verdict::Conflict { winner, equality } => match equality {
                 Equality::Equal => self.adopt(copy, winner),
                 Equality::Unknown { holder: Some(holder) } if self.is_put(copy) => {
+                    // Another shard may have accepted it while this one, which decides now, was away.
+                    let local = self.copy_mut(copy);
+                    local.standing = Standing::Pending { shards: Vec::new() };
+                    local.is_confirmed = false;
                     if self.copies[&copy].is_complete() {
                         self.compare(copy, winner, holder);
                     } else {

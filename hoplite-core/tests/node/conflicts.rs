@@ -169,6 +169,23 @@ fn a_conflict_that_comes_back_during_a_comparison_is_not_forgotten() {
 }
 
 #[test]
+fn an_acceptance_is_void_once_the_shard_that_decides_knows_another_put() {
+    let mut h = Harness::disconnected(2, limits());
+    let ranked = h.shards.ranked(&id("x"));
+    h.event(Event::ShardUp { shard: ranked[1] });
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    let publish = h.publication().1;
+    h.verdict(ranked[1], &publish, Verdict::Accepted);
+    h.event(Event::ShardUp { shard: ranked[0] });
+    h.verdict(ranked[0], &publish, unknown());
+    let sealed = h.seal(A, view.copy);
+    h.assert_waits(sealed);
+    h.event(Event::Compared { copy: view.copy, equal: Some(false) });
+    assert_eq!(h.error(sealed), Error::AlreadyExists { id: id("x") });
+}
+
+#[test]
 fn the_first_shard_decides_between_two_puts() {
     let mut h = Harness::with_shards(2);
     let ranked = h.shards.ranked(&id("x"));
