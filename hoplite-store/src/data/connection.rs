@@ -12,6 +12,7 @@ use hoplite_proto::PROTOCOL_VERSION;
 use hoplite_proto::v1;
 use hoplite_shm::Buffer;
 use prost::Message;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
@@ -24,6 +25,10 @@ use super::pulse::Pulse;
 /// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
 /// with its header is copied once more, so this stays small.
 const BUFFERED_BYTES: usize = 256;
+
+/// How long what was sent may go without an acknowledgement. The system's own limit is about a quarter of an hour: for so
+/// long, a sender of keepalives would take a peer that vanished without a word for one that listens.
+const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// Why a connection is of no more use.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +82,7 @@ impl Connection {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         // Frames are whole when they are written; waiting for more to send would only delay them.
         stream.set_nodelay(true)?;
+        set_tcp_user_timeout(&stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
         let pulse = Arc::new(Pulse::new());
         Ok(Self { stream, pulse, buffered: [0; BUFFERED_BYTES], unread: 0..0, frames_read: 0 })
     }
@@ -336,5 +342,21 @@ async fn write_some(
             Err(error) if is_transient(&error) => stream.writable().await?,
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::sockopt::tcp_user_timeout;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_never_acknowledged_ends_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let connection = Connection::new(stream).unwrap();
+        assert_eq!(tcp_user_timeout(&connection.stream), Ok(UNACKNOWLEDGED_TIMEOUT_MS));
     }
 }
