@@ -165,11 +165,17 @@ impl Connection {
         let (mut reader, writer) = stream.split();
         let answers = Arc::clone(&self.answers);
         loop {
+            // Asked here, since a client that never pauses would keep the select below from looking.
+            let stopping = shutdown.is_cancelled();
             while let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? {
                 self.handle(request)?;
             }
             self.write_answers()?;
             self.flush(&writer);
+            if stopping {
+                // What was answered because of the shutdown has gone out, if the client takes it at once.
+                return Ok(());
+            }
             let has_room = self.outbox.len() < OUTBOX_BYTES;
             tokio::select! {
                 // Requests first: a reader that is ready is the common case, and polling the others costs.
@@ -187,12 +193,7 @@ impl Connection {
                     }
                 }
                 writable = writer.writable(), if !self.outbox.is_empty() => writable?,
-                () = shutdown.cancelled() => {
-                    // What was answered because of the shutdown still goes out, if the client takes it at once.
-                    self.write_answers()?;
-                    self.flush(&writer);
-                    return Ok(());
-                }
+                () = shutdown.cancelled() => {}
             }
         }
     }
