@@ -9,10 +9,11 @@ use hoplite_core::ObjectId;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::shard::Locations;
-use hoplite_proto::directory::decode_locations;
+use hoplite_proto::directory::{decode_locations, encode_locations};
 use hoplite_proto::error::from_status;
 use hoplite_proto::local::Response;
 use hoplite_proto::v1;
+use prost::Message;
 use tokio::time::timeout;
 
 use super::LocalPlane;
@@ -20,6 +21,10 @@ use crate::session::ShardLink;
 
 /// How long a shard may take to answer.
 const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many bytes of objects a page of a listing has at most: far below the longest answer, whatever their locations.
+const PAGE_BYTES: usize = 4 << 20;
+/// Room for tag and length in front of each object.
+const OBJECT_OVERHEAD_BYTES: usize = 6;
 
 async fn ask<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T, Error> {
     match timeout(SHARD_TIMEOUT, answer).await {
@@ -52,7 +57,7 @@ pub(super) async fn list(
         let objects = page.objects.into_iter().map(decode).collect::<Result<_, Error>>()?;
         decoded.push(Page { objects, more: page.more });
     }
-    let Page { objects, more } = merge(decoded, limit);
+    let Page { objects, more } = merge(decoded, limit).cut(PAGE_BYTES);
     Ok(Response::Listing { objects, more })
 }
 
@@ -61,6 +66,27 @@ pub(super) async fn list(
 struct Page {
     objects: Vec<Locations>,
     more: bool,
+}
+
+impl Page {
+    /// Ends the page before it takes more than `limit_bytes` of an answer; but never before its first object, since
+    /// whoever asks goes on behind the last one.
+    fn cut(mut self, limit_bytes: usize) -> Self {
+        let mut taken_bytes = 0;
+        let fits = |object: &&Locations| {
+            taken_bytes += size_bytes(object);
+            taken_bytes <= limit_bytes
+        };
+        let count = self.objects.iter().take_while(fits).count().max(1);
+        self.more |= count < self.objects.len();
+        self.objects.truncate(count);
+        self
+    }
+}
+
+/// What an object takes of an answer.
+fn size_bytes(object: &Locations) -> usize {
+    encode_locations(object).encoded_len() + OBJECT_OVERHEAD_BYTES
 }
 
 /// One page of what several shards know.
@@ -160,5 +186,16 @@ mod tests {
             page(&["a", "b", "c"], false)
         );
         assert_eq!(merge(vec![page(&["a", "c"], false), page(&["b"], false)], 2), page(&["a", "b"], true));
+    }
+
+    #[test]
+    fn a_page_is_cut_by_its_size_but_never_to_nothing() {
+        let whole = || page(&["a", "b", "c"], false);
+        let two = page(&["a", "b"], false).objects.iter().map(size_bytes).sum();
+        assert_eq!(whole().cut(PAGE_BYTES), whole());
+        assert_eq!(whole().cut(two), page(&["a", "b"], true));
+        assert_eq!(whole().cut(two - 1), page(&["a"], true));
+        assert_eq!(whole().cut(0), page(&["a"], true));
+        assert_eq!(page(&[], false).cut(0), page(&[], false));
     }
 }
