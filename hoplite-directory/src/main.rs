@@ -47,6 +47,9 @@ fn main() -> ExitCode {
         Ok(plan) => plan,
         Err(error) => return fail("hoplite-directory", &error, USAGE),
     };
+    if let Err(error) = start_logging(&plan.log) {
+        return fail("hoplite-directory", &error, USAGE);
+    }
     match serve(plan, arguments.print_address) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail("hoplite-directory", &error, FAILED),
@@ -60,7 +63,6 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
 
 #[tokio::main]
 async fn serve(plan: Plan, print_address: bool) -> anyhow::Result<()> {
-    start_logging(&plan.log)?;
     // Before anything is announced, so that a signal that follows at once is not missed.
     let shutdown = stop_on_signals()?;
     let listener =

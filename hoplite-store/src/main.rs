@@ -46,6 +46,9 @@ fn main() -> ExitCode {
         Ok(plan) => plan,
         Err(error) => return fail("hoplite-store", &error, USAGE),
     };
+    if let Err(error) = start_logging(&plan.log) {
+        return fail("hoplite-store", &error, USAGE);
+    }
     match serve(plan, arguments.print_addresses) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail("hoplite-store", &error, FAILED),
@@ -59,7 +62,6 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
 
 #[tokio::main]
 async fn serve(plan: Plan, print_addresses: bool) -> anyhow::Result<()> {
-    start_logging(&plan.log)?;
     // Before anything is announced, so that a signal that follows at once is not missed.
     let shutdown = stop_on_signals()?;
     let StoreConfig { node, cluster, memory_bytes, .. } = plan.store.clone();

@@ -91,6 +91,7 @@ fn settings_that_make_no_sense_are_wrong_usage() {
         &["--node-id", "a b"],
         &["--max-clients", "0"],
         &["--labels", "rack"],
+        &["--log", "info,hoplite_store=loud"],
         &["--no-such-flag"],
         &["--config", "/no/such/file"],
         &["--directory", "a:1", "--directory-listen", "127.0.0.1:0"],
@@ -100,8 +101,10 @@ fn settings_that_make_no_sense_are_wrong_usage() {
         assert_eq!(code, 2, "{arguments:?}: {text}");
         assert!(!text.is_empty());
     }
-    let (code, text) = run_to_end(Command::new(program("hoplite-directory")).args(["--listen", "0.0.0.0:0"]));
-    assert_eq!(code, 2, "{text}");
+    for arguments in [["--listen", "0.0.0.0:0"], ["--log", "info,hoplite_directory=loud"]] {
+        let (code, text) = run_to_end(Command::new(program("hoplite-directory")).args(arguments));
+        assert_eq!(code, 2, "{text}");
+    }
     let line = reason(store(&socket).args(["--arena-file", "/proc/no-such-file"]));
     assert!(line.contains("arena"), "{line}");
     let line = reason(store(&socket).args(["--directory", "not an address"]));
