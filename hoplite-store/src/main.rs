@@ -1,6 +1,7 @@
 //! The node daemon: `hoplite-store`.
 #![forbid(unsafe_code)]
 
+mod memory;
 mod settings;
 
 use std::io::{self, Write};

@@ -11,6 +11,8 @@ use hoplite_shm::Backing;
 use hoplite_store::{Directory, Prefault, StoreConfig};
 use serde::Deserialize;
 
+use crate::memory::available_bytes;
+
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const DEFAULT_LOG: &str = "info";
 /// Owner and group may use the store.
@@ -43,7 +45,7 @@ pub(crate) struct Settings {
     /// Numeric group of the socket [default: that of the process]
     #[arg(long, env = "HOPLITE_SOCKET_GROUP", value_name = "GID")]
     socket_group: Option<u32>,
-    /// Size of the shared memory, such as 64GiB [default: 30% of the machine's]
+    /// Size of the shared memory, such as 64GiB [default: 30% of what this process may use]
     #[arg(long, env = "HOPLITE_MEMORY", value_name = "SIZE")]
     memory: Option<Size>,
     /// A file on a tmpfs or hugetlbfs to make the shared memory of [default: anonymous memory]
@@ -234,9 +236,7 @@ fn default_node_id() -> String {
 }
 
 fn default_memory_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    let total = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
-    total / 100 * DEFAULT_MEMORY_PERCENT
+    available_bytes() / 100 * DEFAULT_MEMORY_PERCENT
 }
 
 #[cfg(test)]
