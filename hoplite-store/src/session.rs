@@ -29,8 +29,10 @@ const BATCH_BYTES: usize = 1 << 20;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// First and longest pause between two attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// HTTP/2 pings: a shard that is frozen or cut off is given up after the sum of both.
-const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
+/// HTTP/2 pings: a shard that is frozen or cut off is given up after the sum of both, so that the second shard of each id
+/// serves within two seconds. Giving up a shard too early costs a publication; the shards, for whom giving up a store
+/// means to lose its copies, are more patient.
+const PING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1));
 
 /// How a session stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
