@@ -92,7 +92,8 @@ impl ObjectWriter {
         self.written_bytes
     }
 
-    /// Appends `bytes`, and lets them be read by others as soon as they are there, a block of 4 KiB at a time.
+    /// Appends `bytes`, and lets them be read by others as soon as they are there, a block of 4 KiB at a time; the last
+    /// block when it is sealed.
     ///
     /// Blocks for as long as it takes to copy them, and for nothing else. In a runtime, write large objects in pieces
     /// of a few MiB, and yield in between.

@@ -10,6 +10,13 @@ pub const fn publishable(valid_bytes: u64, size_bytes: u64) -> u64 {
     if valid_bytes >= size_bytes { size_bytes } else { valid_bytes / BLOCK_BYTES * BLOCK_BYTES }
 }
 
+/// As [`publishable`], as long as the object is not sealed: never its end, since whoever has that has a complete object.
+pub const fn publishable_unsealed(valid_bytes: u64, size_bytes: u64) -> u64 {
+    let before_the_end = size_bytes.saturating_sub(1);
+    let valid_bytes = if valid_bytes < before_the_end { valid_bytes } else { before_the_end };
+    valid_bytes / BLOCK_BYTES * BLOCK_BYTES
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -24,5 +31,17 @@ mod tests {
         assert_eq!(publishable(8192, 8193), 8192);
         assert_eq!(publishable(8193, 8193), 8193);
         assert_eq!(publishable(0, 0), 0);
+    }
+
+    #[test]
+    fn the_last_block_waits_for_the_seal() {
+        assert_eq!(publishable_unsealed(0, 0), 0);
+        assert_eq!(publishable_unsealed(10, 10), 0);
+        assert_eq!(publishable_unsealed(4096, 4096), 0);
+        assert_eq!(publishable_unsealed(4096, 4097), 4096);
+        assert_eq!(publishable_unsealed(4095, 8192), 0);
+        assert_eq!(publishable_unsealed(8192, 8192), 4096);
+        assert_eq!(publishable_unsealed(8193, 8193), 8192);
+        assert_eq!(publishable_unsealed(u64::MAX, u64::MAX), u64::MAX - 4095);
     }
 }

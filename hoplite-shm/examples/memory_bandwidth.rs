@@ -40,6 +40,7 @@ fn main() -> Result<(), Error> {
         ],
     )?;
 
+    buffer.set_complete();
     best_of("memcpy out of warm shared memory", size_bytes, || {
         buffer.read(0, &mut target);
         Ok(())

@@ -78,7 +78,8 @@ impl Buffer {
     /// Asks the writer to ring the doorbell, once, when it has made progress beyond the number of valid bytes returned.
     ///
     /// To wait for more than n valid bytes, call this; if it returns more than n, there is nothing to wait for, and a
-    /// doorbell may ring in vain. Otherwise wait for the doorbell and start over.
+    /// doorbell may ring in vain. Otherwise wait for the doorbell and start over. For the last block it never rings: that
+    /// becomes valid with [`set_complete`](Self::set_complete).
     #[must_use = "progress up to this number rings no doorbell"]
     pub fn want_doorbell(&self) -> u64 {
         self.header().want(self.size_bytes())

@@ -29,6 +29,7 @@
 //!
 //! * Each byte has one writer at a time, by protocol: the client that created the object until it finishes, or the
 //!   store's transfer that fills it. A byte is written before `valid_bytes` passes it, and never again.
+//! * A client's `valid_bytes` ends before the last block; the store raises it to the end when the client seals.
 //! * `valid_bytes` is stored after the bytes, with release ordering or stronger, and loaded with acquire ordering
 //!   before they are read. A reader that stays below it sees the bytes that were meant.
 //! * No reference is formed to bytes that may still change, be it by protocol or by a misbehaving client. They are

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hoplite_core::block::publishable;
+use hoplite_core::block::publishable_unsealed;
 
 use crate::error::{Error, Result};
 use crate::header::{HeaderHandle, State};
@@ -29,6 +29,9 @@ pub enum Doorbell {
 }
 
 /// Writes one object from its start to its end, and publishes the progress in whole blocks.
+///
+/// It never publishes the last block: the store does when it seals the object. Until then nobody has all bytes, so that
+/// an object whose writer dies is complete nowhere.
 ///
 /// Not cloneable, since an object has one writer. A writer that is dropped before it is finished leaves the object open:
 /// the caller tells the store to abort it.
@@ -110,7 +113,8 @@ impl Writer {
         self.mapping.prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
     }
 
-    /// Says that the next `length_bytes` were written through [`as_mut_ptr`](Self::as_mut_ptr), and publishes them.
+    /// Says that the next `length_bytes` were written through [`as_mut_ptr`](Self::as_mut_ptr), and publishes what comes
+    /// before the last block.
     ///
     /// # Errors
     ///
@@ -118,7 +122,7 @@ impl Writer {
     pub fn advance(&mut self, length_bytes: u64) -> Result<Doorbell> {
         self.check_remaining(length_bytes)?;
         self.written_bytes += length_bytes;
-        let publishable_bytes = publishable(self.written_bytes, self.size_bytes());
+        let publishable_bytes = publishable_unsealed(self.written_bytes, self.size_bytes());
         if publishable_bytes == self.published_bytes {
             return Ok(Doorbell::Silent);
         }
@@ -128,7 +132,8 @@ impl Writer {
         Ok(if header.take_wanted() { Doorbell::Ring } else { Doorbell::Silent })
     }
 
-    /// Ends the writing and turns to reading. The caller tells the store to seal the object.
+    /// Ends the writing and turns to reading. The caller tells the store to seal the object; all bytes are valid once it
+    /// has done so.
     ///
     /// # Errors
     ///

@@ -49,9 +49,14 @@ fn what_a_writer_writes_store_and_readers_see() {
         let mut writer = shared.writing.writer(place, size).unwrap();
         writer.write(&bytes, || panic!("nobody wanted the doorbell")).unwrap();
         let own = writer.finish().unwrap();
-        assert_eq!(buffer.valid_bytes(), size);
-        assert_eq!(reader.state(), State::Open);
+        assert_eq!(
+            buffer.valid_bytes(),
+            size.saturating_sub(1) / 4096 * 4096,
+            "the rest comes with the seal"
+        );
+        assert_eq!((own.as_slice().is_some(), reader.state()), (size == 0, State::Open));
         buffer.set_complete();
+        assert_eq!(buffer.valid_bytes(), size);
         assert_eq!(reader.state(), State::Complete);
 
         for reader in [&own, &reader] {
@@ -72,10 +77,32 @@ fn progress_is_published_in_whole_blocks() {
     buffer.initialise();
     let reader = shared.reading.reader(place, 8200).unwrap();
     let mut writer = shared.writing.writer(place, 8200).unwrap();
-    for (length, valid_bytes) in [(4095, 0), (1, 4096), (4097, 8192), (6, 8192), (1, 8200)] {
+    for (length, valid_bytes) in [(4095, 0), (1, 4096), (4097, 8192), (6, 8192), (1, 8192)] {
         writer.write(&pattern(length), || ()).unwrap();
         assert_eq!(reader.valid_bytes(), valid_bytes);
         assert_eq!(buffer.valid_bytes(), valid_bytes);
+    }
+}
+
+#[test]
+fn a_writer_publishes_the_last_block_of_no_object() {
+    let shared = Shared::new(MIB);
+    for (size, published) in [(1, 0), (4096, 0), (4097, 4096), (8192, 4096), (8193, 8192)] {
+        let place = extent(0, size);
+        let buffer = shared.arena.buffer(place, size).unwrap();
+        buffer.initialise();
+        let mut writer = shared.writing.writer(place, size).unwrap();
+        let mut rings = 0;
+        writer.write(&pattern(size as usize - 1), || rings += 1).unwrap();
+        assert_eq!(buffer.want_doorbell(), published, "{size} bytes");
+        writer.write(&[0], || rings += 1).unwrap();
+        assert_eq!(
+            (buffer.valid_bytes(), rings),
+            (published, 0),
+            "{size} bytes: nothing new, so no doorbell"
+        );
+        writer.finish().unwrap();
+        assert_eq!(buffer.valid_bytes(), published, "{size} bytes");
     }
 }
 
@@ -120,7 +147,8 @@ fn an_object_can_be_written_through_its_address() {
     let size = 3 * MIB + 1;
     let place = extent(128, size);
     let bytes = pattern(size as usize);
-    shared.arena.buffer(place, size).unwrap().initialise();
+    let buffer = shared.arena.buffer(place, size).unwrap();
+    buffer.initialise();
     let mut writer = shared.writing.writer(place, size).unwrap();
     for part in bytes.chunks(MIB as usize) {
         writer.prepare(part.len() as u64);
@@ -130,6 +158,7 @@ fn an_object_can_be_written_through_its_address() {
         assert_eq!(writer.advance(part.len() as u64).unwrap(), Doorbell::Silent);
     }
     let reader = writer.finish().unwrap();
+    buffer.set_complete();
     assert!(reader.as_slice() == Some(&bytes));
     // SAFETY: the object is complete and has at least one byte.
     assert_eq!(unsafe { *reader.as_ptr() }, bytes[0]);
@@ -211,11 +240,11 @@ fn the_doorbell_rings_once_per_wish() {
     // The store may ask again while a single write goes on.
     let mut valid = Vec::new();
     writer.write(&bytes[MIB as usize * 3..], || valid.push(buffer.want_doorbell())).unwrap();
-    assert_eq!(valid, [4 * MIB]);
+    assert_eq!(valid, [4 * MIB - 4096]);
 }
 
 /// A store that follows a writer only by means of the doorbell. If a wake-up were lost, both would be done or stuck, and
-/// the channel would end before the object is complete.
+/// the channel would end before all is published that comes before the seal.
 #[test]
 fn no_doorbell_is_lost_between_threads() {
     const BLOCKS: u64 = 20_000;
@@ -236,7 +265,7 @@ fn no_doorbell_is_lost_between_threads() {
                 }
             });
             let mut seen = 0;
-            while seen < size {
+            while seen < size - 4096 {
                 let valid_bytes = buffer.want_doorbell();
                 if valid_bytes > seen {
                     let mut last = [0];
@@ -257,12 +286,16 @@ fn readers_see_the_bytes_that_progress_promises() {
     let shared = Shared::new(size + MIB);
     let place = extent(0, size);
     let bytes = pattern(size as usize);
-    shared.arena.buffer(place, size).unwrap().initialise();
+    let buffer = shared.arena.buffer(place, size).unwrap();
+    buffer.initialise();
     let reader = shared.reading.reader(place, size).unwrap();
     let mut writer = shared.writing.writer(place, size).unwrap();
     let mut copy = vec![0; bytes.len()];
     std::thread::scope(|scope| {
-        scope.spawn(|| writer.write(&bytes, || ()).unwrap());
+        scope.spawn(|| {
+            writer.write(&bytes, || ()).unwrap();
+            buffer.set_complete();
+        });
         let mut done = 0;
         while done < size {
             let valid_bytes = reader.valid_bytes();
@@ -291,10 +324,13 @@ fn faulting_in_changes_nothing_under_a_writer() {
             }
         });
         for _ in 0..3 {
-            shared.arena.buffer(place, size).unwrap().initialise();
+            let buffer = shared.arena.buffer(place, size).unwrap();
+            buffer.initialise();
             let mut writer = shared.writing.writer(place, size).unwrap();
             writer.write(&bytes, || ()).unwrap();
-            assert!(writer.finish().unwrap().as_slice() == Some(&bytes));
+            let reader = writer.finish().unwrap();
+            buffer.set_complete();
+            assert!(reader.as_slice() == Some(&bytes));
         }
         is_done.store(true, Ordering::Relaxed);
     });
@@ -326,7 +362,8 @@ proptest! {
         let shared = Shared::new(MIB);
         let place = extent(offset * 64, size as u64);
         let bytes = pattern(size);
-        shared.arena.buffer(place, size as u64).unwrap().initialise();
+        let buffer = shared.arena.buffer(place, size as u64).unwrap();
+        buffer.initialise();
         let mut writer = shared.writing.writer(place, size as u64).unwrap();
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(size + 1)).chain([0, size]).collect();
         cuts.sort();
@@ -334,6 +371,7 @@ proptest! {
             writer.write(&bytes[pair[0]..pair[1]], || ()).unwrap();
         }
         writer.finish().unwrap();
+        buffer.set_complete();
         prop_assert!(shared.reading.reader(place, size as u64).unwrap().as_slice() == Some(&bytes));
     }
 }

@@ -4,11 +4,12 @@
 
 use std::fmt;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use dashmap::DashMap;
-use hoplite_core::block::publishable;
+use hoplite_core::block::{publishable, publishable_unsealed};
 use hoplite_core::error::Error;
 use hoplite_core::node::{CopyId, Producer};
 use hoplite_shm::Buffer;
@@ -22,6 +23,8 @@ pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
+    /// Whether the node has called it complete. Not taken from the header, which workers can write to.
+    completed: AtomicBool,
     /// Set before the memory can be given to another copy. Whoever writes to the header without a right of their own to
     /// the copy holds the lock meanwhile.
     failure: Mutex<Option<Error>>,
@@ -46,6 +49,7 @@ impl LiveCopy {
             buffer,
             producer,
             progressed: Notify::new(),
+            completed: AtomicBool::new(false),
             failure: Mutex::default(),
             failed: CancellationToken::new(),
         }
@@ -61,9 +65,23 @@ impl LiveCopy {
         self.buffer.size_bytes()
     }
 
-    /// How many leading bytes may be read or passed on now.
+    /// How many leading bytes may be read or passed on now. Before the seal that is never all of what a worker writes,
+    /// whatever it says: whoever has all bytes has a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
-        publishable(self.buffer.valid_bytes(), self.size_bytes())
+        self.passable(self.buffer.valid_bytes())
+    }
+
+    /// How much may be passed on if the header says that `valid_bytes` are valid.
+    fn passable(&self, valid_bytes: u64) -> u64 {
+        if self.producer == Producer::Worker && !self.is_completed() {
+            publishable_unsealed(valid_bytes, self.size_bytes())
+        } else {
+            publishable(valid_bytes, self.size_bytes())
+        }
+    }
+
+    fn is_completed(&self) -> bool {
+        self.completed.load(Ordering::Acquire)
     }
 
     /// Declares the first `valid_bytes` valid, and wakes those who wait for them.
@@ -75,6 +93,7 @@ impl LiveCopy {
     /// Declares all bytes valid, and the copy complete.
     pub(crate) fn complete(&self) {
         self.buffer.set_complete();
+        self.completed.store(true, Ordering::Release);
         self.progressed.notify_waiters();
     }
 
@@ -97,7 +116,8 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Waits until more than `offset_bytes` are valid, or all are; answers how many.
+    /// Waits until more than `offset_bytes` are valid, or all are; answers how many. Of an object without bytes, all are
+    /// once it is complete.
     ///
     /// # Errors
     /// The error with which the copy failed.
@@ -126,13 +146,14 @@ impl LiveCopy {
         let valid_bytes = self.valid_bytes();
         if self.is_old_news(valid_bytes, offset_bytes) && self.producer == Producer::Worker {
             // What the worker has published before it could see that we wait is in the answer.
-            return Ok(publishable(self.buffer.want_doorbell(), self.size_bytes()));
+            return Ok(self.passable(self.buffer.want_doorbell()));
         }
         Ok(valid_bytes)
     }
 
     fn is_old_news(&self, valid_bytes: u64, offset_bytes: u64) -> bool {
-        valid_bytes <= offset_bytes && valid_bytes < self.size_bytes()
+        let is_all = valid_bytes == self.size_bytes() && (valid_bytes > 0 || self.is_completed());
+        valid_bytes <= offset_bytes && !is_all
     }
 
     /// All bytes of a small, complete copy; `None` if it has failed, because they may be another's by now.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use hoplite_core::block::publishable_unsealed;
 use hoplite_core::error::{Error, Operation};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::node::{self, CallId, CopyId, ObjectView, Until};
@@ -373,7 +374,12 @@ impl State {
 
     fn seal(&mut self, copy: CopyId) {
         let copy = self.copies.get_mut(&copy).unwrap();
-        assert_eq!(copy.buffer.valid_bytes(), copy.view.size_bytes, "sealed before all was written");
+        let held_back = publishable_unsealed(copy.view.size_bytes, copy.view.size_bytes);
+        assert_eq!(
+            copy.buffer.valid_bytes(),
+            held_back,
+            "sealed before all was written, or published before"
+        );
         copy.sealed = true;
         copy.buffer.set_complete();
     }

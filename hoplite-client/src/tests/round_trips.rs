@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::{FakeStore, LONG, connect, pattern};
 use crate::{Confirmation, Dtype, Error, LocationState, Metadata, PutOptions};
 use hoplite_core::Error as ObjectError;
+use hoplite_core::block::publishable_unsealed;
 use hoplite_core::node::Request as NodeRequest;
 use hoplite_proto::local::Request;
 
@@ -108,7 +109,8 @@ async fn a_writer_streams_and_is_aborted_unless_sealed() {
         );
         written.unwrap();
         read.extend_from_slice(&out[..length.unwrap()]);
-        while read.len() as u64 / 4096 < writer.written_bytes() / 4096 {
+        let passed_on = publishable_unsealed(writer.written_bytes(), bytes.len() as u64);
+        while (read.len() as u64) < passed_on {
             let length = reader.read(&mut out, LONG).await.unwrap();
             read.extend_from_slice(&out[..length]);
         }

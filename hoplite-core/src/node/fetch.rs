@@ -49,7 +49,10 @@ impl Node {
     /// Answers a get if it can be answered, and else sees to it that the object is on its way.
     pub(super) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until) {
         match self.live(id) {
-            Some((copy, local)) if local.is_complete() || until == Until::Started => {
+            // Of an object without bytes, the start is the end.
+            Some((copy, local))
+                if local.is_complete() || (until == Until::Started && local.size_bytes > 0) =>
+            {
                 let response = self.refer(key.client, copy).map(Response::Object);
                 self.finish(key, response);
             }

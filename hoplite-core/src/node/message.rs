@@ -44,7 +44,8 @@ pub enum Producer {
 /// What a `Get` waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Until {
-    /// Until there is a local copy, maybe without any valid byte yet; the client follows its progress.
+    /// Until there is a local copy, maybe without any valid byte yet; the client follows its progress. An object without
+    /// bytes must be complete.
     Started,
     /// Until all bytes are there.
     Complete,

@@ -394,3 +394,14 @@ fn a_client_that_dies_in_a_get_leaves_no_trace() {
     h.gone(A);
     assert_eq!(h.node.status().evictable_bytes, view.extent.length_bytes);
 }
+
+#[test]
+fn an_object_without_bytes_is_not_read_before_its_seal() {
+    let mut h = Harness::new();
+    let call = h.create(A, "x", 0);
+    let view = h.view(call);
+    let early = h.get_started(B, "x");
+    h.assert_waits(early);
+    h.seal(A, view.copy);
+    assert_eq!(h.view(early).copy, view.copy);
+}

@@ -18,11 +18,14 @@ const PIECE_BYTES: u64 = 1 << 20;
 pub(super) async fn digest(live: &LiveCopy) -> Result<[u8; 16], Error> {
     let mut hasher = Xxh3::new();
     let mut hashed_bytes = 0;
-    while hashed_bytes < live.size_bytes() {
+    loop {
         let valid_bytes = live.beyond(hashed_bytes).await?;
         let end = valid_bytes.min(hashed_bytes + PIECE_BYTES);
         live.buffer().for_each_chunk(hashed_bytes..end, |chunk| hasher.update(chunk));
         hashed_bytes = end;
+        if hashed_bytes == live.size_bytes() {
+            break;
+        }
         yield_now().await;
     }
     // The bytes may have changed hands while they were hashed.

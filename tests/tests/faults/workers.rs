@@ -3,24 +3,37 @@
 use std::time::{Duration, Instant};
 
 use hoplite_core::Error as ObjectError;
+use hoplite_core::block::publishable_unsealed;
 use hoplite_tests::cluster::{Cluster, Plan, Worker, refusal};
 use hoplite_tests::contents::bytes;
 
-use crate::{PATIENCE, await_received, gets};
+use crate::{PATIENCE, await_received, begin, gets};
 
 #[test]
 fn an_object_whose_writer_dies_is_aborted_everywhere() {
     let mut cluster = Cluster::of(3);
-    for (round, written) in [0, 4096, 3 << 20, (8 << 20) - 4096].into_iter().enumerate() {
+    // The last three have written all bytes, but not said so.
+    let large = 8 << 20;
+    let rounds = [
+        (large, 0),
+        (large, 4096),
+        (large, 3 << 20),
+        (large, large - 4096),
+        (large, large),
+        (large + 1, large + 1),
+        (64 << 10, 64 << 10),
+    ];
+    for (round, (size, written)) in rounds.into_iter().enumerate() {
         let mut worker = Worker::start(&cluster.socket(0));
-        worker.succeed(&format!("create object {}", 8 << 20));
+        worker.succeed(&format!("create object {size}"));
         worker.succeed(&format!("write {written}"));
+        let passed_on = usize::try_from(publishable_unsealed(written, size)).unwrap();
         let received: Vec<u64> =
             (1..3).map(|node| cluster.client(node).status().unwrap().received_bytes).collect();
         std::thread::scope(|scope| {
             let waiting = gets(scope, &cluster, 1..3, "object");
             for node in 1..3 {
-                await_received(&cluster, node, usize::try_from(received[node - 1]).unwrap() + written);
+                await_received(&cluster, node, usize::try_from(received[node - 1]).unwrap() + passed_on);
             }
             let killed = Instant::now();
             worker.kill();
@@ -42,6 +55,34 @@ fn an_object_whose_writer_dies_is_aborted_everywhere() {
         }
     }
     cluster.assert_serves();
+}
+
+#[test]
+fn nobody_reads_the_end_of_an_object_that_is_dropped_unsealed() {
+    let cluster = Cluster::of(3);
+    let contents = bytes(3, 1 << 20);
+    let writer = begin(&cluster, 0, "object", &contents, contents.len());
+    let mut readers: Vec<_> =
+        (0..3).map(|node| cluster.client(node).get_reader("object", PATIENCE).unwrap()).collect();
+    let mut out = vec![0; contents.len()];
+    for reader in &mut readers {
+        let mut position = 0;
+        while position < contents.len() - 4096 {
+            position += reader.read(&mut out[position..], PATIENCE).unwrap();
+        }
+        assert_eq!(position, contents.len() - 4096);
+        let error = refusal(reader.read(&mut out, Duration::from_millis(50)));
+        assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
+    }
+    drop(writer);
+    for reader in &mut readers {
+        let error = refusal(reader.read(&mut out, PATIENCE));
+        assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
+    }
+    drop(readers);
+    for node in 0..3 {
+        cluster.await_empty(node);
+    }
 }
 
 #[test]

@@ -57,12 +57,12 @@ async fn bytes_arrive_while_the_object_is_still_being_written() {
 
 #[tokio::test]
 async fn a_worker_that_writes_is_asked_to_ring() {
-    let (arena, extent) = arena(12_288);
-    let buffer = arena.buffer(extent, 12_288).unwrap();
+    let (arena, extent) = arena(16_384);
+    let buffer = arena.buffer(extent, 16_384).unwrap();
     buffer.initialise();
     let live = Arc::new(LiveCopy::new(buffer, Producer::Worker));
     let fd = arena.writable_fd().try_clone_to_owned().unwrap();
-    let mut writer = Mapping::writable(fd, arena.capacity_bytes()).unwrap().writer(extent, 12_288).unwrap();
+    let mut writer = Mapping::writable(fd, arena.capacity_bytes()).unwrap().writer(extent, 16_384).unwrap();
     assert_eq!(writer.advance(4096).unwrap(), Doorbell::Silent, "nobody waits yet");
     assert_eq!(live.beyond(0).await, Ok(4096), "what is there needs no waiting");
     assert_eq!(writer.advance(4096).unwrap(), Doorbell::Silent);
@@ -81,6 +81,57 @@ async fn a_worker_that_writes_is_asked_to_ring() {
     assert!(!waiter.is_finished());
     live.ring();
     assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), Ok(12_288));
+
+    let waiter = tokio::spawn({
+        let live = Arc::clone(&live);
+        async move { live.beyond(12_288).await }
+    });
+    tokio::task::yield_now().await;
+    assert_eq!(writer.advance(4096).unwrap(), Doorbell::Silent, "the last block comes with the seal");
+    live.complete();
+    assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), Ok(16_384));
+}
+
+#[tokio::test]
+async fn what_a_worker_says_does_not_complete_an_object() {
+    for (size_bytes, head_bytes) in [(0, 0), (1, 0), (4096, 0), (12_288, 8192), (12_289, 12_288)] {
+        let live = Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Worker));
+        // As a worker could that writes to the header itself.
+        live.buffer().publish(size_bytes);
+        live.ring();
+        assert_eq!(live.valid_bytes(), head_bytes);
+        let mut rest = {
+            let live = Arc::clone(&live);
+            tokio::spawn(async move { live.beyond(head_bytes).await })
+        };
+        tokio::task::yield_now().await;
+        live.ring();
+        assert!(timeout(Duration::ZERO, &mut rest).await.is_err(), "{size_bytes} bytes");
+        live.complete();
+        assert_eq!(timeout(PATIENCE, rest).await.unwrap().unwrap(), Ok(size_bytes));
+        assert_eq!(live.valid_bytes(), size_bytes);
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_never_sealed_never_arrives() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    for size_bytes in [0, 4096, 20_000] {
+        let source = Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Worker));
+        source.buffer().publish(size_bytes);
+        let name = size_bytes.to_string();
+        sender.shelf.add(&name, &source);
+        let copy = empty(size_bytes);
+        let (pull, _) = receiver.start_pull(sender.request(&name), &copy);
+        sender.shelf.wait_for_serves(1).await;
+        if size_bytes > 4096 {
+            arrived(&copy, 16_384).await;
+        }
+        source.fail(Error::ObjectLost { id: id(&name) });
+        let (_, outcome) = pull.await.unwrap();
+        assert_eq!(outcome, PullOutcome::SenderHasNoCopy, "{size_bytes} bytes");
+        sender.shelf.wait_for_serves(0).await;
+    }
 }
 
 #[tokio::test]
