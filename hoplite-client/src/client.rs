@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hoplite_core::id::MAX_OBJECT_ID_BYTES;
 use hoplite_core::node::{self, Response, Until};
 use hoplite_core::shard::Locations;
-use hoplite_core::{Error as ObjectError, Limits, NodeId, ObjectId, Operation};
+use hoplite_core::{Error as ObjectError, NodeId, ObjectId, Operation};
 use hoplite_proto::local::{self, Request};
 use hoplite_proto::v1;
 
@@ -26,7 +26,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the store of this node.
 ///
-/// Cheap to clone; clones share the connection, over which any number of calls (4096 by default) run at once. All
+/// Cheap to clone; clones share the connection, over which any number of calls (4096 unless the store says otherwise) run at once. All
 /// methods may be called from any task and thread, also of another runtime than the one in which it was made, as long as
 /// that one still runs. Ids are anything of 1 to 255 bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
 ///
@@ -162,13 +162,16 @@ impl Client {
     /// Removes every copy of each object in the cluster, and returns how many of the ids named one. Views that exist
     /// stay readable.
     ///
+    /// A directory shard that has just started learns only then from the stores what they have. For its first seconds (3 s by
+    /// default) it keeps the delete of an id that it does not know waiting until it does, or until they are over.
+    ///
     /// # Errors
-    /// `Timeout` if not all copies are known to be gone in time; they still go.
+    /// `Timeout` if not all copies are known to be gone in time; those that the directory knows of still go.
     pub async fn delete<I>(&self, ids: I, timeout: Duration) -> Result<usize>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let ids = checked(ids)?;
+        let ids = checked(ids, self.connection.max_ids())?;
         let request = node::Request::Delete { ids, timeout };
         match self.connection.call_node(request, Operation::Delete, timeout).await? {
             Response::Deleted { count } => Ok(count),
@@ -185,7 +188,7 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let ids = checked(ids)?;
+        let ids = checked(ids, self.connection.max_ids())?;
         if count > ids.len() {
             return Err(
                 ObjectError::invalid_request("cannot wait for more objects than there are ids").into()
@@ -286,11 +289,13 @@ impl Client {
     }
 }
 
-/// Checks ids, and that there are no more than a store takes in one request.
-fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Vec<ObjectId>> {
-    let maximum = Limits::default().max_ids_per_request;
-    let ids: Vec<ObjectId> =
-        ids.into_iter().take(maximum + 1).map(ObjectId::new).collect::<hoplite_core::Result<_>>()?;
+/// Checks ids, and that there are no more than the store takes in one request.
+fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize) -> Result<Vec<ObjectId>> {
+    let ids: Vec<ObjectId> = ids
+        .into_iter()
+        .take(maximum.saturating_add(1))
+        .map(ObjectId::new)
+        .collect::<hoplite_core::Result<_>>()?;
     if ids.len() > maximum {
         return Err(ObjectError::limit_exceeded("ids in a request", maximum as u64).into());
     }

@@ -17,7 +17,7 @@ pub struct Limits {
     pub max_references_per_client: usize,
     /// Most copies in one store, and most objects in one shard.
     pub max_objects: usize,
-    /// Most ids in one `delete` or `wait`.
+    /// Most ids that the open `delete`s and `wait`s of one client name together.
     pub max_ids_per_request: usize,
     /// Most receivers that one location serves at once, per object.
     pub slots_per_location: u32,

@@ -35,6 +35,8 @@ pub struct StoreConfig {
     pub socket: PathBuf,
     /// The permissions of the socket.
     pub socket_mode: u32,
+    /// The user who owns the socket; by default that of the process.
+    pub socket_owner: Option<u32>,
     /// The group of the socket; by default that of the process.
     pub socket_group: Option<u32>,
     /// The size of the arena.

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Directory, Prefault, StoreConfig};
 use crate::data::{self, DataConfig, DataMetrics, Puller};
 use crate::engine::Engine;
-use crate::local::{self, LocalListener, LocalPlane, SocketError};
+use crate::local::{self, LocalListener, LocalPlane, SocketAccess, SocketError};
 use crate::prefault::prefault;
 use crate::session::{Session, SessionState, ShardLink};
 
@@ -136,7 +136,9 @@ pub async fn run(
     if advertised.ip().is_unspecified() || advertised.port() == 0 {
         return Err(StoreError::AdvertiseNeeded { address: advertised });
     }
-    let local_listener = LocalListener::bind(&config.socket, config.socket_mode, config.socket_group)?;
+    let access =
+        SocketAccess { mode: config.socket_mode, owner: config.socket_owner, group: config.socket_group };
+    let local_listener = LocalListener::bind(&config.socket, access)?;
 
     let stop = CancellationToken::new();
     let _stop_on_return = stop.clone().drop_guard();
@@ -207,6 +209,7 @@ pub async fn run(
     }
     let plane = Arc::new(LocalPlane {
         engine: Arc::clone(&engine),
+        access,
         seats: Arc::new(Semaphore::new(config.limits.max_clients.min(Semaphore::MAX_PERMITS))),
         limits: config.limits,
         node: config.node,
@@ -325,6 +328,7 @@ mod tests {
             directory: Directory::Shards(vec!["127.0.0.1:1".to_owned()]),
             socket: place.path().join("store.sock"),
             socket_mode: 0o600,
+            socket_owner: None,
             socket_group: None,
             memory_bytes: 1 << 20,
             backing: Backing::Memfd,

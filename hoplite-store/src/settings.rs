@@ -42,6 +42,9 @@ pub(crate) struct Settings {
     /// Permissions of the socket, octal [default: 660]
     #[arg(long, env = "HOPLITE_SOCKET_MODE", value_name = "MODE")]
     socket_mode: Option<String>,
+    /// Numeric owner of the socket [default: that of the process]
+    #[arg(long, env = "HOPLITE_SOCKET_OWNER", value_name = "UID")]
+    socket_owner: Option<u32>,
     /// Numeric group of the socket [default: that of the process]
     #[arg(long, env = "HOPLITE_SOCKET_GROUP", value_name = "GID")]
     socket_group: Option<u32>,
@@ -90,7 +93,7 @@ pub(crate) struct Settings {
     /// Most objects that one client refers to at once [default: 65536]
     #[arg(long, env = "HOPLITE_MAX_REFERENCES", value_name = "COUNT")]
     max_references: Option<usize>,
-    /// Most ids in one delete or wait [default: 65536]
+    /// Most ids that the open deletes and waits of one client name together [default: 65536]
     #[arg(long, env = "HOPLITE_MAX_IDS", value_name = "COUNT")]
     max_ids: Option<usize>,
     /// How long a store may be away before its copies count as lost; for the directory inside this store [default: 1s]
@@ -138,7 +141,7 @@ impl Settings {
     /// These settings, and where they are unset those of `lower`.
     pub(crate) fn over(self, lower: Self) -> Self {
         layer_settings!(Settings: self, lower =>
-            listen, advertise, directory, directory_listen, socket, socket_mode, socket_group, memory, arena_file,
+            listen, advertise, directory, directory_listen, socket, socket_mode, socket_owner, socket_group, memory, arena_file,
             no_prefault, node_id, cluster, labels, insecure, max_object, inline_below, max_objects, max_clients,
             max_calls, max_references, max_ids, node_grace, log)
     }
@@ -174,6 +177,7 @@ impl Settings {
             directory,
             socket: self.socket.unwrap_or_else(default_socket_path),
             socket_mode,
+            socket_owner: self.socket_owner,
             socket_group: self.socket_group,
             memory_bytes: self.memory.map_or_else(default_memory_bytes, |size| size.0),
             backing: self.arena_file.map_or(Backing::Memfd, Backing::File),

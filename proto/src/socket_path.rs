@@ -7,10 +7,19 @@ use std::path::PathBuf;
 pub const SOCKET_VARIABLE: &str = "HOPLITE_SOCKET";
 
 /// The default path of the local socket: `$HOPLITE_SOCKET`; else `$XDG_RUNTIME_DIR/hoplite/store.sock`; else
-/// `/tmp/hoplite-<uid>/store.sock`. Empty variables count as unset.
+/// [`temporary_directory`]`/store.sock`. Empty variables count as unset.
 pub fn default_socket_path() -> PathBuf {
     let variable = |name| std::env::var_os(name);
     choose(variable(SOCKET_VARIABLE), variable("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
+}
+
+/// The directory of the socket where there is no runtime directory: `/tmp/hoplite-<uid>`. Anybody may have made it.
+pub fn temporary_directory() -> PathBuf {
+    temporary_directory_of(rustix::process::geteuid().as_raw())
+}
+
+fn temporary_directory_of(uid: u32) -> PathBuf {
+    PathBuf::from(format!("/tmp/hoplite-{uid}"))
 }
 
 fn choose(socket: Option<OsString>, runtime_directory: Option<OsString>, uid: u32) -> PathBuf {
@@ -20,7 +29,7 @@ fn choose(socket: Option<OsString>, runtime_directory: Option<OsString>, uid: u3
     }
     let directory = match set(runtime_directory) {
         Some(directory) => directory.join("hoplite"),
-        None => PathBuf::from(format!("/tmp/hoplite-{uid}")),
+        None => temporary_directory_of(uid),
     };
     directory.join("store.sock")
 }

@@ -10,10 +10,6 @@ use tokio::sync::{oneshot, watch};
 
 use crate::error::Loss;
 
-/// Most calls of one connection that may wait for their answers: what a store allows by default
-/// (`Limits::max_requests_per_client`).
-const MAX_OPEN_CALLS: usize = 4096;
-
 /// What the store answers to one call.
 pub(crate) type Answer = Result<Response, hoplite_core::Error>;
 
@@ -46,8 +42,12 @@ pub(super) enum Delivery {
     Unexpected,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<State>);
+#[derive(Debug)]
+pub(super) struct Calls {
+    /// Most that may be open: what the store allows.
+    limit: usize,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -58,14 +58,17 @@ struct State {
 }
 
 impl Calls {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, state: Mutex::default() }
+    }
+
     pub(super) fn open(&self, waiter: Waiter) -> Result<CallId, NotOpened> {
         let mut state = self.lock();
         if let Some(loss) = &state.lost {
             return Err(NotOpened::Lost(loss.clone()));
         }
-        if state.open.len() >= MAX_OPEN_CALLS {
-            let limit =
-                hoplite_core::Error::limit_exceeded("open calls of one client", MAX_OPEN_CALLS as u64);
+        if state.open.len() >= self.limit {
+            let limit = hoplite_core::Error::limit_exceeded("open calls of one client", self.limit as u64);
             return Err(NotOpened::TooMany(limit));
         }
         state.latest += 1;
@@ -120,7 +123,7 @@ impl Calls {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -134,7 +137,7 @@ mod tests {
 
     #[test]
     fn answers_reach_their_call_once() {
-        let calls = Calls::default();
+        let calls = Calls::new(1);
         let (sender, mut receiver) = oneshot::channel();
         let call = calls.open(Waiter::Once(sender)).unwrap();
         assert!(matches!(calls.deliver(CallId(call.0 + 1), Ok(sealed())), Delivery::Unexpected));
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn open_calls_are_limited_and_fail_together() {
-        let calls = Calls::default();
+        let calls = Calls::new(3);
         let mut waiting = Vec::new();
         loop {
             let (sender, receiver) = oneshot::channel();
@@ -155,7 +158,7 @@ mod tests {
                 Err(NotOpened::Lost(loss)) => panic!("{loss}"),
             }
         }
-        assert_eq!(waiting.len(), MAX_OPEN_CALLS);
+        assert_eq!(waiting.len(), 3);
         calls.lose(Loss::Closed);
         calls.lose(Loss::RuntimeEnded);
         assert!(waiting.iter_mut().all(|receiver| receiver.try_recv().is_err()));
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_subscription_is_answered_often_but_only_with_locations() {
-        let calls = Calls::default();
+        let calls = Calls::new(1);
         let (sender, mut receiver) = watch::channel(None);
         let call = calls.open(Waiter::Latest(sender)).unwrap();
         let id = hoplite_core::ObjectId::new("a").unwrap();

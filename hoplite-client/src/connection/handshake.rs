@@ -32,6 +32,10 @@ pub(crate) struct Greeted {
     pub(crate) path: PathBuf,
     pub(crate) node: NodeId,
     pub(crate) inline_below_bytes: u64,
+    /// Most calls that may wait for their answers.
+    pub(crate) max_calls: usize,
+    /// Most ids in one request.
+    pub(crate) max_ids: usize,
     pub(crate) arena: Arena,
 }
 
@@ -61,6 +65,8 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
         path: options.socket.clone(),
         node,
         inline_below_bytes: hello.inline_below_bytes,
+        max_calls: usize::try_from(hello.max_calls).unwrap_or(usize::MAX),
+        max_ids: usize::try_from(hello.max_ids).unwrap_or(usize::MAX),
         arena,
     })
 }

@@ -59,6 +59,7 @@ pub(crate) struct Link {
     path: PathBuf,
     node: NodeId,
     inline_below_bytes: u64,
+    max_ids: usize,
     arena: Arena,
     calls: Calls,
     outbox: Arc<Outbox>,
@@ -103,6 +104,11 @@ impl Connection {
 
     pub(crate) fn inline_below_bytes(&self) -> u64 {
         self.link.inline_below_bytes
+    }
+
+    /// Most ids that the store takes in one request.
+    pub(crate) fn max_ids(&self) -> usize {
+        self.link.max_ids
     }
 
     pub(crate) fn arena(&self) -> &Arena {
@@ -273,8 +279,9 @@ impl Link {
             path: greeted.path,
             node: greeted.node,
             inline_below_bytes: greeted.inline_below_bytes,
+            max_ids: greeted.max_ids,
             arena: greeted.arena,
-            calls: Calls::default(),
+            calls: Calls::new(greeted.max_calls),
             outbox: Arc::new(Outbox::new(Arc::clone(&socket))),
             socket,
             reception,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hoplite_core::Error as ObjectError;
 use hoplite_proto::v1;
 
-use super::fake_store::{FakeStore, Greeting};
+use super::fake_store::{CAPACITY_BYTES, FakeStore, Greeting};
 use crate::{Client, ConnectFailure, ConnectOptions, Error};
 
 async fn failure(socket: impl AsRef<std::path::Path>) -> ConnectFailure {
@@ -84,4 +84,27 @@ async fn greetings_that_are_not_of_a_store() {
     let store = FakeStore::greeting(hello(too_much));
     let kind = failure(store.socket()).await;
     assert!(matches!(kind, ConnectFailure::Arena { .. }), "{kind:?}");
+}
+
+#[tokio::test]
+async fn the_store_says_how_much_it_takes() {
+    let hello = v1::ServerHello {
+        version: 1,
+        node: "fake".to_owned(),
+        arena_bytes: CAPACITY_BYTES,
+        max_calls: 1,
+        max_ids: 2,
+        ..Default::default()
+    };
+    let store = FakeStore::greeting(Greeting::Hello(Box::new(hello)));
+    let client = Client::connect(store.socket()).await.unwrap();
+    let limit = |error| match error {
+        Error::Object(ObjectError::LimitExceeded { maximum, .. }) => maximum,
+        other => panic!("{other}"),
+    };
+    assert_eq!(limit(client.delete(["a", "b", "c"], Duration::ZERO).await.unwrap_err()), 2);
+    client.delete(["a", "b"], Duration::ZERO).await.unwrap();
+    let mut waiting = Box::pin(client.get("missing", Duration::from_secs(60)));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    assert_eq!(limit(client.delete(["a"], Duration::ZERO).await.unwrap_err()), 1);
 }

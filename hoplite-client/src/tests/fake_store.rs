@@ -19,7 +19,7 @@ use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, framing, v1};
 use hoplite_shm::{Arena, Backing, Buffer};
 
-const CAPACITY_BYTES: u64 = 64 << 20;
+pub(super) const CAPACITY_BYTES: u64 = 64 << 20;
 
 /// How the store greets.
 #[derive(Debug, Clone)]
@@ -256,6 +256,8 @@ impl Shared {
             node: "fake".to_owned(),
             arena_bytes: self.arena.capacity_bytes(),
             inline_below_bytes: 64 << 10,
+            max_calls: Limits::default().max_requests_per_client as u64,
+            max_ids: Limits::default().max_ids_per_request as u64,
         };
         match &self.greeting {
             Greeting::Friendly => {}

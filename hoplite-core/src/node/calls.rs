@@ -47,6 +47,16 @@ pub(super) enum Patience {
     None,
 }
 
+impl Call {
+    /// How many ids of a list it still waits for.
+    fn open_ids(&self) -> usize {
+        match self {
+            Self::Delete { asks, .. } | Self::Wait { asks, .. } => asks.len(),
+            _ => 0,
+        }
+    }
+}
+
 /// A call and its deadline.
 #[derive(Debug)]
 pub(super) struct PendingCall {
@@ -169,9 +179,7 @@ impl Node {
     }
 
     pub(super) fn client_gone(&mut self, client: ClientId) {
-        let first = CallKey { client, call: CallId(0) };
-        let last = CallKey { client, call: CallId(u64::MAX) };
-        let mut keys: Vec<CallKey> = self.calls.range(first..=last).map(|(key, _)| *key).collect();
+        let mut keys: Vec<CallKey> = self.calls_of(client).map(|(key, _)| *key).collect();
         // A get that ends may let a create go on, which must not be one of the same client.
         keys.sort_by_key(|key| matches!(self.calls[key].call, Call::Get { .. }));
         for key in keys {
@@ -237,7 +245,7 @@ impl Node {
     }
 
     fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration) {
-        if let Err(error) = self.check_ids(&ids) {
+        if let Err(error) = self.check_ids(key.client, &ids) {
             return self.reply(key, Err(error));
         }
         let distinct: BTreeSet<ObjectId> = ids.into_iter().collect();
@@ -265,7 +273,7 @@ impl Node {
     }
 
     fn wait(&mut self, key: CallKey, ids: &[ObjectId], count: usize, timeout: Duration) {
-        let checked = self.check_ids(ids).and_then(|()| {
+        let checked = self.check_ids(key.client, ids).and_then(|()| {
             if count > ids.len() {
                 Err(Error::invalid_request("more objects to wait for than ids given"))
             } else {
@@ -297,9 +305,20 @@ impl Node {
         }
     }
 
-    fn check_ids(&self, ids: &[ObjectId]) -> Result<()> {
+    /// Whether a client may ask for so many ids, given those that its open calls still wait for.
+    fn check_ids(&self, client: ClientId, ids: &[ObjectId]) -> Result<()> {
         let limit = self.config.limits.max_ids_per_request;
-        if ids.len() > limit { Err(Error::limit_exceeded("ids of a request", limit as u64)) } else { Ok(()) }
+        let open: usize = self.calls_of(client).map(|(_, pending)| pending.call.open_ids()).sum();
+        if ids.len() + open > limit {
+            return Err(Error::limit_exceeded("ids of a client's open requests", limit as u64));
+        }
+        Ok(())
+    }
+
+    fn calls_of(&self, client: ClientId) -> impl Iterator<Item = (&CallKey, &PendingCall)> {
+        let first = CallKey { client, call: CallId(0) };
+        let last = CallKey { client, call: CallId(u64::MAX) };
+        self.calls.range(first..=last)
     }
 
     fn locate(&mut self, key: CallKey, id: ObjectId, timeout: Duration) {

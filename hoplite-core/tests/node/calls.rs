@@ -255,6 +255,12 @@ fn the_number_of_ids_is_limited() {
     for call in calls {
         assert!(matches!(h.error(call), Error::LimitExceeded { maximum: 1, .. }));
     }
+    // What open calls wait for counts: otherwise many calls of many ids each would be a lot.
+    let open = wait(&mut h, &["a"], 1);
+    let refused = wait(&mut h, &["b"], 1);
+    assert!(matches!(h.error(refused), Error::LimitExceeded { maximum: 1, .. }));
+    h.request(A, Request::Cancel { call: open.1 });
+    wait(&mut h, &["b"], 1);
 }
 
 #[test]

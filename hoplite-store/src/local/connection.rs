@@ -68,6 +68,13 @@ struct Greeted {
 
 /// Serves one client until it leaves, or the daemon does.
 pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
+    let (user, process) = match stream.peer_cred() {
+        Ok(peer) => (peer.uid(), peer.pid()),
+        Err(error) => return tracing::debug!(%error, "a connection of nobody"),
+    };
+    if !plane.access.admits(user) {
+        return tracing::debug!(user, ?process, "a connection of a user whom the socket is not for");
+    }
     let greeted = tokio::select! {
         greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane)) => greeted,
         () = shutdown.cancelled() => return,
@@ -79,7 +86,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
     };
     let mut connection = Connection::new(plane, seat);
     let client = connection.client;
-    tracing::debug!(?client, program, "client connected");
+    tracing::debug!(?client, program, user, ?process, "client connected");
     if let Err(error) = connection.run(&mut stream, inbox, &shutdown).await {
         tracing::debug!(?client, %error, "client dropped");
         if let ConnectionError::Protocol(error) = error {
@@ -126,6 +133,8 @@ async fn greet(stream: &mut UnixStream, plane: &LocalPlane) -> Result<Greeted, C
         node: plane.node.as_str().to_owned(),
         arena_bytes: arena.capacity_bytes(),
         inline_below_bytes: plane.limits.inline_below_bytes,
+        max_calls: plane.limits.max_requests_per_client as u64,
+        max_ids: plane.limits.max_ids_per_request as u64,
     };
     let mut frame = BytesMut::new();
     framing::encode(&answer, &mut frame)?;

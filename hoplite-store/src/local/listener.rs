@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use hoplite_proto::socket_path::temporary_directory;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -26,6 +27,14 @@ pub enum SocketError {
         /// The path.
         path: PathBuf,
     },
+    /// The directory for sockets in the temporary directory, where anybody may make it, is another user's.
+    #[error("{} belongs to user {owner}, who could put a socket of theirs there", directory.display())]
+    NotOurs {
+        /// The directory.
+        directory: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
     /// The operating system refuses.
     #[error("cannot listen on {}", path.display())]
     Io {
@@ -37,6 +46,31 @@ pub enum SocketError {
     },
 }
 
+/// Who may use the socket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SocketAccess {
+    /// Its permissions.
+    pub(crate) mode: u32,
+    /// The user who owns it; by default that of the process.
+    pub(crate) owner: Option<u32>,
+    /// Its group; by default that of the process.
+    pub(crate) group: Option<u32>,
+}
+
+impl SocketAccess {
+    /// Whether a process of `user` that has connected may stay.
+    ///
+    /// The system has checked the permissions of the file. Where those let in the group or others they decide alone,
+    /// since of a peer's groups only one is known. A socket for its owner alone is for that user, this daemon's and
+    /// root: whoever else comes, connected before the permissions were set or has got around them.
+    pub(crate) fn admits(&self, user: u32) -> bool {
+        self.mode & 0o022 != 0
+            || user == 0
+            || user == rustix::process::geteuid().as_raw()
+            || self.owner == Some(user)
+    }
+}
+
 /// A listening socket, unlinked when it is dropped.
 #[derive(Debug)]
 pub(crate) struct LocalListener {
@@ -46,17 +80,16 @@ pub(crate) struct LocalListener {
 }
 
 impl LocalListener {
-    /// Binds `path` with the permissions `mode` and, if given, the group `group`. Missing directories are made,
-    /// accessible to the owner only.
-    pub(crate) fn bind(path: &Path, mode: u32, group: Option<u32>) -> Result<Self, SocketError> {
+    /// Binds `path` for those whom `access` names. Missing directories are made, accessible to this daemon's user only.
+    pub(crate) fn bind(path: &Path, access: SocketAccess) -> Result<Self, SocketError> {
         let io_error = |source| SocketError::Io { path: path.to_owned(), source };
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        if !directory.is_dir() {
-            fs::create_dir_all(directory).map_err(io_error)?;
-            fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).map_err(io_error)?;
+        make_directory(directory).map_err(io_error)?;
+        if directory == temporary_directory() {
+            check_owner(directory, rustix::process::geteuid().as_raw())?;
         }
         // Held while the old socket is examined and replaced, so that of two daemons that start at once one loses.
         let lock =
@@ -65,10 +98,10 @@ impl LocalListener {
         rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|error| io_error(error.into()))?;
         remove_leftover(path)?;
         let listener = UnixListener::bind(path).map_err(io_error)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error)?;
-        if group.is_some() {
-            std::os::unix::fs::chown(path, None, group).map_err(io_error)?;
+        if access.owner.is_some() || access.group.is_some() {
+            std::os::unix::fs::chown(path, access.owner, access.group).map_err(io_error)?;
         }
+        fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(io_error)?;
         let inode = fs::symlink_metadata(path).map_err(io_error)?.ino();
         Ok(Self { listener, path: path.to_owned(), inode })
     }
@@ -85,6 +118,28 @@ impl Drop for LocalListener {
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+fn make_directory(directory: &Path) -> io::Result<()> {
+    match fs::metadata(directory) {
+        Ok(found) if found.is_dir() => Ok(()),
+        // What the attempt to make one would say, that something exists, helps nobody.
+        Ok(_) => Err(Errno::NOTDIR.into()),
+        Err(_) => {
+            fs::create_dir_all(directory)?;
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
+        }
+    }
+}
+
+/// Checks that `directory`, or the link of that name, belongs to `user` or to root. Then nobody else can replace it as
+/// long as the directory around it is sticky.
+fn check_owner(directory: &Path, user: u32) -> Result<(), SocketError> {
+    match fs::symlink_metadata(directory) {
+        Ok(found) if found.uid() == user || found.uid() == 0 => Ok(()),
+        Ok(found) => Err(SocketError::NotOurs { directory: directory.to_owned(), owner: found.uid() }),
+        Err(source) => Err(SocketError::Io { path: directory.to_owned(), source }),
     }
 }
 
@@ -114,22 +169,50 @@ fn probe(path: &Path) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
+    const ACCESS: SocketAccess = SocketAccess { mode: 0o660, owner: None, group: None };
+
     #[tokio::test]
     async fn a_living_daemon_keeps_its_socket_and_a_dead_one_does_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("deep/er/store.sock");
-        let first = LocalListener::bind(&path, 0o660, None).unwrap();
+        let first = LocalListener::bind(&path, ACCESS).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
-        assert!(matches!(LocalListener::bind(&path, 0o660, None), Err(SocketError::InUse { .. })));
+        assert!(matches!(LocalListener::bind(&path, ACCESS), Err(SocketError::InUse { .. })));
         drop(first);
         assert!(!path.exists(), "a clean end leaves nothing");
         // As after kill -9: the file is there, nobody listens.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let second = LocalListener::bind(&path, 0o660, None).unwrap();
+        let second = LocalListener::bind(&path, ACCESS).unwrap();
         drop(second);
         fs::write(&path, "data").unwrap();
-        assert!(matches!(LocalListener::bind(&path, 0o660, None), Err(SocketError::NotASocket { .. })));
+        assert!(matches!(LocalListener::bind(&path, ACCESS), Err(SocketError::NotASocket { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"data");
+    }
+
+    #[test]
+    fn a_socket_for_its_owner_alone_is_for_that_user_the_daemon_and_root() {
+        let private = SocketAccess { mode: 0o600, owner: Some(4_000_000), group: None };
+        let ours = rustix::process::geteuid().as_raw();
+        assert!([0, ours, 4_000_000].into_iter().all(|user| private.admits(user)));
+        assert!(!private.admits(4_000_001));
+        assert!(SocketAccess { mode: 0o620, ..private }.admits(4_000_001));
+        assert!(!SocketAccess { mode: 0o644, ..private }.admits(4_000_001));
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_not_trusted() {
+        let place = tempfile::tempdir().unwrap();
+        let owner = fs::metadata(place.path()).unwrap().uid();
+        assert!(check_owner(place.path(), owner).is_ok());
+        assert!(check_owner(Path::new("/"), owner).is_ok(), "root's");
+        if owner == 0 {
+            std::os::unix::fs::chown(place.path(), Some(4_000_000), None).unwrap();
+        }
+        let error = check_owner(place.path(), 4_000_001).unwrap_err();
+        assert!(
+            matches!(&error, SocketError::NotOurs { directory, .. } if directory == place.path()),
+            "{error}"
+        );
     }
 }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use answers::Answers;
-pub(crate) use listener::LocalListener;
+pub(crate) use listener::{LocalListener, SocketAccess};
 pub use listener::SocketError;
 
 use crate::engine::Engine;
@@ -31,6 +31,7 @@ use crate::session::ShardLink;
 pub(crate) struct LocalPlane {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
+    pub(crate) access: SocketAccess,
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
     pub(crate) data_address: std::net::SocketAddr,

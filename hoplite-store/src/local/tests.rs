@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{LocalPlane, connection};
+use super::{LocalPlane, SocketAccess, connection};
 use crate::data::{DataConfig, DataMetrics, Puller};
 use crate::engine::Engine;
 
@@ -42,6 +42,7 @@ fn plane(limits: Limits) -> Arc<LocalPlane> {
     let engine = Engine::new(state, arena, puller, metrics, TaskTracker::new(), CancellationToken::new(), 1);
     Arc::new(LocalPlane {
         engine,
+        access: SocketAccess { mode: 0o600, owner: None, group: None },
         seats: Arc::new(Semaphore::new(limits.max_clients)),
         limits,
         node,

@@ -32,7 +32,7 @@ fn a_place_where_no_socket_can_be_is_named() {
     let long = directory.path().join("x".repeat(120));
     for (socket, why) in [
         (file.as_path(), "not a socket"),
-        (&file.join("store.sock"), "File exists"),
+        (&file.join("store.sock"), "Not a directory"),
         (missing, "No such file"),
         (&long, "path"),
     ] {

@@ -13,7 +13,7 @@
 //!                          A publishes X: complete and pinned, producing, complete and evictable, partial from B
 //! small A X TEXT           A publishes X with these bytes, inline
 //! get A X [timeout T] [avoid B] [resume P]
-//! cancel A                 A's latest get or watch
+//! cancel A                 A's latest get, watch or delete
 //! done A X                 A has all of X: publishes it, and returns its latest slot
 //! fail A OUTCOME           A returns its latest slot
 //! evict A X | end A X | abort A X | dropped A X
