@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use hoplite_core::ErrorCode;
 use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::shard::NodeInfo;
+use hoplite_core::{ClusterId, ErrorCode};
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Directory, Prefault, StoreConfig};
@@ -127,120 +127,183 @@ pub async fn run(
     started: impl FnOnce(&Addresses),
     shutdown: CancellationToken,
 ) -> Result<(), StoreError> {
-    let arena = Arena::create(config.backing.clone(), config.memory_bytes)
-        .map_err(|source| StoreError::Arena { memory_bytes: config.memory_bytes, source })?;
-    let listen_error = |address| move |source| StoreError::Listen { address, source };
-    let listener = TcpListener::bind(config.listen).await.map_err(listen_error(config.listen))?;
-    let data_address = listener.local_addr().map_err(listen_error(config.listen))?;
-    let advertised = config.advertise.unwrap_or(data_address);
-    if advertised.ip().is_unspecified() || advertised.port() == 0 {
-        return Err(StoreError::AdvertiseNeeded { address: advertised });
-    }
-    let access =
-        SocketAccess { mode: config.socket_mode, owner: config.socket_owner, group: config.socket_group };
-    let local_listener = LocalListener::bind(&config.socket, access)?;
-
-    let stop = CancellationToken::new();
-    let _stop_on_return = stop.clone().drop_guard();
-    let tasks = TaskTracker::new();
-    let (shards, directory, mut directory_failed) = start_directory(&config, &stop, &tasks).await?;
-    let links = shards
-        .iter()
-        .map(|address| {
-            ShardLink::new(address).ok_or_else(|| StoreError::ShardAddress { address: address.clone() })
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut seen = HashSet::new();
-    // Two sessions of one store with one shard would end each other for ever.
-    if let Some(address) = shards.iter().find(|address| !seen.insert(*address)) {
-        return Err(StoreError::ShardTwice { address: address.clone() });
-    }
-
-    let metrics = Arc::new(DataMetrics::default());
-    let data_config = Arc::new(DataConfig::new(config.cluster.clone(), config.node.clone()));
-    let node = Node::new(NodeConfig {
-        capacity_bytes: arena.capacity_bytes(),
-        limits: config.limits.clone(),
-        shards: ShardMap::new(&shards),
-        seed: random_number()?,
-    });
-    let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
-    let engine = Engine::new(
-        node,
-        Arc::clone(&arena),
-        puller,
-        Arc::clone(&metrics),
-        tasks.clone(),
-        stop.clone(),
-        links.len(),
-    );
-
-    let prefaulted_bytes = Arc::new(AtomicU64::new(0));
-    if config.prefault == Prefault::AtStart {
-        tasks.spawn(prefault(arena, Arc::clone(&prefaulted_bytes), stop.clone()));
-    }
-    let alarm = Arc::clone(&engine);
-    let alarm_stop = stop.clone();
-    tasks.spawn(async move { alarm_stop.run_until_cancelled(alarm.run_alarm()).await });
-    let pool = Arc::clone(&engine);
-    let pool_stop = stop.clone();
-    tasks.spawn(async move { pool.puller().maintain(pool_stop).await });
-    tasks.spawn(data::run(listener, data_config, Arc::clone(&engine), metrics, stop.clone()));
-    let info = NodeInfo {
-        node: config.node.clone(),
-        incarnation: Incarnation(random_number()?),
-        data_address: advertised,
-        labels: config.labels.clone(),
-    };
-    // Ends the conversations, while `stop` ends everything.
-    let leaving = CancellationToken::new();
-    let mut states = Vec::new();
-    for (shard, link) in links.iter().enumerate() {
-        let (state, observed) = watch::channel(SessionState::Down);
-        states.push((link.address.clone(), observed));
-        let session = Session {
-            engine: Arc::clone(&engine),
-            shard,
-            link: link.clone(),
-            info: info.clone(),
-            cluster: config.cluster.clone(),
-        };
-        tasks.spawn(session.run(state, leaving.clone(), stop.clone()));
-    }
-    let plane = Arc::new(LocalPlane {
-        engine: Arc::clone(&engine),
-        access,
-        seats: Arc::new(Semaphore::new(config.limits.max_clients.min(Semaphore::MAX_PERMITS))),
-        limits: config.limits,
-        node: config.node,
-        cluster: config.cluster,
-        data_address: advertised,
-        shards: links,
-        prefaulted_bytes,
-    });
-    let mut local_end = local::spawn(local_listener, plane, leaving.clone()).map_err(StoreError::Thread)?;
-    started(&Addresses { socket: config.socket, data: data_address, directory });
-
+    let places = Places::take(&config).await?;
+    let mut store = Running::start(config, places).await?;
+    started(&store.addresses);
     let ended = tokio::select! {
         () = shutdown.cancelled() => Ok(()),
-        error = refusal(states.clone()) => Err(error),
-        Ok(error) = &mut directory_failed => Err(StoreError::Directory(error)),
+        error = refusal(store.sessions.clone()) => Err(error),
+        Ok(error) = &mut store.directory_failed => Err(StoreError::Directory(error)),
     };
-    // Clients are told first, then the directory; then everything ends at once.
-    engine.apply(Event::ShutDown);
-    leaving.cancel();
-    engine.end_sessions();
-    let _ = timeout(SHUTDOWN_TIMEOUT, &mut local_end).await;
-    goodbye(&mut states).await;
-    stop.cancel();
-    tasks.close();
-    if timeout(SHUTDOWN_TIMEOUT, tasks.wait()).await.is_err() {
-        tracing::warn!("some tasks did not end in time");
-    }
+    store.end().await;
     ended
 }
 
-type DirectoryFailure = tokio::sync::oneshot::Receiver<hoplite_directory::DirectoryError>;
+/// What a store occupies on its machine, and what others may have.
+struct Places {
+    arena: Arc<Arena>,
+    data: TcpListener,
+    data_address: SocketAddr,
+    /// Where other stores reach the data plane.
+    advertised: SocketAddr,
+    local: LocalListener,
+}
+
+impl Places {
+    async fn take(config: &StoreConfig) -> Result<Self, StoreError> {
+        let arena = Arena::create(config.backing.clone(), config.memory_bytes)
+            .map_err(|source| StoreError::Arena { memory_bytes: config.memory_bytes, source })?;
+        let listen_error = |source| StoreError::Listen { address: config.listen, source };
+        let data = TcpListener::bind(config.listen).await.map_err(listen_error)?;
+        let data_address = data.local_addr().map_err(listen_error)?;
+        let advertised = config.advertise.unwrap_or(data_address);
+        if advertised.ip().is_unspecified() || advertised.port() == 0 {
+            return Err(StoreError::AdvertiseNeeded { address: advertised });
+        }
+        let local = LocalListener::bind(&config.socket, socket_access(config))?;
+        Ok(Self { arena, data, data_address, advertised, local })
+    }
+}
+
+fn socket_access(config: &StoreConfig) -> SocketAccess {
+    SocketAccess { mode: config.socket_mode, owner: config.socket_owner, group: config.socket_group }
+}
+
+/// The address of each shard, and how the session with it stands.
+type Sessions = Vec<(String, watch::Receiver<SessionState>)>;
+
+/// A store that runs. When this is dropped, all of it ends at once.
+struct Running {
+    addresses: Addresses,
+    engine: Arc<Engine>,
+    sessions: Sessions,
+    directory_failed: DirectoryFailure,
+    /// Told when the last client is gone.
+    local_end: oneshot::Receiver<()>,
+    /// Ends the conversations, while `stop` ends everything.
+    leaving: CancellationToken,
+    stop: DropGuard,
+    tasks: TaskTracker,
+}
+
+impl Running {
+    async fn start(config: StoreConfig, places: Places) -> Result<Self, StoreError> {
+        let Places { arena, data, data_address, advertised, local } = places;
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let leaving = stop.child_token();
+        let stop_on_drop = stop.clone().drop_guard();
+        let (shards, directory, directory_failed) = start_directory(&config, &stop, &tasks).await?;
+        let links = links(&shards)?;
+
+        let data_config = Arc::new(DataConfig::new(config.cluster.clone(), config.node.clone()));
+        let metrics = Arc::new(DataMetrics::default());
+        let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
+        let node = new_node(&config, &shards, &arena)?;
+        let engine =
+            Engine::new(node, arena, puller, Arc::clone(&metrics), tasks.clone(), stop.clone(), links.len());
+        start_upkeep(&engine, &stop, &tasks);
+        tasks.spawn(data::run(data, data_config, Arc::clone(&engine), metrics, stop.clone()));
+        let prefaulted_bytes = Arc::new(AtomicU64::new(0));
+        if config.prefault == Prefault::AtStart {
+            tasks.spawn(prefault(Arc::clone(engine.arena()), Arc::clone(&prefaulted_bytes), stop.clone()));
+        }
+        let info = NodeInfo {
+            node: config.node.clone(),
+            incarnation: Incarnation(random_number()?),
+            data_address: advertised,
+            labels: config.labels.clone(),
+        };
+        let sessions = start_sessions(&engine, &links, &info, &config.cluster, |session, state| {
+            tasks.spawn(session.run(state, leaving.clone(), stop.clone()));
+        });
+        let plane = Arc::new(LocalPlane {
+            engine: Arc::clone(&engine),
+            access: socket_access(&config),
+            seats: Arc::new(Semaphore::new(config.limits.max_clients.min(Semaphore::MAX_PERMITS))),
+            limits: config.limits,
+            node: config.node,
+            cluster: config.cluster,
+            data_address: advertised,
+            shards: links,
+            prefaulted_bytes,
+        });
+        let local_end = local::spawn(local, plane, leaving.clone()).map_err(StoreError::Thread)?;
+        let addresses = Addresses { socket: config.socket, data: data_address, directory };
+        let stop = stop_on_drop;
+        Ok(Self { addresses, engine, sessions, directory_failed, local_end, leaving, stop, tasks })
+    }
+
+    /// Ends it: clients are told first, then the directory; then everything ends at once.
+    async fn end(mut self) {
+        self.engine.apply(Event::ShutDown);
+        self.leaving.cancel();
+        self.engine.end_sessions();
+        let _ = timeout(SHUTDOWN_TIMEOUT, &mut self.local_end).await;
+        goodbye(&mut self.sessions).await;
+        drop(self.stop);
+        self.tasks.close();
+        if timeout(SHUTDOWN_TIMEOUT, self.tasks.wait()).await.is_err() {
+            tracing::warn!("some tasks did not end in time");
+        }
+    }
+}
+
+/// Reaches out to the shards at `addresses`, which must be as many different ones.
+fn links(addresses: &[String]) -> Result<Vec<ShardLink>, StoreError> {
+    let link = |address: &String| {
+        ShardLink::new(address).ok_or_else(|| StoreError::ShardAddress { address: address.clone() })
+    };
+    let links = addresses.iter().map(link).collect::<Result<_, _>>()?;
+    let mut seen = HashSet::new();
+    // Two sessions of one store with one shard would end each other for ever.
+    match addresses.iter().find(|address| !seen.insert(*address)) {
+        Some(address) => Err(StoreError::ShardTwice { address: address.clone() }),
+        None => Ok(links),
+    }
+}
+
+/// The state of a store that holds nothing yet.
+fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<Node, StoreError> {
+    Ok(Node::new(NodeConfig {
+        capacity_bytes: arena.capacity_bytes(),
+        limits: config.limits.clone(),
+        shards: ShardMap::new(shards),
+        seed: random_number()?,
+    }))
+}
+
+/// Starts what the engine needs at certain times: its alarm, and the end of idle connections.
+fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTracker) {
+    let (alarm, alarm_stop) = (Arc::clone(engine), stop.clone());
+    tasks.spawn(async move { alarm_stop.run_until_cancelled(alarm.run_alarm()).await });
+    let (pool, pool_stop) = (Arc::clone(engine), stop.clone());
+    tasks.spawn(async move { pool.puller().maintain(pool_stop).await });
+}
+
+/// Hands a session with each shard to `start`.
+fn start_sessions(
+    engine: &Arc<Engine>,
+    links: &[ShardLink],
+    info: &NodeInfo,
+    cluster: &ClusterId,
+    start: impl Fn(Session, watch::Sender<SessionState>),
+) -> Sessions {
+    let start_one = |(shard, link): (usize, &ShardLink)| {
+        let (state, observed) = watch::channel(SessionState::Down);
+        let session = Session {
+            engine: Arc::clone(engine),
+            shard,
+            link: link.clone(),
+            info: info.clone(),
+            cluster: cluster.clone(),
+        };
+        start(session, state);
+        (link.address.clone(), observed)
+    };
+    links.iter().enumerate().map(start_one).collect()
+}
+
+type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
 
 /// Starts the embedded directory, if there is to be one, and tells where the shards are.
 async fn start_directory(
@@ -248,7 +311,7 @@ async fn start_directory(
     stop: &CancellationToken,
     tasks: &TaskTracker,
 ) -> Result<(Vec<String>, Option<SocketAddr>, DirectoryFailure), StoreError> {
-    let (failed, failure) = tokio::sync::oneshot::channel();
+    let (failed, failure) = oneshot::channel();
     let listen = match &config.directory {
         Directory::Shards(shards) if shards.is_empty() => return Err(StoreError::NoShards),
         Directory::Shards(shards) => return Ok((shards.clone(), None, failure)),
@@ -272,8 +335,8 @@ async fn start_directory(
 }
 
 /// Ends when a shard refuses this store in a way that waiting will not change.
-async fn refusal(states: Vec<(String, watch::Receiver<SessionState>)>) -> StoreError {
-    let watches = states.into_iter().map(|(shard, mut state)| {
+async fn refusal(sessions: Sessions) -> StoreError {
+    let watches = sessions.into_iter().map(|(shard, mut state)| {
         Box::pin(async move {
             let mut refused_since: Option<Instant> = None;
             loop {
@@ -298,8 +361,8 @@ async fn refusal(states: Vec<(String, watch::Receiver<SessionState>)>) -> StoreE
 }
 
 /// Waits until the shards have taken what was queued for them, which they show by ending the session; for a moment only.
-async fn goodbye(states: &mut [(String, watch::Receiver<SessionState>)]) {
-    let ended = states.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
+async fn goodbye(sessions: &mut Sessions) {
+    let ended = sessions.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
     let _ = timeout(GOODBYE_TIMEOUT, futures::future::join_all(ended)).await;
 }
 
