@@ -28,9 +28,9 @@ use crate::local::{self, LocalListener, LocalPlane, SocketAccess, SocketError};
 use crate::prefault::prefault;
 use crate::session::{Session, SessionState, ShardLink};
 
-/// How long another store may hold this node's name before this one gives up: longer than it takes a shard to notice
-/// that the previous run of this node is dead.
-const NAME_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a refusal that may pass may last before the store gives up: longer than it takes a shard to notice that the
+/// previous run of this node is dead.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the end of the daemon may take after it was asked for.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -344,7 +344,7 @@ async fn refusal(sessions: Sessions) -> StoreError {
                 match now {
                     SessionState::Refused(source) => {
                         let since = *refused_since.get_or_insert_with(Instant::now);
-                        if source.code() != ErrorCode::NodeIdInUse || since.elapsed() > NAME_PATIENCE {
+                        if !may_pass(&source) || since.elapsed() > REFUSAL_PATIENCE {
                             return StoreError::Refused { shard, source };
                         }
                     }
@@ -358,6 +358,12 @@ async fn refusal(sessions: Sessions) -> StoreError {
         })
     });
     futures::future::select_all(watches).await.0
+}
+
+/// Whether a shard may take back its refusal: the previous run of this node leaves its name free when it is found dead,
+/// and a connection that breaks at its start can look malformed.
+fn may_pass(refusal: &Error) -> bool {
+    matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::Malformed)
 }
 
 /// Waits until the shards have taken what was queued for them, which they show by ending the session; for a moment only.
