@@ -2,6 +2,9 @@
 //!
 //! A deletion is kept apart from the live entries, by id and put, so that a new put of the same id is accepted while the
 //! old one is still being dropped. It lasts as long as its tombstone: nodes that have not answered by then fail it.
+//!
+//! A shard that warms up may not know an id only because those who have it have yet to say so. A delete of it is held until
+//! somebody does, or until the warm-up ends.
 
 use std::collections::BTreeSet;
 
@@ -25,6 +28,45 @@ impl Shard {
         if !self.admit(turn, node, request) {
             return;
         }
+        let is_known = self.entries.contains_key(id) || self.deletion_of(id).is_some();
+        if !is_known && turn.now < self.warm_until {
+            self.held_deletes.entry(id.clone()).or_default().insert((node, request));
+            if let Some(record) = self.nodes.get_mut(node) {
+                record.requests.insert(request, OpenRequest::HeldDelete(id.clone()));
+            }
+            return;
+        }
+        self.carry_out_delete(turn, node, request, id);
+    }
+
+    /// Carries out the deletes of an id that were held, because it was published.
+    pub(super) fn carry_out_held(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+        for (node, request) in self.held_deletes.remove(id).unwrap_or_default() {
+            if let Some(record) = self.nodes.get_mut(node) {
+                record.requests.remove(&request);
+            }
+            self.carry_out_delete(turn, node, request, id);
+        }
+    }
+
+    /// The stores have had their time to publish what they have.
+    pub(super) fn end_warm_up(&mut self, turn: &mut Turn<'_>) {
+        while let Some(id) = self.held_deletes.keys().next().cloned() {
+            self.carry_out_held(turn, &id);
+        }
+    }
+
+    /// Forgets a delete that was held.
+    pub(super) fn drop_held(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) {
+        if let Some(requesters) = self.held_deletes.get_mut(id) {
+            requesters.remove(&(node, request));
+            if requesters.is_empty() {
+                self.held_deletes.remove(id);
+            }
+        }
+    }
+
+    fn carry_out_delete(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId, id: &ObjectId) {
         let put = match self.drop_everywhere(turn, id) {
             Some((put, holders)) => {
                 self.bury(turn, id, put);

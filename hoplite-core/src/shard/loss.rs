@@ -107,7 +107,7 @@ impl Shard {
     pub(super) fn waiting_query(&self, node: NodeIndex, request: RequestId) -> Option<&WaitingQuery> {
         match self.nodes.get(node)?.requests.get(&request)? {
             OpenRequest::Query(query) => Some(query),
-            OpenRequest::Subscription(_) | OpenRequest::Delete(..) => None,
+            OpenRequest::Subscription(_) | OpenRequest::Delete(..) | OpenRequest::HeldDelete(_) => None,
         }
     }
 }

@@ -62,7 +62,8 @@ pub struct ShardConfig {
     pub limits: Limits,
     /// What links cost.
     pub topology: Topology,
-    /// For how long after its start no object counts as lost: the stores that hold copies may not be connected yet.
+    /// For how long after its start no object counts as lost, and none as unknown to those who delete it: the stores that
+    /// hold copies may not be connected yet.
     pub warm_up: Duration,
 }
 
@@ -137,7 +138,7 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Shard {
     config: ShardConfig,
-    /// Before this time nothing is lost.
+    /// Before this time nothing is lost, and nothing is unknown to those who delete.
     warm_until: Time,
     nodes: Nodes,
     entries: BTreeMap<ObjectId, Entry>,
@@ -155,6 +156,8 @@ pub struct Shard {
     tombstones: BTreeSet<(ObjectId, PutId)>,
     /// Deletes that wait for nodes; each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
+    /// Deletes of ids that nobody has published yet, only while the shard warms up. Each is an open request of its node.
+    held_deletes: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     due: Due,
     /// Objects that have waiting queries and may have a free slot now.
     to_serve: BTreeSet<ObjectId>,
@@ -203,6 +206,7 @@ impl Shard {
             subscriptions: 0,
             tombstones: BTreeSet::new(),
             deletions: BTreeMap::new(),
+            held_deletes: BTreeMap::new(),
             due: Due::default(),
             to_serve: BTreeSet::new(),
             to_notify: BTreeSet::new(),
@@ -238,6 +242,7 @@ impl Shard {
             due.rootless.next(),
             due.markers.next(),
             due.tombstones.next(),
+            (!self.held_deletes.is_empty()).then_some(self.warm_until),
         ];
         earliest.into_iter().flatten().min()
     }
@@ -275,6 +280,9 @@ impl Shard {
         }
         while let Some(key) = self.due.tombstones.pop_due(turn.now) {
             self.tombstone_expired(turn, &key);
+        }
+        if turn.now >= self.warm_until {
+            self.end_warm_up(turn);
         }
     }
 

@@ -51,6 +51,8 @@ pub(super) enum OpenRequest {
     Query(WaitingQuery),
     Subscription(ObjectId),
     Delete(ObjectId, PutId),
+    /// A delete of an id that is not known yet, while the shard warms up.
+    HeldDelete(ObjectId),
 }
 
 /// A query that found no location yet.

@@ -45,6 +45,7 @@ impl Shard {
             self.send(turn, node, ToStore::Drop { id, put, reason: DropReason::Lost });
         } else if is_recorded {
             self.record(turn, node, publish);
+            self.carry_out_held(turn, &id);
         }
     }
 

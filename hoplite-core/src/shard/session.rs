@@ -99,6 +99,7 @@ impl Shard {
                     deletion.requesters.remove(&(node, request));
                 }
             }
+            Some(OpenRequest::HeldDelete(id)) => self.drop_held(node, request, &id),
             None => {}
         }
     }

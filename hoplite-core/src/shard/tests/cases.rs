@@ -152,7 +152,10 @@ impl Scenario {
             ["end", name, object] => self.unpublish(name, object, UnpublishReason::PullEnded),
             ["abort", name, object] => self.unpublish(name, object, UnpublishReason::Aborted),
             ["dropped", name, object] => self.unpublish(name, object, UnpublishReason::Deleted),
-            ["delete", name, object] => self.world.say(name, ToShard::Delete { request, id: id(object) }),
+            ["delete", name, object] => {
+                self.latest.insert((*name).to_owned(), request);
+                self.world.say(name, ToShard::Delete { request, id: id(object) })
+            }
             ["forget", name, object] => {
                 let (object, put) = parse_object(object);
                 self.world.say(name, ToShard::Forget { id: id(object), put })

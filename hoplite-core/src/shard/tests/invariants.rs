@@ -91,7 +91,7 @@ fn entries(shard: &Shard) {
 }
 
 fn requests(shard: &Shard) {
-    let (mut queries, mut subscriptions) = (0, 0);
+    let (mut queries, mut subscriptions, mut held) = (0, 0, 0);
     for record in shard.nodes.iter() {
         let node = shard.nodes.index(&record.info.node).unwrap();
         for (request, open) in &record.requests {
@@ -112,9 +112,15 @@ fn requests(shard: &Shard) {
                 OpenRequest::Delete(id, put) => {
                     assert!(shard.deletions[&(id.clone(), *put)].requesters.contains(&(node, *request)));
                 }
+                OpenRequest::HeldDelete(id) => {
+                    held += 1;
+                    assert!(shard.held_deletes[id].contains(&(node, *request)));
+                    assert!(!shard.entries.contains_key(id), "what is known is deleted");
+                }
             }
         }
     }
+    assert_eq!(held, shard.held_deletes.values().map(BTreeSet::len).sum::<usize>());
     assert_eq!(queries, shard.due.queries.len());
     assert_eq!(queries, shard.waiting.values().map(|queue| queue.len()).sum::<usize>());
     assert_eq!(subscriptions, shard.subscriptions);
