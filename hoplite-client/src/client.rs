@@ -26,9 +26,9 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the store of this node.
 ///
-/// Cheap to clone; clones share the connection, over which any number of calls (4096 unless the store says otherwise) run at once. All
-/// methods may be called from any task and thread, also of another runtime than the one in which it was made, as long as
-/// that one still runs. Ids are anything of 1 to 255 bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
+/// Cheap to clone; clones share the connection, over which any number of calls run at once (4096 unless the store says
+/// otherwise). All methods may be called from any task and thread, also of another runtime than the one in which it was
+/// made, as long as that one still runs. Ids are anything of 1 to 255 bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
 ///
 /// # Errors
 /// Beside what each method lists, every call may answer [`Error::ConnectionLost`], at once when the connection breaks
