@@ -260,10 +260,21 @@ pub struct LocationWatch {
     pump: Arc<Pump>,
 }
 
+impl LocationWatch {
+    /// Waits for the next state for at most `timeout`; see [`crate::LocationWatch::next_within`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Locations>> {
+        self.pump.run(self.watch.next_within(timeout))
+    }
+}
+
 impl Iterator for LocationWatch {
     type Item = Result<Locations>;
 
-    /// Waits for the next state; see [`crate::LocationWatch::next`]. There is no timeout.
+    /// Waits for the next state; see [`crate::LocationWatch::next`]. There is no timeout, other than with
+    /// [`next_within`](Self::next_within).
     fn next(&mut self) -> Option<Self::Item> {
         self.pump.run(self.watch.next())
     }

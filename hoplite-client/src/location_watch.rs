@@ -1,15 +1,17 @@
 //! Following where an object is.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::Stream;
-use hoplite_core::ObjectId;
 use hoplite_core::node::{self, CallId};
 use hoplite_core::shard::Locations;
+use hoplite_core::{ObjectId, Operation};
 use tokio::sync::watch;
 
 use crate::connection::{Connection, News};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The locations of one object, now and at every change.
 ///
@@ -51,6 +53,21 @@ impl LocationWatch {
         };
         self.ended = next.is_err();
         Some(next)
+    }
+
+    /// As [`next`](Self::next), for at most `timeout`. `Ok(None)` after an error that has ended the watch.
+    ///
+    /// # Errors
+    /// `Timeout` if no new state came in time; the watch goes on. The others as for [`next`](Self::next).
+    ///
+    /// # Cancel safety
+    /// Cancelling it loses nothing.
+    pub async fn next_within(&mut self, timeout: Duration) -> Result<Option<Locations>> {
+        let connection = Arc::clone(&self.connection);
+        match connection.within(timeout, pin!(self.next())).await {
+            Some(next) => next.transpose(),
+            None => Err(Error::timeout(Operation::Locate, timeout)),
+        }
     }
 
     /// The same as a [`Stream`].

@@ -182,7 +182,8 @@ impl Connection {
         }
     }
 
-    async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
+    /// Waits for `future` for at most `limit`; `None` if that was not enough.
+    pub(crate) async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
         match self.link.reception {
             Reception::Task => tokio::time::timeout(limit, future).await.ok(),
             Reception::Pump => pump::within(limit, future).await,

@@ -6,7 +6,7 @@ use super::{FakeStore, LONG, pattern};
 use crate::blocking::Client;
 use crate::connection::{Connection, handshake};
 use crate::{ConnectFailure, ConnectOptions, Error, PutOptions};
-use hoplite_core::Error as ObjectError;
+use hoplite_core::{Error as ObjectError, Operation};
 
 #[test]
 fn threads_share_a_connection() {
@@ -58,6 +58,25 @@ fn every_method_does_what_the_asynchronous_one_does() {
     assert_eq!(&out, b"123456");
     assert_eq!(client.delete(["a", "b"], LONG).unwrap(), 2);
     assert!(matches!(client.get("b", Duration::ZERO), Err(Error::Object(_))));
+}
+
+#[test]
+fn a_watch_waits_no_longer_than_it_is_told() {
+    let store = FakeStore::start();
+    let client = Client::connect(store.socket()).unwrap();
+    let mut watch = client.watch("a").unwrap();
+    assert!(watch.next_within(LONG).unwrap().unwrap().object.is_none(), "the state now");
+    let short = Duration::from_millis(20);
+    let error = watch.next_within(short).unwrap_err();
+    let expected = ObjectError::Timeout { operation: Operation::Locate, waited: short };
+    assert!(matches!(&error, Error::Object(error) if *error == expected), "{error}");
+    client.put("a", b"12345").unwrap();
+    while !watch.next_within(LONG).unwrap().expect("the watch goes on").is_available() {}
+    store.close_all();
+    while let Ok(next) = watch.next_within(LONG) {
+        assert!(next.is_some(), "the error comes first");
+    }
+    assert!(watch.next_within(LONG).unwrap().is_none(), "it has ended");
 }
 
 #[test]

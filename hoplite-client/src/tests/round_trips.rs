@@ -211,6 +211,8 @@ async fn a_watch_shows_the_latest_state_and_unsubscribes() {
     let client = connect(&store).await;
     let mut watch = client.watch("a").unwrap();
     assert!(watch.next().await.unwrap().unwrap().object.is_none());
+    let error = watch.next_within(std::time::Duration::from_millis(20)).await.unwrap_err();
+    assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");
     client.put("a", b"x").await.unwrap();
     loop {
         if watch.next().await.unwrap().unwrap().is_available() {
