@@ -112,7 +112,9 @@ impl Session {
                 Err(error) => tracing::debug!(shard, %error, "cannot reach the directory shard"),
             }
             state.send_replace(match ended {
-                Err(error) if is_refusal(&error) => SessionState::Refused(error),
+                Err(error) if is_refusal(&error) || (!was_up && is_bad_hello(&error)) => {
+                    SessionState::Refused(error)
+                }
                 _ => SessionState::Down,
             });
             let _ = leaving.run_until_cancelled(tokio::time::sleep(back_off)).await;
@@ -159,6 +161,11 @@ impl Session {
 /// Whether a person should know, because the shard was reached and does not want this store.
 fn is_refusal(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::NodeIdInUse | ErrorCode::ClusterMismatch | ErrorCode::VersionMismatch)
+}
+
+/// Whether the shard could make nothing of this store's first message.
+fn is_bad_hello(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::InvalidName | ErrorCode::Malformed)
 }
 
 /// The stream of frames to the shard: the hello, then what is queued, several messages at a time.
