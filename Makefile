@@ -26,7 +26,8 @@ lint: ## Formatting and lints.
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 test-unit: ## Unit, property, simulation, conformance and process tests.
-	$(CARGO) test --workspace
+	$(CARGO) build --workspace --bins
+	$(CARGO) test --workspace --no-fail-fast
 
 test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
 	FUZZ_SECONDS=$(FUZZ_SECONDS) ./tests/fuzz/run.sh
