@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use answers::Answers;
-pub(crate) use listener::{LocalListener, SocketAccess};
 pub use listener::SocketError;
+pub(crate) use listener::{LocalListener, SocketAccess};
 
 use crate::engine::Engine;
 use crate::session::ShardLink;
