@@ -31,6 +31,8 @@ fn an_arena_reaches_its_client() {
     let read_only = received.pop().unwrap();
     Mapping::writable(writable, 1 << 20).unwrap().writer(place, 5).unwrap().write(b"bytes", || ()).unwrap();
     let reader = Mapping::read_only(read_only, 1 << 20).unwrap().reader(place, 5).unwrap();
+    assert_eq!(reader.as_slice(), None, "the store has not declared the object complete");
+    buffer.set_complete();
     assert_eq!(reader.as_slice(), Some(&b"bytes"[..]));
     assert_eq!(buffer.valid_bytes(), 5);
 }

@@ -4,12 +4,18 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use hoplite_proto::socket_path::temporary_directory;
+use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::net::{UnixListener, UnixStream};
+
+/// How long another daemon may take to make its socket beside this one; it takes less than a millisecond.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a socket cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -92,10 +98,7 @@ impl LocalListener {
             check_owner(directory, rustix::process::geteuid().as_raw())?;
         }
         // Held while the old socket is examined and replaced, so that of two daemons that start at once one loses.
-        let lock =
-            rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .map_err(|error| io_error(error.into()))?;
-        rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|error| io_error(error.into()))?;
+        let _lock = lock(directory).map_err(io_error)?;
         remove_leftover(path)?;
         let listener = UnixListener::bind(path).map_err(io_error)?;
         if access.owner.is_some() || access.group.is_some() {
@@ -140,6 +143,28 @@ fn check_owner(directory: &Path, user: u32) -> Result<(), SocketError> {
         Ok(found) if found.uid() == user || found.uid() == 0 => Ok(()),
         Ok(found) => Err(SocketError::NotOurs { directory: directory.to_owned(), owner: found.uid() }),
         Err(source) => Err(SocketError::Io { path: directory.to_owned(), source }),
+    }
+}
+
+/// Locks a directory against other daemons that start, for at most [`LOCK_TIMEOUT`]: anybody who can read it can hold it.
+fn lock(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let started = Instant::now();
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            Err(rustix::io::Errno::WOULDBLOCK) if started.elapsed() < LOCK_TIMEOUT => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    "another process has locked its directory",
+                ));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

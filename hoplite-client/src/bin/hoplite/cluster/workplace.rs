@@ -7,6 +7,9 @@ use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
+/// The name of the directory for logs, inside that of the cluster.
+const LOGS: &str = "logs";
+
 /// Where a cluster keeps its files. Dropping it removes them.
 #[derive(Debug)]
 pub(super) struct Workplace {
@@ -22,7 +25,8 @@ enum Place {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// The directory itself, locked: the files of another cluster in it are not to be touched.
+        /// The directory of the logs, locked: the files of another cluster are not to be touched. The directory above it
+        /// is locked by each store for a moment, when it makes its socket.
         _lock: File,
     },
 }
@@ -51,8 +55,9 @@ impl Workplace {
             Some(path) => {
                 let create = || format!("cannot use the directory {}", path.display());
                 let existence = if path.is_dir() { Existence::Before } else { Existence::Made };
-                fs::create_dir_all(path).with_context(create)?;
-                let lock = File::open(path).with_context(create)?;
+                let logs = path.join(LOGS);
+                fs::create_dir_all(&logs).with_context(create)?;
+                let lock = File::open(logs).with_context(create)?;
                 flock(&lock, FlockOperation::NonBlockingLockExclusive)
                     .with_context(|| format!("another cluster uses the directory {}", path.display()))?;
                 // The daemons are told absolute paths, and so are people.
@@ -80,7 +85,7 @@ impl Workplace {
     }
 
     fn logs_path(&self) -> PathBuf {
-        self.path().join("logs")
+        self.path().join(LOGS)
     }
 
     /// Leaves the logs where they are, if the directory was given: something failed.
