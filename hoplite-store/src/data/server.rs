@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hoplite_core::error::Error;
@@ -47,8 +48,9 @@ pub(crate) async fn run<S: ServeSource>(
             }
         };
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-            count(&server.metrics.refused_connections, 1);
-            tracing::warn!(%address, limit = server.config.max_connections, "too many connections from other stores");
+            if is_notable(&server.metrics.refused_connections) {
+                tracing::warn!(%address, limit = server.config.max_connections, "too many connections from other stores");
+            }
             continue;
         };
         let server = Arc::clone(&server);
@@ -60,6 +62,12 @@ pub(crate) async fn run<S: ServeSource>(
     }
     connections.close();
     connections.wait().await;
+}
+
+/// Counts a trouble that anybody who reaches the port can cause; whether it is to be logged: the first, the second, the
+/// fourth, and so on, so that nobody can fill the disk.
+fn is_notable(counter: &AtomicU64) -> bool {
+    (counter.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
 }
 
 struct Server<S> {
@@ -85,8 +93,10 @@ impl<S: ServeSource> Server<S> {
         let peer = match connection.handshake(&self.config).await {
             Ok(peer) => peer,
             Err(error) => {
-                count(&self.metrics.malformed_connections, 1);
-                return tracing::warn!(%address, %error, "refused a connection to the data plane");
+                if is_notable(&self.metrics.malformed_connections) {
+                    tracing::warn!(%address, %error, "refused a connection to the data plane");
+                }
+                return;
             }
         };
         match self.answer_requests(&mut connection, &peer).await {
