@@ -186,6 +186,75 @@ fn wait_prints_what_is_ready() {
 }
 
 #[test]
+fn a_timeout_of_zero_takes_what_is_there() {
+    let up = Up::start(2, 1);
+    let bytes = pattern(5_000_001);
+    assert!(up.put(0, "large", &bytes, &["--timeout", "0s"]).status.success());
+    assert_eq!(up.succeed(1, &["wait", "nope", "large", "--num", "1", "--timeout", "0"]), b"large\n");
+    assert_eq!(up.succeed(1, &["get", "large", "--timeout", "0"]), bytes);
+    let nope = up.fail(1, &["get", "nope", "--timeout", "0s"]);
+    assert_eq!(nope, "hoplite: get of nope timed out after 0s\n");
+    assert!(up.fail(1, &["wait", "nope", "--timeout", "0s"]).contains("0 of 1"));
+    up.succeed(1, &["ls", "--timeout", "0"]);
+    up.succeed(1, &["delete", "large", "--timeout", "0"]);
+    let nope = up.fail(1, &["get", "nope", "--timeout", "50ms"]);
+    assert_eq!(nope, "hoplite: get of nope timed out after 50ms\n");
+}
+
+#[test]
+fn what_has_no_end_cannot_be_put() {
+    let up = Up::start(1, 1);
+    assert!(up.fail(0, &["put", "endless", "/dev/zero"]).contains("larger than the limit"));
+    // Without a store, nothing is read at all.
+    let endless = ["put", "endless", "/dev/zero", "--socket", "/no/such/socket"];
+    assert!(up.fail(0, &endless).contains("/no/such/socket"));
+    assert_eq!(up.json(0, &["ls", "--json"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_signal_ends_waits_and_puts_in_one_line() {
+    let up = Up::start(1, 1);
+    let client = blocking::Client::connect(up.socket(0)).unwrap();
+    let _writer = client.create("taken", 1, PutOptions::default()).unwrap();
+    let file = up.path("file");
+    fs::write(&file, b"1").unwrap();
+    let file = file.to_str().unwrap();
+    // Waiting for an object, for standard input, and for another writer of the id.
+    for arguments in [&["wait", "never"][..], &["put", "silent", "-"], &["put", "taken", file]] {
+        for signal in [Signal::INT, Signal::TERM] {
+            let mut command = up.hoplite(0, arguments);
+            let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let stdin = child.stdin.take();
+            eventually("it listens to signals", || catches(child.id(), signal));
+            kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal).unwrap();
+            assert_eq!(
+                failure(&child.wait_with_output().unwrap()),
+                "hoplite: interrupted\n",
+                "{arguments:?}"
+            );
+            drop(stdin);
+        }
+    }
+    assert_eq!(up.json(0, &["ls", "silent", "--json"]), serde_json::json!([]));
+}
+
+#[test]
+fn ids_are_shown_as_they_were_given() {
+    let up = Up::start(1, 1);
+    let (id, long) = ("gewichte/\u{e4}\u{6771}", "x".repeat(255));
+    for id in [id, &long] {
+        assert!(up.put(0, id, b"1", &[]).status.success());
+    }
+    let text = |arguments: &[&str]| String::from_utf8(up.succeed(0, arguments)).unwrap();
+    assert_eq!(text(&["wait", id]), format!("{id}\n"));
+    assert!(text(&["stat", id]).contains(id));
+    let listed = text(&["ls"]);
+    let line = listed.lines().find(|line| line.starts_with(id)).unwrap();
+    assert!(line.len() < 120, "{listed}");
+    assert!(listed.contains(&long), "{listed}");
+}
+
+#[test]
 fn failures_are_one_line_and_usage_errors_are_2() {
     let up = Up::start(1, 1);
     assert!(up.put(0, "x", b"one", &[]).status.success());
@@ -348,6 +417,14 @@ fn children(pid: u32) -> Vec<i32> {
 
 fn arguments_of(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap()
+}
+
+/// Whether the process has a handler for `signal`.
+fn catches(pid: u32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+    caught & (1 << (signal.as_raw() - 1)) != 0
 }
 
 /// Whether the process runs; one that has ended and was not waited for does not.

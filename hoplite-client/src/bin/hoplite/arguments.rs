@@ -6,6 +6,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use hoplite_client::{Client, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, ObjectId, default_socket_path};
+use hoplite_core::{Error as ObjectError, Operation};
+
+use crate::output;
 
 /// Which store, and how long to wait for it.
 #[derive(Debug, clap::Args)]
@@ -13,7 +16,7 @@ pub(crate) struct StoreArguments {
     /// The store's Unix socket [default: $XDG_RUNTIME_DIR/hoplite/store.sock, or /tmp/hoplite-UID/store.sock]
     #[arg(long, global = true, env = "HOPLITE_SOCKET", value_name = "PATH", help_heading = "Store options")]
     socket: Option<PathBuf>,
-    /// How long to wait for objects to appear or to proceed, for room, or for the directory: 500ms, 10s, 2min
+    /// How long to wait for objects to appear or to proceed, or for room: 500ms, 10s, 2min; 0 takes what is there now
     #[arg(
         long,
         global = true,
@@ -32,11 +35,38 @@ impl StoreArguments {
         let socket = self.socket.clone().filter(|path| !path.as_os_str().is_empty());
         Client::connect_with(ConnectOptions {
             socket: socket.unwrap_or_else(default_socket_path),
-            timeout: self.timeout.min(DEFAULT_CONNECT_TIMEOUT),
+            timeout: DEFAULT_CONNECT_TIMEOUT,
             ..ConnectOptions::default()
         })
         .await
     }
+
+    /// How long a call may take that waits for no object to appear: with a timeout of zero, the daemons still get the
+    /// time that they need to answer.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        if self.timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { self.timeout }
+    }
+
+    /// What `error` of an operation on `ids` is to the user: a timeout names the objects, and the time that was given.
+    pub(crate) fn explain(&self, error: hoplite_client::Error, ids: &[ObjectId]) -> anyhow::Error {
+        let hoplite_client::Error::Object(ObjectError::Timeout { operation, .. }) = error else {
+            return error.into();
+        };
+        let objects = match ids {
+            [id] => output::id_text(id),
+            _ => format!("{} objects", ids.len()),
+        };
+        TimedOut { operation, objects, timeout: self.timeout }.into()
+    }
+}
+
+/// The time that the user gave is over.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} of {objects} timed out after {}", humantime::format_duration(*timeout))]
+struct TimedOut {
+    operation: Operation,
+    objects: String,
+    timeout: Duration,
 }
 
 /// Parses an object id: the bytes of the argument as they are.
@@ -106,6 +136,19 @@ mod tests {
         for text in ["", "soon", "-1", "1e300", "nan"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn timeouts_name_what_was_waited_for() {
+        let explained = |seconds, ids: &[&str]| {
+            let store = StoreArguments { socket: None, timeout: Duration::from_secs(seconds) };
+            let waited = Duration::from_micros(1_000_061);
+            let error = ObjectError::Timeout { operation: Operation::Get, waited };
+            let ids: Vec<_> = ids.iter().map(|id| ObjectId::new(id).unwrap()).collect();
+            store.explain(error.into(), &ids).to_string()
+        };
+        assert_eq!(explained(1, &["nope"]), "get of nope timed out after 1s");
+        assert_eq!(explained(0, &["a", "b"]), "get of 2 objects timed out after 0s");
     }
 
     #[test]

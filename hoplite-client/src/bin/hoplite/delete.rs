@@ -1,6 +1,5 @@
 //! `hoplite delete`.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use hoplite_client::ObjectId;
@@ -23,9 +22,12 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let client = store.connect().await?;
-    let ids: BTreeSet<ObjectId> = arguments.ids.into_iter().collect();
+    let mut ids = arguments.ids;
+    ids.sort();
+    ids.dedup();
     let given = ids.len();
-    let deleted = client.delete(ids, store.timeout).await?;
+    let deleted =
+        client.delete(&ids, store.call_timeout()).await.map_err(|error| store.explain(error, &ids))?;
     if deleted < given {
         let _ = writeln!(io::stderr(), "hoplite: {} of {given} ids named no object", given - deleted);
     }

@@ -4,12 +4,15 @@ mod destination;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::slice;
+use std::time::Duration;
 
 use anyhow::Context;
-use hoplite_client::{Client, ObjectId};
+use hoplite_client::{Client, ObjectId, ObjectReader};
+use hoplite_core::{Error as ObjectError, Operation};
 
 use crate::arguments::{StoreArguments, id_parser};
-use crate::cluster::Signals;
+use crate::cluster::unless_interrupted;
 use crate::progress;
 use destination::Destination;
 
@@ -40,11 +43,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let mut destination =
         Destination::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     // With an ordinary end by a signal, the half-written file would stay.
-    let mut signals = Signals::listen()?;
-    tokio::select! {
-        result = copy(&client, store, &arguments.id, &mut destination) => result?,
-        () = signals.received() => anyhow::bail!("interrupted"),
-    }
+    unless_interrupted(copy(&client, store, &arguments.id, &mut destination)).await?;
     destination.complete().with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -54,11 +53,12 @@ async fn copy(
     id: &ObjectId,
     destination: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut reader = client.get_reader(id, store.timeout).await?;
+    let explain = |error| store.explain(error, slice::from_ref(id));
+    let mut reader = open(client, store, id).await.map_err(explain)?;
     let bar = progress::of_transfer("get", reader.size_bytes());
     let mut piece = vec![0; PIECE_BYTES];
     loop {
-        let length = reader.read(&mut piece, store.timeout).await?;
+        let length = reader.read(&mut piece, store.call_timeout()).await.map_err(explain)?;
         if length == 0 {
             break;
         }
@@ -69,4 +69,16 @@ async fn copy(
     destination.flush().context("cannot write")?;
     bar.finish_and_clear();
     Ok(())
+}
+
+async fn open(
+    client: &Client,
+    store: &StoreArguments,
+    id: &ObjectId,
+) -> hoplite_client::Result<ObjectReader> {
+    // With a timeout of zero it must be somewhere already; then it gets the time that it takes to come.
+    if store.timeout.is_zero() && !client.locate(id, Duration::ZERO).await?.is_available() {
+        return Err(ObjectError::Timeout { operation: Operation::Get, waited: Duration::ZERO }.into());
+    }
+    client.get_reader(id, store.call_timeout()).await
 }

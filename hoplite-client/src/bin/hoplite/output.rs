@@ -38,12 +38,25 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An id in a line of its own, as it was given if it is text.
-pub(crate) fn id_line(out: &mut impl Write, id: &ObjectId) -> io::Result<()> {
-    match std::str::from_utf8(id.as_bytes()) {
-        Ok(text) if !text.chars().any(char::is_control) => writeln!(out, "{text}"),
-        _ => writeln!(out, "{id}"),
+/// An id for people: text as it was given, what is no text, or would disturb a terminal, escaped as in Rust.
+pub(crate) fn id_text(id: &ObjectId) -> String {
+    let mut text = String::new();
+    for chunk in id.as_bytes().utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() || reorders(character) {
+                text.extend(character.escape_default());
+            } else {
+                text.push(character);
+            }
+        }
+        text.extend(chunk.invalid().escape_ascii().map(char::from));
     }
+    text
+}
+
+/// Whether a character breaks lines or changes the direction of those around it, which would falsify a table.
+fn reorders(character: char) -> bool {
+    matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// One JSON document, indented.
@@ -53,7 +66,10 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<(
     out.flush()
 }
 
-/// Rows whose columns line up. Printed in portions, it keeps the widths of those before.
+/// No cell is padded to more characters than this: one long id would push all other rows over the edge of the terminal.
+const WIDEST_PADDED: usize = 40;
+
+/// Rows whose columns line up, but for very long cells. Printed in portions, it keeps the widths of those before.
 #[derive(Debug)]
 pub(crate) struct Table<const COLUMNS: usize> {
     titles: [&'static str; COLUMNS],
@@ -84,7 +100,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
 
     pub(crate) fn row(&mut self, row: [String; COLUMNS]) {
         for (width, cell) in self.widths.iter_mut().zip(&row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.chars().count().min(WIDEST_PADDED));
         }
         self.rows.push(row);
     }
@@ -146,14 +162,25 @@ mod tests {
 
     #[test]
     fn ids_are_printed_as_they_were_given_if_that_is_safe() {
-        let printed = |id: &[u8]| {
-            let mut out = Vec::new();
-            id_line(&mut out, &ObjectId::new(id).unwrap()).unwrap();
-            String::from_utf8(out).unwrap()
-        };
-        assert_eq!(printed("it's gewähr".as_bytes()), "it's gewähr\n");
-        assert_eq!(printed(b"a\nb"), "a\\nb\n");
-        assert_eq!(printed(b"\xff"), "\\xff\n");
+        let text = |id: &[u8]| id_text(&ObjectId::new(id).unwrap());
+        assert_eq!(text("it's gew\u{e4}hr/\u{6771}\u{4eac}".as_bytes()), "it's gew\u{e4}hr/\u{6771}\u{4eac}");
+        assert_eq!(text(b"a\nb\x1b[1m"), r"a\nb\u{1b}[1m");
+        assert_eq!(text(b"a\xff\xc3"), r"a\xff\xc3");
+        assert_eq!(text("\u{202e}a".as_bytes()), r"\u{202e}a");
+    }
+
+    #[test]
+    fn one_long_cell_does_not_widen_the_table() {
+        let mut table = Table::new([("id", Alignment::Left), ("size", Alignment::Right)]);
+        let long = "x".repeat(255);
+        table.row([long.clone(), "1 B".to_owned()]);
+        table.row(["y".to_owned(), "2 B".to_owned()]);
+        let mut out = Vec::new();
+        table.print(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[1], format!("{long}   1 B"));
+        assert_eq!(lines[2].len(), WIDEST_PADDED + "  size".len());
     }
 
     #[test]

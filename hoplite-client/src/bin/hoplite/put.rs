@@ -3,11 +3,15 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use anyhow::{Context, ensure};
 use hoplite_client::{Client, Confirmation, Dtype, Metadata, ObjectId, PutOptions};
+use hoplite_core::Error as ObjectError;
+use tokio::task::spawn_blocking;
 
 use crate::arguments::{Shape, StoreArguments, id_parser, parse_shape};
+use crate::cluster::unless_interrupted;
 use crate::progress;
 
 /// How much is read at once: the file stays ahead of the disk, and receivers start after the first piece.
@@ -18,7 +22,7 @@ const EXAMPLES: &str = "Examples:
   hoplite put gradient gradient.raw --dtype f32 --shape 1024,1024
   tar c dataset | hoplite put dataset -
 
-Receivers start as soon as the first bytes are there. To put the same bytes again is no error.";
+Receivers start as soon as the first bytes are there. Standard input, pipes and devices are read to their end first. To put the same bytes again is no error.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -26,7 +30,7 @@ pub(crate) struct Arguments {
     /// The id of the object: 1 to 255 bytes
     #[arg(value_parser = id_parser())]
     id: ObjectId,
-    /// The file to read; - for standard input, which is read to its end first
+    /// The file to read; - for standard input
     file: PathBuf,
     /// The element type: opaque, f16, bf16, f32, f64, i8 to i64, u8 to u64, bool
     #[arg(long, value_parser = |text: &str| text.parse::<Dtype>(), default_value_t = Dtype::Opaque)]
@@ -37,50 +41,73 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let Arguments { id, file, dtype, shape } = arguments;
+    let shape = shape.map(|Shape(extents)| extents);
     let options = PutOptions {
-        metadata: Metadata {
-            dtype: arguments.dtype,
-            shape: arguments.shape.map(|Shape(extents)| extents),
-            ..Metadata::default()
-        },
-        timeout: store.timeout,
+        metadata: Metadata { dtype, shape, ..Metadata::default() },
+        timeout: store.call_timeout(),
         confirm: Confirmation::Confirmed,
     };
-    let source = Source::open(&arguments.file)?;
-    let client = store.connect().await?;
-    match source {
-        Source::Bytes(bytes) => {
-            let size_bytes = bytes.len() as u64;
-            put(&client, &arguments.id, &mut bytes.as_slice(), size_bytes, options).await
-        }
-        Source::File { mut file, size_bytes } => {
-            put(&client, &arguments.id, &mut file, size_bytes, options).await
-        }
-    }
-    .with_context(|| format!("cannot put {}", arguments.file.display()))
+    // With an ordinary end by a signal, nothing would say that the object is not there.
+    unless_interrupted(async {
+        let client = store.connect().await?;
+        let limit_bytes = client.status().await?.capacity_bytes;
+        let path = file.clone();
+        // On a thread of its own: a pipe may have nothing to read, or nobody at its other end, for any time.
+        let put = match spawn_blocking(move || Source::open(&path, limit_bytes)).await?? {
+            Source::File { mut file, size_bytes } => put(&client, &id, &mut file, size_bytes, options).await,
+            Source::Bytes(bytes) => {
+                let size_bytes = bytes.len() as u64;
+                put(&client, &id, &mut bytes.as_slice(), size_bytes, options).await
+            }
+            Source::TooLarge { read_bytes: size_bytes } => {
+                Err(ObjectError::ObjectTooLarge { id: id.clone(), size_bytes, limit_bytes }.into())
+            }
+        };
+        put.map_err(|error| match error.downcast() {
+            Ok(error) => store.explain(error, slice::from_ref(&id)),
+            Err(error) => error,
+        })
+        .with_context(|| format!("cannot put {}", file.display()))
+    })
+    .await
 }
 
 /// What is put: how many bytes it is must be known at the start.
+#[derive(Debug)]
 enum Source {
-    File { file: File, size_bytes: u64 },
+    File {
+        file: File,
+        size_bytes: u64,
+    },
     Bytes(Vec<u8>),
+    /// More than the store can hold; the rest was not read.
+    TooLarge {
+        read_bytes: u64,
+    },
 }
 
 impl Source {
-    fn open(path: &Path) -> anyhow::Result<Self> {
-        let mut bytes = Vec::new();
+    /// Opens a file, or reads at most one byte more than `limit_bytes` of what tells no size: pipes, devices, and the
+    /// files of `/proc`, which say that they are empty.
+    fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
-            io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
-            return Ok(Self::Bytes(bytes));
+            return Self::read(io::stdin().lock(), limit_bytes).context("cannot read standard input");
         }
         let read = || format!("cannot read {}", path.display());
-        let mut file = File::open(path).with_context(read)?;
+        let file = File::open(path).with_context(read)?;
         let metadata = file.metadata().with_context(read)?;
-        if metadata.is_file() {
+        if metadata.is_file() && metadata.len() > 0 {
             return Ok(Self::File { file, size_bytes: metadata.len() });
         }
-        file.read_to_end(&mut bytes).with_context(read)?;
-        Ok(Self::Bytes(bytes))
+        Self::read(file, limit_bytes).with_context(read)
+    }
+
+    fn read(source: impl Read, limit_bytes: u64) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        source.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+        let read_bytes = bytes.len() as u64;
+        Ok(if read_bytes > limit_bytes { Self::TooLarge { read_bytes } } else { Self::Bytes(bytes) })
     }
 }
 
@@ -124,11 +151,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, b"12345").unwrap();
-        assert!(matches!(Source::open(&path).unwrap(), Source::File { size_bytes: 5, .. }));
-        assert!(
-            matches!(Source::open(Path::new("/dev/null")).unwrap(), Source::Bytes(bytes) if bytes.is_empty())
-        );
-        assert!(Source::open(directory.path()).is_err());
-        assert!(Source::open(&directory.path().join("missing")).is_err());
+        let open = |path: &Path| Source::open(path, 4);
+        assert!(matches!(open(&path).unwrap(), Source::File { size_bytes: 5, .. }));
+        assert!(matches!(open(Path::new("/dev/null")).unwrap(), Source::Bytes(bytes) if bytes.is_empty()));
+        assert!(open(directory.path()).is_err());
+        assert!(open(&directory.path().join("missing")).is_err());
+        let limits = Path::new("/proc/self/limits");
+        assert!(matches!(Source::open(limits, 1 << 20).unwrap(), Source::Bytes(bytes) if !bytes.is_empty()));
+    }
+
+    #[test]
+    fn what_has_no_end_is_read_until_it_is_too_large() {
+        let endless = |limit| Source::open(Path::new("/dev/zero"), limit).unwrap();
+        assert!(matches!(endless(1 << 20), Source::TooLarge { read_bytes } if read_bytes == (1 << 20) + 1));
+        assert!(matches!(Source::read(&b"12345"[..], 5).unwrap(), Source::Bytes(bytes) if bytes == b"12345"));
     }
 }

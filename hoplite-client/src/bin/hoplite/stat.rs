@@ -31,7 +31,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let client = store.connect().await?;
     let description = client.describe(&arguments.id).await?;
     let report = Report::new(&arguments.id, description)?;
-    ensure!(report.object.is_some(), "there is no object {}", arguments.id);
+    ensure!(report.object.is_some(), "there is no object {}", output::id_text(&arguments.id));
     let mut stdout = io::stdout().lock();
     if arguments.json {
         output::json(&mut stdout, &report)?;
@@ -91,7 +91,7 @@ impl Report {
         let object = description.object.context("the store sent a description of nothing")?;
         let locations = object.locations.unwrap_or_default();
         Ok(Self {
-            id: id.to_string(),
+            id: output::id_text(id),
             id_hex: output::hexadecimal(id.as_bytes()),
             shard: description.shard,
             object: locations.object.map(Object::new),

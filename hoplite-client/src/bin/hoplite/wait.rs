@@ -5,10 +5,11 @@ use std::io::{self, Write};
 use anyhow::ensure;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
-use hoplite_client::ObjectId;
+use hoplite_client::{Client, ObjectId};
 
 use crate::arguments::{StoreArguments, id_parser};
-use crate::output::id_line;
+use crate::cluster::unless_interrupted;
+use crate::output::id_text;
 
 const EXAMPLES: &str = "Examples:
   hoplite wait gradient/0 gradient/1 gradient/2            all three
@@ -37,11 +38,17 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         let message = format!("cannot wait for {count} of {} objects", ids.len());
         return Err(crate::Arguments::command().error(ErrorKind::ValueValidation, message).into());
     }
-    let client = store.connect().await?;
-    let ready = client.wait(&ids, count, store.timeout).await?;
+    let ready = unless_interrupted(async {
+        let client = store.connect().await?;
+        if store.timeout.is_zero() {
+            return Ok(available(&client, &ids).await?);
+        }
+        client.wait(&ids, count, store.timeout).await.map_err(|error| store.explain(error, &ids))
+    })
+    .await?;
     let mut stdout = io::stdout().lock();
     for id in ready.iter().filter_map(|index| ids.get(*index)) {
-        id_line(&mut stdout, id)?;
+        writeln!(stdout, "{}", id_text(id))?;
     }
     stdout.flush()?;
     ensure!(
@@ -51,4 +58,15 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         humantime::format_duration(store.timeout)
     );
     Ok(())
+}
+
+/// Which of the objects are available now.
+async fn available(client: &Client, ids: &[ObjectId]) -> hoplite_client::Result<Vec<usize>> {
+    let mut available = Vec::new();
+    for (index, id) in ids.iter().enumerate() {
+        if client.contains(id).await? {
+            available.push(index);
+        }
+    }
+    Ok(available)
 }

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
 use daemon::Daemon;
-pub(crate) use signals::Signals;
+pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;
 
 /// How long a cluster may take to come up. Sixteen stores on two busy cores take a few seconds.
@@ -71,11 +71,6 @@ pub(crate) struct NodeProcess {
     pub(crate) socket: PathBuf,
     pub(crate) pid: u32,
 }
-
-/// A signal asked this process to end.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted")]
-pub(crate) struct Interrupted;
 
 /// Starts a cluster, runs `body`, and takes the cluster down, whatever happens.
 ///

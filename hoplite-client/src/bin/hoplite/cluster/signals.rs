@@ -3,6 +3,25 @@
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// Does `work`, unless a signal asks this process to end first; `work` is dropped then.
+///
+/// # Errors
+/// Those of `work`, and [`Interrupted`].
+pub(crate) async fn unless_interrupted<T>(
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let mut signals = Signals::listen()?;
+    tokio::select! {
+        result = work => result,
+        () = signals.received() => Err(Interrupted.into()),
+    }
+}
+
+/// A signal asked this process to end.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
+
 /// The signals that ask this process to end. While this exists, they do nothing else.
 #[derive(Debug)]
 pub(crate) struct Signals {
