@@ -34,7 +34,7 @@ impl LocationWatch {
     /// Waits for the next state that was not returned yet; the first is the state now. `None` after an error.
     ///
     /// # Errors
-    /// What the store answers instead of locations, or [`Error::ConnectionLost`](crate::Error::ConnectionLost). The
+    /// What the store answers instead of locations, or [`Error::ConnectionLost`]. The
     /// watch has ended then.
     ///
     /// # Cancel safety

@@ -324,7 +324,10 @@ async fn a_store_that_closes_its_side_is_answered_first() {
     store.outbound = mpsc::channel(1).0;
     for put in 0..100 {
         let answer = store.hear().await;
-        assert!(matches!(answer, ToStore::Locations { request, .. } if request == RequestId(put)), "{answer:?}");
+        assert!(
+            matches!(answer, ToStore::Locations { request, .. } if request == RequestId(put)),
+            "{answer:?}"
+        );
     }
     assert_eq!(store.end().await, None);
     server.stop().await;

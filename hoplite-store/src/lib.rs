@@ -1,11 +1,11 @@
 //! The node daemon: shares memory with the workers of its node, and moves objects between nodes.
 //!
-//! [`run`] is the table of contents. What the store decides is in `hoplite_core::node`; here is what carries it out:
+//! [`run()`] is the table of contents. What the store decides is in `hoplite_core::node`; here is what carries it out:
 //!
-//! * [`engine`](self): performs the decisions.
+//! * `engine`: performs the decisions.
 //! * `local`: the Unix socket on which workers reach the store.
 //! * `data`: the TCP connections over which stores exchange bytes.
-//! * `session`: the gRPC streams to the shards of the directory.
+//! * `session`: the gRPC streams to the shards of the directory; `outbox`: what waits to be sent there.
 //! * `copies`: the memory of the copies, and who waits for its bytes.
 #![forbid(unsafe_code)]
 
