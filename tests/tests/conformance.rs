@@ -117,9 +117,9 @@ fn cases() -> Vec<Case> {
     }
     let timeout = SHORT;
     cases.extend([
-        Case(0, Call::Get { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "get timed out")),
-        Case(0, Call::GetInto { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "get timed out")),
-        Case(1, Call::Read { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "get timed out")),
+        Case(0, Call::Get { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "timed out")),
+        Case(0, Call::GetInto { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "timed out")),
+        Case(1, Call::Read { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "timed out")),
         Case(
             0,
             put("huge", &vec![0; 9 << 20]),
@@ -130,7 +130,7 @@ fn cases() -> Vec<Case> {
         Case(2, Call::Read { id: "stream", timeout: PATIENCE }, Contents(large.clone())),
         Case(1, Call::Delete { ids: vec!["stream"] }, Count(1)),
         Case(0, Call::Abort { id: "given up", contents: large.clone() }, Done),
-        Case(1, Call::Get { id: "given up", timeout }, Failed(ObjectErrorCode::Timeout, "get timed out")),
+        Case(1, Call::Get { id: "given up", timeout }, Failed(ObjectErrorCode::Timeout, "timed out")),
         Case(1, put("given up", &small), Done),
         Case(0, Call::Locate { id: "given up" }, Nodes(vec!["node-1".to_owned()])),
         Case(0, get("given up"), Contents(small.clone())),
@@ -198,7 +198,7 @@ fn failed(error: &Error) -> Answer {
 }
 
 fn recognised(code: ObjectErrorCode, message: &str) -> Answer {
-    let known = ["already exists", "get timed out", "larger than the limit", "do not make 23 bytes"];
+    let known = ["already exists", "timed out", "larger than the limit", "do not make 23 bytes"];
     let part = known.into_iter().find(|part| message.contains(part));
     Answer::Failed(code, part.unwrap_or_else(|| panic!("an unexpected message: {message}")))
 }
