@@ -72,6 +72,41 @@ pub(super) struct LocalCopy {
 }
 
 impl LocalCopy {
+    /// A copy that nobody uses yet. What a client writes is a put: it stays, and the directory has yet to accept it.
+    pub(super) fn begin(
+        id: ObjectId,
+        put: PutId,
+        size_bytes: u64,
+        metadata: Metadata,
+        extent: Extent,
+        phase: Phase,
+    ) -> Self {
+        let (retention, standing) = match phase {
+            Phase::Writing { .. } => (Retention::Pinned, Standing::Pending { shards: Vec::new() }),
+            Phase::Receiving { .. } | Phase::Complete => (Retention::Evictable, Standing::Accepted),
+        };
+        Self {
+            id,
+            put,
+            size_bytes,
+            metadata,
+            extent,
+            phase,
+            retention,
+            detached: None,
+            references: 0,
+            serves: 0,
+            standing,
+            rival: None,
+            sealer: None,
+            is_comparing: false,
+            known_at: Vec::new(),
+            republish_at: None,
+            disputes: 0,
+            is_confirmed: false,
+        }
+    }
+
     pub(super) fn is_complete(&self) -> bool {
         self.phase == Phase::Complete
     }

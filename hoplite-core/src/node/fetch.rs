@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::calls::{Call, CallKey};
-use super::copies::{ActivePull, LocalCopy, Phase, Standing};
+use super::copies::{ActivePull, LocalCopy, Phase};
 use super::{
     CopyId, Deadline, Effect, FIRST_BACK_OFF, LONGEST_BACK_OFF, MOST_AVOIDED, Node, PullId, Response,
     SpaceWaiter, Until,
@@ -13,7 +13,7 @@ use super::{
 use crate::error::{Error, Operation};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
-use crate::shard::{Grant, PullOutcome, RequestId, Retention, UnpublishReason};
+use crate::shard::{Grant, PullOutcome, RequestId, UnpublishReason};
 use crate::time::Time;
 
 /// An object that is being fetched. There is one as long as somebody here waits for the object, or a pull runs.
@@ -161,26 +161,8 @@ impl Node {
             self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
             return None;
         };
-        Some(self.open(LocalCopy {
-            id: id.clone(),
-            put,
-            size_bytes,
-            metadata: metadata.clone(),
-            extent,
-            phase: Phase::Receiving { pull: None, valid_bytes: 0 },
-            retention: Retention::Evictable,
-            detached: None,
-            references: 0,
-            serves: 0,
-            standing: Standing::Accepted,
-            rival: None,
-            sealer: None,
-            is_comparing: false,
-            known_at: Vec::new(),
-            republish_at: None,
-            disputes: 0,
-            is_confirmed: false,
-        }))
+        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        Some(self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata.clone(), extent, phase)))
     }
 
     pub(super) fn granted(&mut self, shard: usize, grant: Grant) {

@@ -7,7 +7,7 @@ use super::copies::{LocalCopy, Phase, Standing};
 use super::{CopyId, Effect, Node, Response, SpaceWaiter};
 use crate::error::{Error, Operation};
 use crate::id::{ObjectId, PutId};
-use crate::shard::{Equality, LocationState, Retention, UnpublishReason, Verdict};
+use crate::shard::{Equality, LocationState, UnpublishReason, Verdict};
 
 impl Node {
     /// Makes room for an object, or refers to the copy that is already there, or waits for either.
@@ -50,26 +50,9 @@ impl Node {
         // Whoever waits here for the object gets this one.
         self.end_fetch(&create.id);
         let put = self.next_put();
-        let copy = self.open(LocalCopy {
-            id: create.id.clone(),
-            put,
-            size_bytes: create.size_bytes,
-            metadata: create.metadata,
-            extent,
-            phase: Phase::Writing { client: key.client },
-            retention: Retention::Pinned,
-            detached: None,
-            references: 0,
-            serves: 0,
-            standing: Standing::Pending { shards: Vec::new() },
-            rival: None,
-            sealer: None,
-            is_comparing: false,
-            known_at: Vec::new(),
-            republish_at: None,
-            disputes: 0,
-            is_confirmed: false,
-        });
+        let phase = Phase::Writing { client: key.client };
+        let CreateCall { id, size_bytes, metadata } = create.clone();
+        let copy = self.open(LocalCopy::begin(id, put, size_bytes, metadata, extent, phase));
         match self.refer(key.client, copy) {
             Ok(view) => {
                 self.finish(key, Ok(Response::Created(view)));
