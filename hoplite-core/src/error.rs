@@ -26,6 +26,8 @@ pub enum Operation {
     Wait,
     /// Waiting for a location.
     Locate,
+    /// Waiting for sources, or for their combination.
+    Reduce,
     /// Waiting for a daemon to answer or to accept a connection.
     Connect,
 }
@@ -38,6 +40,7 @@ impl fmt::Display for Operation {
             Self::Delete => "delete",
             Self::Wait => "wait",
             Self::Locate => "locate",
+            Self::Reduce => "reduce",
             Self::Connect => "connect",
         })
     }
@@ -173,6 +176,21 @@ pub enum Error {
         /// The id.
         id: ObjectId,
     },
+    /// The object cannot be reduced: its type, shape or size is not that of the others, or the operation is not defined for
+    /// it.
+    #[error("object {id} cannot be reduced: {reason}")]
+    TypeMismatch {
+        /// The id.
+        id: ObjectId,
+        /// What is wrong with it.
+        reason: Cow<'static, str>,
+    },
+    /// An object is named twice where each may be named once.
+    #[error("object {id} is named more than once")]
+    DuplicateId {
+        /// The id.
+        id: ObjectId,
+    },
     /// A limit on a number of things was reached.
     #[error("{what} are limited to {maximum}")]
     LimitExceeded {
@@ -246,6 +264,8 @@ pub enum ErrorCode {
     Malformed = 16,
     Unavailable = 17,
     ShuttingDown = 18,
+    TypeMismatch = 19,
+    DuplicateId = 20,
 }
 
 impl Error {
@@ -290,6 +310,8 @@ impl Error {
             Self::Malformed { .. } => ErrorCode::Malformed,
             Self::Unavailable { .. } => ErrorCode::Unavailable,
             Self::ShuttingDown => ErrorCode::ShuttingDown,
+            Self::TypeMismatch { .. } => ErrorCode::TypeMismatch,
+            Self::DuplicateId { .. } => ErrorCode::DuplicateId,
         }
     }
 

@@ -7,6 +7,7 @@
 //! * [`shard`]: one shard of the directory, which knows where the copies of objects are and who may pull from whom.
 //! * [`node`]: one store's object table: copies, references, eviction, pulls, publications.
 //! * [`plan`]: the orderings that both consult, such as sender selection.
+//! * [`reduce`]: the operations of a reduce and their kernels.
 //! * [`placement`]: which shards are responsible for an id.
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ pub mod extent;
 pub mod id;
 pub mod limits;
 pub mod metadata;
+pub mod reduce;
 pub mod time;
 
 pub mod placement;

@@ -90,6 +90,7 @@ impl Node {
             Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
             Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
+            Request::Reduce(_) => self.reply(key, Err(Error::unavailable("reduce"))),
             Request::Subscribe { id } => self.subscribe(key, id),
             Request::Unsubscribe { call } | Request::Cancel { call } => {
                 self.forget_call(CallKey { client: key.client, call });

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::metadata::Metadata;
+use crate::metadata::{Dtype, Metadata};
+use crate::reduce::ReduceOp;
 use crate::shard::{Locations, PullOutcome, ToShard, ToStore};
 
 /// One connection of one client.
@@ -32,13 +33,145 @@ pub struct PullId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServeId(pub u64);
 
-/// Who writes the bytes of a copy, and so who says that there are more of them.
+/// One computation that fills a local copy with the combination of several inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CombineId(pub u64);
+
+/// A hop of a reduce that this store coordinates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HopId(pub u64);
+
+/// A hop that this store performs for a coordinator elsewhere; chosen by the shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostingId(pub u64);
+
+/// Who writes the bytes of a copy, and so who says that there are more of them, and that they are all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Producer {
     /// A client, in its own process.
     Worker,
-    /// The store: from another node, or at once from bytes that a shard sent.
+    /// The store: from another node, or at once from bytes that a shard sent. Whoever has all bytes has the object.
     Store,
+    /// The store, from other objects. As of a worker's, the last block is kept back until the copy is complete.
+    Reduce,
+}
+
+/// In which order the sources of a reduce are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ReduceOrder {
+    /// As they become ready, and as the topology suggests. Sums and products of floats may differ by rounding.
+    #[default]
+    Any,
+    /// In the order of the request, from left to right: the same bits in every run over the same sources.
+    Fixed,
+}
+
+/// A part of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ByteRange {
+    /// Where it begins.
+    pub offset_bytes: u64,
+    /// How long it is.
+    pub length_bytes: u64,
+}
+
+/// One hop of a reduce: combines its inputs, element by element, into an object of its own, and serves that while it
+/// grows. Coordinator to the node that performs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hop {
+    /// The private id of the output.
+    pub output: ObjectId,
+    /// Which put the output is.
+    pub put: PutId,
+    /// The operation.
+    pub op: ReduceOp,
+    /// The element type.
+    pub dtype: Dtype,
+    /// The size of the output, and of the range of each input.
+    pub size_bytes: u64,
+    /// From which byte on; nobody asks for those before.
+    pub offset_bytes: u64,
+    /// What is combined, in this order: at most [`MAX_HOP_INPUTS`].
+    pub inputs: Vec<HopInput>,
+    /// How long to wait for room.
+    pub timeout: Duration,
+}
+
+/// Most inputs of a hop that is performed for another node: their ids must fit in one message.
+pub const MAX_HOP_INPUTS: usize = 64;
+
+/// One input of a [`Hop`]: a range of an object somewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HopInput {
+    /// The object.
+    pub id: ObjectId,
+    /// Which put.
+    pub put: PutId,
+    /// The size of the whole object.
+    pub size_bytes: u64,
+    /// Where in it the range begins.
+    pub base_bytes: u64,
+    /// Who has it.
+    pub node: NodeId,
+    /// Where the data plane of that node is.
+    pub address: SocketAddr,
+    /// Whether it is the output of another hop, which may not have begun yet.
+    pub is_hop: bool,
+}
+
+/// How a [`Hop`] went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HopReport {
+    /// All bytes of the output are there.
+    Complete,
+    /// It ended without them.
+    Failed(HopFailure),
+}
+
+/// Why a [`Hop`] failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HopFailure {
+    /// The node cannot be reached, or has been silent for too long.
+    Unreachable,
+    /// An input cannot be had.
+    Input {
+        /// Its place among the inputs.
+        index: usize,
+        /// What became of the attempt.
+        outcome: PullOutcome,
+    },
+    /// The node cannot perform it.
+    Refused(Error),
+}
+
+/// From where an input of a combination is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CombineInput {
+    /// A local copy, as it grows.
+    Local {
+        /// Which.
+        copy: CopyId,
+        /// Where in it the range begins.
+        base_bytes: u64,
+    },
+    /// Another node.
+    Remote(HopInput),
+}
+
+/// How a combination ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CombineOutcome {
+    /// All bytes are there.
+    Complete,
+    /// It was cancelled.
+    Cancelled,
+    /// An input ended too soon.
+    InputFailed {
+        /// Its place among the inputs.
+        index: usize,
+        /// How.
+        outcome: PullOutcome,
+    },
 }
 
 /// What a `Get` waits for.
@@ -105,6 +238,8 @@ pub enum Request {
         /// How long to wait.
         timeout: Duration,
     },
+    /// Combines `count` of `sources` into a new object, the first ones to become ready. Answered by `Reduced`.
+    Reduce(Reduce),
     /// Waits until `count` of `ids` are available somewhere, or the deadline. Answered by `Ready` in both cases.
     Wait {
         /// The objects.
@@ -136,6 +271,25 @@ pub enum Request {
         /// The call.
         call: CallId,
     },
+}
+
+/// What a reduce is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reduce {
+    /// The object to make.
+    pub target: ObjectId,
+    /// The objects to combine; they need not exist yet. No id twice.
+    pub sources: Vec<ObjectId>,
+    /// How many of them to combine.
+    pub count: usize,
+    /// The operation.
+    pub op: ReduceOp,
+    /// The order of the operands.
+    pub order: ReduceOrder,
+    /// The part of each source to combine, a multiple of the element size at both ends; `None`: all of it.
+    pub range: Option<ByteRange>,
+    /// How long the whole may take.
+    pub timeout: Duration,
 }
 
 /// Where a client finds a copy.
@@ -173,6 +327,11 @@ pub enum Response {
     /// Which of the ids are available, as indices into the request's list, ascending. Fewer than asked for if the
     /// deadline passed.
     Ready {
+        /// The indices.
+        indices: Vec<usize>,
+    },
+    /// Which sources were reduced, as indices into the request's list, in the order in which they joined.
+    Reduced {
         /// The indices.
         indices: Vec<usize>,
     },
@@ -223,7 +382,8 @@ pub enum Event {
         /// How it ended.
         outcome: PullOutcome,
     },
-    /// Another node asks to be served. Answered by `ServeAccepted` or `ServeRefused` at once.
+    /// Another node asks to be served. Answered by `ServeAccepted` or `ServeRefused`: at once, or, if `awaits_hop`, when
+    /// the hop of this output begins here.
     ServeRequested {
         /// Which.
         serve: ServeId,
@@ -231,6 +391,8 @@ pub enum Event {
         id: ObjectId,
         /// Which put.
         put: PutId,
+        /// Whether it is the output of a hop, which may not have begun yet.
+        awaits_hop: bool,
     },
     /// A serve has ended, accepted or not, and no longer touches the copy's memory. Said exactly once for each
     /// `ServeRequested`.
@@ -244,6 +406,36 @@ pub enum Event {
         copy: CopyId,
         /// Whether both copies have the same bytes; `None` if that could not be found out.
         equal: Option<bool>,
+    },
+    /// A combination has ended and no longer touches any memory. Said exactly once for each `StartCombine`.
+    CombineEnded {
+        /// Which.
+        combine: CombineId,
+        /// How many leading bytes of the copy are valid now, counted from its beginning.
+        valid_bytes: u64,
+        /// How it ended.
+        outcome: CombineOutcome,
+    },
+    /// A coordinator elsewhere asks this store to perform a hop. Answered by `HopReport`s: at most `Complete`, and any
+    /// time `Failed`, after which there are no more.
+    HopRequested {
+        /// Which.
+        hosting: HostingId,
+        /// What.
+        hop: Hop,
+    },
+    /// The coordinator of a hop needs it no longer, or is gone. Said exactly once for each `HopRequested`.
+    HopReleased {
+        /// Which.
+        hosting: HostingId,
+    },
+    /// What another node says of a hop that this store directs; also that nothing can be heard from it. Nothing comes
+    /// after `Failed`, nor after `EndHop`.
+    HopReported {
+        /// Which.
+        hop: HopId,
+        /// What.
+        report: HopReport,
     },
     /// Time has passed; see [`Node::next_deadline`](super::Node::next_deadline).
     Tick,
@@ -366,5 +558,48 @@ pub enum Effect {
         winner: PutId,
         /// Who has it, and where its data plane is.
         holder: (NodeId, SocketAddr),
+    },
+    /// Fill a copy from its `offset_bytes` on with the combination of `inputs`; the bytes before that do not matter.
+    StartCombine {
+        /// Which.
+        combine: CombineId,
+        /// Into what.
+        copy: CopyId,
+        /// The operation.
+        op: ReduceOp,
+        /// The element type.
+        dtype: Dtype,
+        /// From which byte on.
+        offset_bytes: u64,
+        /// Of what, in this order.
+        inputs: Vec<CombineInput>,
+    },
+    /// End a combination soon; it still reports `CombineEnded`.
+    CancelCombine {
+        /// Which.
+        combine: CombineId,
+    },
+    /// Ask another node to perform a hop, until `EndHop`, and report what it says.
+    StartHop {
+        /// Which.
+        hop: HopId,
+        /// Who.
+        node: NodeId,
+        /// Where the data plane of that node is.
+        address: SocketAddr,
+        /// What.
+        spec: Hop,
+    },
+    /// Tell a node that its hop is needed no longer, if it can still hear it.
+    EndHop {
+        /// Which.
+        hop: HopId,
+    },
+    /// Tell a coordinator how the hop goes that it asked for.
+    HopReport {
+        /// Which.
+        hosting: HostingId,
+        /// How.
+        report: HopReport,
     },
 }

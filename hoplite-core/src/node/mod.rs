@@ -184,9 +184,11 @@ impl Node {
             Event::ShardDown { shard } => self.shard_changed(shard, false),
             Event::FromShard { shard, message } => self.shard_said(shard, message),
             Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
-            Event::ServeRequested { serve, id, put } => self.serve_requested(serve, &id, put),
+            Event::ServeRequested { serve, id, put, awaits_hop: _ } => self.serve_requested(serve, &id, put),
             Event::ServeEnded { serve } => self.serve_ended(serve),
             Event::Compared { copy, equal } => self.compared(copy, equal),
+            Event::CombineEnded { .. } | Event::HopReleased { .. } | Event::HopReported { .. } => {}
+            Event::HopRequested { .. } => {}
             Event::Tick => {}
             Event::ShutDown => self.shut_down(),
         }
