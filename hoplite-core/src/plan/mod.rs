@@ -1,3 +1,4 @@
 //! Orderings and schedules.
 
 pub mod broadcast;
+pub mod reduce;

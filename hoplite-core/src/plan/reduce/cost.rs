@@ -1,0 +1,126 @@
+//! Which schedule is the cheapest for so many vertices, so large objects, and such links.
+
+use std::time::Duration;
+
+use super::schedule::Schedule;
+use crate::plan::broadcast::Topology;
+
+/// A relay passes a block on when all of it is there, and blocks are sized to about this time of the rate (see
+/// `hoplite-store/src/data/rate.rs`). It is part of the latency of each hop.
+const BLOCK_TIME: Duration = Duration::from_millis(1);
+/// More dimensions than this have no shape of their own: 2^16 vertices are more than a shard takes nodes.
+const MOST_DIMENSIONS: u32 = 16;
+
+/// What a link between two nodes does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    /// Bytes per second that one stream gets.
+    pub bytes_per_second: u64,
+    /// From the sending of a byte to its arrival.
+    pub latency: Duration,
+}
+
+impl Default for Link {
+    /// What is assumed before anything is measured: 10 Gbit/s and 125 us, the network of the paper's evaluation
+    /// (section 6.1).
+    fn default() -> Self {
+        Self { bytes_per_second: 1_250_000_000, latency: Duration::from_micros(125) }
+    }
+}
+
+impl Link {
+    /// S/B.
+    fn transfer_seconds(self, size_bytes: u64) -> f64 {
+        size_bytes as f64 / self.bytes_per_second.max(1) as f64
+    }
+
+    /// L: what one more hop adds to the way of a byte.
+    fn hop_seconds(self, size_bytes: u64) -> f64 {
+        let block_seconds = BLOCK_TIME.as_secs_f64().min(self.transfer_seconds(size_bytes));
+        self.latency.as_secs_f64() + block_seconds
+    }
+}
+
+/// A schedule, and what it is expected to take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// The schedule.
+    pub schedule: Schedule,
+    /// The estimate.
+    pub estimate: Duration,
+    /// The best of the others, if there are any, and its estimate.
+    pub runner_up: Option<(Schedule, Duration)>,
+}
+
+/// Chooses the cheapest schedule for `vertices` vertices beside the receiver, for objects of `size_bytes`.
+///
+/// The estimate is inflow * S/B + depth * L, see [`Schedule`]. If the links are not alike, only chains are considered: they can
+/// be laid along the topology. Among equals the plainest wins: chain, star, more dimensions, tree.
+///
+/// Source: Hoplite, appendix A: between one and two dimensions this is the test n B L > S.
+pub fn choose(vertices: usize, size_bytes: u64, link: Link, topology: &Topology) -> Choice {
+    let mut candidates = vec![Schedule::chain(vertices)];
+    let is_flat = *topology == Topology::Uniform;
+    if is_flat {
+        candidates.push(Schedule::Star);
+    }
+    let dimensions = vertices.max(2).ilog2().min(MOST_DIMENSIONS);
+    candidates.extend((2..=dimensions).map(|dimensions| Schedule::chain_of_chains(vertices, dimensions)));
+    if is_flat {
+        candidates.push(Schedule::Tree { vertices });
+    }
+    let seconds = |schedule: &Schedule| {
+        schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
+            + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes)
+    };
+    let mut ranked: Vec<(f64, Schedule)> =
+        candidates.into_iter().map(|schedule| (seconds(&schedule), schedule)).collect();
+    // Stable, so that among equals the plainer one stays in front.
+    ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut ranked = ranked
+        .into_iter()
+        .map(|(seconds, schedule)| (schedule, Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)));
+    let (schedule, estimate) = ranked.next().unwrap_or((Schedule::Star, Duration::ZERO));
+    Choice { runner_up: ranked.find(|(other, _)| *other != schedule), schedule, estimate }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::broadcast::CostMatrix;
+
+    fn link(megabits: u64, latency_us: u64) -> Link {
+        Link { bytes_per_second: megabits * 125_000, latency: Duration::from_micros(latency_us) }
+    }
+
+    #[test]
+    fn large_objects_go_along_a_chain_and_small_ones_along_a_tree() {
+        let flat = Topology::Uniform;
+        assert_eq!(choose(16, 64 << 20, link(200, 100), &flat).schedule, Schedule::chain(16));
+        assert_eq!(choose(16, 1 << 20, link(200, 100), &flat).schedule, Schedule::chain(16));
+        assert_eq!(choose(16, 128 << 10, link(10_000, 125), &flat).schedule, Schedule::Tree { vertices: 16 });
+        assert_eq!(choose(1, 1 << 30, link(200, 100), &flat).schedule, Schedule::chain(1));
+        assert_eq!(choose(3, 4096, link(10_000, 125), &flat).schedule, Schedule::Star);
+    }
+
+    #[test]
+    fn two_dimensions_win_when_n_times_b_times_l_exceeds_s() {
+        let racks = Topology::Matrix(CostMatrix::default());
+        let chosen = |vertices, size_bytes, link| choose(vertices, size_bytes, link, &racks).schedule;
+        // 64 nodes, 1 GB/s, 1 ms and the block's 1 ms: n B L = 128 MB.
+        let link = link(8000, 1000);
+        assert_eq!(chosen(64, 1 << 30, link), Schedule::chain(64));
+        assert_eq!(chosen(64, 64 << 20, link), Schedule::chain_of_chains(64, 2));
+        // Recursively: the chains of 8 are broken down too when 8 B L is still more than S.
+        assert!(matches!(chosen(64, 2 << 20, link), Schedule::Chain { lengths } if lengths.len() > 2));
+    }
+
+    #[test]
+    fn the_runner_up_differs_and_is_not_cheaper() {
+        for vertices in 1..40 {
+            let choice = choose(vertices, 1 << 20, Link::default(), &Topology::Uniform);
+            let (other, estimate) = choice.runner_up.unwrap();
+            assert!(other != choice.schedule && estimate >= choice.estimate);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! How many loose streams a new vertex takes in, by its position in the order of arrival.
+
+use std::fmt;
+
+/// The shape into which sources are arranged as they arrive.
+///
+/// With n vertices beside the receiver, objects of S bytes, bandwidth B and a latency of L from one node to the next, the
+/// receiver included:
+///
+/// | schedule | time | most bytes into a node | most bytes out of a node |
+/// | --- | --- | --- | --- |
+/// | [`Self::Star`] | n S/B + L | n S (the receiver) | S |
+/// | [`Self::Chain`], 1D | S/B + n L | S | S |
+/// | [`Self::Chain`], k dimensions | k S/B + (1 + sum of (length - 1)) L | k S | S |
+/// | [`Self::Tree`] | 2 S/B + (levels) L | 2 S | S |
+///
+/// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions, whose recursion is that of more
+/// dimensions here. A binary tree beats a chain of two dimensions as soon as it has more than four vertices, but only a
+/// chain follows the topology.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Schedule {
+    /// Every source goes straight to the receiver.
+    Star,
+    /// A chain of chains: `lengths[0]` vertices make a chain, `lengths[1]` ends of such chains make another one, and so
+    /// on. One length is the plain chain.
+    Chain {
+        /// The lengths, innermost first; none is zero.
+        lengths: Vec<usize>,
+    },
+    /// A balanced binary tree of this many vertices, which arrive in post-order: children before their parent.
+    Tree {
+        /// How many vertices.
+        vertices: usize,
+    },
+}
+
+impl Schedule {
+    /// The plain chain.
+    pub fn chain(vertices: usize) -> Self {
+        Self::Chain { lengths: vec![vertices.max(1)] }
+    }
+
+    /// A chain in `dimensions` dimensions, each about as long as the others: the shortest that has room for `vertices`.
+    pub fn chain_of_chains(vertices: usize, dimensions: u32) -> Self {
+        let has_room = |length: usize| length.saturating_pow(dimensions) >= vertices;
+        let longest = (1..=vertices.max(1)).find(|length| has_room(*length)).unwrap_or(1);
+        let mut lengths = vec![longest; dimensions.max(1) as usize];
+        // The last dimensions can be shorter if there is still room, as for 6 = 3 x 2.
+        for dimension in 0..lengths.len() {
+            let others: usize =
+                lengths.iter().enumerate().filter(|(other, _)| *other != dimension).map(|(_, l)| l).product();
+            lengths[dimension] = vertices.div_ceil(others.max(1)).clamp(1, longest);
+        }
+        lengths.sort_unstable_by(|one, other| other.cmp(one));
+        Self::Chain { lengths }
+    }
+
+    /// How many loose streams the vertex takes in that is number `position` (from zero) to join.
+    pub fn takes_in(&self, position: usize) -> usize {
+        match self {
+            Self::Star => 0,
+            Self::Chain { lengths } => takes_in_of_chains(lengths, position),
+            Self::Tree { vertices } => children_in_post_order(position, *vertices),
+        }
+    }
+
+    /// The number of steps on the longest way to the receiver, for `vertices` vertices.
+    pub fn depth(&self, vertices: usize) -> usize {
+        match self {
+            _ if vertices == 0 => 0,
+            Self::Star => 1,
+            Self::Chain { lengths } => 1 + lengths.iter().map(|length| length - 1).sum::<usize>(),
+            Self::Tree { vertices } => vertices.ilog2() as usize + 1,
+        }
+    }
+
+    /// How many objects' worth of bytes flow into the busiest node.
+    pub fn busiest_inflow(&self, vertices: usize) -> usize {
+        match self {
+            Self::Star => vertices,
+            Self::Chain { lengths } => {
+                lengths.iter().filter(|length| **length > 1).count().clamp(1, vertices.max(1))
+            }
+            Self::Tree { vertices } => (vertices.saturating_sub(1)).clamp(1, 2),
+        }
+    }
+}
+
+/// Position as a number whose digits count along each dimension: a vertex that is not the first along a dimension takes in
+/// the one before it, and the last one along a dimension goes on as a member of the next.
+fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
+    let mut taken = 0;
+    let mut rest = position;
+    for length in lengths {
+        let place = rest % length;
+        taken += usize::from(place > 0);
+        if place + 1 < *length {
+            return taken;
+        }
+        rest /= length;
+    }
+    // Beyond what was planned for: goes on as one chain.
+    taken + usize::from(rest > 0 && lengths.iter().all(|length| *length == 1))
+}
+
+/// How many children the vertex at `position` has in the post-order of a balanced binary tree of `vertices`.
+fn children_in_post_order(mut position: usize, mut vertices: usize) -> usize {
+    if position >= vertices {
+        return 1;
+    }
+    loop {
+        let left = vertices / 2;
+        let right = vertices - 1 - left;
+        if position == vertices - 1 {
+            return usize::from(left > 0) + usize::from(right > 0);
+        } else if position < left {
+            vertices = left;
+        } else {
+            position -= left;
+            vertices = right;
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Star => f.write_str("star"),
+            Self::Chain { lengths } if lengths.len() == 1 => f.write_str("chain"),
+            Self::Chain { lengths } => {
+                write!(f, "{}D chain of ", lengths.len())?;
+                let mut separator = "";
+                for length in lengths {
+                    write!(f, "{separator}{length}")?;
+                    separator = " x ";
+                }
+                Ok(())
+            }
+            Self::Tree { .. } => f.write_str("binary tree"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets `vertices` arrive; answers the longest way to the receiver, the largest inflow, and what the receiver takes in.
+    fn grow(schedule: &Schedule, vertices: usize) -> (usize, usize, usize) {
+        let mut loose: Vec<usize> = Vec::new();
+        let mut inflow = 0;
+        for position in 0..vertices {
+            let taken = schedule.takes_in(position).min(loose.len());
+            let inputs = loose.split_off(loose.len() - taken);
+            inflow = inflow.max(taken);
+            loose.push(1 + inputs.into_iter().max().unwrap_or(0));
+        }
+        (loose.iter().copied().max().unwrap_or(0), inflow.max(loose.len()), loose.len())
+    }
+
+    #[test]
+    fn shapes_are_as_deep_and_as_wide_as_they_say() {
+        for vertices in 1..200 {
+            let shapes = [
+                Schedule::Star,
+                Schedule::chain(vertices),
+                Schedule::chain_of_chains(vertices, 2),
+                Schedule::chain_of_chains(vertices, 3),
+                Schedule::Tree { vertices },
+            ];
+            for schedule in shapes {
+                let (depth, inflow, ends) = grow(&schedule, vertices);
+                let said = (schedule.depth(vertices), schedule.busiest_inflow(vertices));
+                assert!(
+                    depth <= said.0 && inflow <= said.1,
+                    "{schedule:?} of {vertices}: {depth} {inflow}, said {said:?}"
+                );
+                assert!(
+                    schedule == Schedule::Star || ends <= said.1,
+                    "{schedule:?} of {vertices} leaves {ends}"
+                );
+            }
+            assert_eq!(grow(&Schedule::chain(vertices), vertices), (vertices, 1, 1));
+            assert_eq!(grow(&Schedule::Tree { vertices }, vertices).2, 1);
+        }
+    }
+
+    #[test]
+    fn sixteen_in_two_dimensions_are_four_chains_of_four() {
+        let schedule = Schedule::chain_of_chains(16, 2);
+        assert_eq!(schedule, Schedule::Chain { lengths: vec![4, 4] });
+        let taken: Vec<usize> = (0..16).map(|position| schedule.takes_in(position)).collect();
+        assert_eq!(taken, [0, 1, 1, 1, 0, 1, 1, 2, 0, 1, 1, 2, 0, 1, 1, 2]);
+        assert_eq!(schedule.to_string(), "2D chain of 4 x 4");
+    }
+}
