@@ -8,7 +8,8 @@ use hoplite_core::error::{Error, MetadataError, Operation, Plane};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
 use hoplite_core::metadata::{Dtype, Metadata};
-use hoplite_core::node::{self, CallId, CopyId, ObjectView, Until};
+use hoplite_core::node::{self, ByteRange, CallId, CopyId, ObjectView, Reduce, ReduceOrder, Until};
+use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
     ObjectSummary, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
@@ -101,6 +102,7 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         Operation::Wait,
         Operation::Locate,
         Operation::Connect,
+        Operation::Reduce,
     ]);
     let plane = select(vec![Plane::Local, Plane::Control, Plane::Data]);
     let of_requests = prop_oneof![
@@ -126,6 +128,8 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         }),
         id().prop_map(|id| Error::ObjectLost { id }),
         id().prop_map(|id| Error::Deleted { id }),
+        (id(), text()).prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),
+        id().prop_map(|id| Error::DuplicateId { id }),
     ];
     let of_daemons = prop_oneof![
         node().prop_map(|node| Error::NodeIdInUse { node }),
@@ -317,7 +321,23 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         id().prop_map(|id| node::Request::Subscribe { id }),
         call().prop_map(|call| node::Request::Unsubscribe { call }),
         call().prop_map(|call| node::Request::Cancel { call }),
+        reduce().prop_map(node::Request::Reduce),
     ]
+}
+
+fn reduce() -> impl Strategy<Value = Reduce> {
+    let ids = prop::collection::btree_set(id(), 2..10).prop_map(|ids| ids.into_iter().collect::<Vec<_>>());
+    let range = (any::<u32>(), any::<u32>())
+        .prop_map(|(offset, length)| ByteRange { offset_bytes: offset.into(), length_bytes: length.into() });
+    let order = select(vec![ReduceOrder::Any, ReduceOrder::Fixed]);
+    let options = (select(ReduceOp::ALL.to_vec()), order, option::of(range), timeout());
+    (ids.prop_shuffle(), any::<prop::sample::Index>(), options).prop_map(
+        |(mut sources, count, (op, order, range, timeout))| {
+            let target = sources.pop().unwrap();
+            let count = count.index(sources.len()) + 1;
+            Reduce { target, sources, count, op, order, range, timeout }
+        },
+    )
 }
 
 /// Everything that a client asks.
@@ -353,6 +373,11 @@ fn view() -> impl Strategy<Value = ObjectView> {
 /// Everything that a store answers to a client.
 pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
     let indices = prop::collection::btree_set(any::<usize>(), 0..10);
+    let reduced = prop::collection::btree_set(any::<u32>(), 0..10)
+        .prop_map(|indices| {
+            indices.into_iter().map(|index| usize::try_from(index).unwrap()).collect::<Vec<_>>()
+        })
+        .prop_shuffle();
     let node = prop_oneof![
         view().prop_map(node::Response::Created),
         view().prop_map(node::Response::Existing),
@@ -360,6 +385,7 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         Just(node::Response::Sealed),
         any::<usize>().prop_map(|count| node::Response::Deleted { count }),
         indices.prop_map(|indices| node::Response::Ready { indices: indices.into_iter().collect() }),
+        reduced.prop_map(|indices| node::Response::Reduced { indices }),
         locations().prop_map(node::Response::Locations),
     ];
     prop_oneof![

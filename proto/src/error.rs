@@ -33,8 +33,12 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::InvalidRequest { reason } => {
             v1::Error { code, text: reason.to_string(), ..Default::default() }
         }
-        Error::AlreadyExists { id } | Error::ObjectLost { id } | Error::Deleted { id } => {
-            v1::Error { code, id: encode_id(id), ..Default::default() }
+        Error::AlreadyExists { id }
+        | Error::ObjectLost { id }
+        | Error::Deleted { id }
+        | Error::DuplicateId { id } => v1::Error { code, id: encode_id(id), ..Default::default() },
+        Error::TypeMismatch { id, reason } => {
+            v1::Error { code, id: encode_id(id), text: reason.to_string(), ..Default::default() }
         }
         Error::ObjectTooLarge { id, size_bytes, limit_bytes } => {
             v1::Error { code, id: encode_id(id), a: *size_bytes, b: *limit_bytes, ..Default::default() }
@@ -94,6 +98,10 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
             .map(|operation| Error::Timeout { operation, waited: Duration::from_micros(error.b) }),
         code if code == ErrorCode::ObjectLost as u32 => object().map(|id| Error::ObjectLost { id }),
         code if code == ErrorCode::Deleted as u32 => object().map(|id| Error::Deleted { id }),
+        code if code == ErrorCode::DuplicateId as u32 => object().map(|id| Error::DuplicateId { id }),
+        code if code == ErrorCode::TypeMismatch as u32 => {
+            object().map(|id| Error::TypeMismatch { id, reason: Cow::Owned(text.clone()) })
+        }
         code if code == ErrorCode::LimitExceeded as u32 => {
             Some(Error::LimitExceeded { what: Cow::Owned(text.clone()), maximum: error.a })
         }
@@ -127,6 +135,8 @@ pub fn to_status(error: &Error) -> Status {
         | Error::InvalidName { .. }
         | Error::InvalidMetadata(_)
         | Error::InvalidRequest { .. }
+        | Error::TypeMismatch { .. }
+        | Error::DuplicateId { .. }
         | Error::UnknownReference { .. }
         | Error::Malformed { .. } => Code::InvalidArgument,
         Error::AlreadyExists { .. } | Error::NodeIdInUse { .. } => Code::AlreadyExists,
@@ -254,6 +264,7 @@ fn encode_operation(operation: Operation) -> u64 {
         Operation::Wait => 4,
         Operation::Locate => 5,
         Operation::Connect => 6,
+        Operation::Reduce => 7,
     }
 }
 
@@ -265,6 +276,7 @@ fn decode_operation(number: u64) -> Option<Operation> {
         4 => Some(Operation::Wait),
         5 => Some(Operation::Locate),
         6 => Some(Operation::Connect),
+        7 => Some(Operation::Reduce),
         _ => None,
     }
 }

@@ -32,3 +32,4 @@ pub mod framing;
 #[cfg(test)]
 mod arbitrary;
 mod enumeration;
+mod reduce;

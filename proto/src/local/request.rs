@@ -1,15 +1,20 @@
 //! What a client asks of its store.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
-use hoplite_core::node::{self, CallId, CopyId, Until};
+use hoplite_core::node::{self, ByteRange, CallId, CopyId, Reduce, ReduceOrder, Until};
 
 use crate::bounds::{MAX_LISTED_OBJECTS, check_count, decode_timeout, encode_id, encode_timeout};
+use crate::enumeration::enumeration;
+use crate::reduce::{decode_op, encode_op};
 use crate::v1::request as wire;
 use crate::{metadata, v1};
+
+enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order of a reduce" { Any, Fixed });
 
 /// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +116,7 @@ fn encode_node_request(request: node::Request) -> wire::Body {
         node::Request::Subscribe { id } => wire::Body::Subscribe(wire::Subscribe { id: encode_id(&id) }),
         node::Request::Unsubscribe { call } => wire::Body::Unsubscribe(wire::Unsubscribe { call: call.0 }),
         node::Request::Cancel { call } => wire::Body::Cancel(wire::Cancel { call: call.0 }),
+        node::Request::Reduce(reduce) => wire::Body::Reduce(encode_reduce(&reduce)),
     }
 }
 
@@ -149,6 +155,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Subscribe(subscribe) => node::Request::Subscribe { id: ObjectId::new(&subscribe.id)? },
         wire::Body::Unsubscribe(unsubscribe) => node::Request::Unsubscribe { call: CallId(unsubscribe.call) },
         wire::Body::Cancel(cancel) => node::Request::Cancel { call: CallId(cancel.call) },
+        wire::Body::Reduce(reduce) => node::Request::Reduce(decode_reduce(reduce, max_ids)?),
         wire::Body::Follow(follow) => {
             return Ok(Request::Follow {
                 copy: CopyId(follow.copy),
@@ -174,6 +181,60 @@ fn decode_list(list: wire::List) -> Result<Request> {
     }
     let limit = usize::try_from(list.limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS);
     Ok(Request::List { prefix: list.prefix, after: list.after, limit })
+}
+
+fn encode_reduce(reduce: &Reduce) -> wire::Reduce {
+    wire::Reduce {
+        target: encode_id(&reduce.target),
+        sources: encode_ids(&reduce.sources),
+        count: u64::try_from(reduce.count).unwrap_or(u64::MAX),
+        op: encode_op(reduce.op),
+        order: encode_order(reduce.order),
+        range: reduce
+            .range
+            .map(|ByteRange { offset_bytes, length_bytes }| wire::ByteRange { offset_bytes, length_bytes }),
+        timeout_ms: encode_timeout(reduce.timeout),
+    }
+}
+
+fn decode_reduce(reduce: wire::Reduce, max_ids: usize) -> Result<Reduce> {
+    let decoded = Reduce {
+        target: ObjectId::new(&reduce.target)?,
+        sources: decode_ids(&reduce.sources, max_ids)?,
+        count: usize::try_from(reduce.count).unwrap_or(usize::MAX),
+        op: decode_op(reduce.op, Plane::Local)?,
+        order: decode_order(reduce.order, Plane::Local)?,
+        range: reduce
+            .range
+            .map(|wire::ByteRange { offset_bytes, length_bytes }| ByteRange { offset_bytes, length_bytes }),
+        timeout: decode_timeout(reduce.timeout_ms),
+    };
+    check_reduce(&decoded)?;
+    Ok(decoded)
+}
+
+/// Checks what a client can know of a reduce before there is any source: that there is something to reduce, that no
+/// object is named twice, be it as the target, that not more is asked for than there is, and that the range has an end.
+///
+/// # Errors
+/// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
+pub fn check_reduce(reduce: &Reduce) -> Result<()> {
+    if reduce.sources.is_empty() {
+        return Err(Error::invalid_request("a reduce of no objects"));
+    }
+    if reduce.count == 0 || reduce.count > reduce.sources.len() {
+        return Err(Error::invalid_request("cannot reduce no objects, or more than there are sources"));
+    }
+    let mut named = BTreeSet::from([&reduce.target]);
+    if let Some(id) = reduce.sources.iter().find(|id| !named.insert(id)) {
+        return Err(Error::DuplicateId { id: id.clone() });
+    }
+    match reduce.range {
+        Some(range) if range.offset_bytes.checked_add(range.length_bytes).is_none() => {
+            Err(Error::invalid_request("a range that ends nowhere"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn encode_ids(ids: &[ObjectId]) -> Vec<Bytes> {
@@ -242,6 +303,39 @@ mod tests {
         assert!(wait(2, 2).is_ok());
         assert!(matches!(wait(2, 3), Err(Error::InvalidRequest { .. })));
         assert!(matches!(wait(3, 1), Err(Error::LimitExceeded { maximum: 2, .. })));
+    }
+
+    #[test]
+    fn reduces_are_checked() {
+        let reduce = |sources: &[&'static str], count| wire::Reduce {
+            target: Bytes::from_static(b"t"),
+            sources: sources.iter().map(|id| Bytes::from_static(id.as_bytes())).collect(),
+            count,
+            op: v1::ReduceOp::Sum.into(),
+            ..Default::default()
+        };
+        let decoded = |reduce| decoded(wire::Body::Reduce(reduce));
+        let duplicate = |id| Err(Error::DuplicateId { id: ObjectId::new(id).unwrap() });
+        assert!(decoded(reduce(&["a", "b"], 1)).is_ok());
+        assert!(matches!(decoded(reduce(&[], 0)), Err(Error::InvalidRequest { .. })));
+        for count in [0, 3, u64::MAX] {
+            assert!(matches!(decoded(reduce(&["a", "b"], count)), Err(Error::InvalidRequest { .. })));
+        }
+        assert_eq!(decoded(reduce(&["a", "a"], 1)), duplicate("a"));
+        assert_eq!(decoded(reduce(&["a", "t"], 1)), duplicate("t"));
+        let many = decoded(reduce(&["a", "b", "c"], 1));
+        assert!(matches!(many, Err(Error::LimitExceeded { maximum: 2, .. })));
+        for range in [(0, u64::MAX, true), (1, u64::MAX, false)] {
+            let (offset_bytes, length_bytes, is_valid) = range;
+            let range = Some(wire::ByteRange { offset_bytes, length_bytes });
+            assert_eq!(decoded(wire::Reduce { range, ..reduce(&["a"], 1) }).is_ok(), is_valid);
+        }
+        for op in [0, 5] {
+            let unknown = decoded(wire::Reduce { op, ..reduce(&["a"], 1) });
+            assert!(matches!(unknown, Err(Error::Malformed { .. })));
+        }
+        let unknown = decoded(wire::Reduce { order: 2, ..reduce(&["a"], 1) });
+        assert!(matches!(unknown, Err(Error::Malformed { .. })));
     }
 
     #[test]

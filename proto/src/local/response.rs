@@ -66,9 +66,12 @@ fn encode_node_response(response: node::Response) -> wire::Body {
         node::Response::Deleted { count } => {
             wire::Body::Deleted(wire::Deleted { count: u64::try_from(count).unwrap_or(u64::MAX) })
         }
-        node::Response::Ready { indices } => wire::Body::Ready(wire::Ready {
-            indices: indices.into_iter().map(|index| u64::try_from(index).unwrap_or(u64::MAX)).collect(),
-        }),
+        node::Response::Ready { indices } => {
+            wire::Body::Ready(wire::Ready { indices: encode_indices(&indices) })
+        }
+        node::Response::Reduced { indices } => {
+            wire::Body::Reduced(wire::Reduced { indices: encode_indices(&indices) })
+        }
         node::Response::Locations(locations) => wire::Body::Locations(encode_locations(&locations)),
     }
 }
@@ -82,6 +85,9 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Sealed(_) => node::Response::Sealed,
         wire::Body::Deleted(deleted) => node::Response::Deleted { count: decode_number(deleted.count)? },
         wire::Body::Ready(ready) => node::Response::Ready { indices: decode_indices(&ready.indices)? },
+        wire::Body::Reduced(reduced) => {
+            node::Response::Reduced { indices: decode_distinct(&reduced.indices)? }
+        }
         wire::Body::Locations(locations) => {
             node::Response::Locations(decode_locations(locations, Plane::Local)?)
         }
@@ -93,6 +99,10 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Status(status) => return Ok(Response::Status(Box::new(status))),
     };
     Ok(Response::Node(response))
+}
+
+fn encode_indices(indices: &[usize]) -> Vec<u64> {
+    indices.iter().map(|index| u64::try_from(*index).unwrap_or(u64::MAX)).collect()
 }
 
 fn encode_view(view: &ObjectView) -> wire::ObjectView {
@@ -138,6 +148,17 @@ fn decode_indices(indices: &[u64]) -> Result<Vec<usize>> {
     indices.iter().copied().map(decode_number).collect()
 }
 
+/// Checks that no index is there twice; the client checks all of them against its list.
+fn decode_distinct(indices: &[u64]) -> Result<Vec<usize>> {
+    let mut sorted = indices.to_vec();
+    sorted.sort_unstable();
+    if sorted.last().is_some_and(|last| *last > u64::from(u32::MAX)) {
+        return Err(malformed("an index that no list of ids has"));
+    }
+    decode_indices(&sorted)?;
+    indices.iter().copied().map(decode_number).collect()
+}
+
 fn decode_number(number: u64) -> Result<usize> {
     usize::try_from(number).map_err(|_| malformed("a number that does not fit"))
 }
@@ -176,6 +197,13 @@ mod tests {
         assert_eq!(decode_indices(&[0, 2, 3]), Ok(vec![0, 2, 3]));
         assert!(decode_indices(&[0, 0]).is_err());
         assert!(decode_indices(&[2, 1]).is_err());
+    }
+
+    #[test]
+    fn reduced_indices_have_any_order_but_are_there_once() {
+        assert_eq!(decode_distinct(&[2, 0, 3]), Ok(vec![2, 0, 3]));
+        assert!(decode_distinct(&[2, 0, 2]).is_err());
+        assert!(decode_distinct(&[1 << 32]).is_err());
     }
 
     proptest! {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
-use hoplite_core::node::{self, CallId, CopyId, ObjectView, Until};
+use hoplite_core::node::{self, ByteRange, CallId, CopyId, ObjectView, Reduce, ReduceOrder, Until};
+use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
     ObjectSummary, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
@@ -43,6 +44,15 @@ pub fn requests() -> Vec<Vec<u8>> {
         node::Request::Locate { id: object(), timeout: TIMEOUT },
         node::Request::Subscribe { id: object() },
         node::Request::Unsubscribe { call: CallId(3) },
+        node::Request::Reduce(Reduce {
+            target: ObjectId::new("sum").expect("the id is short"),
+            sources: ids(),
+            count: 2,
+            op: ReduceOp::Max,
+            order: ReduceOrder::Fixed,
+            range: Some(ByteRange { offset_bytes: 8, length_bytes: 16 }),
+            timeout: TIMEOUT,
+        }),
     ];
     let of_shells = [
         Request::Follow { copy, beyond_bytes: 4096, timeout: TIMEOUT },
@@ -77,6 +87,7 @@ pub fn responses() -> Vec<Vec<u8>> {
         node::Response::Sealed,
         node::Response::Deleted { count: 2 },
         node::Response::Ready { indices: vec![0, 2] },
+        node::Response::Reduced { indices: vec![2, 0] },
         node::Response::Locations(locations()),
     ];
     let of_shells = [
@@ -176,6 +187,8 @@ fn errors() -> Vec<Error> {
         Error::StoreFull { needed_bytes: 3, free_bytes: 1, capacity_bytes: 2 },
         Error::Timeout { operation: Operation::Get, waited: TIMEOUT },
         Error::ObjectLost { id: object() },
+        Error::TypeMismatch { id: object(), reason: "its type is another".into() },
+        Error::DuplicateId { id: object() },
         Error::NodeIdInUse { node: node_id() },
         Error::VersionMismatch { ours: 1, theirs: 2 },
         metadata().validate(SIZE + 1).expect_err("the shape does not fit"),
