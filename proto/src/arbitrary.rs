@@ -8,7 +8,9 @@ use hoplite_core::error::{Error, MetadataError, Operation, Plane};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
 use hoplite_core::metadata::{Dtype, Metadata};
-use hoplite_core::node::{self, ByteRange, CallId, CopyId, ObjectView, Reduce, ReduceOrder, Until};
+use hoplite_core::node::{
+    self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, ObjectView, Reduce, ReduceOrder, Until,
+};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
@@ -19,6 +21,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::data::Pull;
 use crate::local::{Request, Response};
 
 fn id() -> impl Strategy<Value = ObjectId> {
@@ -194,6 +197,17 @@ fn publish() -> impl Strategy<Value = Publish> {
     )
 }
 
+fn pull_outcome() -> impl Strategy<Value = PullOutcome> {
+    select(vec![
+        PullOutcome::Complete,
+        PullOutcome::SenderUnreachable,
+        PullOutcome::SenderStalled,
+        PullOutcome::SenderHasNoCopy,
+        PullOutcome::Corrupt,
+        PullOutcome::Cancelled,
+    ])
+}
+
 /// Everything that a store says to a shard.
 pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
     let unpublish_reason = select(vec![
@@ -202,14 +216,6 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         UnpublishReason::Aborted,
         UnpublishReason::Deleted,
     ]);
-    let outcome = select(vec![
-        PullOutcome::Complete,
-        PullOutcome::SenderUnreachable,
-        PullOutcome::SenderStalled,
-        PullOutcome::SenderHasNoCopy,
-        PullOutcome::Corrupt,
-        PullOutcome::Cancelled,
-    ]);
     let query = (query_id(), id(), timeout(), option::of(put()), prop::collection::vec(node(), 0..4))
         .prop_map(|(request, id, timeout, resume, avoid)| Query { request, id, timeout, resume, avoid });
     prop_oneof![
@@ -217,7 +223,7 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         (id(), put(), unpublish_reason).prop_map(|(id, put, reason)| ToShard::Unpublish { id, put, reason }),
         query.prop_map(ToShard::Query),
         query_id().prop_map(|request| ToShard::Cancel { request }),
-        (any::<u64>(), outcome)
+        (any::<u64>(), pull_outcome())
             .prop_map(|(grant, outcome)| ToShard::ReturnSlot { grant: GrantId(grant), outcome }),
         (query_id(), id()).prop_map(|(request, id)| ToShard::Delete { request, id }),
         (id(), put()).prop_map(|(id, put)| ToShard::Forget { id, put }),
@@ -394,5 +400,54 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         1 => (prop::collection::vec(locations(), 0..3), any::<bool>())
             .prop_map(|(objects, more)| Ok(Response::Listing { objects, more })),
         2 => error().prop_map(Err),
+    ]
+}
+
+/// What a receiver asks of a sender.
+pub(crate) fn pull() -> impl Strategy<Value = Pull> {
+    (id(), put(), any::<[u64; 3]>(), any::<bool>()).prop_map(|(id, put, mut positions, awaits_hop)| {
+        positions.sort_unstable();
+        let [start, end, size_bytes] = positions;
+        Pull { id, put, size_bytes, range: start..end, awaits_hop }
+    })
+}
+
+/// What a coordinator asks of a host.
+pub(crate) fn hop() -> impl Strategy<Value = Hop> {
+    let kinds = select(ReduceOp::ALL.to_vec()).prop_flat_map(|op| {
+        (Just(op), dtype().prop_filter("defined", move |dtype| op.is_defined_for(*dtype)))
+    });
+    let input = (id(), put(), 0_u64..1 << 40, 0_u64..1 << 40, (node(), address(), any::<bool>())).prop_map(
+        |(id, put, size_bytes, base_bytes, (node, address, is_hop))| HopInput {
+            id,
+            put,
+            size_bytes,
+            base_bytes,
+            node,
+            address,
+            is_hop,
+        },
+    );
+    let inputs = prop::collection::vec(input, 1..8);
+    (id(), put(), kinds, (0_u64..1 << 40, any::<prop::sample::Index>()), inputs, timeout()).prop_map(
+        |(output, put, (op, dtype), (elements, offset), mut inputs, timeout)| {
+            let item = dtype.size_bytes();
+            for input in &mut inputs {
+                // Until here each number counts elements, and the size only those behind the range.
+                input.size_bytes = (input.base_bytes + elements + input.size_bytes) * item;
+                input.base_bytes *= item;
+            }
+            let offset_bytes = offset.index(usize::try_from(elements).unwrap() + 1) as u64 * item;
+            Hop { output, put, op, dtype, size_bytes: elements * item, offset_bytes, inputs, timeout }
+        },
+    )
+}
+
+/// Every failure that the host of a hop with so many inputs reports.
+pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
+    prop_oneof![
+        (0..inputs, pull_outcome().prop_filter("a failure", |outcome| *outcome != PullOutcome::Complete))
+            .prop_map(|(index, outcome)| HopFailure::Input { index, outcome }),
+        error().prop_map(HopFailure::Refused),
     ]
 }

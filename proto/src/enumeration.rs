@@ -2,13 +2,13 @@
 
 /// Defines `$encode` and `$decode` between a core enum and a generated one; other numbers are malformed.
 macro_rules! enumeration {
-    ($encode:ident, $decode:ident: $core:ty, $wire:ty, $what:literal { $($variant:ident),* $(,)? }) => {
-        fn $encode(value: $core) -> i32 {
+    ($vis:vis $encode:ident, $decode:ident: $core:ty, $wire:ty, $what:literal { $($variant:ident),* $(,)? }) => {
+        $vis fn $encode(value: $core) -> i32 {
             let wire = match value { $(<$core>::$variant => <$wire>::$variant,)* };
             wire.into()
         }
 
-        fn $decode(number: i32, plane: hoplite_core::error::Plane) -> hoplite_core::error::Result<$core> {
+        $vis fn $decode(number: i32, plane: hoplite_core::error::Plane) -> hoplite_core::error::Result<$core> {
             match <$wire>::try_from(number) {
                 $(Ok(<$wire>::$variant) => Ok(<$core>::$variant),)*
                 _ => Err(hoplite_core::error::Error::malformed(plane, concat!("unknown ", $what))),

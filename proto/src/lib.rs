@@ -2,6 +2,7 @@
 //!
 //! * [`directory`]: the control plane, sessions between stores and shards.
 //! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages are delimited.
+//! * [`data`]: the data plane, between stores; its framing is in hoplite-store.
 //! * [`error`] and [`metadata`]: what all planes share.
 //! * [`bounds`]: limits on what a peer may say. Every length is checked here, once; the core types carry the proof.
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 pub mod socket_path;
 
+pub mod data;
 pub mod directory;
 pub mod local;
 

@@ -8,6 +8,7 @@ mod store_message;
 pub use handshake::{check_welcome, decode_hello, encode_hello, welcome};
 pub use locations::{decode_locations, encode_locations};
 pub use shard_message::{decode_shard_batch, decode_to_store, encode_to_store};
+pub(crate) use store_message::{decode_pull_outcome, encode_pull_outcome};
 pub use store_message::{decode_store_batch, decode_to_shard, encode_to_shard};
 
 use hoplite_core::id::NodeId;

@@ -12,13 +12,13 @@ use crate::bounds::{
     decode_timeout, encode_id, encode_optional_node, encode_timeout,
 };
 use crate::enumeration::enumeration;
-use crate::metadata;
 use crate::v1::store_message as wire;
 use crate::v1::{StoreMessage, StoreMessages};
+use crate::{metadata, v1};
 
 enumeration!(encode_unpublish_reason, decode_unpublish_reason: UnpublishReason, wire::UnpublishReason,
     "reason to unpublish" { Evicted, PullEnded, Aborted, Deleted });
-enumeration!(encode_pull_outcome, decode_pull_outcome: PullOutcome, wire::PullOutcome, "outcome of a pull" {
+enumeration!(pub(crate) encode_pull_outcome, decode_pull_outcome: PullOutcome, v1::PullOutcome, "outcome of a pull" {
     Complete, SenderUnreachable, SenderStalled, SenderHasNoCopy, Corrupt, Cancelled,
 });
 
