@@ -170,6 +170,13 @@ pub enum Error {
         /// The id.
         id: ObjectId,
     },
+    /// The object was the target of a reduce that lost one of its sources and took another one instead: what was read of it
+    /// is wrong, it is made anew.
+    #[error("object {id} is made anew, since a source of its reduce was lost")]
+    Superseded {
+        /// The id.
+        id: ObjectId,
+    },
     /// The object was deleted while the call was under way.
     #[error("object {id} was deleted")]
     Deleted {
@@ -266,6 +273,7 @@ pub enum ErrorCode {
     ShuttingDown = 18,
     TypeMismatch = 19,
     DuplicateId = 20,
+    Superseded = 21,
 }
 
 impl Error {
@@ -312,6 +320,7 @@ impl Error {
             Self::ShuttingDown => ErrorCode::ShuttingDown,
             Self::TypeMismatch { .. } => ErrorCode::TypeMismatch,
             Self::DuplicateId { .. } => ErrorCode::DuplicateId,
+            Self::Superseded { .. } => ErrorCode::Superseded,
         }
     }
 
@@ -324,6 +333,7 @@ impl Error {
                 | Self::LimitExceeded { .. }
                 | Self::NodeIdInUse { .. }
                 | Self::Unavailable { .. }
+                | Self::Superseded { .. }
                 | Self::ShuttingDown
         )
     }

@@ -28,6 +28,11 @@ impl ObjectId {
         Ok(Self(bytes.into()))
     }
 
+    /// The private name of what a hop of a reduce makes: known to the stores of that reduce only, never published.
+    pub fn of_hop(put: PutId) -> Self {
+        Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
+    }
+
     /// The bytes of the id.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

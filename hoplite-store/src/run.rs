@@ -12,6 +12,7 @@ use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::ShardMap;
+use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, ErrorCode};
 use hoplite_shm::Arena;
@@ -265,6 +266,8 @@ fn links(addresses: &[String]) -> Result<Vec<ShardLink>, StoreError> {
 /// The state of a store that holds nothing yet.
 fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<Node, StoreError> {
     Ok(Node::new(NodeConfig {
+        node: config.node.clone(),
+        topology: Topology::Uniform,
         capacity_bytes: arena.capacity_bytes(),
         limits: config.limits.clone(),
         shards: ShardMap::new(shards),

@@ -214,6 +214,7 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         UnpublishReason::Evicted,
         UnpublishReason::PullEnded,
         UnpublishReason::Aborted,
+        UnpublishReason::Superseded,
         UnpublishReason::Deleted,
     ]);
     let query = (query_id(), id(), timeout(), option::of(put()), prop::collection::vec(node(), 0..4))
@@ -286,7 +287,7 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
             let bytes = Bytes::from(vec![7; usize::try_from(size_bytes).unwrap()]);
             ToStore::Inline { request, id, put, metadata, bytes }
         });
-    let drop_reason = select(vec![DropReason::Deleted, DropReason::Lost]);
+    let drop_reason = select(vec![DropReason::Deleted, DropReason::Lost, DropReason::Superseded]);
     prop_oneof![
         (id(), put(), verdict()).prop_map(|(id, put, verdict)| ToStore::Published { id, put, verdict }),
         grant().prop_map(ToStore::Granted),

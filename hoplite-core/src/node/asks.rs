@@ -32,6 +32,10 @@ pub(super) enum Purpose {
     Delete(CallKey),
     /// To tell a call where it is; the number is the object's place in the call.
     Locations(CallKey, usize),
+    /// To tell the reduce that makes this object where one of its sources is, by its place in the request.
+    Source(ObjectId, usize),
+    /// To tell the reduce that makes this object whether there is one.
+    Target,
 }
 
 impl Node {
@@ -60,6 +64,14 @@ impl Node {
         self.ask(id, Purpose::Locations(key, index))
     }
 
+    pub(super) fn ask_source(&mut self, id: ObjectId, target: &ObjectId, index: usize) -> RequestId {
+        self.ask(id, Purpose::Source(target.clone(), index))
+    }
+
+    pub(super) fn ask_target(&mut self, target: &ObjectId) -> RequestId {
+        self.ask(target.clone(), Purpose::Target)
+    }
+
     fn send_ask(&mut self, request: RequestId) {
         let Some(Ask { id, shard: Some(shard), purpose }) = self.asks.get(&request) else { return };
         let (id, shard) = (id.clone(), *shard);
@@ -76,7 +88,9 @@ impl Node {
                 ToShard::Query(Query { request, id, timeout, resume, avoid })
             }
             Purpose::Delete(_) => ToShard::Delete { request, id },
-            Purpose::Locations(..) => ToShard::Subscribe { request, id },
+            Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
+                ToShard::Subscribe { request, id }
+            }
         };
         self.tell_shard(shard, message);
     }
@@ -92,7 +106,9 @@ impl Node {
         match purpose {
             // The deletion itself goes on. If the question comes back to this shard, its number must be free again.
             Purpose::Fetch | Purpose::Delete(_) => self.tell_shard(shard, ToShard::Cancel { request }),
-            Purpose::Locations(..) => self.tell_shard(shard, ToShard::Unsubscribe { request }),
+            Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
+                self.tell_shard(shard, ToShard::Unsubscribe { request });
+            }
         }
     }
 
@@ -148,6 +164,8 @@ impl Node {
                 Some(Ask { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {
                     self.finish(key, Err(error));
                 }
+                Some(Ask { id: target, purpose: Purpose::Target, .. })
+                | Some(Ask { purpose: Purpose::Source(target, _), .. }) => self.fail_reduce(&target, error),
                 None => {}
             },
             ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
@@ -162,12 +180,12 @@ impl Node {
                 }
             }
             ToStore::Locations { request, locations } => {
-                if let Some(Ask { shard: Some(asked), purpose: Purpose::Locations(key, index), .. }) =
-                    self.asks.get(&request)
-                    && *asked == shard
-                {
-                    let (key, index) = (*key, *index);
-                    self.located(key, index, locations);
+                let ask = self.asks.get(&request).filter(|ask| ask.shard == Some(shard));
+                match ask.map(|ask| ask.purpose.clone()) {
+                    Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
+                    Some(Purpose::Source(target, index)) => self.source_located(&target, index, locations),
+                    Some(Purpose::Target) => self.target_located(&locations),
+                    _ => {}
                 }
             }
         }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{CallId, ClientId, CopyId, Deadline, Effect, Node, Request, Response, SpaceWaiter, Until};
+use super::{
+    CallId, ClientId, CopyId, Deadline, Effect, Errand, Node, Request, Response, SpaceWaiter, Until,
+};
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
 use crate::metadata::Metadata;
@@ -32,12 +34,34 @@ pub(super) struct CreateCall {
 #[derive(Debug)]
 pub(super) enum Call {
     Create(CreateCall),
-    Seal { copy: CopyId },
-    Get { id: ObjectId, until: Until },
-    Delete { asks: BTreeSet<RequestId>, count: usize },
-    Wait { count: usize, ready: BTreeSet<usize>, asks: BTreeSet<RequestId> },
-    Locate { ask: Option<RequestId>, patience: Patience },
-    Subscription { ask: Option<RequestId> },
+    Seal {
+        copy: CopyId,
+    },
+    Get {
+        id: ObjectId,
+        until: Until,
+    },
+    Delete {
+        asks: BTreeSet<RequestId>,
+        count: usize,
+    },
+    Wait {
+        count: usize,
+        ready: BTreeSet<usize>,
+        asks: BTreeSet<RequestId>,
+    },
+    Locate {
+        ask: Option<RequestId>,
+        patience: Patience,
+    },
+    Subscription {
+        ask: Option<RequestId>,
+    },
+    /// `reduced`: which sources, in joining order, once the target is complete.
+    Reduce {
+        target: ObjectId,
+        reduced: Vec<usize>,
+    },
 }
 
 /// Whether a locate waits for a location or takes what is known.
@@ -90,7 +114,7 @@ impl Node {
             Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
             Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
-            Request::Reduce(_) => self.reply(key, Err(Error::unavailable("reduce"))),
+            Request::Reduce(request) => self.reduce(key, request),
             Request::Subscribe { id } => self.subscribe(key, id),
             Request::Unsubscribe { call } | Request::Cancel { call } => {
                 self.forget_call(CallKey { client: key.client, call });
@@ -128,6 +152,9 @@ impl Node {
 
     /// Answers a call that was never entered, or goes on.
     pub(super) fn reply(&mut self, key: CallKey, response: Result<Response>) {
+        if key.client == ClientId::STORE {
+            return self.errands.push_back(Errand::Answer(key.call, response));
+        }
         self.effects.push(Effect::Reply { client: key.client, call: key.call, response });
     }
 
@@ -157,6 +184,7 @@ impl Node {
                     self.withdraw_ask(request);
                 }
             }
+            Call::Reduce { target, .. } => self.reduce_is_unwanted(key, &target),
             Call::Locate { ask, .. } | Call::Subscription { ask } => {
                 if let Some(request) = ask {
                     self.withdraw_ask(request);
@@ -172,6 +200,7 @@ impl Node {
         let response = match &pending.call {
             Call::Create(create) => Err(self.create_expired(key, create, waited)),
             Call::Get { id, .. } => Err(self.fetch_lacks_space(id).unwrap_or(timeout)),
+            Call::Reduce { target, .. } => Err(self.target_lacks_space(target).unwrap_or(timeout)),
             Call::Wait { ready, .. } => Ok(Response::Ready { indices: ready.iter().copied().collect() }),
             Call::Locate { patience: Patience::None, .. } => Err(Error::unavailable("the directory")),
             _ => Err(timeout),

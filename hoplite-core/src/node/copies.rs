@@ -1,7 +1,9 @@
 //! Local copies: their phases, who uses them, and when their space is free again.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::calls::CallKey;
-use super::{ClientId, CopyId, Deadline, Effect, Node, ObjectView, Producer, PullId, ServeId};
+use super::{ClientId, CombineId, CopyId, Deadline, Effect, Node, ObjectView, Producer, PullId, ServeId};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
@@ -16,6 +18,8 @@ pub(super) enum Phase {
     Writing { client: ClientId },
     /// It is pulled from another node, or waits for a sender.
     Receiving { pull: Option<ActivePull>, valid_bytes: u64 },
+    /// It is computed from other copies, or waits until that can go on.
+    Combining { combine: Option<CombineId>, valid_bytes: u64 },
     /// All bytes are there.
     Complete,
 }
@@ -30,6 +34,15 @@ pub(super) struct ActivePull {
     pub(super) grant: Option<GrantId>,
     /// How many bytes were there when it started.
     pub(super) offset_bytes: u64,
+}
+
+/// Who is told of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Visibility {
+    /// The directory.
+    Public,
+    /// Nobody: only those who were told its name ask for it.
+    Private,
 }
 
 /// What the directory thinks of a put.
@@ -51,6 +64,7 @@ pub(super) struct LocalCopy {
     pub(super) extent: Extent,
     pub(super) phase: Phase,
     pub(super) retention: Retention,
+    pub(super) visibility: Visibility,
     /// Why it left the index; what its writer is told.
     pub(super) detached: Option<Error>,
     pub(super) references: u32,
@@ -72,7 +86,8 @@ pub(super) struct LocalCopy {
 }
 
 impl LocalCopy {
-    /// A copy that nobody uses yet. What a client writes is a put: it stays, and the directory has yet to accept it.
+    /// A copy that nobody uses yet. What a client writes or a reduce makes is a put: it stays, and the directory has yet to
+    /// accept it.
     pub(super) fn begin(
         id: ObjectId,
         put: PutId,
@@ -82,7 +97,9 @@ impl LocalCopy {
         phase: Phase,
     ) -> Self {
         let (retention, standing) = match phase {
-            Phase::Writing { .. } => (Retention::Pinned, Standing::Pending { shards: Vec::new() }),
+            Phase::Writing { .. } | Phase::Combining { .. } => {
+                (Retention::Pinned, Standing::Pending { shards: Vec::new() })
+            }
             Phase::Receiving { .. } | Phase::Complete => (Retention::Evictable, Standing::Accepted),
         };
         Self {
@@ -93,6 +110,7 @@ impl LocalCopy {
             extent,
             phase,
             retention,
+            visibility: Visibility::Public,
             detached: None,
             references: 0,
             serves: 0,
@@ -115,9 +133,17 @@ impl LocalCopy {
         self.retention == Retention::Pinned
     }
 
+    /// Whether it becomes complete by itself, without any other node.
+    pub(super) fn is_produced_here(&self) -> bool {
+        matches!(self.phase, Phase::Writing { .. } | Phase::Combining { .. })
+    }
+
     fn is_idle(&self) -> bool {
-        let pulled = matches!(self.phase, Phase::Receiving { pull: Some(_), .. });
-        self.references == 0 && self.serves == 0 && !pulled && !self.is_comparing
+        let is_filled = matches!(
+            self.phase,
+            Phase::Receiving { pull: Some(_), .. } | Phase::Combining { combine: Some(_), .. }
+        );
+        self.references == 0 && self.serves == 0 && !is_filled && !self.is_comparing
     }
 }
 
@@ -140,12 +166,16 @@ impl Node {
     /// Enters a copy into the table. Its space was allocated by the caller.
     pub(super) fn open(&mut self, opening: LocalCopy) -> CopyId {
         let copy = CopyId(self.next_number());
-        let is_written_here = matches!(opening.phase, Phase::Writing { .. });
+        let producer = match opening.phase {
+            Phase::Writing { .. } => Producer::Worker,
+            Phase::Combining { .. } => Producer::Reduce,
+            Phase::Receiving { .. } | Phase::Complete => Producer::Store,
+        };
         self.effects.push(Effect::CopyOpened {
             copy,
             extent: opening.extent,
             size_bytes: opening.size_bytes,
-            producer: if is_written_here { Producer::Worker } else { Producer::Store },
+            producer,
         });
         let previous = self.index.insert(opening.id.clone(), copy);
         debug_assert!(previous.is_none(), "an id has one live copy");
@@ -173,10 +203,15 @@ impl Node {
         }
         local.detached = Some(error.clone());
         let id = local.id.clone();
-        let pull = match &local.phase {
-            Phase::Receiving { pull: Some(active), .. } => Some(active.pull),
+        let filling = match &local.phase {
+            Phase::Receiving { pull: Some(active), .. } => Some(Effect::CancelPull { pull: active.pull }),
+            Phase::Combining { combine: Some(combine), .. } => {
+                Some(Effect::CancelCombine { combine: *combine })
+            }
             _ => None,
         };
+        let is_target =
+            local.visibility == Visibility::Public && matches!(local.phase, Phase::Combining { .. });
         let sealer = local.sealer.take();
         if let Some(time) = local.republish_at.take() {
             self.deadlines.remove(&(time, Deadline::Republish(copy)));
@@ -188,11 +223,12 @@ impl Node {
         // A fetch for it would go on with nothing; whoever still waits starts another.
         self.end_fetch(&id);
         self.effects.push(Effect::CopyFailed { copy, error: error.clone() });
-        if let Some(pull) = pull {
-            self.effects.push(Effect::CancelPull { pull });
-        }
+        self.effects.extend(filling);
         if let Some(key) = sealer {
-            self.finish(key, Err(error));
+            self.finish(key, Err(error.clone()));
+        }
+        if is_target {
+            self.target_gone(&id, error);
         }
         self.settle(copy);
     }
@@ -234,7 +270,7 @@ impl Node {
     /// What the directory is told when the store gives up a copy in this phase.
     pub(super) fn reason_to_leave(&self, copy: CopyId) -> UnpublishReason {
         match self.copies[&copy].phase {
-            Phase::Writing { .. } => UnpublishReason::Aborted,
+            Phase::Writing { .. } | Phase::Combining { .. } => UnpublishReason::Aborted,
             Phase::Receiving { .. } => UnpublishReason::PullEnded,
             Phase::Complete => UnpublishReason::Evicted,
         }
@@ -255,7 +291,7 @@ impl Node {
     pub(super) fn check_may_refer(&self, client: ClientId) -> Result<(), Error> {
         let limit = self.config.limits.max_references_per_client;
         match self.clients.get(&client) {
-            Some(holder) if holder.reference_count >= limit => {
+            Some(holder) if holder.reference_count >= limit && client != ClientId::STORE => {
                 Err(Error::limit_exceeded("references of a client", limit as u64))
             }
             _ => Ok(()),
@@ -301,20 +337,48 @@ impl Node {
         self.settle(copy);
     }
 
-    pub(super) fn serve_requested(&mut self, serve: ServeId, id: &ObjectId, put: PutId) {
+    /// Keeps a copy from eviction for the store's own use.
+    pub(super) fn hold(&mut self, copy: CopyId) {
+        self.copy_mut(copy).references += 1;
+        self.settle(copy);
+    }
+
+    /// Ends one [`Node::hold`].
+    pub(super) fn let_go(&mut self, copy: CopyId) {
+        let local = self.copy_mut(copy);
+        local.references -= 1;
+        let id = local.id.clone();
+        self.reconsider_fetch(&id);
+        self.settle(copy);
+    }
+
+    pub(super) fn serve_requested(&mut self, serve: ServeId, id: &ObjectId, put: PutId, awaits_hop: bool) {
         match self.live_put(id, put) {
-            Some(copy) if !self.is_shutting_down => {
-                self.copy_mut(copy).serves += 1;
-                self.serves.insert(serve, copy);
-                let size_bytes = self.copies[&copy].size_bytes;
-                self.settle(copy);
-                self.effects.push(Effect::ServeAccepted { serve, copy, size_bytes });
-            }
-            _ => self.effects.push(Effect::ServeRefused { serve }),
+            _ if self.is_shutting_down => self.effects.push(Effect::ServeRefused { serve }),
+            Some(copy) => self.accept_serve(serve, copy),
+            None if awaits_hop => self.awaiting_serves.push(serve, id),
+            None => self.effects.push(Effect::ServeRefused { serve }),
+        }
+    }
+
+    fn accept_serve(&mut self, serve: ServeId, copy: CopyId) {
+        let local = self.copy_mut(copy);
+        local.serves += 1;
+        let size_bytes = local.size_bytes;
+        self.serves.insert(serve, copy);
+        self.settle(copy);
+        self.effects.push(Effect::ServeAccepted { serve, copy, size_bytes });
+    }
+
+    /// Serves those who have been waiting for a hop to begin, which fills `copy` now.
+    pub(super) fn accept_awaiting(&mut self, copy: CopyId) {
+        for serve in self.awaiting_serves.take(&self.copies[&copy].id) {
+            self.accept_serve(serve, copy);
         }
     }
 
     pub(super) fn serve_ended(&mut self, serve: ServeId) {
+        self.awaiting_serves.remove(serve);
         let Some(copy) = self.serves.remove(&serve) else { return };
         self.copy_mut(copy).serves -= 1;
         self.settle(copy);
@@ -336,5 +400,36 @@ impl Node {
             return None;
         }
         Some(copy)
+    }
+}
+
+/// Serves that wait for the output of a hop, which has not begun here yet.
+#[derive(Debug, Default)]
+pub(super) struct AwaitingServes {
+    by_output: BTreeMap<ObjectId, BTreeSet<ServeId>>,
+    outputs: BTreeMap<ServeId, ObjectId>,
+}
+
+impl AwaitingServes {
+    fn push(&mut self, serve: ServeId, output: &ObjectId) {
+        self.by_output.entry(output.clone()).or_default().insert(serve);
+        self.outputs.insert(serve, output.clone());
+    }
+
+    fn take(&mut self, output: &ObjectId) -> BTreeSet<ServeId> {
+        let serves = self.by_output.remove(output).unwrap_or_default();
+        for serve in &serves {
+            self.outputs.remove(serve);
+        }
+        serves
+    }
+
+    fn remove(&mut self, serve: ServeId) {
+        let Some(output) = self.outputs.remove(&serve) else { return };
+        let Some(serves) = self.by_output.get_mut(&output) else { return };
+        serves.remove(&serve);
+        if serves.is_empty() {
+            self.by_output.remove(&output);
+        }
     }
 }

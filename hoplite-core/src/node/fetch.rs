@@ -56,7 +56,7 @@ impl Node {
                 let response = self.refer(key.client, copy).map(Response::Object);
                 self.finish(key, response);
             }
-            Some((_, local)) if matches!(local.phase, Phase::Writing { .. }) => {}
+            Some((_, local)) if local.is_produced_here() => {}
             _ => self.fetch(id),
         }
     }

@@ -16,6 +16,11 @@ use crate::shard::{Locations, PullOutcome, ToShard, ToStore};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
+impl ClientId {
+    /// The store itself, where it asks for what clients ask for.
+    pub(super) const STORE: Self = Self(u64::MAX);
+}
+
 /// Correlates a client's request with its answer; chosen by the client, unique among its open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);

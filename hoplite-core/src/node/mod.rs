@@ -15,12 +15,15 @@
 
 mod asks;
 mod calls;
+mod combine;
 mod copies;
 mod fetch;
+mod hop;
 mod message;
 mod publish;
 mod put;
 mod queue;
+mod reduce;
 mod space;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,16 +35,22 @@ pub use message::*;
 
 use crate::error::Error;
 use crate::extent::Allocator;
-use crate::id::{ObjectId, PutId};
+use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::{ShardMap, mix};
+use crate::plan::broadcast::Topology;
+use crate::plan::reduce::Link;
 use crate::shard::RequestId;
 use crate::time::Time;
 use asks::Ask;
 use calls::{CallKey, PendingCall};
-use copies::LocalCopy;
+use combine::Combination;
+use copies::{AwaitingServes, LocalCopy};
 use fetch::Fetch;
+use hop::{HopOwner, Hosting};
 use queue::Queue;
+pub use reduce::ReduceRecord;
+use reduce::{DirectedHop, Reduction};
 
 /// Retry policy of fetches: the first retry is at once, the later ones back off.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
@@ -57,6 +66,10 @@ const MOST_RECENT_DELETIONS: usize = 4096;
 /// What a [`Node`] is told at its start.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
+    /// The name of this node.
+    pub node: NodeId,
+    /// What it costs to send from one node to another.
+    pub topology: Topology,
     /// The size of the arena.
     pub capacity_bytes: u64,
     /// The limits to enforce.
@@ -108,6 +121,19 @@ pub struct Node {
     fetches: BTreeMap<ObjectId, Fetch>,
     pulls: BTreeMap<PullId, CopyId>,
     serves: BTreeMap<ServeId, CopyId>,
+    awaiting_serves: AwaitingServes,
+    combinations: BTreeMap<CombineId, Combination>,
+    hostings: BTreeMap<HopOwner, Hosting>,
+    /// By target.
+    reductions: BTreeMap<ObjectId, Reduction>,
+    hops: BTreeMap<HopId, DirectedHop>,
+    /// Which sources, of the reduces of which targets, are being fetched.
+    source_calls: BTreeMap<CallId, (ObjectId, usize)>,
+    /// The latest reduces that this store coordinated, oldest first.
+    reduce_records: VecDeque<ReduceRecord>,
+    /// What the store has told itself and not yet listened to.
+    errands: VecDeque<Errand>,
+    link: Link,
     asks: BTreeMap<RequestId, Ask>,
     shards_up: Vec<bool>,
     /// Deleted puts that this store knows of, for as long as shards remember them, oldest first.
@@ -133,6 +159,17 @@ struct Client {
 enum SpaceWaiter {
     Create(CallKey),
     Fetch(ObjectId),
+    Hop(HopOwner),
+    Target(ObjectId),
+}
+
+/// What one part of the node has for another, which may be in the middle of something.
+#[derive(Debug)]
+enum Errand {
+    /// The answer to a call of [`ClientId::STORE`].
+    Answer(CallId, Result<Response, Error>),
+    /// How a hop goes that this store both directs and performs.
+    Report(HopId, HopReport),
 }
 
 /// What is due at a deadline.
@@ -141,6 +178,8 @@ enum Deadline {
     Call(CallKey),
     Retry(ObjectId),
     Republish(CopyId),
+    Hop(HopOwner),
+    Reduce(ObjectId),
 }
 
 impl Node {
@@ -164,6 +203,15 @@ impl Node {
             fetches: BTreeMap::new(),
             pulls: BTreeMap::new(),
             serves: BTreeMap::new(),
+            awaiting_serves: AwaitingServes::default(),
+            combinations: BTreeMap::new(),
+            hostings: BTreeMap::new(),
+            reductions: BTreeMap::new(),
+            hops: BTreeMap::new(),
+            source_calls: BTreeMap::new(),
+            reduce_records: VecDeque::new(),
+            errands: VecDeque::new(),
+            link: Link::default(),
             asks: BTreeMap::new(),
             recent_deletions: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -184,16 +232,25 @@ impl Node {
             Event::ShardDown { shard } => self.shard_changed(shard, false),
             Event::FromShard { shard, message } => self.shard_said(shard, message),
             Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
-            Event::ServeRequested { serve, id, put, awaits_hop: _ } => self.serve_requested(serve, &id, put),
+            Event::ServeRequested { serve, id, put, awaits_hop } => {
+                self.serve_requested(serve, &id, put, awaits_hop);
+            }
             Event::ServeEnded { serve } => self.serve_ended(serve),
             Event::Compared { copy, equal } => self.compared(copy, equal),
-            Event::CombineEnded { .. } | Event::HopReleased { .. } | Event::HopReported { .. } => {}
-            Event::HopRequested { .. } => {}
+            Event::CombineEnded { combine, valid_bytes, outcome } => {
+                self.combine_ended(combine, valid_bytes, outcome);
+            }
+            Event::HopRequested { hosting, hop } => self.host(HopOwner::Elsewhere(hosting), hop),
+            Event::HopReleased { hosting } => self.release_hop(HopOwner::Elsewhere(hosting)),
+            Event::HopReported { hop, report } => self.hop_reported(hop, report),
             Event::Tick => {}
             Event::ShutDown => self.shut_down(),
         }
         self.expire();
-        self.retry_space();
+        while self.has_new_space || !self.errands.is_empty() {
+            self.run_errands();
+            self.retry_space();
+        }
         effects.append(&mut self.effects);
     }
 
@@ -221,12 +278,33 @@ impl Node {
         }
     }
 
+    /// The latest measurement of the links between this node and others.
+    pub fn measured(&mut self, link: Link) {
+        self.link = link;
+    }
+
+    /// How the latest reduce of this target went that this store coordinated, if it remembers.
+    pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
+        self.reduce_records.iter().rev().find(|record| record.target == *target)
+    }
+
+    fn run_errands(&mut self) {
+        while let Some(errand) = self.errands.pop_front() {
+            match errand {
+                Errand::Answer(call, response) => self.source_fetched(call, response),
+                Errand::Report(hop, report) => self.hop_reported(hop, report),
+            }
+        }
+    }
+
     fn expire(&mut self) {
         while self.next_deadline().is_some_and(|time| time <= self.now) {
             match self.deadlines.pop_first() {
                 Some((_, Deadline::Call(key))) => self.call_expired(key),
                 Some((_, Deadline::Retry(id))) => self.retry_fetch(&id),
                 Some((_, Deadline::Republish(copy))) => self.publish_again(copy),
+                Some((_, Deadline::Hop(owner))) => self.hop_expired(owner),
+                Some((_, Deadline::Reduce(target))) => self.reconsider_reduce(&target),
                 None => {}
             }
         }

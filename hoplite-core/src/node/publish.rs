@@ -1,6 +1,6 @@
 //! Publication: each copy is known at the first two connected shards of its id.
 
-use super::copies::{Phase, Standing};
+use super::copies::{Phase, Standing, Visibility};
 use super::fetch::back_off;
 use super::{CopyId, Deadline, Effect, MOST_RECENT_DELETIONS, Node, Urgency};
 use crate::error::Error;
@@ -30,6 +30,9 @@ impl Node {
 
     /// Tells all shards of a copy how far it is.
     pub(super) fn publish(&mut self, copy: CopyId) {
+        if self.copies[&copy].visibility == Visibility::Private {
+            return;
+        }
         for shard in self.informed_shards(copy) {
             self.publish_at(copy, shard);
         }
@@ -136,9 +139,9 @@ impl Node {
             let local = self.copy_mut(copy);
             local.known_at.retain(|known| *known != shard);
             let local = &self.copies[&copy];
-            let is_unpublished_yet =
-                matches!(local.phase, Phase::Writing { .. }) && self.is_inline(local.size_bytes);
-            if !is_unpublished_yet {
+            let is_unpublished = local.visibility == Visibility::Private
+                || (local.is_produced_here() && self.is_inline(local.size_bytes));
+            if !is_unpublished {
                 let known_at = local.known_at.clone();
                 for responsible in self.informed_shards(copy) {
                     if !known_at.contains(&responsible) {
@@ -181,6 +184,7 @@ impl Node {
     pub(super) fn dropped(&mut self, shard: usize, id: &ObjectId, put: PutId, reason: DropReason) {
         match reason {
             DropReason::Deleted => self.dropped_as_deleted(id, put, shard),
+            DropReason::Superseded => self.dropped_as_superseded(id, put),
             DropReason::Lost => {
                 let Some(copy) = self.live_put(id, put) else { return };
                 match self.copies[&copy].phase {
@@ -196,9 +200,19 @@ impl Node {
                     }
                     // All bytes are here, so the object is not lost: say so again.
                     Phase::Complete => self.publish(copy),
-                    Phase::Writing { .. } => {}
+                    Phase::Writing { .. } | Phase::Combining { .. } => {}
                 }
             }
+        }
+    }
+
+    /// Drops what was received of a put that its producer makes anew. Those who wait for all of it go on waiting.
+    fn dropped_as_superseded(&mut self, id: &ObjectId, put: PutId) {
+        let Some(copy) = self.live_put(id, put) else { return };
+        if matches!(self.copies[&copy].phase, Phase::Receiving { .. }) {
+            let error = Error::Superseded { id: id.clone() };
+            self.abandon(copy, error, UnpublishReason::PullEnded);
+            self.wake(id);
         }
     }
 

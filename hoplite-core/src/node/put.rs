@@ -103,6 +103,11 @@ impl Node {
             self.enter(key, Call::Seal { copy }, Operation::Put, timeout);
             self.copy_mut(copy).sealer = Some(key);
         }
+        self.complete_put(copy);
+    }
+
+    /// All bytes of a put are there: tells the directory, and whoever waits for its verdict once that is known.
+    pub(super) fn complete_put(&mut self, copy: CopyId) {
         self.complete(copy);
         self.publish(copy);
         if let Some((winner, holder)) = self.copies[&copy].rival.clone() {
@@ -271,14 +276,18 @@ impl Node {
             && local.is_complete()
             && let Some(key) = self.copy_mut(copy).sealer.take()
         {
-            self.finish(key, Ok(Response::Sealed));
+            let response = match self.calls.get(&key).map(|pending| &pending.call) {
+                Some(Call::Reduce { reduced, .. }) => Response::Reduced { indices: reduced.clone() },
+                _ => Response::Sealed,
+            };
+            self.finish(key, Ok(response));
         }
     }
 
     /// The state in which a copy is published.
     pub(super) fn location_state(&self, copy: CopyId) -> LocationState {
         match self.copies[&copy].phase {
-            Phase::Writing { .. } => LocationState::Producing,
+            Phase::Writing { .. } | Phase::Combining { .. } => LocationState::Producing,
             Phase::Receiving { .. } => LocationState::Partial,
             Phase::Complete => LocationState::Complete,
         }

@@ -69,6 +69,10 @@ impl Node {
         self.space_waiters.contains(&SpaceWaiter::Create(key))
     }
 
+    pub(super) fn is_waiting_in_space(&self, waiter: &SpaceWaiter) -> bool {
+        self.space_waiters.contains(waiter)
+    }
+
     pub(super) fn stop_waiting_for_space(&mut self, waiter: &SpaceWaiter) {
         self.space_waiters.remove(waiter);
     }
@@ -81,6 +85,8 @@ impl Node {
                 match waiter {
                     SpaceWaiter::Create(key) => self.retry_create(key),
                     SpaceWaiter::Fetch(id) => self.fetch_has_space(&id),
+                    SpaceWaiter::Hop(owner) => self.begin_hop(owner),
+                    SpaceWaiter::Target(id) => self.reconsider_reduce(&id),
                 }
             }
         }

@@ -77,13 +77,19 @@ impl Shard {
         self.dismantle(id);
     }
 
-    /// The producer of an object, which nobody else has all of, gave up: no copy of this put can ever be complete.
-    pub(super) fn abort(&mut self, turn: &mut Turn<'_>, producer: NodeIndex, id: &ObjectId) {
+    /// The producer of an object, which nobody else has all of, gave up: no copy of this put can ever be complete. Those who
+    /// hold a part are told for what `reason`.
+    pub(super) fn abort(
+        &mut self,
+        turn: &mut Turn<'_>,
+        producer: NodeIndex,
+        id: &ObjectId,
+        reason: DropReason,
+    ) {
         let Some((entry, holders)) = self.dismantle(id) else { return };
         self.bury(turn, id, entry.put);
         let others = holders.iter().filter(|holder| **holder != producer);
-        self.send_drops(turn, others, id, entry.put, DropReason::Lost);
-        self.fail_waiting(turn, id, |_| true);
+        self.send_drops(turn, others, id, entry.put, reason);
     }
 
     /// Answers `ObjectLost` to the waiting queries of an object that `are_meant`.

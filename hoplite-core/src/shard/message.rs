@@ -80,6 +80,9 @@ pub enum UnpublishReason {
     PullEnded,
     /// The worker that was writing it died or gave up: no copy of this put can ever be complete.
     Aborted,
+    /// The node that was producing it makes it anew, under another put id: as `Aborted`, but those who wait for it go on
+    /// waiting.
+    Superseded,
     /// Deleted, as the shard had asked.
     Deleted,
 }
@@ -253,6 +256,8 @@ pub enum DropReason {
     Deleted,
     /// Its producer gave up, or the last node with all the bytes was lost, so that it can never be complete.
     Lost,
+    /// Its producer makes it anew, under another put id.
+    Superseded,
 }
 
 /// One location, as told to subscribers and tools.

@@ -202,8 +202,12 @@ impl Shard {
             entry.location(node).is_some_and(|location| location.state == LocationState::Producing);
         let is_complete_elsewhere =
             entry.locations().iter().any(|location| location.state == LocationState::Complete);
-        if reason == UnpublishReason::Aborted && is_producing && !is_complete_elsewhere {
-            self.abort(turn, node, id);
+        let ends_the_put = is_producing && !is_complete_elsewhere;
+        if reason == UnpublishReason::Aborted && ends_the_put {
+            self.abort(turn, node, id, DropReason::Lost);
+            self.fail_waiting(turn, id, |_| true);
+        } else if reason == UnpublishReason::Superseded && ends_the_put {
+            self.abort(turn, node, id, DropReason::Superseded);
         } else {
             // Its receivers may have all the bytes by now, with their publications under way.
             self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);

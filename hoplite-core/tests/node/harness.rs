@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::node::*;
 use hoplite_core::placement::ShardMap;
+use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::{
     DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query, RequestId, ToShard,
     ToStore, Verdict,
@@ -99,7 +100,14 @@ impl Harness {
     /// A node with so many shards, none of them connected.
     pub(crate) fn disconnected(count: usize, limits: Limits) -> Self {
         let shards = ShardMap::new((0..count).map(|shard| format!("shard-{shard}")));
-        let config = NodeConfig { capacity_bytes: CAPACITY, limits, shards: shards.clone(), seed: 1 };
+        let config = NodeConfig {
+            node: NodeId::new("here").unwrap(),
+            topology: Topology::Uniform,
+            capacity_bytes: CAPACITY,
+            limits,
+            shards: shards.clone(),
+            seed: 1,
+        };
         Self {
             node: Node::new(config),
             checker: Checker::default(),

@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{LocalPlane, SocketAccess, connection};
+use hoplite_core::plan::broadcast::Topology;
+
 use crate::data::{DataConfig, DataMetrics, Puller};
 use crate::engine::Engine;
 
@@ -33,6 +35,8 @@ fn plane(limits: Limits) -> Arc<LocalPlane> {
     let metrics = Arc::new(DataMetrics::default());
     let config = Arc::new(DataConfig::new(cluster.clone(), node.clone()));
     let state = Node::new(NodeConfig {
+        node: node.clone(),
+        topology: Topology::Uniform,
         capacity_bytes: arena.capacity_bytes(),
         limits: limits.clone(),
         shards: ShardMap::new(["127.0.0.1:1"]),

@@ -19,7 +19,7 @@ enumeration!(encode_grant_reason, decode_grant_reason: GrantReason, wire::GrantR
     OnlyCandidate, CompleteBeforePartial, Closest, LeastRecentlyUsed, AvoidedButOnly,
 });
 enumeration!(encode_drop_reason, decode_drop_reason: DropReason, wire::DropReason, "reason to drop" {
-    Deleted, Lost,
+    Deleted, Lost, Superseded,
 });
 
 /// The wire form of `message`.

@@ -14,6 +14,7 @@ use hoplite_core::node::{
     CallId, ClientId, CopyId, Effect, Event, Node, NodeConfig, PullId, Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::ShardMap;
+use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, ObjectSummary,
     PullOutcome, RequestId, Retention, ToShard, ToStore, Verdict,
@@ -85,7 +86,14 @@ impl World {
             ..Limits::default()
         };
         let shards = ShardMap::new((0..SHARDS).map(|shard| format!("shard-{shard}")));
-        let config = NodeConfig { capacity_bytes: CAPACITY, limits, shards, seed: 1 };
+        let config = NodeConfig {
+            node: NodeId::new("here").expect("a valid name"),
+            topology: Topology::Uniform,
+            capacity_bytes: CAPACITY,
+            limits,
+            shards,
+            seed: 1,
+        };
         Self {
             node: Node::new(config),
             now: Time::ZERO,

@@ -93,9 +93,16 @@ fn tag_of(bytes: &Bytes) -> u64 {
     bytes.first_chunk().map_or(0, |tag| u64::from_le_bytes(*tag))
 }
 
+/// The name of a store.
+fn node_id(store: usize) -> NodeId {
+    NodeId::new(&format!("node-{store}")).expect("the name is valid")
+}
+
 impl Simulation {
-    fn new_node(&mut self) -> Node {
+    fn new_node(&mut self, store: usize) -> Node {
         Node::new(NodeConfig {
+            node: node_id(store),
+            topology: Topology::Uniform,
             capacity_bytes: self.scenario.capacity_bytes,
             limits: limits(),
             shards: ShardMap::new((0..self.scenario.shards).map(|shard| format!("shard-{shard}"))),
@@ -105,12 +112,12 @@ impl Simulation {
 
     pub(super) fn add_store(&mut self, store: usize) {
         let info = NodeInfo {
-            node: NodeId::new(&format!("node-{store}")).expect("the name is valid"),
+            node: node_id(store),
             incarnation: Incarnation(1),
             data_address: data_address(store),
             labels: Vec::new(),
         };
-        let node = self.new_node();
+        let node = self.new_node(store);
         self.stores.push(StoreHost {
             node,
             info,
@@ -158,7 +165,7 @@ impl Simulation {
         if self.stores[store].is_alive {
             return;
         }
-        let node = self.new_node();
+        let node = self.new_node(store);
         let host = &mut self.stores[store];
         host.node = node;
         host.is_alive = true;

@@ -122,6 +122,7 @@ fn step() -> impl Strategy<Value = Step> {
         Just(UnpublishReason::Evicted),
         Just(UnpublishReason::PullEnded),
         Just(UnpublishReason::Aborted),
+        Just(UnpublishReason::Superseded),
         Just(UnpublishReason::Deleted)
     ];
     let outcome = prop_oneof![Just(PullOutcome::Complete), Just(PullOutcome::SenderStalled)];

@@ -1,0 +1,95 @@
+//! Combinations: copies that this store computes from others, for a reduce of its own or as a hop of somebody else's.
+
+use super::copies::Phase;
+use super::hop::HopOwner;
+use super::{CombineId, CombineInput, CombineOutcome, CopyId, Effect, HopInput, Node};
+use crate::id::ObjectId;
+use crate::metadata::Dtype;
+use crate::reduce::ReduceOp;
+
+/// What a combination is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CombineUser {
+    /// The target of a reduce of this store.
+    Target(ObjectId),
+    /// A hop.
+    Hop(HopOwner),
+}
+
+/// A combination under way.
+#[derive(Debug)]
+pub(super) struct Combination {
+    copy: CopyId,
+    /// The local copies that it reads; held until it has ended.
+    held: Vec<CopyId>,
+    user: CombineUser,
+}
+
+impl Node {
+    /// Where each input is to be read; the place of the first one that should be here and is not, otherwise.
+    pub(super) fn resolve_inputs(&self, inputs: &[HopInput]) -> Result<Vec<CombineInput>, usize> {
+        let resolve = |(index, input): (usize, &HopInput)| {
+            if input.node != self.config.node {
+                return Ok(CombineInput::Remote(input.clone()));
+            }
+            match self.live_put(&input.id, input.put) {
+                Some(copy) => Ok(CombineInput::Local { copy, base_bytes: input.base_bytes }),
+                // A hop of this node that has not begun: waits for it as for one elsewhere.
+                None if input.is_hop => Ok(CombineInput::Remote(input.clone())),
+                None => Err(index),
+            }
+        };
+        inputs.iter().enumerate().map(resolve).collect()
+    }
+
+    /// Starts to fill `copy` from `offset_bytes` on.
+    pub(super) fn start_combine(
+        &mut self,
+        copy: CopyId,
+        (op, dtype): (ReduceOp, Dtype),
+        offset_bytes: u64,
+        inputs: Vec<CombineInput>,
+        user: CombineUser,
+    ) {
+        let combine = CombineId(self.next_number());
+        let local_copies = inputs.iter().filter_map(|input| match input {
+            CombineInput::Local { copy, .. } => Some(*copy),
+            CombineInput::Remote(_) => None,
+        });
+        let held: Vec<CopyId> = local_copies.collect();
+        for input in &held {
+            self.hold(*input);
+        }
+        self.combinations.insert(combine, Combination { copy, held, user });
+        self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine), valid_bytes: offset_bytes };
+        self.effects.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
+    }
+
+    /// Asks the combination that fills `copy` to end, if there is one; whether there is.
+    pub(super) fn cancel_combine(&mut self, copy: CopyId) -> bool {
+        match self.copies.get(&copy).map(|local| &local.phase) {
+            Some(Phase::Combining { combine: Some(combine), .. }) => {
+                self.effects.push(Effect::CancelCombine { combine: *combine });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn combine_ended(&mut self, combine: CombineId, valid_bytes: u64, outcome: CombineOutcome) {
+        let Some(Combination { copy, held, user }) = self.combinations.remove(&combine) else { return };
+        for input in held {
+            self.let_go(input);
+        }
+        let local = self.copy_mut(copy);
+        let valid_bytes = valid_bytes.min(local.size_bytes);
+        local.phase = Phase::Combining { combine: None, valid_bytes };
+        if local.detached.is_none() {
+            match user {
+                CombineUser::Target(target) => self.target_combined(&target, copy, valid_bytes, outcome),
+                CombineUser::Hop(owner) => self.hop_combined(owner, outcome),
+            }
+        }
+        self.settle(copy);
+    }
+}

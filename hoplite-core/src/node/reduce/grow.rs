@@ -1,0 +1,262 @@
+//! Sources join as they become ready, and hops are begun where there is something to combine.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::{Hop, HopInput, MAX_HOP_INPUTS, Node};
+use super::sources::{Place, Readiness};
+use super::{Reduction, Run, RunPhase};
+use crate::error::Result;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::plan::broadcast::Topology;
+use crate::plan::reduce::{Choice, Schedule, VertexId, choose};
+use crate::shard::Location;
+
+/// Most sources of one node in one hop: half of what a hop takes in, the rest is for streams.
+const MOST_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
+
+/// Sources that are ready at one node.
+#[derive(Debug)]
+struct Group {
+    location: Location,
+    sources: Vec<usize>,
+    /// The place of the first of them in the list, counted cyclically from the one after this store's own.
+    turn: usize,
+}
+
+impl Reduction {
+    /// How many sources are in the reduce, or on their way into it.
+    fn taken(&self) -> usize {
+        self.joined.len() + self.fetching
+    }
+
+    fn has_room(&self) -> bool {
+        self.taken() < self.request.count
+    }
+}
+
+impl Node {
+    /// Lets sources that are ready join, until there are enough.
+    pub(super) fn join_ready(&mut self, reduction: &mut Reduction) -> Result<()> {
+        if !reduction.has_room() {
+            return Ok(());
+        }
+        let is_ready = |index: &usize| Some((*index, self.readiness(reduction, *index)?));
+        let ready: Vec<(usize, Readiness)> = reduction.open.iter().filter_map(is_ready).collect();
+        if reduction.is_fixed() {
+            return self.join_in_order(reduction, &ready);
+        }
+        let mut elsewhere: BTreeMap<NodeId, Group> = BTreeMap::new();
+        for (index, readiness) in ready {
+            match readiness {
+                Readiness::At(location) => {
+                    let group = elsewhere.entry(location.node.clone());
+                    let new = || Group { location, sources: Vec::new(), turn: 0 };
+                    group.or_insert_with(new).sources.push(index);
+                }
+                // Those cost no transfer, or hardly one.
+                readiness if reduction.has_room() => self.join_at_receiver(reduction, index, &readiness)?,
+                _ => {}
+            }
+        }
+        self.join_groups(reduction, elsewhere.into_values().collect());
+        Ok(())
+    }
+
+    fn join_at_receiver(
+        &mut self,
+        reduction: &mut Reduction,
+        index: usize,
+        readiness: &Readiness,
+    ) -> Result<()> {
+        match readiness {
+            Readiness::Here(copy) => self.join_here(reduction, index, *copy)?,
+            Readiness::Small => self.fetch_source(reduction, index),
+            Readiness::At(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Lets groups join, each as one vertex: next the one that is closest to the last vertex; among equals the one whose
+    /// turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with different
+    /// receivers, do not all begin at the same node.
+    fn join_groups(&mut self, reduction: &mut Reduction, mut groups: Vec<Group>) {
+        let own = reduction.sources.iter().position(|source| matches!(source.place, Place::Here { .. }));
+        let (count, first) = (reduction.sources.len(), own.map_or(0, |own| own + 1));
+        for group in &mut groups {
+            let turn = |index: &usize| (index + count - first) % count;
+            group.sources.sort_by_key(turn);
+            group.turn = group.sources.first().map_or(0, turn);
+        }
+        // The next one is taken from the end.
+        groups.sort_by(|one, other| other.turn.cmp(&one.turn));
+        while reduction.has_room() {
+            let next = match &self.config.topology {
+                Topology::Uniform => groups.pop(),
+                topology => closest(reduction, &groups, topology).map(|place| groups.remove(place)),
+            };
+            let Some(Group { location, mut sources, .. }) = next else { break };
+            sources.truncate(reduction.request.count - reduction.taken());
+            for part in sources.chunks(MOST_SOURCES_PER_VERTEX) {
+                self.join_at(reduction, &location, part.to_vec());
+            }
+        }
+    }
+
+    /// In fixed order: the next ones in the order of the request; of a part of the sources, once it is known which.
+    fn join_in_order(&mut self, reduction: &mut Reduction, ready: &[(usize, Readiness)]) -> Result<()> {
+        let count = reduction.request.count;
+        let takes_all = count == reduction.sources.len();
+        if !takes_all && reduction.taken() + ready.len() < count {
+            return Ok(());
+        }
+        for (index, _) in ready {
+            if !reduction.has_room() {
+                break;
+            }
+            // Asked again: the last one can be combined here.
+            match self.readiness(reduction, *index) {
+                Some(Readiness::At(location)) if !takes_all || *index == reduction.taken() => {
+                    self.join_at(reduction, &location, vec![*index]);
+                }
+                Some(Readiness::At(_)) | None => break,
+                // What is small is put into order at the end.
+                Some(readiness) => self.join_at_receiver(reduction, *index, &readiness)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn join_at(&mut self, reduction: &mut Reduction, location: &Location, sources: Vec<usize>) {
+        let schedule = match &reduction.choice {
+            Some(choice) => choice.schedule.clone(),
+            None => {
+                let choice = self.choose_schedule(reduction);
+                reduction.choice.insert(choice).schedule.clone()
+            }
+        };
+        for index in &sources {
+            reduction.sources[*index].join_elsewhere();
+            reduction.open.remove(index);
+            reduction.joined.push(*index);
+        }
+        reduction.tree.grow(&schedule, sources, planned(location));
+    }
+
+    fn choose_schedule(&self, reduction: &Reduction) -> Choice {
+        let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
+        let mut at_nodes = 0;
+        for index in &reduction.open {
+            if let Some(Readiness::At(location)) = self.readiness(reduction, *index) {
+                nodes.insert(location.node);
+                at_nodes += 1;
+            }
+        }
+        let missing = reduction.request.count - reduction.joined.len();
+        // Of those that are not ready, each may be at a node of its own.
+        let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
+        let length_bytes = reduction.common.as_ref().map_or(0, |common| common.length_bytes);
+        if reduction.is_fixed() {
+            let schedule = Schedule::chain(vertices);
+            let estimate = choose(vertices, length_bytes, self.link, &self.config.topology).estimate;
+            return Choice { schedule, estimate, runner_up: None };
+        }
+        choose(vertices, length_bytes, self.link, &self.config.topology)
+    }
+
+    /// Begins the hops of all vertices that have something to combine, as far as it is decided at which offset.
+    pub(super) fn start_hops(&mut self, reduction: &mut Reduction) {
+        let Some(offset_bytes) = self.offset_of_new_hops(reduction) else { return };
+        let Some(common) = reduction.common.clone() else { return };
+        let planned: Vec<VertexId> = reduction
+            .tree
+            .iter()
+            .filter(|(_, vertex)| vertex.state.phase == RunPhase::Planned && !vertex.is_plain())
+            .map(|(id, _)| id)
+            .collect();
+        // First the names of all outputs, since hops name each other.
+        for vertex in &planned {
+            let put = self.next_put();
+            if let Some(run) = reduction.tree.state_mut(*vertex) {
+                run.put = put;
+                run.output = ObjectId::of_hop(put);
+                run.offset_bytes = offset_bytes;
+            }
+        }
+        let timeout = self.calls.get(&reduction.key).map_or(self.now, |call| call.deadline).since(self.now);
+        for id in planned {
+            let Some(vertex) = reduction.tree.get(id) else { continue };
+            let streams = vertex.inputs.iter().filter_map(|input| stream(reduction, *input));
+            let own = vertex.sources.iter().map(|source| source_input(reduction, *source, &vertex.state));
+            let run = vertex.state.clone();
+            let spec = Hop {
+                output: run.output.clone(),
+                put: run.put,
+                op: reduction.request.op,
+                dtype: common.dtype,
+                size_bytes: common.length_bytes,
+                offset_bytes,
+                inputs: streams.chain(own).collect(),
+                // Half of the time that is left, so that another way can be tried if there is no room.
+                timeout: timeout / 2,
+            };
+            let hop = self.begin_directed_hop(&reduction.request.target, id, &run, spec);
+            if let Some(run) = reduction.tree.state_mut(id) {
+                run.phase = RunPhase::Running(hop);
+            }
+        }
+    }
+}
+
+/// Which of the groups is closest to the vertex that joined last.
+fn closest(reduction: &Reduction, groups: &[Group], topology: &Topology) -> Option<usize> {
+    let last = reduction.tree.loose().last().and_then(|vertex| reduction.tree.get(*vertex));
+    let cost = |group: &Group| last.map_or(0, |last| topology.cost(&last.state.node, &group.location.node));
+    let ranked = groups.iter().enumerate().min_by_key(|(_, group)| (cost(group), group.turn));
+    ranked.map(|(place, _)| place)
+}
+
+/// A vertex at this location whose hop was not asked for.
+pub(super) fn planned(location: &Location) -> Run {
+    Run {
+        node: location.node.clone(),
+        address: location.data_address,
+        phase: RunPhase::Planned,
+        output: ObjectId::of_hop(PutId(0)),
+        put: PutId(0),
+        offset_bytes: 0,
+    }
+}
+
+/// The stream of a vertex, as an input of another.
+pub(super) fn stream(reduction: &Reduction, vertex: VertexId) -> Option<HopInput> {
+    let vertex = reduction.tree.get(vertex)?;
+    let run = &vertex.state;
+    if vertex.is_plain() {
+        return vertex.sources.first().map(|source| source_input(reduction, *source, run));
+    }
+    let size_bytes = reduction.common.as_ref()?.length_bytes;
+    Some(HopInput {
+        id: run.output.clone(),
+        put: run.put,
+        size_bytes,
+        base_bytes: 0,
+        node: run.node.clone(),
+        address: run.address,
+        is_hop: true,
+    })
+}
+
+/// A source at the node of its vertex, as an input.
+fn source_input(reduction: &Reduction, source: usize, run: &Run) -> HopInput {
+    let (size_bytes, base_bytes) =
+        reduction.common.as_ref().map_or((0, 0), |common| (common.size_bytes, common.base_bytes));
+    HopInput {
+        id: reduction.request.sources[source].clone(),
+        put: reduction.sources[source].joined_put.unwrap_or(PutId(0)),
+        size_bytes,
+        base_bytes,
+        node: run.node.clone(),
+        address: run.address,
+        is_hop: false,
+    }
+}

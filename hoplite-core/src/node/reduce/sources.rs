@@ -1,0 +1,370 @@
+//! The sources of a reduce: what is known of them, and which are ready.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::calls::CallKey;
+use super::super::{CallId, ClientId, CopyId, Node, Reduce, Response, Until};
+use super::{Progress, Reduction};
+use crate::error::{Error, Result};
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::metadata::{Dtype, Metadata};
+use crate::shard::{Location, LocationState, Locations, RequestId};
+use crate::time::Time;
+
+/// How long a source that was in the reduce may be known to nobody before it counts as lost. A shard that has just come back,
+/// or a put that replaces the one that is gone, takes less.
+const MISSING_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long to wait before a source is fetched again that was lost on the way: some round trips to the directory.
+const FETCH_PAUSE: Duration = Duration::from_millis(50);
+
+/// One source.
+#[derive(Debug)]
+pub(super) struct Source {
+    ask: Option<RequestId>,
+    /// What the directory said last.
+    news: Option<Locations>,
+    pub(super) place: Place,
+    /// Nodes from which it could not be had lately, and until when they are left alone.
+    shunned: BTreeMap<NodeId, Time>,
+    /// Which put of it was in the reduce last.
+    pub(super) joined_put: Option<PutId>,
+    /// Whether it was in the reduce, or on its way into it, at some time.
+    was_taken: bool,
+    missing_since: Option<Time>,
+}
+
+/// Where a source enters the reduce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It has not joined.
+    Apart,
+    /// It is being fetched to this store, and counts as one that joins.
+    Fetching(CallId),
+    /// In this copy of this store, which is held.
+    Here { copy: CopyId },
+    /// At a vertex of the tree.
+    Elsewhere,
+}
+
+/// What all sources have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Common {
+    /// The first one that was known.
+    first: ObjectId,
+    pub(super) size_bytes: u64,
+    pub(super) dtype: Dtype,
+    shape: Option<Vec<u64>>,
+    /// The bytes of the application, if they are the same in all that were seen.
+    user: Bytes,
+    /// Where in each source the part begins that is reduced.
+    pub(super) base_bytes: u64,
+    /// How long that part is: the size of the target.
+    pub(super) length_bytes: u64,
+}
+
+impl Common {
+    /// The metadata of the target: that of the sources, without a shape if only a part of them is reduced.
+    pub(super) fn target_metadata(&self) -> Metadata {
+        let is_whole = self.length_bytes == self.size_bytes;
+        let shape = if is_whole { self.shape.clone() } else { None };
+        Metadata { dtype: self.dtype, shape, user: self.user.clone() }
+    }
+}
+
+/// How a source can join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// It is in this store.
+    Here(CopyId),
+    /// It is small: its bytes are best fetched.
+    Small,
+    /// It is at this location.
+    At(Location),
+}
+
+impl Source {
+    pub(super) fn new(ask: RequestId) -> Self {
+        Self {
+            ask: Some(ask),
+            news: None,
+            place: Place::Apart,
+            shunned: BTreeMap::new(),
+            joined_put: None,
+            was_taken: false,
+            missing_since: None,
+        }
+    }
+
+    pub(super) const fn is_apart(&self) -> bool {
+        matches!(self.place, Place::Apart)
+    }
+
+    /// Leaves a node alone until then.
+    pub(super) fn shun(&mut self, node: NodeId, until: Time) {
+        self.shunned.insert(node, until);
+    }
+
+    fn is_shunned(&self, node: &NodeId, now: Time) -> bool {
+        self.shunned.get(node).is_some_and(|until| now < *until)
+    }
+
+    /// It joins the reduce at a vertex, as the put that the directory knows.
+    pub(super) fn join_elsewhere(&mut self) {
+        self.place = Place::Elsewhere;
+        self.was_taken = true;
+        self.joined_put = self.known_put();
+    }
+
+    /// Which put the directory knows.
+    fn known_put(&self) -> Option<PutId> {
+        self.news.as_ref()?.object.as_ref().map(|object| object.put)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.news.as_ref().and_then(|news| news.object.as_ref()).is_some_and(|object| object.lost)
+    }
+
+    fn is_known(&self) -> bool {
+        self.news.as_ref().is_some_and(|news| news.object.is_some())
+    }
+}
+
+impl Node {
+    /// The directory told what it knows about a source.
+    pub(in super::super) fn source_located(&mut self, target: &ObjectId, index: usize, news: Locations) {
+        self.change_reduction(target, |node, reduction| {
+            if let Some(object) = news.object.as_ref().filter(|object| !object.lost) {
+                node.examine(reduction, index, object.size_bytes, &object.metadata)?;
+            }
+            if let Some(source) = reduction.sources.get_mut(index) {
+                let is_first = source.news.replace(news).is_none();
+                reduction.unheard -= usize::from(is_first);
+                if source.is_apart() {
+                    reduction.open.insert(index);
+                }
+            }
+            Ok(Progress::Going)
+        });
+    }
+
+    /// Checks that a source is like the others, or notes what it is like if it is the first.
+    fn examine(
+        &self,
+        reduction: &mut Reduction,
+        index: usize,
+        size_bytes: u64,
+        metadata: &Metadata,
+    ) -> Result<()> {
+        let id = reduction.request.sources[index].clone();
+        match &mut reduction.common {
+            None => reduction.common = Some(common_of(&reduction.request, id, size_bytes, metadata)?),
+            Some(common) => {
+                let is_alike = (common.size_bytes, common.dtype, &common.shape)
+                    == (size_bytes, metadata.dtype, &metadata.shape);
+                if !is_alike {
+                    let reason = format!(
+                        "it is {}, but {} is {}",
+                        kind(size_bytes, metadata.dtype, metadata.shape.as_deref()),
+                        common.first,
+                        kind(common.size_bytes, common.dtype, common.shape.as_deref()),
+                    );
+                    return Err(Error::TypeMismatch { id, reason: Cow::Owned(reason) });
+                }
+                if common.user != metadata.user {
+                    common.user = Bytes::new();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How a source that is apart can join now, if it can.
+    pub(super) fn readiness(&self, reduction: &Reduction, index: usize) -> Option<Readiness> {
+        let source = &reduction.sources[index];
+        let id = &reduction.request.sources[index];
+        let is_last = reduction.joined.len() + 1 == reduction.request.count;
+        if let Some((copy, local)) = self.live(id) {
+            let is_small = self.is_inline(local.size_bytes);
+            // In fixed order only the last one is combined after all others.
+            let may_be_here = !reduction.is_fixed() || is_small || is_last;
+            if may_be_here && !source.is_shunned(&self.config.node, self.now) {
+                return Some(Readiness::Here(copy));
+            }
+        }
+        let news = source.news.as_ref()?;
+        let object = news.object.as_ref().filter(|object| !object.lost)?;
+        let usable = news.locations.iter().filter(|location| {
+            let is_here = location.node == self.config.node;
+            !source.is_shunned(&location.node, self.now)
+                && (!is_here || (reduction.is_fixed() && self.live_put(id, object.put).is_some()))
+        });
+        let best = usable.min_by_key(|location| (state_rank(location.state), location.node.clone()));
+        let may_fetch = !source.is_shunned(&self.config.node, self.now);
+        match best {
+            Some(location) if !self.is_inline(object.size_bytes) => Some(Readiness::At(location.clone())),
+            best => (may_fetch && (object.inline || best.is_some())).then_some(Readiness::Small),
+        }
+    }
+
+    /// Takes a copy of this store as a source.
+    pub(super) fn join_here(&mut self, reduction: &mut Reduction, index: usize, copy: CopyId) -> Result<()> {
+        let local = &self.copies[&copy];
+        let (size_bytes, metadata, put) = (local.size_bytes, local.metadata.clone(), local.put);
+        self.examine(reduction, index, size_bytes, &metadata)?;
+        self.hold(copy);
+        let source = &mut reduction.sources[index];
+        source.place = Place::Here { copy };
+        source.was_taken = true;
+        source.joined_put = Some(put);
+        reduction.open.remove(&index);
+        reduction.joined.push(index);
+        Ok(())
+    }
+
+    /// Fetches a small source to this store.
+    pub(super) fn fetch_source(&mut self, reduction: &mut Reduction, index: usize) {
+        let call = CallId(self.next_number());
+        let source = &mut reduction.sources[index];
+        source.place = Place::Fetching(call);
+        source.was_taken = true;
+        reduction.open.remove(&index);
+        reduction.fetching += 1;
+        self.source_calls.insert(call, (reduction.request.target.clone(), index));
+        let key = CallKey { client: ClientId::STORE, call };
+        let deadline = self.calls.get(&reduction.key).map_or(self.now, |pending| pending.deadline);
+        let id = reduction.request.sources[index].clone();
+        self.get(key, id, Until::Complete, deadline.since(self.now));
+    }
+
+    /// A source that was fetched is here, or cannot be had.
+    pub(super) fn take_fetched(
+        &mut self,
+        reduction: &mut Reduction,
+        index: usize,
+        response: Result<Response>,
+    ) -> Result<()> {
+        reduction.sources[index].place = Place::Apart;
+        reduction.fetching -= 1;
+        reduction.open.insert(index);
+        match response {
+            Ok(Response::Object(view)) => {
+                let joined = self.join_here(reduction, index, view.copy);
+                self.release(ClientId::STORE, view.copy);
+                joined
+            }
+            Err(Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. }) => {
+                // The directory will say the same, or knows of another put by now.
+                let until = self.now + FETCH_PAUSE;
+                reduction.sources[index].shun(self.config.node.clone(), until);
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Ends a reduce that can no longer have enough sources.
+    pub(super) fn check_hope(&mut self, reduction: &mut Reduction) -> Result<()> {
+        let mut lost = Vec::new();
+        for index in reduction.open.clone() {
+            let is_ready = self.readiness(reduction, index).is_some();
+            let source = &mut reduction.sources[index];
+            if is_ready {
+                source.missing_since = None;
+                continue;
+            }
+            let pauses = source.shunned.values().copied().filter(|until| *until > self.now);
+            let mut due = pauses.min();
+            if source.is_lost() {
+                lost.push(index);
+            } else if source.was_taken && !source.is_known() {
+                let lost_at = *source.missing_since.get_or_insert(self.now) + MISSING_PATIENCE;
+                if lost_at <= self.now {
+                    lost.push(index);
+                }
+                due = Some(due.map_or(lost_at, |pause| pause.min(lost_at))).filter(|due| *due > self.now);
+            } else if due.is_none() && !source.was_taken && !source.is_known() {
+                // The directory tells when there is something.
+                reduction.open.remove(&index);
+            }
+            if let Some(due) = due {
+                reduction.wake_by(due);
+            }
+        }
+        match lost.first() {
+            Some(first) if reduction.sources.len() - lost.len() < reduction.request.count => {
+                Err(Error::ObjectLost { id: reduction.request.sources[*first].clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops following the sources, and lets go of those that are here.
+    pub(super) fn leave_sources(&mut self, reduction: &mut Reduction) {
+        let asks = reduction.sources.iter_mut().filter_map(|source| source.ask.take());
+        let asks: Vec<RequestId> = asks.chain(reduction.existence.take()).collect();
+        for ask in asks {
+            self.withdraw_ask(ask);
+        }
+        for index in 0..reduction.sources.len() {
+            self.leave_place(reduction, index);
+        }
+    }
+
+    /// Takes a source out of its place, apart from the tree.
+    pub(super) fn leave_place(&mut self, reduction: &mut Reduction, index: usize) {
+        match std::mem::replace(&mut reduction.sources[index].place, Place::Apart) {
+            Place::Here { copy } => self.let_go(copy),
+            Place::Fetching(call) => {
+                reduction.fetching -= 1;
+                self.source_calls.remove(&call);
+                self.forget_call(CallKey { client: ClientId::STORE, call });
+            }
+            Place::Apart | Place::Elsewhere => {}
+        }
+    }
+}
+
+const fn state_rank(state: LocationState) -> u8 {
+    match state {
+        LocationState::Complete => 0,
+        LocationState::Producing => 1,
+        LocationState::Partial => 2,
+    }
+}
+
+/// What the sources are like, if the first one that is known is to be reduced.
+fn common_of(request: &Reduce, first: ObjectId, size_bytes: u64, metadata: &Metadata) -> Result<Common> {
+    let dtype = metadata.dtype;
+    if !request.op.is_defined_for(dtype) {
+        let reason = format!("{} is not defined for elements of type {dtype}", request.op);
+        return Err(Error::TypeMismatch { id: first, reason: Cow::Owned(reason) });
+    }
+    let (base_bytes, length_bytes) =
+        request.range.map_or((0, size_bytes), |range| (range.offset_bytes, range.length_bytes));
+    let element_bytes = dtype.size_bytes();
+    let is_aligned = base_bytes.is_multiple_of(element_bytes) && length_bytes.is_multiple_of(element_bytes);
+    let is_inside = base_bytes.checked_add(length_bytes).is_some_and(|end| end <= size_bytes);
+    if !is_aligned || !is_inside {
+        let reason = format!(
+            "it is {}, which the range of {length_bytes} bytes from byte {base_bytes} on does not fit",
+            kind(size_bytes, dtype, metadata.shape.as_deref())
+        );
+        return Err(Error::TypeMismatch { id: first, reason: Cow::Owned(reason) });
+    }
+    let Metadata { shape, user, .. } = metadata.clone();
+    Ok(Common { first, size_bytes, dtype, shape, user, base_bytes, length_bytes })
+}
+
+/// A type in words: `f32[2, 3]`, `f32 of 24 bytes`.
+fn kind(size_bytes: u64, dtype: Dtype, shape: Option<&[u64]>) -> String {
+    match shape {
+        Some(shape) => format!("{dtype}{shape:?}"),
+        None => format!("{dtype} of {size_bytes} bytes"),
+    }
+}
