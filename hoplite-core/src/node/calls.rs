@@ -279,7 +279,8 @@ impl Node {
             return self.reply(key, Err(error));
         }
         let distinct: BTreeSet<ObjectId> = ids.into_iter().collect();
-        self.enter(key, Call::Delete { asks: BTreeSet::new(), count: 0 }, Operation::Delete, timeout);
+        let ended = distinct.iter().filter(|id| self.delete_reduction(id)).count();
+        self.enter(key, Call::Delete { asks: BTreeSet::new(), count: ended }, Operation::Delete, timeout);
         let requests: BTreeSet<RequestId> = distinct.into_iter().map(|id| self.ask_delete(id, key)).collect();
         if let Some(PendingCall { call: Call::Delete { asks, .. }, .. }) = self.calls.get_mut(&key) {
             *asks = requests;

@@ -1,5 +1,6 @@
 //! Sources join as they become ready, and hops are begun where there is something to combine.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{Hop, HopInput, MAX_HOP_INPUTS, Node};
@@ -88,7 +89,7 @@ impl Node {
             group.turn = group.sources.first().map_or(0, turn);
         }
         // The next one is taken from the end.
-        groups.sort_by(|one, other| other.turn.cmp(&one.turn));
+        groups.sort_by_key(|group| Reverse(group.turn));
         while reduction.has_room() {
             let next = match &self.config.topology {
                 Topology::Uniform => groups.pop(),

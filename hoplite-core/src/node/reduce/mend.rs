@@ -78,6 +78,8 @@ impl Node {
     fn release_inputs(&mut self, reduction: &mut Reduction, vertex: VertexId) {
         let inputs = reduction.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
         for input in inputs {
+            reduction.faults.vertices.remove(&input);
+            reduction.faults.unfit.remove(&input);
             if let Some(run) = reduction.tree.state_mut(input)
                 && run.phase != RunPhase::Planned
             {
@@ -89,6 +91,15 @@ impl Node {
 
     fn hop_failed_elsewhere(&mut self, reduction: &mut Reduction, vertex: VertexId, failure: HopFailure) {
         let Some(entry) = reduction.tree.get(vertex) else { return };
+        let consumer = entry.consumer.and_then(|consumer| reduction.tree.get(consumer));
+        if consumer.is_some_and(|consumer| consumer.state.phase.has_all()) {
+            // Nobody needs it any more; if that changes, it is begun anew.
+            if let Some(run) = reduction.tree.state_mut(vertex) {
+                let phase = std::mem::replace(&mut run.phase, RunPhase::Released);
+                self.end_hop(phase);
+            }
+            return;
+        }
         let node = entry.state.node.clone();
         let (inputs, sources) = (entry.inputs.clone(), entry.sources.clone());
         match failure {

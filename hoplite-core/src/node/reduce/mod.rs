@@ -95,6 +95,11 @@ enum RunPhase {
 }
 
 impl RunPhase {
+    /// Whether it has taken in all that it ever needs.
+    const fn has_all(self) -> bool {
+        matches!(self, Self::Complete(_) | Self::Released)
+    }
+
     const fn hop(self) -> Option<HopId> {
         match self {
             Self::Running(hop) | Self::Complete(hop) | Self::Failed(hop) => Some(hop),
@@ -216,6 +221,13 @@ impl Node {
 
     pub(super) fn fail_reduce(&mut self, target: &ObjectId, error: Error) {
         self.change_reduction(target, |_, _| Err(error));
+    }
+
+    /// Ends the reduction that would make an object that is being deleted; whether there was one.
+    pub(super) fn delete_reduction(&mut self, target: &ObjectId) -> bool {
+        let is_under_way = self.reductions.contains_key(target);
+        self.fail_reduce(target, Error::Deleted { id: target.clone() });
+        is_under_way
     }
 
     /// The call of a reduction has ended.

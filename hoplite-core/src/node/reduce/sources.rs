@@ -12,7 +12,7 @@ use super::{Progress, Reduction};
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::{Dtype, Metadata};
-use crate::shard::{Location, LocationState, Locations, RequestId};
+use crate::shard::{Location, LocationState, Locations, RequestId, Retention};
 use crate::time::Time;
 
 /// How long a source that was in the reduce may be known to nobody before it counts as lost. A shard that has just come back,
@@ -203,7 +203,7 @@ impl Node {
             !source.is_shunned(&location.node, self.now)
                 && (!is_here || (reduction.is_fixed() && self.live_put(id, object.put).is_some()))
         });
-        let best = usable.min_by_key(|location| (state_rank(location.state), location.node.clone()));
+        let best = usable.min_by_key(|location| (preference(location), location.node.clone()));
         let may_fetch = !source.is_shunned(&self.config.node, self.now);
         match best {
             Some(location) if !self.is_inline(object.size_bytes) => Some(Readiness::At(location.clone())),
@@ -330,12 +330,14 @@ impl Node {
     }
 }
 
-const fn state_rank(state: LocationState) -> u8 {
-    match state {
+/// Which location of a source is best, the smallest first: one that stays, and is complete.
+const fn preference(location: &Location) -> (u8, bool) {
+    let state = match location.state {
         LocationState::Complete => 0,
         LocationState::Producing => 1,
         LocationState::Partial => 2,
-    }
+    };
+    (state, matches!(location.retention, Retention::Evictable))
 }
 
 /// What the sources are like, if the first one that is known is to be reduced.
