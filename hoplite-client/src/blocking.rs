@@ -9,14 +9,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::Locations;
-use hoplite_core::{Metadata, NodeId, PutId};
+use hoplite_core::{Metadata, NodeId, ObjectId, PutId};
 use hoplite_proto::v1;
 
 use crate::client::Page;
 use crate::connection::{Connection, Pump, handshake};
 use crate::error::Result;
-use crate::options::{ConnectOptions, PutOptions};
+use crate::options::{AllreduceOptions, ConnectOptions, PutOptions, ReduceOptions};
 use crate::view::ObjectView;
 
 /// A connection to the store of this node, for threads.
@@ -135,6 +136,113 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         self.pump.run(self.client.wait(ids, count, timeout))
+    }
+
+    /// Reduces all of several arrays into one; see [`crate::Client::reduce`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reduce<I>(
+        &self,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        op: ReduceOp,
+        timeout: Duration,
+    ) -> Result<Vec<ObjectId>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        self.pump.run(self.client.reduce(target, sources, op, timeout))
+    }
+
+    /// Reduces several arrays into one; see [`crate::Client::reduce_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reduce_with<I>(
+        &self,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        options: ReduceOptions,
+    ) -> Result<Vec<ObjectId>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        self.pump.run(self.client.reduce_with(target, sources, options))
+    }
+
+    /// Gets views of several objects at once; see [`crate::Client::gather`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn gather<I>(&self, ids: I, timeout: Duration) -> Result<Vec<ObjectView>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        self.pump.run(self.client.gather(ids, timeout))
+    }
+
+    /// Copies several objects, one after the other, into `out` while they arrive; see [`crate::Client::gather_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn gather_into<I>(&self, ids: I, out: &mut [u8], timeout: Duration) -> Result<Vec<usize>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        self.pump.run(self.client.gather_into(ids, out, timeout))
+    }
+
+    /// Puts one object and gets views of all; see [`crate::Client::allgather`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allgather<I>(
+        &self,
+        ids: I,
+        rank: usize,
+        bytes: &[u8],
+        options: PutOptions,
+    ) -> Result<Vec<ObjectView>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        self.pump.run(self.client.allgather(ids, rank, bytes, options))
+    }
+
+    /// Reduces the objects of all participants, and returns the result to each; see [`crate::Client::allreduce`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allreduce<I>(
+        &self,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        rank: usize,
+        options: AllreduceOptions,
+    ) -> Result<Vec<u8>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        self.pump.run(self.client.allreduce(target, sources, rank, options))
+    }
+
+    /// Reduces the objects of all participants into the front of each one's `out`; see [`crate::Client::allreduce_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allreduce_into<I>(
+        &self,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        rank: usize,
+        out: &mut [u8],
+        options: AllreduceOptions,
+    ) -> Result<usize>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        self.pump.run(self.client.allreduce_into(target, sources, rank, out, options))
     }
 
     /// Whether all bytes of an object are somewhere in the cluster; see [`crate::Client::contains`].

@@ -39,7 +39,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Each future may be dropped at any time: the call is cancelled at the store, and nothing leaks.
 #[derive(Debug, Clone)]
 pub struct Client {
-    connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
 }
 
 /// One page of a listing.
@@ -290,7 +290,7 @@ impl Client {
 }
 
 /// Checks ids, and that there are no more than the store takes in one request.
-fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize) -> Result<Vec<ObjectId>> {
+pub(crate) fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize) -> Result<Vec<ObjectId>> {
     let ids: Vec<ObjectId> = ids
         .into_iter()
         .take(maximum.saturating_add(1))

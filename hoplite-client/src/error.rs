@@ -43,10 +43,10 @@ pub enum Error {
         /// The process that called.
         current: u32,
     },
-    /// The caller's buffer is too small for the object.
-    #[error("the object has {needed_bytes} bytes, the buffer has room for {given_bytes}")]
+    /// The caller's buffer is too small for the object, or for several that were to follow each other in it.
+    #[error("{needed_bytes} bytes are needed, the buffer has room for {given_bytes}")]
     BufferTooSmall {
-        /// The size of the object.
+        /// The size of the object; of several, of those up to the first one that does not fit.
         needed_bytes: u64,
         /// The size of the buffer.
         given_bytes: u64,

@@ -18,7 +18,22 @@
 //!
 //! * [`Client`] is asynchronous (tokio); [`blocking::Client`] is the same for threads.
 //! * [`ObjectView`] reads in place, [`ObjectWriter`] and [`ObjectReader`] stream, [`LocationWatch`] follows locations.
+//! * [`Client::reduce`], [`gather`](Client::gather), [`allgather`](Client::allgather) and
+//!   [`allreduce`](Client::allreduce) are collectives.
 //! * [`Error`] says what went wrong; all errors have a stable [`ErrorCode`].
+//!
+//! # Collectives
+//! There is no group to form, and no rendezvous: who takes part is known from the calls as they come.
+//!
+//! | collective | what every participant does |
+//! | --- | --- |
+//! | broadcast | one puts, all the others [get](Client::get): receivers that came earlier serve those that come later |
+//! | reduce | each puts its own; one calls [`Client::reduce`] over all of them, or over the first so many |
+//! | gather | each puts its own; one calls [`Client::gather`] |
+//! | allgather | each puts its own and gathers all: [`Client::allgather`] |
+//! | allreduce | each puts its own and calls [`Client::allreduce`] |
+//!
+//! All of them stream: a get of the target of a reduce, or another reduce over it, starts before the reduce is done.
 //!
 //! # Processes
 //! A connection belongs to the process that made it. After a `fork`, calls in the child fail with
@@ -33,6 +48,7 @@ mod reader;
 mod view;
 mod writer;
 
+mod collective;
 mod location_watch;
 
 mod arena;
@@ -48,13 +64,19 @@ pub mod blocking;
 mod tests;
 
 pub use client::{Client, Page};
+pub use collective::allreduce_ids;
 pub use error::{ConnectFailure, Error, ErrorCode, Loss, Result};
+pub use hoplite_core::node::{ByteRange, ReduceOrder};
+pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
 pub use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId};
 pub use hoplite_proto::socket_path::default_socket_path;
 pub use hoplite_proto::v1;
 pub use location_watch::LocationWatch;
-pub use options::{Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PUT_TIMEOUT, PutOptions};
+pub use options::{
+    AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PUT_TIMEOUT,
+    DEFAULT_REDUCE_TIMEOUT, DEFAULT_SEGMENTED_FROM_BYTES, PutOptions, ReduceOptions,
+};
 pub use reader::ObjectReader;
 pub use view::ObjectView;
 pub use writer::ObjectWriter;

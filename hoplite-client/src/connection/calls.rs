@@ -62,6 +62,10 @@ impl Calls {
         Self { limit, state: Mutex::default() }
     }
 
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
     pub(super) fn open(&self, waiter: Waiter) -> Result<CallId, NotOpened> {
         let mut state = self.lock();
         if let Some(loss) = &state.lost {

@@ -111,6 +111,11 @@ impl Connection {
         self.link.max_ids
     }
 
+    /// Most calls that the store lets a client have open.
+    pub(crate) fn max_calls(&self) -> usize {
+        self.link.calls.limit()
+    }
+
     pub(crate) fn arena(&self) -> &Arena {
         &self.link.arena
     }
@@ -188,6 +193,23 @@ impl Connection {
             Reception::Task => tokio::time::timeout(limit, future).await.ok(),
             Reception::Pump => pump::within(limit, future).await,
         }
+    }
+
+    /// Waits for `work`, which makes several calls, and is given `timeout` and some slack for all of them. Each of them is
+    /// bounded too, but whoever drives futures without a runtime sees only the limits of those that it polls, which a
+    /// collection of futures does only for some of its own.
+    ///
+    /// # Cancel safety
+    /// That of `work`.
+    pub(crate) async fn bounded<T>(
+        &self,
+        operation: Operation,
+        timeout: Duration,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let patience = timeout.saturating_add(TIMEOUT_SLACK);
+        let done = self.within(patience, pin!(work)).await;
+        done.unwrap_or_else(|| Err(Error::timeout(operation, patience)))
     }
 
     /// Rings the doorbell of a copy whose progress somebody waits for. Never blocks.

@@ -13,6 +13,7 @@ use hoplite_core::block::publishable_unsealed;
 use hoplite_core::error::{Error, Operation};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::node::{self, CallId, CopyId, ObjectView, Until};
+use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
@@ -178,7 +179,7 @@ impl FakeStore {
             copy.sealed = true;
             copy.buffer.set_complete();
         }
-        state.look_again();
+        state.look_again(&self.shared.arena);
         self.shared.changed.notify_all();
         view.copy
     }
@@ -193,7 +194,7 @@ impl FakeStore {
             copy.sealed = true;
             copy.buffer.set_complete();
         }
-        state.look_again();
+        state.look_again(&self.shared.arena);
         self.shared.changed.notify_all();
     }
 
@@ -203,7 +204,7 @@ impl FakeStore {
         let copy = state.copies.get_mut(&copy).unwrap();
         copy.deleted = true;
         copy.buffer.set_failed();
-        state.look_again();
+        state.look_again(&self.shared.arena);
     }
 }
 
@@ -371,7 +372,7 @@ impl State {
             Request::Doorbell { .. } => {}
             _ => self.waiting.push(Waiting { client, call, request }),
         }
-        self.look_again();
+        self.look_again(arena);
     }
 
     fn seal(&mut self, copy: CopyId) {
@@ -387,9 +388,13 @@ impl State {
     }
 
     /// Answers what can be answered by now.
-    fn look_again(&mut self) {
+    fn look_again(&mut self, arena: &Arc<Arena>) {
+        let before = self.copies.len();
         for waiting in std::mem::take(&mut self.waiting) {
-            let answer = self.try_answer(&waiting.request);
+            let answer = match &waiting.request {
+                Request::Node(node::Request::Reduce(reduce)) => self.try_reduce(arena, reduce),
+                request => self.try_answer(request),
+            };
             let Some(answer) = answer else {
                 self.waiting.push(waiting);
                 continue;
@@ -399,6 +404,10 @@ impl State {
                 // Answered at every change; here, that is at every request.
                 self.waiting.push(waiting);
             }
+        }
+        if self.copies.len() > before {
+            // Somebody may wait for what was made.
+            self.look_again(arena);
         }
     }
 
@@ -477,6 +486,53 @@ impl State {
             other => panic!("not a request that waits: {other:?}"),
         };
         Some(answer)
+    }
+
+    /// Adds up `i32`s, in the order in which the sources were created. Answers at once what cannot become right.
+    fn try_reduce(&mut self, arena: &Arc<Arena>, reduce: &node::Reduce) -> Option<Result<Response, Error>> {
+        let node::Reduce { target, sources, count, range, .. } = reduce;
+        assert_eq!(reduce.op, ReduceOp::Sum, "this store can do nothing else");
+        if self.find(target).is_some_and(|copy| self.copies[&copy].sealed) {
+            return Some(Err(Error::AlreadyExists { id: target.clone() }));
+        }
+        let mut found: Vec<(CopyId, usize)> = (0..sources.len())
+            .filter_map(|index| {
+                Some((self.find(&sources[index]).filter(|copy| self.copies[copy].sealed)?, index))
+            })
+            .collect();
+        found.sort();
+        let Some(joined) = found.get(..*count) else {
+            let waited = Duration::ZERO;
+            return (reduce.timeout == waited)
+                .then_some(Err(Error::Timeout { operation: Operation::Reduce, waited }));
+        };
+        let first = self.copies[&joined[0].0].view.clone();
+        let range = range
+            .map_or(0..first.size_bytes, |range| range.offset_bytes..range.offset_bytes + range.length_bytes);
+        let mut sum = vec![0_i32; usize::try_from((range.end - range.start) / 4).unwrap()];
+        for (copy, index) in joined {
+            let Copy { view, buffer, .. } = &self.copies[copy];
+            if view.size_bytes != first.size_bytes || view.metadata != first.metadata {
+                let reason = "it is not like the first".into();
+                return Some(Err(Error::TypeMismatch { id: sources[*index].clone(), reason }));
+            }
+            let mut bytes = vec![0; sum.len() * 4];
+            buffer.read(range.start, &mut bytes);
+            for (sum, element) in sum.iter_mut().zip(bytes.chunks(4)) {
+                *sum = sum.wrapping_add(i32::from_le_bytes(element.try_into().unwrap()));
+            }
+        }
+        let indices = joined.iter().map(|(_, index)| *index).collect();
+        let bytes: Vec<u8> = sum.into_iter().flat_map(i32::to_le_bytes).collect();
+        let shape = if reduce.range.is_some() { None } else { first.metadata.shape };
+        let metadata = Metadata { shape, ..first.metadata };
+        let view = self.create(arena, target.clone(), bytes.len() as u64, metadata);
+        let copy = self.copies.get_mut(&view.copy).unwrap();
+        copy.references = 0;
+        copy.buffer.write(0, &bytes);
+        copy.buffer.set_complete();
+        copy.sealed = true;
+        Some(Ok(Response::Node(node::Response::Reduced { indices })))
     }
 
     fn locations(&self, id: &ObjectId) -> Locations {

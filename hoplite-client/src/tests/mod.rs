@@ -3,6 +3,7 @@
 mod fake_store;
 
 mod blocking;
+mod collectives;
 mod concurrency;
 mod connecting;
 mod forking;

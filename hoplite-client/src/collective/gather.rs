@@ -1,0 +1,199 @@
+//! Many objects at once, and the allgather that is made of that.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, FuturesUnordered, Stream, StreamExt, TryStreamExt};
+use hoplite_core::{Error as ObjectError, ObjectId, Operation};
+
+use crate::client::{Client, checked};
+use crate::connection::Connection;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::options::PutOptions;
+use crate::reader::ObjectReader;
+use crate::view::ObjectView;
+
+/// Most gets of one gather in flight at once: more than there are senders in most clusters, and a small part of the calls
+/// that a store allows a client, which has other things to ask.
+const MAX_IN_FLIGHT: usize = 256;
+
+impl Client {
+    /// Gets views of all objects, in the order of `ids`. They are fetched at the same time, from wherever they are.
+    ///
+    /// For an allgather every participant puts its own object and gathers all of them; see [`Client::allgather`].
+    ///
+    /// Communication: one step; each node receives what it does not have, and what it gets can serve others. If all n
+    /// participants gather n objects of S bytes each, each receives (n-1)S and sends about as much.
+    ///
+    /// # Errors
+    /// As for [`Client::get`], as soon as it is known that one of them fails. All of them must fit into the store's
+    /// memory together.
+    pub async fn gather<I>(&self, ids: I, timeout: Duration) -> Result<Vec<ObjectView>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let ids = checked(ids, self.connection.max_ids())?;
+        let views = views(self, ids, Deadline::after(timeout));
+        self.connection.bounded(Operation::Get, timeout, views).await
+    }
+
+    /// Copies all objects into the front of `out`, one after the other, in the order of `ids`, while they arrive. Returns
+    /// their lengths.
+    ///
+    /// An object is copied as soon as it is known how long those before it are: when they begin to exist.
+    ///
+    /// # Errors
+    /// As for [`Client::gather`], and [`Error::BufferTooSmall`] if they do not fit. After an error the contents of `out`
+    /// mean nothing.
+    pub async fn gather_into<I>(&self, ids: I, out: &mut [u8], timeout: Duration) -> Result<Vec<usize>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let ids = checked(ids, self.connection.max_ids())?;
+        let copied = one_after_the_other(&self.connection, ids, out, Deadline::after(timeout));
+        self.connection.bounded(Operation::Get, timeout, copied).await
+    }
+
+    /// Puts `bytes` under `ids[rank]`, and gets views of the objects of all participants, in the order of `ids`. Each
+    /// participant calls this with the same ids and its own rank, in its own time.
+    ///
+    /// It is no more than [`Client::put_with`] and [`Client::gather`], at the same time; with other needs, compose them. The
+    /// timeout of the options is for both. Nobody deletes the objects: whoever knows that all participants are done with
+    /// them should.
+    ///
+    /// # Errors
+    /// As for those; `InvalidRequest` if there is no such rank.
+    ///
+    /// # Cancel safety
+    /// As for those. What was put stays.
+    pub async fn allgather<I>(
+        &self,
+        ids: I,
+        rank: usize,
+        bytes: &[u8],
+        options: PutOptions,
+    ) -> Result<Vec<ObjectView>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let ids = checked(ids, self.connection.max_ids())?;
+        let own = ids.get(rank).cloned().ok_or_else(no_such_rank)?;
+        let timeout = options.timeout;
+        let both = async {
+            let put = self.put_with(own, bytes, options);
+            let ((), views) = tokio::try_join!(put, views(self, ids, Deadline::after(timeout)))?;
+            Ok(views)
+        };
+        self.connection.bounded(Operation::Get, timeout, both).await
+    }
+}
+
+/// A rank that is not one of the participants'.
+pub(super) fn no_such_rank() -> Error {
+    ObjectError::invalid_request("a rank is less than the number of participants").into()
+}
+
+/// Copies each object into the place that has its length, while they arrive.
+pub(super) async fn into_places(
+    connection: &Arc<Connection>,
+    places: Vec<(ObjectId, &mut [u8])>,
+    deadline: Deadline,
+) -> Result<()> {
+    let copies = places.into_iter().map(|(id, place)| into_place(connection, id, place, deadline));
+    at_once(connection, copies.collect()).try_collect().await
+}
+
+async fn into_place(
+    connection: &Arc<Connection>,
+    id: ObjectId,
+    place: &mut [u8],
+    deadline: Deadline,
+) -> Result<()> {
+    let mut reader = ObjectReader::open(connection, id.clone(), deadline.left()).await?;
+    if reader.size_bytes() != place.len() as u64 {
+        let reason = "its size does not follow from that of this participant's source".into();
+        return Err(ObjectError::TypeMismatch { id, reason }.into());
+    }
+    reader.read_to_end(place, deadline).await
+}
+
+async fn views(client: &Client, ids: Vec<ObjectId>, deadline: Deadline) -> Result<Vec<ObjectView>> {
+    let gets = ids.into_iter().enumerate().map(|(index, id)| async move {
+        // From when it is this one's turn.
+        client.get(id, deadline.left()).await.map(|view| (index, view))
+    });
+    let mut views: Vec<_> = at_once(&client.connection, gets.collect()).try_collect().await?;
+    views.sort_unstable_by_key(|(index, _)| *index);
+    Ok(views.into_iter().map(|(_, view)| view).collect())
+}
+
+async fn one_after_the_other(
+    connection: &Arc<Connection>,
+    ids: Vec<ObjectId>,
+    out: &mut [u8],
+    deadline: Deadline,
+) -> Result<Vec<usize>> {
+    let in_flight = in_flight(connection);
+    let openings = ids.into_iter().enumerate().map(|(index, id)| async move {
+        ObjectReader::open(connection, id, deadline.left()).await.map(|reader| (index, reader))
+    });
+    let mut openings = pin!(at_once(connection, openings.collect()));
+    // What has begun to exist, but has no place as long as the length of one before it is not known.
+    let mut unplaced = BTreeMap::new();
+    let mut copies = FuturesUnordered::new();
+    let given_bytes = out.len() as u64;
+    let mut room = out;
+    let mut lengths = Vec::new();
+    loop {
+        while copies.len() < in_flight
+            && let Some(reader) = unplaced.remove(&lengths.len())
+        {
+            let (place, rest) = split(mem::take(&mut room), given_bytes, &reader)?;
+            room = rest;
+            lengths.push(place.len());
+            copies.push(copy(reader, place, deadline));
+        }
+        tokio::select! {
+            Some(opened) = openings.next(), if copies.len() < in_flight => {
+                let (index, reader) = opened?;
+                unplaced.insert(index, reader);
+            }
+            Some(copied) = copies.next() => copied?,
+            else => return Ok(lengths),
+        }
+    }
+}
+
+/// Takes the place of the reader's object from the front of what is left of the buffer.
+fn split<'a>(
+    room: &'a mut [u8],
+    given_bytes: u64,
+    reader: &ObjectReader,
+) -> Result<(&'a mut [u8], &'a mut [u8])> {
+    let taken_bytes = given_bytes.saturating_sub(room.len() as u64);
+    let length = usize::try_from(reader.size_bytes()).unwrap_or(usize::MAX);
+    room.split_at_mut_checked(length).ok_or(Error::BufferTooSmall {
+        needed_bytes: taken_bytes.saturating_add(reader.size_bytes()),
+        given_bytes,
+    })
+}
+
+async fn copy(mut reader: ObjectReader, place: &mut [u8], deadline: Deadline) -> Result<()> {
+    reader.read_to_end(place, deadline).await
+}
+
+/// Does many things at the same time. What they say comes in the order in which they are done, so that a failure of the
+/// last is heard before the first is done.
+fn at_once<F: Future>(connection: &Connection, all: Vec<F>) -> impl Stream<Item = F::Output> {
+    stream::iter(all).buffer_unordered(in_flight(connection))
+}
+
+/// How many gets run at once. A quarter of what the store allows this client: while so many copy, as many may be waiting
+/// for their object.
+fn in_flight(connection: &Connection) -> usize {
+    (connection.max_calls() / 4).clamp(1, MAX_IN_FLIGHT)
+}

@@ -1,0 +1,88 @@
+//! A reduce of several objects into one.
+
+use std::time::Duration;
+
+use hoplite_core::node::{self, Response};
+use hoplite_core::reduce::ReduceOp;
+use hoplite_core::{ObjectId, Operation};
+use hoplite_proto::local::check_reduce;
+
+use crate::client::{Client, checked};
+use crate::connection::Connection;
+use crate::error::Result;
+use crate::options::ReduceOptions;
+
+impl Client {
+    /// Reduces equally shaped arrays element by element into the new object `target`: all of `sources`, in any order.
+    ///
+    /// The same as [`Client::reduce_with`] with the other [`ReduceOptions`] by default.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn reduce<I>(
+        &self,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        op: ReduceOp,
+        timeout: Duration,
+    ) -> Result<Vec<ObjectId>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        self.reduce_with(target, sources, ReduceOptions { op, timeout, ..ReduceOptions::default() }).await
+    }
+
+    /// Reduces equally shaped arrays element by element into the new object `target`, and returns the ids that were
+    /// reduced, in the order in which they joined.
+    ///
+    /// The sources need not exist yet, and may be anywhere in the cluster; each joins when its first bytes are there. The
+    /// target has their type and shape. It is made on this node, and pinned there as by a put; it may be got, or be the
+    /// source of another reduce, from when it begins to exist. The call returns when it is complete.
+    ///
+    /// Integers wrap around. Elements of f16 and bf16 are rounded after every operation. A NaN in any source makes the
+    /// element of the target a NaN, also of a minimum or maximum. Sums and products of floats may differ by rounding from
+    /// run to run, unless the order is [`ReduceOrder::Fixed`](crate::ReduceOrder::Fixed): then they are combined from left
+    /// to right, as listed. All others are the same bits in any order.
+    ///
+    /// # Errors
+    /// Before anything is sent: `DuplicateId` if an object is named twice, be it as the target; `InvalidRequest` if there
+    /// are no sources, or fewer than are to be reduced. `TypeMismatch`, which names the source whose type, shape or size is
+    /// not that of the others, or for whose type the operation is not defined; `AlreadyExists` if there is an object
+    /// `target`; `ObjectLost` if a source that cannot be replaced by another is gone; `Deleted` if the target was deleted;
+    /// `StoreFull`, `ObjectTooLarge`; `Timeout` if too few sources appear, or they take too long.
+    ///
+    /// # Cancel safety
+    /// Cancelled, the reduce ends everywhere, and the target is aborted unless it was complete.
+    pub async fn reduce_with<I>(
+        &self,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        options: ReduceOptions,
+    ) -> Result<Vec<ObjectId>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let sources = checked(sources, self.connection.max_ids())?;
+        reduce(&self.connection, ObjectId::new(target)?, sources, options).await
+    }
+}
+
+pub(super) async fn reduce(
+    connection: &Connection,
+    target: ObjectId,
+    sources: Vec<ObjectId>,
+    options: ReduceOptions,
+) -> Result<Vec<ObjectId>> {
+    let ReduceOptions { op, num_objects, order, range, timeout } = options;
+    let count = num_objects.unwrap_or(sources.len());
+    let reduce = node::Reduce { target, sources: sources.clone(), count, op, order, range, timeout };
+    check_reduce(&reduce)?;
+    match connection.call_node(node::Request::Reduce(reduce), Operation::Reduce, timeout).await? {
+        Response::Reduced { indices } if indices.len() == count => indices
+            .iter()
+            .map(|index| sources.get(*index).cloned())
+            .collect::<Option<_>>()
+            .ok_or_else(|| connection.unexpected()),
+        _ => Err(connection.unexpected()),
+    }
+}
