@@ -1,0 +1,86 @@
+//! The kernels: what an operation does to the bytes of two objects.
+//!
+//! Elements are little-endian, in the arena and on the wire, whatever the machine is, and need not be aligned. They are
+//! combined one by one over arrays of bytes, for the compiler to turn into vector instructions. `multiversion` compiles that
+//! twice, for every x86-64 and for those with AVX2, and takes the right one when the program runs; what unsafe code that
+//! needs is the package's. `examples/kernel_throughput.rs` measures: on an EPYC 9004, over objects of 64 MiB, each kernel is
+//! as fast as a plain exclusive or, or nearly so (0.8: sums of bf16). Without AVX2 it would be 0.5 for bf16, 0.1 for f16.
+//!
+//! What the operations do to numbers is numpy's `add`, `minimum`, `maximum` and `multiply`:
+//!
+//! * Integers wrap around.
+//! * Floats follow IEEE 754, with subnormal numbers, rounded to nearest, ties to even. Minimum and maximum are NaN if
+//!   either operand is; a NaN has no particular sign or payload.
+//! * numpy leaves it to the processor which zero is the smaller one. Here -0.0 is less than +0.0, so that a minimum and a
+//!   maximum are the same bits in whatever order a chain was formed.
+//! * f16 and bf16 are computed in f32 and rounded after *each* operation. A chain of n objects thus rounds n - 1 times, like
+//!   `acc += x` of such arrays in numpy and torch, and unlike `numpy.sum`, which keeps its accumulator in f32. A sum that
+//!   overflows on the way remains infinite, and small terms vanish: 2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
+//! * Bytes of bool other than 0 are true; results are 0 and 1. Minimum is "and", maximum is "or".
+
+mod element;
+mod float16;
+
+use multiversion::multiversion;
+
+use self::element::Element;
+use super::ReduceOp;
+use crate::metadata::Dtype;
+
+/// Combines `input` into `acc`, element by element: `acc[i] = op(acc[i], input[i])`.
+///
+/// Both have the same number of bytes, a multiple of the element's size. Callers see to that; if they do not, the elements
+/// that both have whole are combined, and the other bytes of `acc` stay as they are.
+///
+/// # Panics
+/// If the operation [is not defined](ReduceOp::is_defined_for) for the type, and in debug builds if the lengths are wrong.
+#[multiversion(targets("x86_64+avx2+f16c"))]
+pub fn combine(op: ReduceOp, dtype: Dtype, acc: &mut [u8], input: &[u8]) {
+    debug_assert_eq!(acc.len(), input.len());
+    debug_assert!((acc.len() as u64).is_multiple_of(dtype.size_bytes()));
+    match dtype {
+        Dtype::F16 => float16::combine_f16(op, acc, input),
+        Dtype::Bf16 => float16::combine_bf16(op, acc, input),
+        Dtype::F32 => combine_as::<f32, 4>(op, acc, input),
+        Dtype::F64 => combine_as::<f64, 8>(op, acc, input),
+        Dtype::I8 => combine_as::<i8, 1>(op, acc, input),
+        Dtype::I16 => combine_as::<i16, 2>(op, acc, input),
+        Dtype::I32 => combine_as::<i32, 4>(op, acc, input),
+        Dtype::I64 => combine_as::<i64, 8>(op, acc, input),
+        Dtype::U8 => combine_as::<u8, 1>(op, acc, input),
+        Dtype::U16 => combine_as::<u16, 2>(op, acc, input),
+        Dtype::U32 => combine_as::<u32, 4>(op, acc, input),
+        Dtype::U64 => combine_as::<u64, 8>(op, acc, input),
+        Dtype::Bool => combine_bool(op, acc, input),
+        Dtype::Opaque => panic!("{op} of opaque bytes"),
+    }
+}
+
+// Everything below is inlined into each version of `combine`: only so is it compiled for that version's processors.
+
+#[inline(always)]
+fn combine_as<T: Element<N>, const N: usize>(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
+    match op {
+        ReduceOp::Sum => each(acc, input, |a, b| T::load(a).sum(T::load(b)).store()),
+        ReduceOp::Min => each(acc, input, |a, b| T::load(a).minimum(T::load(b)).store()),
+        ReduceOp::Max => each(acc, input, |a, b| T::load(a).maximum(T::load(b)).store()),
+        ReduceOp::Prod => each(acc, input, |a, b| T::load(a).product(T::load(b)).store()),
+    }
+}
+
+#[inline(always)]
+fn combine_bool(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
+    match op {
+        ReduceOp::Min => each(acc, input, |[a], [b]| [u8::from(a != 0 && b != 0)]),
+        ReduceOp::Max => each(acc, input, |[a], [b]| [u8::from(a != 0 || b != 0)]),
+        ReduceOp::Sum | ReduceOp::Prod => panic!("{op} of bool"),
+    }
+}
+
+/// Replaces every whole chunk of `N` bytes in `acc` by `op` of it and its peer in `input`.
+#[inline(always)]
+fn each<const N: usize>(acc: &mut [u8], input: &[u8], op: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+    for (a, b) in acc.as_chunks_mut().0.iter_mut().zip(input.as_chunks().0) {
+        *a = op(*a, *b);
+    }
+}
