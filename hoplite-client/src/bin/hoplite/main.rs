@@ -14,6 +14,7 @@ mod delete;
 mod get;
 mod ls;
 mod put;
+mod reduce;
 mod stat;
 mod status;
 mod wait;
@@ -37,6 +38,7 @@ const EXAMPLES: &str = "Examples:
   hoplite-store &                                  a store for this machine, with a directory in it
   hoplite put weights/7 weights.bin --dtype f32    share a file
   hoplite get weights/7 -o copy.bin                on any node of the cluster
+  hoplite reduce sum gradient/0 gradient/1         add up what several nodes have put
   hoplite stat weights/7                           who has it, and who served whom
   hoplite up --nodes 4                             a cluster of four stores on this machine, until Ctrl-C
 
@@ -61,6 +63,8 @@ enum Command {
     Put(put::Arguments),
     /// Write an object to a file or to standard output, while it arrives
     Get(get::Arguments),
+    /// Combine arrays, element by element, into a new object, in the network of the stores
+    Reduce(reduce::Arguments),
     /// Remove every copy of objects
     Delete(delete::Arguments),
     /// Wait until objects are available somewhere in the cluster
@@ -100,6 +104,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match command {
         Command::Put(command) => put::run(&store, command).await,
         Command::Get(command) => get::run(&store, command).await,
+        Command::Reduce(command) => reduce::run(&store, command).await,
         Command::Delete(command) => delete::run(&store, command).await,
         Command::Wait(command) => wait::run(&store, command).await,
         Command::Ls(command) => ls::run(&store, command).await,
@@ -174,6 +179,10 @@ mod tests {
             "hoplite put x f --shape 2,b",
             "hoplite delete",
             "hoplite wait x --num 0",
+            "hoplite reduce",
+            "hoplite reduce target",
+            "hoplite reduce target x --op mean",
+            "hoplite reduce target x --num 0",
             "hoplite get x --timeout soon",
             "hoplite up",
             "hoplite up --nodes 0",

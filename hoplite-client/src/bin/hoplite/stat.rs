@@ -14,7 +14,9 @@ const EXAMPLES: &str = "Examples:
   hoplite stat weights/7
   hoplite stat weights/7 --json
 
-GRANTS are the latest decisions of the directory: which node was told to fetch the object from which, and why.";
+GRANTS are the latest decisions of the directory: which node was told to fetch the object from which, and why.
+What a reduce made says how, if asked on the node that reduced it: the schedule that was chosen, what it was expected to
+take with the links as they were measured, and what it took.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -51,6 +53,68 @@ pub(crate) struct Report {
     locations: Vec<Location>,
     pub(crate) grants: Vec<Grant>,
     waiting_receivers: u32,
+    reduce: Option<Reduce>,
+}
+
+/// How the object was reduced.
+#[derive(Debug, Serialize)]
+struct Reduce {
+    op: String,
+    reduced: u64,
+    sources: u64,
+    hops: u64,
+    plan: String,
+    bytes_per_second: u64,
+    latency_us: u64,
+    elapsed_us: u64,
+    mendings: u32,
+    restarts: u32,
+}
+
+impl Reduce {
+    fn new(record: v1::ReduceRecord) -> Self {
+        let v1::ReduceRecord {
+            op,
+            reduced,
+            sources,
+            hops,
+            plan,
+            bytes_per_second,
+            latency_us,
+            elapsed_us,
+            mendings,
+            restarts,
+        } = record;
+        Self {
+            op,
+            reduced,
+            sources,
+            hops,
+            plan,
+            bytes_per_second,
+            latency_us,
+            elapsed_us,
+            mendings,
+            restarts,
+        }
+    }
+
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { op, reduced, sources, hops, plan, .. } = self;
+        writeln!(out, "reduced    {op} of {reduced} of {sources} sources over {hops} hops")?;
+        writeln!(out, "plan       {plan}")?;
+        let elapsed = Duration::from_micros(self.elapsed_us);
+        let latency = Duration::from_micros(self.latency_us);
+        writeln!(
+            out,
+            "took       {elapsed:.1?}; links taken for {}/s and {latency:.1?}",
+            output::size(self.bytes_per_second)
+        )?;
+        if self.mendings > 0 {
+            writeln!(out, "mended     {} times, {} times from the beginning", self.mendings, self.restarts)?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -98,6 +162,7 @@ impl Report {
             locations: locations.locations.into_iter().map(Location::new).collect(),
             grants: object.grants.into_iter().map(Grant::new).collect(),
             waiting_receivers: object.waiting_receivers,
+            reduce: description.reduce.map(Reduce::new),
         })
     }
 
@@ -116,6 +181,9 @@ impl Report {
             if object.lost {
                 writeln!(out, "lost       no copy of it is left")?;
             }
+        }
+        if let Some(reduce) = &self.reduce {
+            reduce.print(out)?;
         }
         if self.waiting_receivers > 0 {
             writeln!(out, "waiting    {} receivers", self.waiting_receivers)?;

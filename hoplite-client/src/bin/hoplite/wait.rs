@@ -61,7 +61,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
 }
 
 /// Which of the objects are available now.
-async fn available(client: &Client, ids: &[ObjectId]) -> hoplite_client::Result<Vec<usize>> {
+pub(crate) async fn available(client: &Client, ids: &[ObjectId]) -> hoplite_client::Result<Vec<usize>> {
     let mut available = Vec::new();
     for (index, id) in ids.iter().enumerate() {
         if client.contains(id).await? {

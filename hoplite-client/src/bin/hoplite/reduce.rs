@@ -1,0 +1,166 @@
+//! `hoplite reduce`: several objects become one.
+
+use std::io::{self, Write};
+use std::slice;
+use std::time::Duration;
+
+use clap::CommandFactory;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use hoplite_client::{Client, ObjectId, ReduceOp, ReduceOptions, ReduceOrder};
+use hoplite_core::{Error as ObjectError, Operation};
+use serde::Serialize;
+
+use crate::arguments::{StoreArguments, id_parser};
+use crate::cluster::unless_interrupted;
+use crate::output;
+use crate::wait::available;
+
+const EXAMPLES: &str = "Examples:
+  hoplite put gradient/0 gradient.raw --dtype f32          on each node its own
+  hoplite reduce sum gradient/0 gradient/1 gradient/2      on any node: all three
+  hoplite --timeout 1min reduce best a b c --op max --num 2    the first two to become ready
+
+The sources need not exist yet. They must have the same element type (see hoplite put --dtype), shape and size. Prints the
+ids that were reduced, one per line, in the order in which they joined. Integers wrap around; f16 and bf16 are rounded after
+every operation; sums and products of floats may differ by rounding from run to run, unless --deterministic is given.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The id of the object to make; it can be got while it grows
+    #[arg(value_parser = id_parser())]
+    target: ObjectId,
+    /// The ids of the objects to reduce
+    #[arg(value_parser = id_parser(), required = true)]
+    sources: Vec<ObjectId>,
+    /// What to do with two elements
+    #[arg(long, value_parser = op_parser(), default_value_t = ReduceOp::Sum)]
+    op: ReduceOp,
+    /// Reduce only the first so many to become ready [default: all]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    num: Option<u32>,
+    /// Combine them in the order given, so that every run has the same bits
+    #[arg(long)]
+    deterministic: bool,
+    /// Print JSON instead of a list
+    #[arg(long)]
+    json: bool,
+}
+
+fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
+    PossibleValuesParser::new(ReduceOp::ALL.iter().map(|op| op.name()))
+        .try_map(|name| name.parse::<ReduceOp>())
+}
+
+/// What was reduced.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    target: Id,
+    /// In the order in which they joined.
+    reduced: Vec<Id>,
+}
+
+#[derive(Debug, Serialize)]
+struct Id {
+    id: String,
+    id_hex: String,
+}
+
+impl Id {
+    fn new(id: &ObjectId) -> Self {
+        Self { id: output::id_text(id), id_hex: output::hexadecimal(id.as_bytes()) }
+    }
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let Arguments { target, sources, op, num, deterministic, json } = arguments;
+    let num_objects = num.map(usize::try_from).transpose()?;
+    if let Some(count) = num_objects
+        && count > sources.len()
+    {
+        let message = format!("cannot reduce {count} of {} objects", sources.len());
+        return Err(crate::Arguments::command().error(ErrorKind::ValueValidation, message).into());
+    }
+    let options = ReduceOptions {
+        op,
+        num_objects,
+        order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
+        timeout: store.call_timeout(),
+        ..ReduceOptions::default()
+    };
+    // With an ordinary end by a signal, nothing would say that the target is not there.
+    let reduced = unless_interrupted(async {
+        let client = store.connect().await?;
+        let reduce = reduce(&client, store, &target, &sources, options);
+        reduce.await.map_err(|error| store.explain(error, slice::from_ref(&target)))
+    })
+    .await?;
+    let mut stdout = io::stdout().lock();
+    if json {
+        let report = Report { target: Id::new(&target), reduced: reduced.iter().map(Id::new).collect() };
+        output::json(&mut stdout, &report)?;
+    } else {
+        for id in &reduced {
+            writeln!(stdout, "{}", output::id_text(id))?;
+        }
+        stdout.flush()?;
+    }
+    Ok(())
+}
+
+async fn reduce(
+    client: &Client,
+    store: &StoreArguments,
+    target: &ObjectId,
+    sources: &[ObjectId],
+    options: ReduceOptions,
+) -> hoplite_client::Result<Vec<ObjectId>> {
+    let count = options.num_objects.unwrap_or(sources.len());
+    // With a timeout of zero they must be somewhere already; then they get the time that it takes.
+    if store.timeout.is_zero() && available(client, sources).await?.len() < count {
+        return Err(ObjectError::Timeout { operation: Operation::Reduce, waited: Duration::ZERO }.into());
+    }
+    client.reduce_with(target, sources, options).await
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn parse(line: &str) -> Arguments {
+        match crate::Arguments::try_parse_from(line.split(' ')).unwrap().command {
+            crate::Command::Reduce(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_reduce_is_a_sum_of_all_unless_it_is_told_otherwise() {
+        let plain = parse("hoplite reduce t a b");
+        assert_eq!(
+            (plain.op, plain.num, plain.deterministic, plain.json),
+            (ReduceOp::Sum, None, false, false)
+        );
+        assert_eq!(plain.target.as_bytes(), b"t");
+        assert_eq!(plain.sources.len(), 2);
+        let other = parse("hoplite reduce t a b --op prod --num 1 --deterministic --json");
+        assert_eq!(
+            (other.op, other.num, other.deterministic, other.json),
+            (ReduceOp::Prod, Some(1), true, true)
+        );
+    }
+
+    #[test]
+    fn json_names_the_target_and_what_was_reduced() {
+        let id = |text| Id::new(&ObjectId::new(text).unwrap());
+        let report = Report { target: id("t"), reduced: vec![id("b"), id("a")] };
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!((&json["id"], &json["id_hex"]), (&"t".into(), &"74".into()));
+        assert_eq!(json["reduced"][0]["id"], "b");
+        assert_eq!(json["reduced"][1]["id_hex"], "61");
+    }
+}
