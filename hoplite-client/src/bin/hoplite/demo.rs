@@ -1,6 +1,8 @@
-//! `hoplite demo`: a real file reaches all nodes of a local cluster, and is compared there.
+//! `hoplite demo`: a real file reaches all nodes of a local cluster, and is compared there; then arrays of all nodes become
+//! one.
 
 mod input;
+mod reduction;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -23,8 +25,8 @@ use input::{Digest, Input};
 
 /// The object's id.
 const ID: &str = "demo/input";
-/// Room in each store beside the object.
-const SPARE_BYTES: u64 = 64 << 20;
+/// Room in each store beside the object: for its array, what it combines for others, and the sum.
+const SPARE_BYTES: u64 = 4 * reduction::ARRAY_BYTES;
 /// How often the bars move.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -33,7 +35,8 @@ const EXAMPLES: &str = "Examples:
   hoplite demo --nodes 8 --file dataset.tar
 
 Starts a cluster, puts the file on the first node, gets it on all others at once with one process each, compares the
-results, and says how fast it was and who served whom.";
+results, and says how fast it was and who served whom. Then puts an array on each node, adds them up in the network, and
+compares the sum.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -64,7 +67,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         memory_bytes: input.size_bytes + SPARE_BYTES,
         pages: Pages::AllAtStart,
     };
-    with_cluster(options, async |cluster| share(cluster, &input, place.path()).await).await
+    with_cluster(options, async |cluster| {
+        share(cluster, &input, place.path()).await?;
+        reduction::reduce(cluster).await
+    })
+    .await
 }
 
 async fn share(cluster: &Cluster, input: &Input, place: &Path) -> anyhow::Result<()> {

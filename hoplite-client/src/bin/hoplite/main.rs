@@ -77,7 +77,7 @@ enum Command {
     Status(status::Arguments),
     /// Run a cluster on this machine until Ctrl-C, for development
     Up(up::Arguments),
-    /// Share a real file among the nodes of a cluster on this machine, and show how it went
+    /// Share a real file among the nodes of a cluster on this machine, add up arrays there, and show how it went
     Demo(demo::Arguments),
     /// Measure, beside what the machine itself can do
     Bench(bench::Arguments),
