@@ -37,7 +37,7 @@ pub(super) enum NotOpened {
 pub(super) enum Delivery {
     Delivered,
     /// Nobody waits any more; if the answer carries a reference, it is to be given back.
-    Unwanted(Answer),
+    Unwanted(Box<Answer>),
     /// No call of this number was ever made, or it cannot be answered so.
     Unexpected,
 }
@@ -90,10 +90,10 @@ impl Calls {
         let mut state = self.lock();
         match state.open.remove(&call) {
             None if call.0 == 0 || call.0 > state.latest => Delivery::Unexpected,
-            None => Delivery::Unwanted(answer),
+            None => Delivery::Unwanted(Box::new(answer)),
             Some(Waiter::Once(waiter)) => match waiter.send(answer) {
                 Ok(()) => Delivery::Delivered,
-                Err(answer) => Delivery::Unwanted(answer),
+                Err(answer) => Delivery::Unwanted(Box::new(answer)),
             },
             Some(Waiter::Latest(waiter)) => {
                 let news = match answer {

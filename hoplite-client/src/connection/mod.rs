@@ -395,7 +395,7 @@ impl Link {
             }
             answer => match self.calls.deliver(call, answer) {
                 Delivery::Delivered => {}
-                Delivery::Unwanted(answer) => self.discard(answer),
+                Delivery::Unwanted(answer) => self.discard(*answer),
                 Delivery::Unexpected => {
                     let reason = "an answer that nobody asked for";
                     return Err(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
