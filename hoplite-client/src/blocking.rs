@@ -6,6 +6,7 @@
 //! In a task of an asynchronous runtime these calls would block all tasks of its thread: use [`crate::Client`] there.
 
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -291,6 +292,31 @@ impl Client {
     /// As there.
     pub fn status(&self) -> Result<v1::NodeStatus> {
         self.pump.run(self.client.status())
+    }
+
+    /// Performs `work`, any calls of the asynchronous client that it is given, in this thread, and calls `pause` every
+    /// `interval` while it waits. If that fails, `work` is dropped, which cancels its calls.
+    ///
+    /// For hosts that have to look after something else while a thread is blocked here, such as the interpreter of a
+    /// language that delivers signals between its instructions. `work` may not use what needs a tokio runtime.
+    ///
+    /// # Errors
+    /// That of `pause`.
+    pub fn drive<T, E>(
+        &self,
+        interval: Duration,
+        mut pause: impl FnMut() -> Result<(), E>,
+        work: impl AsyncFnOnce(&crate::Client) -> T,
+    ) -> Result<T, E> {
+        self.pump.run(async {
+            let mut work = pin!(work(&self.client));
+            loop {
+                match self.client.connection.within(interval, work.as_mut()).await {
+                    Some(output) => return Ok(output),
+                    None => pause()?,
+                }
+            }
+        })
     }
 }
 

@@ -167,3 +167,22 @@ fn all_threads_hear_of_the_end_of_the_store() {
     });
     assert!(matches!(client.put("a", b"x"), Err(Error::ConnectionLost { .. })));
 }
+
+#[test]
+fn whoever_drives_may_give_up_while_it_waits() {
+    let store = FakeStore::start();
+    let client = Client::connect(store.socket()).unwrap();
+    let mut pauses = 0;
+    let pause = || {
+        pauses += 1;
+        if pauses < 3 { Ok(()) } else { Err("enough") }
+    };
+    let outcome = client.drive(Duration::from_millis(1), pause, async |client| client.get("a", LONG).await);
+    assert_eq!(outcome.err(), Some("enough"));
+    assert_eq!(pauses, 3);
+    client.put("a", b"x").unwrap();
+    let no_pause = || Err("there is nothing to wait for so long");
+    let driven = client.drive(LONG, no_pause, async |client| client.get("a", LONG).await);
+    assert_eq!(driven.unwrap().unwrap()[..], b"x"[..]);
+    store.wait_until("all references are back", |state| state.references() == 0);
+}
