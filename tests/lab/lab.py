@@ -1,0 +1,239 @@
+"""A lab: hosts that exist for as long as somebody needs them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+from . import registry, system
+from .errors import LabError
+from .plan import SWITCH, Plan, namespace
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+ENTER: Final = _PACKAGE / "enter.sh"
+RSH: Final = _PACKAGE / "rsh.sh"
+
+# States of the port of a bridge, from linux/if_bridge.h.
+_DISABLED: Final = 0
+_FORWARDING: Final = 3
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """How many bytes went over a link since the lab was made, headers included.
+
+    Attributes:
+        received_bytes: those that the host, or the rack, received.
+        sent_bytes: those that it sent.
+    """
+
+    received_bytes: int
+    sent_bytes: int
+
+    def __sub__(self, earlier: "Traffic") -> "Traffic":
+        return Traffic(
+            self.received_bytes - earlier.received_bytes,
+            self.sent_bytes - earlier.sent_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a lab.
+
+    Attributes:
+        lab: the name of the lab.
+        name: its own name, which is also its hostname, and which all hosts resolve.
+        address: its IPv4 address.
+    """
+
+    lab: str
+    name: str
+    address: str
+
+    def command(self, command: Sequence[str | Path]) -> list[str]:
+        """The command that runs `command` on this host."""
+        return [str(ENTER), self.lab, self.name, *map(str, command)]
+
+    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a command on this host; options are those of `subprocess.Popen`.
+
+        The process id is that of the command itself. What still runs when the lab ends is killed.
+        """
+        return subprocess.Popen(self.command(command), **options)
+
+    def run(self, command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[Any]:
+        """Runs a command on this host to its end; options are those of `subprocess.run`."""
+        return subprocess.run(self.command(command), **options)
+
+
+class Lab:
+    """Builds a lab when it is entered, and removes it when it is left.
+
+    If its process is killed, a watcher removes the lab; if that is killed too, whoever makes the next lab does.
+    Not for use by several threads at once.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.name = ""
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def existing(cls, name: str | None = None) -> Self:
+        """A lab that another process owns: the one called `name`, or the only one there is. Must not be entered.
+
+        Raises:
+            LabError: there is no such lab, or there are several.
+        """
+        names = [found for found in registry.names() if registry.is_owned(found) and name in (None, found)]
+        if len(names) != 1:
+            raise LabError(f"there are several labs, name one: {', '.join(names)}" if names else "there is no such lab")
+        plan = registry.facts(names[0]).get("plan")
+        if not isinstance(plan, dict):
+            raise LabError(f"{names[0]} is not ready")
+        lab = cls(Plan(**plan))
+        lab.name = names[0]
+        return lab
+
+    def __enter__(self) -> Self:
+        """Builds the lab.
+
+        Raises:
+            NotAvailable: this machine or user cannot have one.
+            LabError: something else went wrong; nothing is left over.
+        """
+        system.require()
+        with registry.locked():
+            registry.remove_leftovers()
+            self.name = registry.new_name()
+            try:
+                self._build()
+            except BaseException:
+                registry.remove(self.name)
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kills all processes on its hosts, and removes them."""
+        with registry.locked():
+            registry.remove(self.name)
+        if self._watcher is not None:
+            self._watcher.communicate()
+
+    def _build(self) -> None:
+        if registry.allow_congestion_control(self.plan.congestion_control):
+            print(
+                f"lab: allowing {self.plan.congestion_control} in namespaces until the last lab ends", file=sys.stderr
+            )
+        directory = registry.record(self.name, {"plan": asdict(self.plan)})
+        (directory / "hosts").write_text(self.plan.hosts_file())
+        self._watch()
+        for name in self.plan.namespaces(self.name):
+            system.run(["ip", "netns", "add", name])
+        switch = namespace(self.name, SWITCH)
+        self._set(switch, {})
+        system.configure(switch, self.plan.switch_script())
+        for index, host in enumerate(self.plan.host_names):
+            member = namespace(self.name, host)
+            self._set(member, self.plan.sysctls())
+            system.configure(member, self.plan.host_script(self.name, index))
+        system.configure(switch, self.plan.ports_script())
+
+    def _set(self, member: str, sysctls: dict[str, str]) -> None:
+        """Sets kernel settings of a namespace, and turns IPv6 off, whose own messages would be counted."""
+        off = "echo 1 | tee /proc/sys/net/ipv6/conf/*/disable_ipv6 >/dev/null 2>&1 || true"
+        lines = [f"echo {value} > /proc/sys/{path}" for path, value in sysctls.items()]
+        script = "\n".join(["set -e", *lines, off])
+        system.run(["nsenter", f"--net=/run/netns/{member}", "--", "sh", "-c", script])
+
+    def _watch(self) -> None:
+        """Starts the process that removes this lab if this process is killed: its end closes the pipe between them."""
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-m", _PACKAGE.name, "watch", self.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=_PACKAGE.parent,
+            start_new_session=True,
+        )
+
+    @property
+    def hosts(self) -> list[Host]:
+        """All hosts, in order."""
+        names = enumerate(self.plan.host_names)
+        return [Host(self.name, name, self.plan.address(index)) for index, name in names]
+
+    def host(self, name: str) -> Host:
+        """The host called `name`.
+
+        Raises:
+            LabError: there is none.
+        """
+        if name not in self.plan.host_names:
+            raise LabError(f"there is no host {name!r}; there are {_list(self.plan.host_names)}")
+        return self.hosts[self.plan.host_names.index(name)]
+
+    def cut(self, link: str) -> None:
+        """Cuts the link of a host, or of a rack, in the middle: nobody is told, packets vanish.
+
+        Raises:
+            LabError: there is no such link.
+        """
+        self._set_port(link, _DISABLED)
+
+    def repair(self, link: str) -> None:
+        """Repairs a link that was cut.
+
+        Raises:
+            LabError: there is no such link.
+        """
+        self._set_port(link, _FORWARDING)
+
+    def kill(self, host: str) -> None:
+        """Cuts the link of a host and then kills all of its processes, so that no other host hears of their end.
+
+        Raises:
+            LabError: there is no such host.
+        """
+        self.cut(self.host(host).name)
+        registry.end_processes([namespace(self.name, host)])
+
+    def traffic(self) -> dict[str, Traffic]:
+        """How many bytes went over each link so far."""
+        text = system.run(["ip", "-netns", namespace(self.name, SWITCH), "-json", "-stats", "link", "show"])
+        found = {port["ifname"]: port["stats64"] for port in json.loads(text)}
+        return {
+            # What leaves the port of the bridge is what the host receives.
+            link: Traffic(received_bytes=found[link]["tx"]["bytes"], sent_bytes=found[link]["rx"]["bytes"])
+            for link in self.plan.links
+        }
+
+    def environment(self) -> dict[str, str]:
+        """The environment for commands that reach other hosts with `RSH` in the place of ssh."""
+        return {**os.environ, "HOPLITE_LAB": self.name}
+
+    def _set_port(self, link: str, state: int) -> None:
+        if link not in self.plan.links:
+            raise LabError(f"there is no link {link!r}; there are {_list(self.plan.links)}")
+        switch = namespace(self.name, SWITCH)
+        system.run(["bridge", "-netns", switch, "link", "set", "dev", link, "state", str(state)])
+
+
+def watch(name: str, owner: IO[bytes]) -> None:
+    """Waits until the other end of `owner` is closed, and removes the lab if it is still there."""
+    owner.read()
+    with registry.locked():
+        if name in registry.names():
+            registry.remove(name)
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 8 else f"{names[0]} to {names[-1]}"

@@ -1,0 +1,180 @@
+"""What a lab consists of, and the commands that build it. Nothing is done here.
+
+The figures of a link, all measured with iperf3 on Linux 6.18:
+
+* A *bucket* of 1 ms of the rate. A larger one lets that much more of each message through unshaped.
+* *Segments* that the kernel hands down whole (GSO) of at most 16 KiB. With the usual 64 KiB, one hop of a link of
+  200 Mbit/s holds every message up for 2.6 ms, which no real link does.
+* A *queue* of 10 ms of the rate, and at least 128 KiB: enough for one stream to fill the link in spite of its losses,
+  little enough that a small message does not wait for long behind a large one.
+
+One stream then gets 1448/1514 = 95.6% of the rate as payload, since the buckets count Ethernet's headers too.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+SWITCH: Final = "switch"
+INTERFACE: Final = "eth0"
+
+_MTU_BYTES: Final = 1500
+_SEGMENT_BYTES: Final = 16 * 1024
+_BUCKET_S: Final = 0.001
+_QUEUE_S: Final = 0.010
+_MIN_QUEUE_BYTES: Final = 128 * 1024
+_MAX_HOSTS: Final = 1000
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+
+def parse_rate(text: str) -> int:
+    """The bits per second that a text like `200mbit`, `1gbit` or `64kbit` stands for.
+
+    Raises:
+        ValueError: it is none of these, or not positive.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.strip().lower())
+    rate = float(match[1]) * _UNITS[match[2]] if match else 0
+    if rate < 1:
+        raise ValueError(f"{text!r} is no rate; write it like 200mbit or 1gbit")
+    return int(rate)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many hosts, and how they are connected.
+
+    Attributes:
+        hosts: their number; they are called `h0`, `h1` and so on.
+        rate_bits_s: the rate of each host's link, in each direction.
+        racks: into how many racks of consecutive hosts, as equal as can be, they are divided. With one rack all links
+            meet in one bridge; with more, each rack has a bridge, and these are joined by one more.
+        uplink_bits_s: the rate of the link between each rack and the middle, in each direction; by default that of a host.
+        congestion_control: the TCP congestion control of the hosts. With bbr the streams into one host share its link
+            unfairly.
+    """
+
+    hosts: int
+    rate_bits_s: int = 200_000_000
+    racks: int = 1
+    uplink_bits_s: int | None = None
+    congestion_control: str = "cubic"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.hosts <= _MAX_HOSTS:
+            raise ValueError(f"a lab has 1 to {_MAX_HOSTS} hosts, not {self.hosts}")
+        if not 1 <= self.racks <= self.hosts:
+            raise ValueError(f"{self.hosts} hosts cannot stand in {self.racks} racks")
+        if min(self.rate_bits_s, self.uplink_rate_bits_s) < 1_000_000:
+            raise ValueError("links slower than 1mbit are not shaped well")
+
+    @property
+    def uplink_rate_bits_s(self) -> int:
+        """The rate of the link between a rack and the middle."""
+        return self.uplink_bits_s or self.rate_bits_s
+
+    @property
+    def host_names(self) -> list[str]:
+        """The names of all hosts, in order."""
+        return [f"h{index}" for index in range(self.hosts)]
+
+    @property
+    def rack_names(self) -> list[str]:
+        """The names of all racks, in order; none if there is only one."""
+        return [f"rack{index}" for index in range(self.racks)] if self.racks > 1 else []
+
+    @property
+    def links(self) -> list[str]:
+        """The names of all links: those of the hosts, and those of the racks to the middle."""
+        return self.host_names + self.rack_names
+
+    def rack_of(self, host: int) -> int:
+        """The rack in which host number `host` stands."""
+        return host * self.racks // self.hosts
+
+    @staticmethod
+    def address(host: int) -> str:
+        """The IPv4 address of host number `host`."""
+        return f"10.77.{host // 250}.{host % 250 + 1}"
+
+    def namespaces(self, lab: str) -> list[str]:
+        """The names of all namespaces of the lab called `lab`."""
+        return [namespace(lab, name) for name in [*self.host_names, SWITCH]]
+
+    def hosts_file(self) -> str:
+        """What `/etc/hosts` says on each host."""
+        names = [f"{self.address(index)} {name}\n" for index, name in enumerate(self.host_names)]
+        return "127.0.0.1 localhost\n" + "".join(names)
+
+    def sysctls(self) -> dict[str, str]:
+        """The kernel settings of each host, by their path below `/proc/sys`."""
+        return {
+            "net/ipv4/tcp_congestion_control": self.congestion_control,
+            # What one run learned about a path must not help the next.
+            "net/ipv4/tcp_no_metrics_save": "1",
+        }
+
+    def switch_script(self) -> tuple[str, str]:
+        """What `ip -batch` and `tc -batch` are to do in the namespace of the bridges, before there are hosts."""
+        ip = ["link set lo up", *_bridge("middle")]
+        tc = []
+        for rack in self.rack_names:
+            ip += _bridge(f"br-{rack}")
+            ip += [f"link add {rack} type veth peer name up-{rack}"]
+            for port, bridge in [(rack, "middle"), (f"up-{rack}", f"br-{rack}")]:
+                ip += _port(port, bridge, self.uplink_rate_bits_s)
+                tc += [_bucket(port, self.uplink_rate_bits_s)]
+        return _script(ip), _script(tc)
+
+    def host_script(self, lab: str, host: int) -> tuple[str, str]:
+        """What `ip -batch` and `tc -batch` are to do in the namespace of host number `host`."""
+        name = self.host_names[host]
+        ip = [
+            "link set lo up",
+            f"link add {INTERFACE} type veth peer name {name} netns {namespace(lab, SWITCH)}",
+            f"address add {self.address(host)}/16 dev {INTERFACE}",
+            _segments(INTERFACE, self.rate_bits_s),
+            f"link set {INTERFACE} up",
+        ]
+        return _script(ip), _script([_bucket(INTERFACE, self.rate_bits_s)])
+
+    def ports_script(self) -> tuple[str, str]:
+        """What `ip -batch` and `tc -batch` are to do in the namespace of the bridges, once all hosts are there."""
+        ip, tc = [], []
+        for host, name in enumerate(self.host_names):
+            bridge = f"br-rack{self.rack_of(host)}" if self.racks > 1 else "middle"
+            ip += _port(name, bridge, self.rate_bits_s)
+            tc += [_bucket(name, self.rate_bits_s)]
+        return _script(ip), _script(tc)
+
+
+def namespace(lab: str, member: str) -> str:
+    """The name of the network namespace of a host, or of the bridges, of the lab called `lab`."""
+    return f"{lab}-{member}"
+
+
+def _bridge(name: str) -> list[str]:
+    return [f"link add {name} type bridge forward_delay 0 mcast_snooping 0", f"link set {name} up"]
+
+
+def _port(name: str, bridge: str, rate_bits_s: int) -> list[str]:
+    return [_segments(name, rate_bits_s), f"link set {name} master {bridge} up"]
+
+
+def _segments(interface: str, rate_bits_s: int) -> str:
+    size_bytes = min(_SEGMENT_BYTES, _bucket_bytes(rate_bits_s))
+    return f"link set {interface} gso_max_size {size_bytes}"
+
+
+def _bucket(interface: str, rate_bits_s: int) -> str:
+    queue_bytes = max(_MIN_QUEUE_BYTES, int(rate_bits_s / 8 * _QUEUE_S))
+    burst_bytes = _bucket_bytes(rate_bits_s)
+    return f"qdisc add dev {interface} root tbf rate {rate_bits_s}bit burst {burst_bytes} limit {queue_bytes}"
+
+
+def _bucket_bytes(rate_bits_s: int) -> int:
+    return max(2 * _MTU_BYTES, int(rate_bits_s / 8 * _BUCKET_S))
+
+
+def _script(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,79 @@
+"""The commands of the operating system that a lab needs, and whether they are there."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from .errors import LabError, NotAvailable
+
+_PROGRAMS: Final = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "bridge": "iproute2",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "mount": "mount",
+    "hostname": "hostname",
+}
+_NAMESPACES: Final = Path("/run/netns")
+_TIMEOUT_S: Final = 60
+
+
+def require() -> None:
+    """Checks that this user can have a lab on this machine.
+
+    Raises:
+        NotAvailable: it says what is missing.
+    """
+    if os.geteuid() != 0:
+        raise NotAvailable("a lab needs root: it makes network namespaces")
+    # Debian's users have no sbin in their path, also when they become root.
+    os.environ["PATH"] = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    for program, package in _PROGRAMS.items():
+        if shutil.which(program) is None:
+            raise NotAvailable(f"a lab needs `{program}`: install the package {package}")
+
+
+def run(command: list[str], script: str | None = None) -> str:
+    """Runs a command that must succeed; returns what it printed.
+
+    Raises:
+        LabError: it did not.
+    """
+    try:
+        result = subprocess.run(
+            command, input=script or "", capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise LabError(f"`{' '.join(command)}` did not end in {_TIMEOUT_S} s") from expired
+    if result.returncode != 0:
+        raise LabError(f"`{' '.join(command)}` failed: {' '.join(result.stderr.split())}")
+    return result.stdout
+
+
+def configure(namespace: str, scripts: tuple[str, str]) -> None:
+    """Runs scripts of `ip` and of `tc` in a network namespace.
+
+    Raises:
+        LabError: a command failed; if the kernel lacks what a lab needs, the message names it.
+    """
+    for program, script in zip(("ip", "tc"), scripts, strict=True):
+        if script:
+            try:
+                run([program, "-netns", namespace, "-batch", "-"], script)
+            except LabError as error:
+                if "Unknown device type" in str(error) or "qdisc kind is unknown" in str(error):
+                    raise NotAvailable(f"this kernel lacks veth, bridge or tbf: {error}") from error
+                raise
+
+
+def network_namespaces() -> list[str]:
+    """The names of all named network namespaces of this machine."""
+    return sorted(os.listdir(_NAMESPACES)) if _NAMESPACES.is_dir() else []
+
+
+def processes(namespace: str) -> list[int]:
+    """The ids of all processes in a network namespace."""
+    return [int(pid) for pid in run(["ip", "netns", "pids", namespace]).split()]
