@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::node::{self, Until};
-use hoplite_core::{Metadata, ObjectId, Operation, PutId};
+use hoplite_core::{Error as ObjectError, Metadata, ObjectId, Operation, PutId};
 use hoplite_proto::local::{Request, Response};
 
 use crate::connection::{Connection, Role};
@@ -71,7 +71,8 @@ impl ObjectReader {
     ///
     /// # Errors
     /// `Timeout` if nothing more arrived in time. `ObjectLost` or `Deleted` if the rest never will; what was read up to
-    /// then is right, but not the object. [`Error::ConnectionLost`], [`Error::ForkedChild`].
+    /// then is right, but not the object. `Superseded` if the object is the target of a reduce that had to begin anew: what
+    /// was read is wrong, and the object can be read again from its beginning. [`Error::ConnectionLost`], [`Error::ForkedChild`].
     ///
     /// # Cancel safety
     /// Cancelled while it waits, it has read nothing.
@@ -97,7 +98,7 @@ impl ObjectReader {
     }
 
     /// Copies all that is left into `out`, which has room for it.
-    pub(crate) async fn read_to_end(&mut self, mut out: &mut [u8], deadline: Deadline) -> Result<()> {
+    async fn read_to_end(&mut self, mut out: &mut [u8], deadline: Deadline) -> Result<()> {
         while !out.is_empty() {
             let length = self.read(out, deadline.left()).await?;
             if length == 0 {
@@ -109,6 +110,23 @@ impl ObjectReader {
             }
         }
         Ok(())
+    }
+
+    /// Copies the whole object into `out`, which is as long as it; from the beginning again if the object is made anew
+    /// meanwhile.
+    pub(crate) async fn read_whole(mut self, out: &mut [u8], deadline: Deadline) -> Result<()> {
+        loop {
+            let error = match self.read_to_end(out, deadline).await {
+                Err(error @ Error::Object(ObjectError::Superseded { .. })) => error,
+                ended => return ended,
+            };
+            let Error::Object(ObjectError::Superseded { id }) = &error else { return Err(error) };
+            let connection = Arc::clone(self.reference.connection());
+            self = Self::open(&connection, id.clone(), deadline.left()).await?;
+            if self.size_bytes != out.len() as u64 {
+                return Err(error);
+            }
+        }
     }
 
     /// Waits for bytes beyond the position.
@@ -131,13 +149,13 @@ pub(crate) async fn get_into(
     timeout: Duration,
 ) -> Result<usize> {
     let deadline = Deadline::after(timeout);
-    let mut reader = ObjectReader::open(connection, id, timeout).await?;
+    let reader = ObjectReader::open(connection, id, timeout).await?;
     let given_bytes = out.len() as u64;
     let length = usize::try_from(reader.size_bytes()).unwrap_or(usize::MAX);
     let Some(out) = out.get_mut(..length) else {
         return Err(Error::BufferTooSmall { needed_bytes: reader.size_bytes(), given_bytes });
     };
-    reader.read_to_end(out, deadline).await?;
+    reader.read_whole(out, deadline).await?;
     Ok(length)
 }
 
@@ -148,9 +166,9 @@ pub(crate) async fn get_vec(
     timeout: Duration,
 ) -> Result<Vec<u8>> {
     let deadline = Deadline::after(timeout);
-    let mut reader = ObjectReader::open(connection, id, timeout).await?;
+    let reader = ObjectReader::open(connection, id, timeout).await?;
     // It fits: all of it is in the arena, which is mapped.
     let mut bytes = vec![0; usize::try_from(reader.size_bytes()).unwrap_or(usize::MAX)];
-    reader.read_to_end(&mut bytes, deadline).await?;
+    reader.read_whole(&mut bytes, deadline).await?;
     Ok(bytes)
 }

@@ -133,6 +133,7 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         id().prop_map(|id| Error::Deleted { id }),
         (id(), text()).prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),
         id().prop_map(|id| Error::DuplicateId { id }),
+        id().prop_map(|id| Error::Superseded { id }),
     ];
     let of_daemons = prop_oneof![
         node().prop_map(|node| Error::NodeIdInUse { node }),

@@ -36,6 +36,7 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::AlreadyExists { id }
         | Error::ObjectLost { id }
         | Error::Deleted { id }
+        | Error::Superseded { id }
         | Error::DuplicateId { id } => v1::Error { code, id: encode_id(id), ..Default::default() },
         Error::TypeMismatch { id, reason } => {
             v1::Error { code, id: encode_id(id), text: reason.to_string(), ..Default::default() }
@@ -97,6 +98,7 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
         code if code == ErrorCode::Timeout as u32 => decode_operation(error.a)
             .map(|operation| Error::Timeout { operation, waited: Duration::from_micros(error.b) }),
         code if code == ErrorCode::ObjectLost as u32 => object().map(|id| Error::ObjectLost { id }),
+        code if code == ErrorCode::Superseded as u32 => object().map(|id| Error::Superseded { id }),
         code if code == ErrorCode::Deleted as u32 => object().map(|id| Error::Deleted { id }),
         code if code == ErrorCode::DuplicateId as u32 => object().map(|id| Error::DuplicateId { id }),
         code if code == ErrorCode::TypeMismatch as u32 => {
@@ -146,6 +148,7 @@ pub fn to_status(error: &Error) -> Status {
         Error::ObjectLost { .. } => Code::DataLoss,
         Error::Deleted { .. } => Code::NotFound,
         Error::ClusterMismatch | Error::VersionMismatch { .. } => Code::FailedPrecondition,
+        Error::Superseded { .. } => Code::Aborted,
         Error::Unavailable { .. } | Error::ShuttingDown => Code::Unavailable,
         _ => Code::Unknown,
     };

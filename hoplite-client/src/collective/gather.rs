@@ -113,12 +113,12 @@ async fn into_place(
     place: &mut [u8],
     deadline: Deadline,
 ) -> Result<()> {
-    let mut reader = ObjectReader::open(connection, id.clone(), deadline.left()).await?;
+    let reader = ObjectReader::open(connection, id.clone(), deadline.left()).await?;
     if reader.size_bytes() != place.len() as u64 {
         let reason = "its size does not follow from that of this participant's source".into();
         return Err(ObjectError::TypeMismatch { id, reason }.into());
     }
-    reader.read_to_end(place, deadline).await
+    reader.read_whole(place, deadline).await
 }
 
 async fn views(client: &Client, ids: Vec<ObjectId>, deadline: Deadline) -> Result<Vec<ObjectView>> {
@@ -182,8 +182,8 @@ fn split<'a>(
     })
 }
 
-async fn copy(mut reader: ObjectReader, place: &mut [u8], deadline: Deadline) -> Result<()> {
-    reader.read_to_end(place, deadline).await
+async fn copy(reader: ObjectReader, place: &mut [u8], deadline: Deadline) -> Result<()> {
+    reader.read_whole(place, deadline).await
 }
 
 /// Does many things at the same time. What they say comes in the order in which they are done, so that a failure of the

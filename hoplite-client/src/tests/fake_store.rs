@@ -476,6 +476,7 @@ impl State {
                 Ok(Response::Listing { objects, more: ids.len() > *limit })
             }
             Request::Describe { .. } => Ok(Response::Description(v1::response::Description {
+                reduce: None,
                 shard: "fake:1".to_owned(),
                 object: None,
             })),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use hoplite_core::ObjectId;
 use hoplite_core::error::{Error, Plane};
+use hoplite_core::node::ReduceRecord;
 use hoplite_core::placement::ShardMap;
 use hoplite_core::shard::Locations;
 use hoplite_proto::directory::{decode_locations, encode_locations};
@@ -114,7 +115,28 @@ pub(super) async fn describe(plane: &LocalPlane, id: &ObjectId) -> Result<Respon
     let link = &plane.shards[shard];
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let object = ask(link.client().describe(request)).await?;
-    Ok(Response::Description(v1::response::Description { shard: link.address.clone(), object: Some(object) }))
+    Ok(Response::Description(v1::response::Description {
+        shard: link.address.clone(),
+        object: Some(object),
+        reduce: plane.engine.reduce_record(id).map(encode_reduce_record),
+    }))
+}
+
+fn encode_reduce_record(record: ReduceRecord) -> v1::ReduceRecord {
+    let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, mendings, restarts } = record;
+    let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    v1::ReduceRecord {
+        op: op.name().into(),
+        reduced: reduced.0 as u64,
+        sources: reduced.1 as u64,
+        hops: hops as u64,
+        plan,
+        bytes_per_second: link.bytes_per_second,
+        latency_us: micros(link.latency),
+        elapsed_us: micros(elapsed),
+        mendings,
+        restarts,
+    }
 }
 
 /// The counters of the store and of its shards.
