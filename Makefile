@@ -39,6 +39,8 @@ bench: build ## All measurements of the README.
 	$(BINARIES)/hoplite bench local
 	$(BINARIES)/hoplite bench p2p
 	$(BINARIES)/hoplite bench broadcast
+	$(BINARIES)/hoplite bench reduce
+	$(BINARIES)/hoplite bench kernels
 
 clean: ## Removes what was built.
 	$(CARGO) clean

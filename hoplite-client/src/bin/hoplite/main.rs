@@ -188,6 +188,8 @@ mod tests {
             "hoplite up --nodes 0",
             "hoplite up --nodes 2 --memory much",
             "hoplite bench",
+            "hoplite bench reduce --nodes 1",
+            "hoplite bench kernels --dtype f31",
         ] {
             let error = Arguments::try_parse_from(line.split(' ')).map(|arguments| format!("{arguments:?}"));
             assert_eq!(error.unwrap_err().exit_code(), 2, "{line}");

@@ -37,6 +37,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         shards: arguments.shards,
         directory: arguments.dir,
         memory_bytes: arguments.memory,
+        first_memory_bytes: None,
         pages: Pages::OnUse,
     };
     let outcome = with_cluster(options, async |cluster| {

@@ -3,15 +3,19 @@
 //! * [`local`]: one node: latency of small objects beside a bare Unix socket, bandwidth of large ones beside memcpy.
 //! * [`p2p`]: two nodes: beside one raw TCP stream, and beside one gRPC call.
 //! * [`broadcast`]: one object to several nodes.
+//! * [`reduce`]: objects of several nodes into one, beside one raw TCP stream, and beside getting and adding all.
+//! * [`kernels`]: the arithmetic of that, beside the bandwidth of memory.
 //! * [`floor`]: the bare loops that the measurements stand beside.
 //! * [`report`]: medians, tables and JSON.
 //!
-//! Every measurement starts a cluster of its own, with the memory of all arenas faulted in. What is compared alternates,
+//! Every measurement but that of the kernels starts a cluster of its own, with the memory of all arenas faulted in. What is compared alternates,
 //! so that a disturbance of the machine hits both.
 
 mod broadcast;
+mod kernels;
 mod local;
 mod p2p;
+mod reduce;
 
 mod floor;
 mod processor;
@@ -29,8 +33,9 @@ const EXAMPLES: &str = "Examples:
   hoplite bench local
   hoplite bench p2p --size 256MiB --repetitions 3
   hoplite bench broadcast --receivers 3,7 --json
+  hoplite bench reduce --nodes 4 --size 16MiB
 
-Every measurement runs a cluster of its own on this machine, in memory that is faulted in, and discards its first,
+Every measurement but that of the kernels runs a cluster of its own on this machine, in memory that is faulted in, and discards its first,
 cold round. GB means 10^9 bytes.";
 
 /// Room in each store beside the object that is measured.
@@ -54,6 +59,10 @@ enum Benchmark {
     P2p(p2p::Arguments),
     /// One object to several nodes that arrive together, or one after the other
     Broadcast(broadcast::Arguments),
+    /// An array on each of several nodes into their sum, on one or all of them, beside one raw TCP stream and other ways
+    Reduce(reduce::Arguments),
+    /// The arithmetic of a reduce, on one core, beside the bandwidth of memory
+    Kernels(kernels::Arguments),
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -62,15 +71,21 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     let report = match arguments.benchmark {
         Benchmark::Local(arguments) => {
-            measure(1, arguments.size, move |cluster| local::measure(cluster, &arguments)).await?
+            let room = Room::for_one(1, arguments.size);
+            in_cluster(room, move |cluster| local::measure(cluster, &arguments)).await?
         }
         Benchmark::P2p(arguments) => {
-            measure(2, arguments.size, move |cluster| p2p::measure(cluster, &arguments)).await?
+            let room = Room::for_one(2, arguments.size);
+            in_cluster(room, move |cluster| p2p::measure(cluster, &arguments)).await?
         }
         Benchmark::Broadcast(arguments) => {
-            let nodes = arguments.nodes();
-            measure(nodes, arguments.size, move |cluster| broadcast::measure(cluster, &arguments)).await?
+            let room = Room::for_one(arguments.nodes(), arguments.size);
+            in_cluster(room, move |cluster| broadcast::measure(cluster, &arguments)).await?
         }
+        Benchmark::Reduce(arguments) => {
+            in_cluster(arguments.room(), move |cluster| reduce::measure(cluster, &arguments)).await?
+        }
+        Benchmark::Kernels(arguments) => kernels::measure(&arguments)?,
     };
     let mut stdout = io::stdout().lock();
     if arguments.json {
@@ -81,15 +96,37 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs `body` on a thread of its own, beside a fresh cluster with room for one object of `size_bytes` per node.
-async fn measure(
+/// How many nodes are needed, and how much memory.
+#[derive(Debug, Clone, Copy)]
+struct Room {
     nodes: u32,
-    size_bytes: u64,
+    /// The arena of every node but the first.
+    each_bytes: u64,
+    /// The arena of the first.
+    first_bytes: u64,
+}
+
+impl Room {
+    /// Room for one object of `size_bytes` on each of `nodes`.
+    fn for_one(nodes: u32, size_bytes: u64) -> Self {
+        let bytes = size_bytes + SPARE_BYTES;
+        Self { nodes, each_bytes: bytes, first_bytes: bytes }
+    }
+}
+
+/// Runs `body` on a thread of its own, beside a fresh cluster.
+async fn in_cluster(
+    room: Room,
     body: impl FnOnce(&Cluster) -> anyhow::Result<Report> + Send + 'static,
 ) -> anyhow::Result<Report> {
-    let memory_bytes = size_bytes + SPARE_BYTES;
-    let options =
-        ClusterOptions { nodes, shards: 1, directory: None, memory_bytes, pages: Pages::AllAtStart };
+    let options = ClusterOptions {
+        nodes: room.nodes,
+        shards: 1,
+        directory: None,
+        memory_bytes: room.each_bytes,
+        first_memory_bytes: Some(room.first_bytes),
+        pages: Pages::AllAtStart,
+    };
     with_cluster(options, async |cluster| {
         let cluster = cluster.clone();
         // Signals and the end of daemons are still heard meanwhile.

@@ -38,6 +38,8 @@ pub(super) struct Measurement {
     beside: Option<Comparison>,
     #[serde(skip_serializing_if = "Option::is_none")]
     broadcast: Option<Broadcast>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traffic: Option<Traffic>,
 }
 
 /// The same beside its floor: 1.1 means that it takes a tenth longer.
@@ -56,6 +58,13 @@ pub(super) struct Broadcast {
     pub(super) last_s: f64,
     /// How many times the origin sent the object; the median.
     pub(super) origin_sent_objects: f64,
+}
+
+/// The most that any node had to move, in objects; medians.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Traffic {
+    pub(super) sent_objects: f64,
+    pub(super) received_objects: f64,
 }
 
 impl Report {
@@ -99,7 +108,30 @@ impl Report {
             table.row(measurement.row());
         }
         table.print(out)?;
-        self.print_broadcasts(out)
+        self.print_broadcasts(out)?;
+        self.print_traffic(out)
+    }
+
+    fn print_traffic(&self, out: &mut impl Write) -> io::Result<()> {
+        let measured: Vec<_> = self
+            .measurements
+            .iter()
+            .filter_map(|measurement| Some((&measurement.name, measurement.traffic?)))
+            .collect();
+        if measured.is_empty() {
+            return Ok(());
+        }
+        writeln!(out)?;
+        let mut table = Table::new([
+            ("TRAFFIC", Alignment::Left),
+            ("A NODE SENT AT MOST", Alignment::Right),
+            ("RECEIVED AT MOST", Alignment::Right),
+        ]);
+        for (name, traffic) in measured {
+            let times = |objects| format!("{objects:.2} x");
+            table.row([name.clone(), times(traffic.sent_objects), times(traffic.received_objects)]);
+        }
+        table.print(out)
     }
 
     fn print_broadcasts(&self, out: &mut impl Write) -> io::Result<()> {
@@ -148,6 +180,7 @@ impl Measurement {
             cpu_s: None,
             beside: None,
             broadcast: None,
+            traffic: None,
         }
     }
 
@@ -175,6 +208,11 @@ impl Measurement {
 
     pub(super) fn with_broadcast(mut self, broadcast: Broadcast) -> Self {
         self.broadcast = Some(broadcast);
+        self
+    }
+
+    pub(super) fn with_traffic(mut self, traffic: Traffic) -> Self {
+        self.traffic = Some(traffic);
         self
     }
 
@@ -272,8 +310,15 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["measurements"][0]["median_s"], 0.001);
         assert_eq!(json["notes"][0], "warm");
-        let mut table = Vec::new();
-        report.print(&mut table).unwrap();
-        assert!(String::from_utf8(table).unwrap().contains("1.0 ms"));
+        let print = |report: &Report| {
+            let mut table = Vec::new();
+            report.print(&mut table).unwrap();
+            String::from_utf8(table).unwrap()
+        };
+        assert!(print(&report).contains("1.0 ms"));
+        assert!(!print(&report).contains("TRAFFIC"));
+        let traffic = Traffic { sent_objects: 1.254, received_objects: 2.0 };
+        report.add(Measurement::new("reduce", &milliseconds([1])).with_traffic(traffic));
+        assert!(print(&report).contains("1.25 x"));
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct ClusterOptions {
     pub(crate) directory: Option<PathBuf>,
     /// The arena of each store.
     pub(crate) memory_bytes: u64,
+    /// The arena of the first store, if it is to be another.
+    pub(crate) first_memory_bytes: Option<u64>,
     /// Whether the arenas' pages are all there when the cluster is.
     pub(crate) pages: Pages,
 }
@@ -149,7 +151,9 @@ impl Daemons {
         }
         for node in 0..options.nodes {
             let name = node_name(node);
-            let arguments = self.store_arguments(&name, &shards.join(","), options)?;
+            let memory_bytes =
+                options.first_memory_bytes.filter(|_| node == 0).unwrap_or(options.memory_bytes);
+            let arguments = self.store_arguments(&name, &shards.join(","), memory_bytes, options.pages)?;
             self.stores.push(self.spawn(&name, "hoplite-store", &arguments)?);
         }
         let mut nodes = Vec::new();
@@ -178,14 +182,15 @@ impl Daemons {
         &self,
         name: &str,
         directory: &str,
-        options: &ClusterOptions,
+        memory_bytes: u64,
+        pages: Pages,
     ) -> anyhow::Result<Vec<String>> {
         let socket = self.workplace.socket(name);
         let socket = socket.to_str().context("the path of the directory is not valid UTF-8")?;
-        let memory = options.memory_bytes.to_string();
+        let memory = memory_bytes.to_string();
         let mut arguments = vec!["--listen", "127.0.0.1:0", "--directory", directory, "--socket", socket];
         arguments.extend(["--memory", &memory, "--node-id", name, "--print-addresses"]);
-        if options.pages == Pages::OnUse {
+        if pages == Pages::OnUse {
             arguments.push("--no-prefault");
         }
         Ok(arguments.into_iter().map(str::to_owned).collect())
