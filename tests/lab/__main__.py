@@ -82,6 +82,8 @@ def _up(arguments: argparse.Namespace) -> int:
     command = [word for index, word in enumerate(arguments.command) if (index, word) != (0, "--")]
     signal.signal(signal.SIGTERM, _terminated)
     with Lab(plan) as lab:
+        if lab.allowed_congestion_control:
+            print(f"lab: namespaces may use {plan.congestion_control} until the last lab ends", file=sys.stderr)
         if command:
             return subprocess.run(command, env=lab.environment(), check=False).returncode
         print(f"{lab.name} is up: {_summary(plan)}. Interrupt this to take it down.", flush=True)

@@ -77,11 +77,17 @@ class Lab:
 
     If its process is killed, a watcher removes the lab; if that is killed too, whoever makes the next lab does.
     Not for use by several threads at once.
+
+    Attributes:
+        plan: what is built.
+        name: what it is called; empty until it is built.
+        allowed_congestion_control: whether the machine's list of what namespaces may use was changed.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.name = ""
+        self.allowed_congestion_control = False
         self._watcher: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -129,10 +135,7 @@ class Lab:
             self._watcher.communicate()
 
     def _build(self) -> None:
-        if registry.allow_congestion_control(self.plan.congestion_control):
-            print(
-                f"lab: allowing {self.plan.congestion_control} in namespaces until the last lab ends", file=sys.stderr
-            )
+        self.allowed_congestion_control = registry.allow_congestion_control(self.plan.congestion_control)
         directory = registry.record(self.name, {"plan": asdict(self.plan)})
         (directory / "hosts").write_text(self.plan.hosts_file())
         self._watch()

@@ -49,7 +49,7 @@ class Plan:
         rate_bits_s: the rate of each host's link, in each direction.
         racks: into how many racks of consecutive hosts, as equal as can be, they are divided. With one rack all links
             meet in one bridge; with more, each rack has a bridge, and these are joined by one more.
-        uplink_bits_s: the rate of the link between each rack and the middle, in each direction; by default that of a host.
+        uplink_bits_s: the rate of the link between each rack and the middle; by default that of a host.
         congestion_control: the TCP congestion control of the hosts. With bbr the streams into one host share its link
             unfairly.
     """

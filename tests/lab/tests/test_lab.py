@@ -165,7 +165,8 @@ class Labs(unittest.TestCase):
         with Lab(Plan(hosts=2)) as lab:
             server = self.start(lab.host("h1"), SINK)
             program = (
-                'import socket; s = socket.create_connection(("h1", 7001)); s.settimeout(0.3); print("ready", flush=True)\n'
+                'import socket; s = socket.create_connection(("h1", 7001)); s.settimeout(0.3)\n'
+                'print("ready", flush=True)\n'
                 'try: print("heard", s.recv(1))\n'
                 'except TimeoutError: print("silence")\n'
             )

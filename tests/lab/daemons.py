@@ -1,0 +1,199 @@
+"""Hoplite in a lab: shards of the directory, one store on each host, and clients there."""
+
+import json
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from . import registry
+from .errors import LabError
+from .lab import Host, Lab
+
+_START_TIMEOUT_S: Final = 60
+_END_TIMEOUT_S: Final = 20
+_ASK_INTERVAL_S: Final = 0.02
+_DIRECTORY_PORT: Final = 7401
+_STORE_PORT: Final = 7402
+_LOG_LINES: Final = 10
+
+
+class Daemon:
+    """A daemon on a host. It is known by its process id, and nothing else is ever signalled."""
+
+    def __init__(self, name: str, process: "subprocess.Popen[str]", log: Path) -> None:
+        self.name = name
+        self.process = process
+        self.log = log
+
+    def first_line(self) -> str:
+        """The line that it prints when it is ready.
+
+        Raises:
+            LabError: it ended instead, or took too long; the message has the end of its log.
+        """
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], _START_TIMEOUT_S)
+        line = self.process.stdout.readline() if ready else ""
+        if not line:
+            raise LabError(f"{self.name} did not get ready: {self.last_words()}")
+        return line.strip()
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return " | ".join(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.process.poll() is None
+
+    def terminate(self) -> None:
+        """Asks it to end, without waiting for that."""
+        if self.is_running():
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """Kills it at once, as a crash would. Its host lives on, and closes its connections."""
+        if self.is_running():
+            self.process.kill()
+        self.process.communicate()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for its end, and kills it after `timeout_s`."""
+        try:
+            self.process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Hoplite:
+    """Starts shards and stores when it is entered, and ends them when it is left.
+
+    Clients on a host find its store by `HOPLITE_SOCKET`, which is set for all commands there.
+
+    Attributes:
+        shards: by host. Shard number `i` is on host `i`.
+        stores: by host.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        programs: Path,
+        memory: str | Sequence[str] = "256MiB",
+        shards: int = 1,
+        store_arguments: Sequence[str] = ("--no-prefault",),
+    ) -> None:
+        """Plans it.
+
+        Args:
+            lab: where it is to run; must be entered already.
+            programs: the directory of the binaries, such as `target/release`.
+            memory: the arena of each store, or of all of them.
+            shards: how many shards the directory has.
+            store_arguments: more arguments for each store.
+        """
+        self.lab = lab
+        self.programs = programs.resolve()
+        self.memory = [memory] * lab.plan.hosts if isinstance(memory, str) else list(memory)
+        self.store_arguments = list(store_arguments)
+        self.shards: dict[str, Daemon] = {}
+        self.stores: dict[str, Daemon] = {}
+        self._shard_hosts = lab.hosts[:shards]
+        self._files = registry.STATE / lab.name
+
+    def __enter__(self) -> Self:
+        """Starts the daemons; returns when each store has a session with each shard, and its memory.
+
+        Raises:
+            LabError: a program is missing, or does not start.
+        """
+        for program in ("hoplite-directory", "hoplite-store", "hoplite"):
+            if not (self.programs / program).is_file():
+                raise LabError(f"{self.programs / program} is missing: build it first")
+        try:
+            for host in self._shard_hosts:
+                self.start_shard(host)
+            for host in self.lab.hosts:
+                self.start_store(host)
+            for daemon in self.stores.values():
+                daemon.first_line()
+            for host in self.lab.hosts:
+                self.await_ready(host)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends all daemons: the stores first, so that they can say goodbye to the directory."""
+        self._end()
+
+    def start_shard(self, host: Host) -> None:
+        """Starts the shard of a host, and waits until it listens."""
+        arguments = ["--listen", f"{host.address}:{_DIRECTORY_PORT}", "--insecure", "--print-address"]
+        self.shards[host.name] = self._start(host, "hoplite-directory", arguments)
+        self.shards[host.name].first_line()
+
+    def start_store(self, host: Host) -> None:
+        """Starts the store of a host, without waiting for anything."""
+        directory = ",".join(f"{shard.address}:{_DIRECTORY_PORT}" for shard in self._shard_hosts)
+        arguments = ["--listen", f"{host.address}:{_STORE_PORT}", "--insecure", "--print-addresses"]
+        arguments += ["--directory", directory, "--node-id", host.name]
+        arguments += ["--memory", self.memory[self.lab.hosts.index(host)], *self.store_arguments]
+        self.stores[host.name] = self._start(host, "hoplite-store", arguments)
+
+    def client(self, host: Host, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[Any]":
+        """Runs the command line on a host; options are those of `subprocess.run`."""
+        return host.run([self.programs / "hoplite", *arguments], **options)
+
+    def status(self, host: Host) -> dict[str, Any]:
+        """What the store of a host says of itself; nothing while it does not answer."""
+        result = self.client(host, "status", "--json", capture_output=True, text=True, check=False)
+        found = json.loads(result.stdout) if result.returncode == 0 else {}
+        assert isinstance(found, dict)
+        return found
+
+    def await_ready(self, host: Host) -> None:
+        """Waits until the store of a host has a session with each shard, and, if it is to have it at once, its memory.
+
+        Raises:
+            LabError: that takes too long.
+        """
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._is_ready(self.status(host)):
+            store = self.stores[host.name]
+            if time.monotonic() > deadline or not store.is_running():
+                raise LabError(f"{store.name} did not get ready: {store.last_words()}")
+            time.sleep(_ASK_INTERVAL_S)
+
+    def _is_ready(self, status: dict[str, Any]) -> bool:
+        shards, memory = status.get("shards", []), status.get("memory", {})
+        is_connected = len(shards) > 0 and all(shard["connected"] for shard in shards)
+        has_memory = "--no-prefault" in self.store_arguments
+        return is_connected and (has_memory or memory["prefaulted_bytes"] >= memory["capacity_bytes"])
+
+    def _start(self, host: Host, program: str, arguments: list[str]) -> Daemon:
+        log = self._files / f"{program}-{host.name}.log"
+        with log.open("a") as file:
+            process = host.popen(
+                [self.programs / program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+            )
+        return Daemon(f"{program} on {host.name}", process, log)
+
+    def _end(self) -> None:
+        for group in (self.stores, self.shards):
+            for daemon in group.values():
+                daemon.terminate()
+            deadline = time.monotonic() + _END_TIMEOUT_S
+            for daemon in group.values():
+                daemon.wait(max(0.1, deadline - time.monotonic()))
