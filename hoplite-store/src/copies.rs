@@ -65,18 +65,19 @@ impl LiveCopy {
         self.buffer.size_bytes()
     }
 
-    /// How many leading bytes may be read or passed on now. Before the seal that is never all of what a worker writes,
-    /// whatever it says: whoever has all bytes has a complete object.
+    /// How many leading bytes may be read or passed on now. Before the node calls the copy complete that is never all of
+    /// what a worker writes, whatever it says, nor of what a reduce makes: whoever has all bytes has a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.passable(self.buffer.valid_bytes())
     }
 
     /// How much may be passed on if the header says that `valid_bytes` are valid.
     fn passable(&self, valid_bytes: u64) -> u64 {
-        if self.producer == Producer::Worker && !self.is_completed() {
-            publishable_unsealed(valid_bytes, self.size_bytes())
-        } else {
-            publishable(valid_bytes, self.size_bytes())
+        match self.producer {
+            Producer::Worker | Producer::Reduce if !self.is_completed() => {
+                publishable_unsealed(valid_bytes, self.size_bytes())
+            }
+            _ => publishable(valid_bytes, self.size_bytes()),
         }
     }
 
@@ -86,7 +87,9 @@ impl LiveCopy {
 
     /// Declares the first `valid_bytes` valid, and wakes those who wait for them.
     pub(crate) fn advance(&self, valid_bytes: u64) {
-        self.buffer.publish(valid_bytes);
+        // Workers read the header too, so what a reduce keeps back is kept back there.
+        let is_reduce = self.producer == Producer::Reduce;
+        self.buffer.publish(if is_reduce { self.passable(valid_bytes) } else { valid_bytes });
         self.progressed.notify_waiters();
     }
 

@@ -125,6 +125,9 @@ impl Connection {
     }
 
     /// Reads the next header.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: what has arrived of the header stays here, and the next call goes on with it.
     pub(super) async fn read_header(&mut self) -> Result<Header, ConnectionError> {
         while self.unread.len() < HEADER_BYTES {
             self.fill().await?;
@@ -145,11 +148,9 @@ impl Connection {
     ) -> Result<M, ConnectionError> {
         // Bounded by the frame's limit, which was checked with the header.
         let mut payload = vec![0; header.length_bytes() as usize];
-        let mut filled =
-            self.take_buffered(payload.len(), |bytes| payload[..bytes.len()].copy_from_slice(bytes));
+        let mut filled = 0;
         while filled < payload.len() {
-            let rest = &mut payload[filled..];
-            filled += read_some(&self.stream, &self.pulse, |stream| stream.try_read(rest)).await?;
+            filled += self.read_part(&mut payload[filled..]).await?;
         }
         header.check_payload(hoplite_shm::crc32c(&payload))?;
         Ok(M::decode(payload.as_slice())?)
@@ -167,7 +168,19 @@ impl Connection {
         self.read_control(&header).await
     }
 
-    /// Reads the payload of a block into `buffer`, where it belongs; the caller has checked that it fits. It is valid
+    /// Reads at least one byte of a payload, or as many as fit into `into`, which is not empty; the caller counts them, and checks the checksum
+    /// of the whole.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: nothing is read if the future is dropped before it is done.
+    pub(super) async fn read_part(&mut self, into: &mut [u8]) -> Result<usize, ConnectionError> {
+        match self.take_buffered(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes)) {
+            0 => read_some(&self.stream, &self.pulse, |stream| stream.try_read(into)).await,
+            taken => Ok(taken),
+        }
+    }
+
+    /// Reads the payload of a block into `buffer` from `start_bytes` on; the caller has checked that it fits. It is valid
     /// only if this succeeds.
     ///
     /// # Cancel safety
@@ -176,8 +189,9 @@ impl Connection {
         &mut self,
         header: &Header,
         buffer: &Buffer,
+        start_bytes: u64,
     ) -> Result<(), ConnectionError> {
-        let whole = block_range(header);
+        let whole = start_bytes..start_bytes + u64::from(header.length_bytes());
         // A block is at most as long as a frame.
         let length = header.length_bytes() as usize;
         let copied = self.take_buffered(length, |bytes| buffer.write(whole.start, bytes));
@@ -295,10 +309,6 @@ impl Connection {
         self.unread.end += read_some(&self.stream, &self.pulse, |stream| stream.try_read(free)).await?;
         Ok(())
     }
-}
-
-fn block_range(header: &Header) -> Range<u64> {
-    header.offset_bytes()..header.offset_bytes() + u64::from(header.length_bytes())
 }
 
 fn is_transient(error: &io::Error) -> bool {

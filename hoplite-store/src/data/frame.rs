@@ -14,8 +14,8 @@
 //! | 24..28 | CRC-32C of bytes 0..24 |
 //!
 //! The header has a checksum of its own, so that a damaged length or offset is found before anything is read or
-//! written by it. The payload of a [`Kind::Block`] is raw bytes of the object, that of a [`Kind::Keepalive`] is empty,
-//! all others are messages of `data.proto`.
+//! written by it. The payload of a [`Kind::Block`] is raw bytes of the object, those of [`Kind::Keepalive`],
+//! [`Kind::Combined`] and [`Kind::Release`] are empty, all others are messages of `data.proto`.
 
 /// Length of an encoded header.
 pub(crate) const HEADER_BYTES: usize = 28;
@@ -39,14 +39,20 @@ pub(crate) enum Kind {
     Pull = 2,
     /// Bytes of the object, sender to receiver.
     Block = 3,
-    /// `End`, sender to receiver: no more blocks of this transfer.
+    /// `End`, sender to receiver: no more blocks of this transfer. Host to coordinator: no more of this hop.
     End = 4,
-    /// Nothing new yet, sender to receiver.
+    /// Nothing new yet: sender to receiver, or between the two sides of a hop.
     Keepalive = 5,
     /// `DigestRequest`, receiver to sender.
     DigestRequest = 6,
     /// `Digest`, the answer to it.
     Digest = 7,
+    /// `Combine`, coordinator to host: perform this hop of a reduce.
+    Combine = 8,
+    /// All bytes of the hop's output are there, host to coordinator.
+    Combined = 9,
+    /// The hop is needed no longer, coordinator to host.
+    Release = 10,
 }
 
 impl Kind {
@@ -59,6 +65,9 @@ impl Kind {
             5 => Self::Keepalive,
             6 => Self::DigestRequest,
             7 => Self::Digest,
+            8 => Self::Combine,
+            9 => Self::Combined,
+            10 => Self::Release,
             _ => return None,
         })
     }
@@ -66,7 +75,7 @@ impl Kind {
     const fn max_length_bytes(self) -> u32 {
         match self {
             Self::Block => MAX_BLOCK_BYTES,
-            Self::Keepalive => 0,
+            Self::Keepalive | Self::Combined | Self::Release => 0,
             _ => MAX_CONTROL_BYTES,
         }
     }
@@ -229,10 +238,11 @@ mod tests {
     fn any_header() -> impl Strategy<Value = Header> {
         let block = (any::<u64>(), 0..=MAX_BLOCK_BYTES, any::<u32>())
             .prop_map(|(offset, length, crc)| Header::block(offset, length.into(), crc).unwrap());
-        let control = (1_u8..=7, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(number, payload)| {
-            let kind = Kind::from_number(number).unwrap();
-            Header::control(kind, if kind == Kind::Keepalive { &[] } else { &payload }).unwrap()
-        });
+        let control =
+            (1_u8..=10, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(number, payload)| {
+                let kind = Kind::from_number(number).unwrap();
+                Header::control(kind, if kind.max_length_bytes() == 0 { &[] } else { &payload }).unwrap()
+            });
         prop_oneof![block, control]
     }
 
@@ -291,7 +301,9 @@ mod tests {
         assert!(Header::block(0, u64::MAX, 0).is_none());
         assert!(Header::control(Kind::End, &vec![0; 64 << 10]).is_some());
         assert!(Header::control(Kind::End, &vec![0; (64 << 10) + 1]).is_none());
-        assert!(Header::control(Kind::Keepalive, &[0]).is_none());
+        for kind in [Kind::Keepalive, Kind::Combined, Kind::Release] {
+            assert!(Header::control(kind, &[0]).is_none());
+        }
     }
 
     proptest! {
@@ -318,7 +330,7 @@ mod tests {
             bytes[..4].copy_from_slice(&MAGIC);
             bytes[4] = FRAMING_VERSION;
             bytes[5..].copy_from_slice(&tail);
-            bytes[5] %= 9;
+            bytes[5] %= 12;
             bytes[6..8].fill(0);
             if let Ok(header) = Header::decode(&sealed(bytes)) {
                 prop_assert!(header.length_bytes() <= header.kind().max_length_bytes());

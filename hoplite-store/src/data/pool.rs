@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::connection::Connection;
 
 /// A store and where it listens.
-pub(super) type Peer = (NodeId, SocketAddr);
+pub(crate) type Peer = (NodeId, SocketAddr);
 
 /// Connections on which nobody speaks. Each has been through the handshake, and through whole exchanges only.
 #[derive(Debug)]

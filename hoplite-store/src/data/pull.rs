@@ -7,14 +7,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::shard::PullOutcome;
+use hoplite_proto::data::{Pull, encode_pull};
 use hoplite_proto::v1;
 use tokio::net::TcpStream;
-use tokio::time::{interval, timeout};
+use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, ConnectionError};
 use super::digest::digest;
 use super::frame::{Header, Kind};
+use super::link::{Link, Stretch};
 use super::pool::{Peer, Pool};
 use super::{DataConfig, DataMetrics, count};
 use crate::copies::LiveCopy;
@@ -47,19 +49,20 @@ pub(crate) struct CompareRequest {
     pub(crate) holder_address: SocketAddr,
 }
 
-/// Pulls from other stores, over pooled connections.
+/// Pulls from other stores, and directs hops there, over pooled connections.
 #[derive(Debug)]
 pub(crate) struct Puller {
-    config: Arc<DataConfig>,
-    metrics: Arc<DataMetrics>,
-    pool: Pool,
+    pub(super) config: Arc<DataConfig>,
+    pub(super) metrics: Arc<DataMetrics>,
+    pub(super) pool: Pool,
+    link: Link,
 }
 
-/// How an exchange with a sender failed.
+/// How an exchange with another store failed.
 #[derive(Debug, thiserror::Error)]
-enum PullError {
+pub(super) enum PullError {
     /// There was no connection to begin with.
-    #[error("cannot connect to the sender: {0}")]
+    #[error("cannot connect: {0}")]
     Connect(ConnectionError),
     /// It broke, or what came over it was wrong.
     #[error(transparent)]
@@ -70,7 +73,12 @@ impl Puller {
     /// A puller without any connection.
     pub(crate) fn new(config: Arc<DataConfig>, metrics: Arc<DataMetrics>) -> Self {
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
-        Self { config, metrics, pool }
+        Self { config, metrics, pool, link: Link::default() }
+    }
+
+    /// What was measured of the links to other stores: bytes per second, and the time that a message takes one way.
+    pub(crate) fn link(&self) -> (Option<f64>, Option<Duration>) {
+        self.link.estimate()
     }
 
     /// Closes connections that have been idle for too long, until `shutdown`; then all of them.
@@ -94,10 +102,15 @@ impl Puller {
     ) -> (u64, PullOutcome) {
         count(&self.metrics.pulls, 1);
         let peer = (request.sender.clone(), request.sender_address);
-        let attempt = self.exchange(&peer, Receive { request, live, metrics: &self.metrics });
+        let receive = Receive { request, live, metrics: &self.metrics, link: &self.link };
+        let attempt = self.exchange(&peer, receive);
         let ended = cancel.run_until_cancelled(attempt).await;
         let valid_bytes = live.buffer().valid_bytes().min(live.size_bytes());
-        let outcome = self.outcome(request, ended);
+        let outcome = match ended {
+            None => PullOutcome::Cancelled,
+            Some(Ok(outcome)) => outcome,
+            Some(Err(error)) => self.outcome(&request.id, &request.sender, &error),
+        };
         let all_arrived = valid_bytes == live.size_bytes() && outcome != PullOutcome::Cancelled;
         // However the exchange ended: each byte was checked on its own.
         let outcome =
@@ -109,13 +122,9 @@ impl Puller {
         (valid_bytes, outcome)
     }
 
-    fn outcome(&self, request: &PullRequest, ended: Option<Result<PullOutcome, PullError>>) -> PullOutcome {
-        let error = match ended {
-            None => return PullOutcome::Cancelled,
-            Some(Ok(outcome)) => return outcome,
-            Some(Err(error)) => error,
-        };
-        tracing::warn!(id = %request.id, sender = %request.sender, %error, "a pull failed");
+    /// What a failed exchange with `sender` means for whoever wanted the bytes of `id`.
+    pub(super) fn outcome(&self, id: &ObjectId, sender: &NodeId, error: &PullError) -> PullOutcome {
+        tracing::warn!(%id, %sender, %error, "a pull failed");
         match error {
             PullError::Connect(_) => PullOutcome::SenderUnreachable,
             PullError::Exchange(ConnectionError::Stalled(_)) => PullOutcome::SenderStalled,
@@ -154,7 +163,11 @@ impl Puller {
     ///
     /// An idle connection may have been closed by the peer without our having noticed: when nothing at all comes back
     /// over it, the exchange is run once more over a new one.
-    async fn exchange<E: Exchange>(&self, peer: &Peer, exchange: E) -> Result<E::Answer, PullError> {
+    pub(super) async fn exchange<E: Exchange>(
+        &self,
+        peer: &Peer,
+        exchange: E,
+    ) -> Result<E::Answer, PullError> {
         let limit = self.config.silence_timeout;
         if let Some(mut connection) = self.pool.take(peer) {
             let frames_before = connection.frames_read();
@@ -174,13 +187,17 @@ impl Puller {
         Ok(answer)
     }
 
-    async fn connect(&self, (node, address): &Peer) -> Result<Connection, ConnectionError> {
+    /// A new connection to a store.
+    pub(super) async fn connect(&self, (node, address): &Peer) -> Result<Connection, ConnectionError> {
         let limit = self.config.connect_timeout;
+        let begun = Instant::now();
         let stream = timeout(limit, TcpStream::connect(address)).await;
-        let mut connection = Connection::new(stream.map_err(|_| ConnectionError::Stalled(limit))??)?;
+        let stream = stream.map_err(|_| ConnectionError::Stalled(limit))??;
+        self.link.connected(begun.elapsed());
+        let mut connection = Connection::new(stream)?;
         let found = connection.handshake(&self.config).await?;
         if found != *node {
-            return Err(ConnectionError::Nonsense("another node answers at the sender's address"));
+            return Err(ConnectionError::Nonsense("another node answers at that address"));
         }
         Ok(connection)
     }
@@ -208,7 +225,7 @@ async fn run_while_alive<E: Exchange>(
 }
 
 /// A request and its whole answer. If it succeeds, the connection is ready for the next one.
-trait Exchange: Sync {
+pub(super) trait Exchange: Sync {
     type Answer: Send;
 
     fn run(
@@ -222,35 +239,43 @@ struct Receive<'a> {
     request: &'a PullRequest,
     live: &'a LiveCopy,
     metrics: &'a DataMetrics,
+    link: &'a Link,
 }
 
 impl Exchange for Receive<'_> {
     type Answer = PullOutcome;
 
     async fn run(&self, connection: &mut Connection) -> Result<PullOutcome, ConnectionError> {
-        let Self { request, live, metrics } = self;
+        let Self { request, live, metrics, link } = self;
         let size_bytes = live.size_bytes();
         let mut offset_bytes = request.offset_bytes.min(live.buffer().valid_bytes());
-        let pull = v1::Pull {
-            id: Bytes::copy_from_slice(request.id.as_bytes()),
-            put: request.put.0,
+        let pull = Pull {
+            id: request.id.clone(),
+            put: request.put,
             size_bytes,
-            offset_bytes,
+            range: offset_bytes..size_bytes,
+            awaits_hop: false,
         };
-        connection.write_control(Kind::Pull, &pull).await?;
+        connection.write_control(Kind::Pull, &encode_pull(&pull)).await?;
+        let mut stretch = Stretch::default();
         loop {
             let header = connection.read_header().await?;
             match header.kind() {
-                Kind::Keepalive => connection.read_control::<()>(&header).await?,
+                Kind::Keepalive => {
+                    connection.read_control::<()>(&header).await?;
+                    stretch.pause();
+                }
                 Kind::Block => {
                     let length_bytes = check_block(&header, offset_bytes, size_bytes)?;
-                    connection.read_block(&header, live.buffer()).await?;
+                    connection.read_block(&header, live.buffer(), offset_bytes).await?;
                     offset_bytes += length_bytes;
                     live.advance(offset_bytes);
                     count(&metrics.received_bytes, length_bytes);
+                    stretch.block(length_bytes);
                 }
                 Kind::End => {
                     let end = connection.read_control::<v1::End>(&header).await?;
+                    stretch.end(link);
                     return end_outcome(&end, offset_bytes == size_bytes);
                 }
                 kind => return Err(ConnectionError::Unexpected(kind)),
@@ -259,24 +284,31 @@ impl Exchange for Receive<'_> {
     }
 }
 
-/// Checks that a block is the next one and fits into the object; answers its length.
-fn check_block(header: &Header, offset_bytes: u64, size_bytes: u64) -> Result<u64, ConnectionError> {
+/// Checks that a block is the next one and ends before `end_bytes`; answers its length.
+pub(super) fn check_block(
+    header: &Header,
+    offset_bytes: u64,
+    end_bytes: u64,
+) -> Result<u64, ConnectionError> {
     let length_bytes = u64::from(header.length_bytes());
     if header.offset_bytes() != offset_bytes {
         return Err(ConnectionError::Nonsense("a block that is not the next one"));
     }
-    if length_bytes == 0 || length_bytes > size_bytes - offset_bytes {
-        return Err(ConnectionError::Nonsense("a block that is empty, or goes past the end of the object"));
+    if length_bytes == 0 || length_bytes > end_bytes - offset_bytes {
+        return Err(ConnectionError::Nonsense("a block that is empty, or goes past the end"));
     }
     Ok(length_bytes)
 }
 
-fn end_outcome(end: &v1::End, all_arrived: bool) -> Result<PullOutcome, ConnectionError> {
+/// How a transfer ended, by the sender's word and our count.
+pub(super) fn end_outcome(end: &v1::End, all_arrived: bool) -> Result<PullOutcome, ConnectionError> {
     match end.outcome() {
         v1::end::Outcome::Complete if all_arrived => Ok(PullOutcome::Complete),
         v1::end::Outcome::Complete => Err(ConnectionError::Nonsense("the end before the last byte")),
         v1::end::Outcome::NoCopy | v1::end::Outcome::Refused => Ok(PullOutcome::SenderHasNoCopy),
-        v1::end::Outcome::Unspecified => Err(ConnectionError::Nonsense("an end without an outcome")),
+        v1::end::Outcome::InputFailed | v1::end::Outcome::Released | v1::end::Outcome::Unspecified => {
+            Err(ConnectionError::Nonsense("an end that says nothing of the transfer"))
+        }
     }
 }
 
