@@ -9,10 +9,10 @@ use crate::data::connection::ConnectionError;
 use crate::data::frame::Kind;
 
 /// More than all socket buffers on the way take.
-const BIG_BYTES: u64 = 48 << 20;
+pub(super) const BIG_BYTES: u64 = 48 << 20;
 
 fn pull_message(name: &str, size_bytes: u64) -> v1::Pull {
-    v1::Pull { id: id(name).as_bytes().to_vec().into(), put: PUT.0, size_bytes, offset_bytes: 0 }
+    v1::Pull { id: id(name).as_bytes().to_vec().into(), put: PUT.0, size_bytes, ..v1::Pull::default() }
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn an_idle_connection_that_turns_out_dead_is_replaced() {
     let receiver = TestNode::start("b").await;
     let (sender, address) = Impostor::start("a").await;
     let script = tokio::spawn(async move {
-        let refusal = v1::End { outcome: v1::end::Outcome::NoCopy.into(), error: None };
+        let refusal = v1::End { outcome: v1::end::Outcome::NoCopy.into(), ..v1::End::default() };
         let mut first = sender.accept().await;
         first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
         first.write_control(Kind::End, &refusal).await.unwrap();
@@ -185,7 +185,7 @@ async fn an_idle_connection_that_the_server_closed_is_replaced() {
 }
 
 /// Passes bytes both ways, and flips one bit of the byte at `position` of what comes from `target`.
-async fn flipping_proxy(target: SocketAddr, position: usize) -> SocketAddr {
+pub(super) async fn flipping_proxy(target: SocketAddr, position: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

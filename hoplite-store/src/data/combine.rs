@@ -1,0 +1,173 @@
+//! Combines several inputs, element by element, into a local copy, as their bytes arrive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{join_all, try_join_all};
+use hoplite_core::metadata::Dtype;
+use hoplite_core::node::{CombineOutcome, HopInput};
+use hoplite_core::reduce::{ReduceOp, combine};
+use hoplite_core::shard::PullOutcome;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::lane::Lane;
+use super::pull::Puller;
+use crate::copies::LiveCopy;
+
+/// How much is combined at a time: two such pieces stay in the first and second level of the cache while they are read,
+/// combined and written.
+const PIECE_BYTES: usize = 32 << 10;
+/// How much is combined between two looks at other tasks and at progress, as much as the longest frame: some 100 us.
+const STEP_BYTES: u64 = 1 << 20;
+/// How long the last word on an input may take whose bytes are all there. It comes right behind them; what is lost by
+/// not waiting is a connection.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// What to combine.
+#[derive(Debug)]
+pub(crate) struct CombineRequest {
+    /// The operation.
+    pub(crate) op: ReduceOp,
+    /// The element type.
+    pub(crate) dtype: Dtype,
+    /// From which byte of the output on, which is where an element begins.
+    pub(crate) offset_bytes: u64,
+    /// The inputs, in this order.
+    pub(crate) inputs: Vec<CombineSource>,
+}
+
+/// One input: from its `base_bytes` on as many bytes as the output has.
+#[derive(Debug)]
+pub(crate) enum CombineSource {
+    /// A local copy, as it grows.
+    Local {
+        /// The copy.
+        live: Arc<LiveCopy>,
+        /// Where the range begins, which is where an element begins.
+        base_bytes: u64,
+    },
+    /// An object at another node.
+    Remote(HopInput),
+}
+
+impl Puller {
+    /// Fills `out` with the combination of the inputs and advances it, until all bytes are there or it has to end.
+    ///
+    /// Answers how many leading bytes are computed then, those before the offset counted, and how it ended. `out` shows
+    /// all but the last block of them: it is complete when the node says so. Nothing touches the memory of any copy
+    /// afterwards, nor when the future is dropped.
+    ///
+    /// Of n inputs of S bytes, those of other nodes are received once: S bytes on the wire for each.
+    pub(crate) async fn combine(
+        &self,
+        request: &CombineRequest,
+        out: &LiveCopy,
+        cancel: &CancellationToken,
+    ) -> (u64, CombineOutcome) {
+        let mut done_bytes = request.offset_bytes;
+        let ended = cancel.run_until_cancelled(self.run(request, out, &mut done_bytes)).await;
+        let outcome = match ended {
+            None => CombineOutcome::Cancelled,
+            Some(Ok(())) => CombineOutcome::Complete,
+            Some(Err((index, outcome))) => CombineOutcome::InputFailed { index, outcome },
+        };
+        (done_bytes, outcome)
+    }
+
+    /// Advances `done_bytes`; the error is which input failed, and how.
+    async fn run(
+        &self,
+        request: &CombineRequest,
+        out: &LiveCopy,
+        done_bytes: &mut u64,
+    ) -> Result<(), (usize, PullOutcome)> {
+        let size_bytes = out.size_bytes();
+        let element_bytes = request.dtype.size_bytes();
+        debug_assert!(done_bytes.is_multiple_of(element_bytes), "an offset inside of an element");
+        let destination = match request.inputs.as_slice() {
+            // What needs no combining needs no detour either.
+            [CombineSource::Remote(_)] => Some(out.buffer()),
+            _ => None,
+        };
+        let lane = |input| match input {
+            &CombineSource::Local { ref live, base_bytes } => {
+                Lane::local(Arc::clone(live), base_bytes, *done_bytes)
+            }
+            CombineSource::Remote(input) => Lane::remote(self, input, size_bytes, *done_bytes, destination),
+        };
+        let mut lanes: Vec<Lane<'_>> = request.inputs.iter().map(lane).collect();
+        let is_local = lanes.iter().all(Lane::is_local);
+        let mut mixer = Mixer::new(request.op, request.dtype);
+        while *done_bytes < size_bytes {
+            self.all_reach(&mut lanes, *done_bytes + element_bytes).await?;
+            let at_hand_bytes = lanes.iter().map(Lane::at_hand_bytes).min().unwrap_or(size_bytes);
+            let end_bytes = at_hand_bytes.min(size_bytes).min(*done_bytes + STEP_BYTES);
+            let end_bytes = end_bytes / element_bytes * element_bytes;
+            if destination.is_none() {
+                mixer.mix(&mut lanes, out, *done_bytes, end_bytes);
+            }
+            for lane in &mut lanes {
+                lane.release(end_bytes);
+            }
+            *done_bytes = end_bytes;
+            out.advance(end_bytes);
+            if is_local {
+                // Sockets make others have their turn.
+                yield_now().await;
+            }
+        }
+        let _ = timeout(LAST_WORD_TIMEOUT, join_all(lanes.into_iter().map(Lane::finish))).await;
+        Ok(())
+    }
+
+    /// Waits until all lanes have their bytes before `needed_bytes`.
+    ///
+    /// A lane that has them is not read from meanwhile, and its sender would give us up. So if that takes long, it is left
+    /// and its bytes are asked for again later.
+    async fn all_reach(&self, lanes: &mut [Lane<'_>], needed_bytes: u64) -> Result<(), (usize, PullOutcome)> {
+        if let [lane] = lanes {
+            return lane.reach(needed_bytes).await.map_err(|outcome| (0, outcome));
+        }
+        // Well before the sender's patience ends, and longer than it takes to connect.
+        let patience = self.config.write_stall_timeout / 3;
+        loop {
+            let reached = lanes.iter_mut().enumerate().map(|(index, lane)| async move {
+                lane.reach(needed_bytes).await.map_err(|outcome| (index, outcome))
+            });
+            if let Ok(reached) = timeout(patience, try_join_all(reached)).await {
+                return reached.map(|_| ());
+            }
+            lanes.iter_mut().filter(|lane| lane.at_hand_bytes() >= needed_bytes).for_each(Lane::park);
+        }
+    }
+}
+
+/// Combines what is at hand.
+struct Mixer {
+    op: ReduceOp,
+    dtype: Dtype,
+    sum: Vec<u8>,
+    operand: Vec<u8>,
+}
+
+impl Mixer {
+    fn new(op: ReduceOp, dtype: Dtype) -> Self {
+        Self { op, dtype, sum: vec![0; PIECE_BYTES], operand: vec![0; PIECE_BYTES] }
+    }
+
+    /// Writes the combination of all lanes from `start_bytes` to `end_bytes` into `out`.
+    fn mix(&mut self, lanes: &mut [Lane<'_>], out: &LiveCopy, start_bytes: u64, end_bytes: u64) {
+        let Some((first, others)) = lanes.split_first_mut() else { return };
+        for piece_bytes in (start_bytes..end_bytes).step_by(PIECE_BYTES) {
+            // No longer than a piece.
+            let length = (end_bytes - piece_bytes).min(PIECE_BYTES as u64) as usize;
+            let sum = first.bytes(piece_bytes, &mut self.sum[..length]);
+            for lane in &mut *others {
+                combine(self.op, self.dtype, sum, lane.bytes(piece_bytes, &mut self.operand[..length]));
+            }
+            out.buffer().write(piece_bytes, sum);
+        }
+    }
+}
