@@ -3,15 +3,28 @@
 //! A receiver connects to a sender, or takes an idle connection from its pool, and sends `Pull`. The sender answers with
 //! blocks of whatever is valid, as it becomes valid, then `End`; the connection can then be used again. Which copy goes
 //! where is decided elsewhere: the sender asks a [`ServeSource`], the receiver is told a [`PullRequest`].
+//!
+//! A hop of a reduce is a connection of its own, on which the coordinator says `Combine` and later `Release`, and the
+//! host how far it is; the host asks a [`HopHost`]. Whoever combines is the receiver of pulls that go into a computation
+//! instead of a copy: a [`CombineRequest`] says which.
+
+mod pull;
+mod server;
+
+mod combine;
+mod direct;
+mod host;
+mod lane;
+
+mod digest;
+mod link;
+mod rate;
 
 mod connection;
-mod digest;
 mod frame;
 mod pool;
-mod pull;
 mod pulse;
-mod rate;
-mod server;
+
 #[cfg(test)]
 mod tests;
 
@@ -22,9 +35,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
+use hoplite_core::node::{Hop, HopReport};
+use tokio::sync::mpsc;
 
 use crate::copies::LiveCopy;
 
+pub(crate) use combine::{CombineRequest, CombineSource};
+pub(crate) use pool::Peer;
 pub(crate) use pull::{CompareRequest, PullRequest, Puller};
 pub(crate) use server::run;
 
@@ -99,10 +116,21 @@ fn count(counter: &AtomicU64, amount: u64) {
 
 /// Who decides whether, and from what, another store is served.
 pub(crate) trait ServeSource: Send + Sync + 'static {
-    /// Finds the copy of `put` of `id`, maybe after a while; `None` if there is none.
+    /// Finds the copy, maybe after a while; `None` if there is none.
     ///
     /// Dropping the future withdraws the request.
-    fn serve(self: &Arc<Self>, id: ObjectId, put: PutId) -> impl Future<Output = Option<Served>> + Send;
+    fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Served>> + Send;
+}
+
+/// What another store asks to be served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServeRequest {
+    /// The object.
+    pub(crate) id: ObjectId,
+    /// Which put of it.
+    pub(crate) put: PutId,
+    /// Whether it is the output of a hop, which may not have begun yet.
+    pub(crate) awaits_hop: bool,
 }
 
 /// The right to read a copy, for as long as this is not dropped.
@@ -137,5 +165,47 @@ impl Drop for Served {
 impl fmt::Debug for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Served").field(&self.live).finish()
+    }
+}
+
+/// Who performs hops for coordinators elsewhere.
+pub(crate) trait HopHost: Send + Sync + 'static {
+    /// Begins a hop, which goes on until what is returned is dropped.
+    fn host(self: &Arc<Self>, hop: Hop) -> Hosted;
+}
+
+/// A hop that is performed for a coordinator, for as long as this is not dropped.
+pub(crate) struct Hosted {
+    /// How it goes: at most `Complete`, and then `Failed`.
+    reports: mpsc::Receiver<HopReport>,
+    end: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Hosted {
+    /// Most reports that a hop makes.
+    pub(crate) const MAX_REPORTS: usize = 2;
+
+    /// A hop that tells how it goes through `reports`. `end` is called when it is needed no longer.
+    pub(crate) fn new(
+        reports: mpsc::Receiver<HopReport>,
+        end: impl FnOnce() + Send + Sync + 'static,
+    ) -> Self {
+        Self { reports, end: Some(Box::new(end)) }
+    }
+
+    /// Waits for the next report; `None` if there are no more.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(crate) async fn next_report(&mut self) -> Option<HopReport> {
+        self.reports.recv().await
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end();
+        }
     }
 }

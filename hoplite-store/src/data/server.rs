@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_proto::data::{Pull, decode_pull};
 use hoplite_proto::v1;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -19,7 +20,7 @@ use super::connection::{Connection, ConnectionError};
 use super::digest::digest;
 use super::frame::Kind;
 use super::rate::Rate;
-use super::{DataConfig, DataMetrics, ServeSource, Served, count};
+use super::{DataConfig, DataMetrics, HopHost, ServeRequest, ServeSource, Served, count};
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -28,7 +29,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves other stores until `shutdown`, then ends every transfer at once; receivers go on elsewhere.
-pub(crate) async fn run<S: ServeSource>(
+pub(crate) async fn run<S: ServeSource + HopHost>(
     listener: TcpListener,
     config: Arc<DataConfig>,
     source: Arc<S>,
@@ -70,9 +71,9 @@ fn is_notable(counter: &AtomicU64) -> bool {
     (counter.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
 }
 
-struct Server<S> {
-    config: Arc<DataConfig>,
-    source: Arc<S>,
+pub(super) struct Server<S> {
+    pub(super) config: Arc<DataConfig>,
+    pub(super) source: Arc<S>,
     metrics: Arc<DataMetrics>,
 }
 
@@ -84,7 +85,7 @@ enum Ending {
     Refused(Error),
 }
 
-impl<S: ServeSource> Server<S> {
+impl<S: ServeSource + HopHost> Server<S> {
     async fn attend(&self, stream: TcpStream, address: SocketAddr) {
         let mut connection = match Connection::new(stream) {
             Ok(connection) => connection,
@@ -127,8 +128,14 @@ impl<S: ServeSource> Server<S> {
                 match header.kind() {
                     Kind::Pull => {
                         let pull = connection.read_control::<v1::Pull>(&header).await?;
-                        self.answer_pull(connection, peer, &pull).await
+                        self.answer_pull(connection, peer, &decode_pull(pull)?).await
                     }
+                    Kind::Combine => {
+                        let combine = connection.read_control::<v1::Combine>(&header).await?;
+                        self.host_hop(connection, peer, combine).await
+                    }
+                    // A coordinator may say so before it learns that its hop has failed.
+                    Kind::Keepalive | Kind::Release => connection.read_control::<()>(&header).await,
                     Kind::DigestRequest => {
                         let request = connection.read_control::<v1::DigestRequest>(&header).await?;
                         self.answer_digest(connection, &request).await
@@ -148,14 +155,13 @@ impl<S: ServeSource> Server<S> {
         &self,
         connection: &mut Connection,
         peer: &NodeId,
-        pull: &v1::Pull,
+        pull: &Pull,
     ) -> Result<(), ConnectionError> {
         count(&self.metrics.serves, 1);
-        let id = ObjectId::new(&pull.id)?;
-        let put = PutId(pull.put);
-        let mut offset_bytes = pull.offset_bytes;
-        let ended = self.serve(connection, pull, &id, &mut offset_bytes).await;
-        let sent_bytes = offset_bytes - pull.offset_bytes;
+        let (id, put) = (&pull.id, pull.put);
+        let mut offset_bytes = pull.range.start;
+        let ended = self.serve(connection, pull, &mut offset_bytes).await;
+        let sent_bytes = offset_bytes - pull.range.start;
         match &ended {
             Ok(ending) => tracing::info!(%id, %put, receiver = %peer, sent_bytes, ?ending, "served"),
             Err(error) => tracing::info!(%id, %put, receiver = %peer, sent_bytes, %error, "served in part"),
@@ -163,31 +169,32 @@ impl<S: ServeSource> Server<S> {
         connection.write_control(Kind::End, &end_message(ended?)).await
     }
 
-    /// Sends the bytes of one copy from `offset_bytes` on, which is advanced past each block that was sent.
+    /// Sends a range of the bytes of one copy from `offset_bytes` on, which is advanced past each block that was sent.
     async fn serve(
         &self,
         connection: &mut Connection,
-        pull: &v1::Pull,
-        id: &ObjectId,
+        pull: &Pull,
         offset_bytes: &mut u64,
     ) -> Result<Ending, ConnectionError> {
-        let found = self.source.serve(id.clone(), PutId(pull.put));
+        let request = ServeRequest { id: pull.id.clone(), put: pull.put, awaits_hop: pull.awaits_hop };
+        let found = self.source.serve(request);
         let Some(served) = self.keep_alive(connection, found).await? else {
             return Ok(Ending::NoCopy);
         };
-        if pull.size_bytes != served.size_bytes() || *offset_bytes > served.size_bytes() {
-            let reason = "the object does not have that many bytes";
-            return Ok(Ending::Refused(Error::invalid_request(reason)));
+        if pull.size_bytes != served.size_bytes() {
+            return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
+        let is_to_the_end = pull.range.end == pull.size_bytes;
         let mut rate = Rate::new();
-        loop {
+        // Who asks for the end of an object learns of it when it is complete, also if there are no more bytes to send.
+        while *offset_bytes < pull.range.end || is_to_the_end {
             let Ok(valid_bytes) = self.keep_alive(connection, served.beyond(*offset_bytes)).await? else {
                 return Ok(Ending::NoCopy);
             };
             if valid_bytes <= *offset_bytes {
-                return Ok(Ending::Complete);
+                break;
             }
-            let end_bytes = valid_bytes.min(*offset_bytes + rate.block_bytes());
+            let end_bytes = valid_bytes.min(pull.range.end).min(*offset_bytes + rate.block_bytes());
             let begun = Instant::now();
             send_block(connection, &served, *offset_bytes, end_bytes).await?;
             let length_bytes = end_bytes - *offset_bytes;
@@ -195,6 +202,7 @@ impl<S: ServeSource> Server<S> {
             count(&self.metrics.sent_bytes, length_bytes);
             *offset_bytes = end_bytes;
         }
+        Ok(Ending::Complete)
     }
 
     async fn answer_digest(
@@ -203,7 +211,8 @@ impl<S: ServeSource> Server<S> {
         request: &v1::DigestRequest,
     ) -> Result<(), ConnectionError> {
         let id = ObjectId::new(&request.id)?;
-        let found = self.source.serve(id, PutId(request.put));
+        let request = ServeRequest { id, put: PutId(request.put), awaits_hop: false };
+        let found = self.source.serve(request);
         let digest = match self.keep_alive(connection, found).await? {
             Some(served) => self.keep_alive(connection, digest(&served)).await?.ok(),
             None => None,
@@ -257,5 +266,6 @@ fn end_message(ending: Ending) -> v1::End {
         Ending::NoCopy => (v1::end::Outcome::NoCopy, None),
         Ending::Refused(error) => (v1::end::Outcome::Refused, Some(error)),
     };
-    v1::End { outcome: outcome.into(), error: error.as_ref().map(hoplite_proto::error::encode) }
+    let error = error.as_ref().map(hoplite_proto::error::encode);
+    v1::End { outcome: outcome.into(), error, failed_input: None }
 }

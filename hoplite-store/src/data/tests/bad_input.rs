@@ -1,10 +1,12 @@
 //! Peers that do not speak the protocol, or speak it wrongly.
 
 use hoplite_core::id::ClusterId;
+use hoplite_proto::data::encode_hop;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::hops::hop;
 use super::*;
 use crate::data::connection::ConnectionError;
 use crate::data::frame::{Header, Kind};
@@ -53,6 +55,11 @@ async fn bad_input_closes_that_connection_only() {
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let no_id = v1::Pull::default();
+    let beyond =
+        v1::Pull { id: b"x".as_slice().into(), size_bytes: 9, offset_bytes: 10, ..v1::Pull::default() };
+    let combine = encode_hop(&hop(&[]));
+    let no_inputs = v1::Combine { inputs: Vec::new(), ..combine.clone() };
+    let misaligned = v1::Combine { size_bytes: 6, ..combine.clone() };
     let truncated_message =
         [Header::control(Kind::Pull, &[0x0a, 99]).unwrap().encode().as_slice(), &[0x0a, 99]].concat();
     let cases: Vec<(&str, Vec<u8>, Close)> = vec![
@@ -73,6 +80,15 @@ async fn bad_input_closes_that_connection_only() {
         ("second hello", after_hello(&good), Close::Never),
         ("a block", after_hello(&Header::block(0, 0, 0).unwrap().encode()), Close::Never),
         ("pull without an id", after_hello(&frame(Kind::Pull, &no_id)), Close::Never),
+        ("pull beyond the end", after_hello(&frame(Kind::Pull, &beyond)), Close::Never),
+        ("combine without inputs", after_hello(&frame(Kind::Combine, &no_inputs)), Close::Never),
+        ("combine of halves of elements", after_hello(&frame(Kind::Combine, &misaligned)), Close::Never),
+        ("combined", after_hello(&frame(Kind::Combined, &())), Close::Never),
+        (
+            "pull during a hop",
+            after_hello(&[frame(Kind::Combine, &combine), frame(Kind::Pull, &no_id)].concat()),
+            Close::Never,
+        ),
         ("truncated message", after_hello(&truncated_message), Close::Never),
     ];
     let expected = cases.len() as u64;
@@ -104,7 +120,7 @@ async fn a_request_while_another_is_answered_closes_the_connection() {
     let sender = TestNode::start("a").await;
     sender.shelf.add("x", &empty(5000));
     let id = id("x").as_bytes().to_vec().into();
-    let pull = v1::Pull { id, put: PUT.0, size_bytes: 5000, offset_bytes: 0 };
+    let pull = v1::Pull { id, put: PUT.0, size_bytes: 5000, ..v1::Pull::default() };
     let mut connection = connect(&sender).await;
     connection.write_control(Kind::Pull, &pull).await.unwrap();
     sender.shelf.wait_for_serves(1).await;
@@ -179,7 +195,7 @@ async fn a_sender_that_lies_is_found_out() {
                 connection.write_raw(&[header.encode().as_slice(), bytes].concat()).await.unwrap();
             }
             Lie::End(outcome) => {
-                let end = v1::End { outcome: outcome.into(), error: None };
+                let end = v1::End { outcome: outcome.into(), ..v1::End::default() };
                 connection.write_control(Kind::End, &end).await.unwrap();
             }
             Lie::Bytes(bytes) => connection.write_raw(bytes).await.unwrap(),

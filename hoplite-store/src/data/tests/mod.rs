@@ -1,27 +1,31 @@
 //! Tests of the data plane over real sockets on the loopback interface.
 
 mod bad_input;
+mod combine;
 mod faults;
+mod hops;
 mod transfer;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
-use hoplite_core::node::Producer;
+use hoplite_core::node::{Hop, HopReport, Producer};
 use hoplite_core::shard::PullOutcome;
 use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
-use super::{DataConfig, DataMetrics, PullRequest, Puller, ServeSource, Served};
+use super::{
+    DataConfig, DataMetrics, HopHost, Hosted, PullRequest, Puller, ServeRequest, ServeSource, Served,
+};
 use crate::copies::LiveCopy;
 
 const PUT: PutId = PutId(7);
@@ -30,30 +34,54 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The copies of a node under test, and how many of them are being served.
 struct Shelf {
-    copies: Mutex<HashMap<(ObjectId, PutId), Arc<LiveCopy>>>,
+    copies: watch::Sender<HashMap<(ObjectId, PutId), Arc<LiveCopy>>>,
     serves: watch::Sender<usize>,
     /// How long to think about each request.
     delay: Duration,
+    /// The hops that were asked for, and how many of them have not ended.
+    hops: mpsc::UnboundedSender<(Hop, mpsc::Sender<HopReport>)>,
+    hosted: watch::Sender<usize>,
 }
 
 impl ServeSource for Shelf {
-    async fn serve(self: &Arc<Self>, id: ObjectId, put: PutId) -> Option<Served> {
+    async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
         tokio::time::sleep(self.delay).await;
-        let live = self.copies.lock().unwrap().get(&(id, put)).cloned()?;
+        let ServeRequest { id, put, awaits_hop } = request;
+        let key = (id, put);
+        let mut copies = self.copies.subscribe();
+        if awaits_hop {
+            copies.wait_for(|copies| copies.contains_key(&key)).await.ok()?;
+        }
+        let live = copies.borrow().get(&key).cloned()?;
         self.serves.send_modify(|serves| *serves += 1);
         let shelf = Arc::clone(self);
         Some(Served::new(live, move || shelf.serves.send_modify(|serves| *serves -= 1)))
     }
 }
 
+impl HopHost for Shelf {
+    fn host(self: &Arc<Self>, hop: Hop) -> Hosted {
+        let (sender, reports) = mpsc::channel(Hosted::MAX_REPORTS);
+        self.hosted.send_modify(|hosted| *hosted += 1);
+        let _ = self.hops.send((hop, sender));
+        let shelf = Arc::clone(self);
+        Hosted::new(reports, move || shelf.hosted.send_modify(|hosted| *hosted -= 1))
+    }
+}
+
 impl Shelf {
     fn add(&self, name: &str, live: &Arc<LiveCopy>) {
-        self.copies.lock().unwrap().insert((id(name), PUT), Arc::clone(live));
+        self.copies.send_modify(|copies| drop(copies.insert((id(name), PUT), Arc::clone(live))));
     }
 
     async fn wait_for_serves(&self, count: usize) {
         let mut serves = self.serves.subscribe();
         timeout(PATIENCE, serves.wait_for(|serves| *serves == count)).await.unwrap().unwrap();
+    }
+
+    async fn wait_for_hosted(&self, count: usize) {
+        let mut hosted = self.hosted.subscribe();
+        timeout(PATIENCE, hosted.wait_for(|hosted| *hosted == count)).await.unwrap().unwrap();
     }
 }
 
@@ -62,6 +90,7 @@ struct TestNode {
     config: Arc<DataConfig>,
     metrics: Arc<DataMetrics>,
     shelf: Arc<Shelf>,
+    hops: mpsc::UnboundedReceiver<(Hop, mpsc::Sender<HopReport>)>,
     address: SocketAddr,
     puller: Arc<Puller>,
     shutdown: CancellationToken,
@@ -78,7 +107,14 @@ impl TestNode {
         let address = listener.local_addr().unwrap();
         let config = Arc::new(config);
         let metrics = Arc::new(DataMetrics::default());
-        let shelf = Arc::new(Shelf { copies: Mutex::default(), serves: watch::Sender::new(0), delay });
+        let (hop_sender, hops) = mpsc::unbounded_channel();
+        let shelf = Arc::new(Shelf {
+            copies: watch::Sender::default(),
+            serves: watch::Sender::new(0),
+            delay,
+            hops: hop_sender,
+            hosted: watch::Sender::new(0),
+        });
         let shutdown = CancellationToken::new();
         let server = tokio::spawn(super::run(
             listener,
@@ -88,7 +124,7 @@ impl TestNode {
             shutdown.clone(),
         ));
         let puller = Arc::new(Puller::new(Arc::clone(&config), Arc::clone(&metrics)));
-        Self { config, metrics, shelf, address, puller, shutdown, server }
+        Self { config, metrics, shelf, hops, address, puller, shutdown, server }
     }
 
     fn request(&self, name: &str) -> PullRequest {

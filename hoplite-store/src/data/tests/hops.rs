@@ -1,0 +1,294 @@
+//! Hops: coordinators and hosts, as they should be and as they should not.
+
+use hoplite_core::error::Error;
+use hoplite_core::metadata::Dtype;
+use hoplite_core::node::{HopFailure, HopInput};
+use hoplite_core::reduce::ReduceOp;
+use hoplite_proto::data::encode_hop;
+use hoplite_proto::v1;
+
+use super::*;
+use crate::data::connection::ConnectionError;
+use crate::data::frame::Kind;
+
+/// A sum of objects of these names.
+pub(super) fn hop(inputs: &[&str]) -> Hop {
+    let input = |name: &&str| HopInput {
+        id: id(name),
+        put: PUT,
+        size_bytes: 16,
+        base_bytes: 8,
+        node: NodeId::new("a").unwrap(),
+        address: "127.0.0.1:7402".parse().unwrap(),
+        is_hop: true,
+    };
+    Hop {
+        output: id("out"),
+        put: PUT,
+        op: ReduceOp::Sum,
+        dtype: Dtype::F32,
+        size_bytes: 8,
+        offset_bytes: 4,
+        inputs: if inputs.is_empty() { vec![input(&"x")] } else { inputs.iter().map(input).collect() },
+        timeout: Duration::from_secs(5),
+    }
+}
+
+/// A hop as its coordinator has it.
+struct Directed {
+    task: JoinHandle<()>,
+    ended: CancellationToken,
+    reports: mpsc::UnboundedReceiver<HopReport>,
+}
+
+impl Directed {
+    fn start(coordinator: &TestNode, host: &str, address: SocketAddr, hop: Hop) -> Self {
+        let (sender, reports) = mpsc::unbounded_channel();
+        let (puller, ended) = (Arc::clone(&coordinator.puller), CancellationToken::new());
+        let (peer, token) = ((NodeId::new(host).unwrap(), address), ended.clone());
+        let task = tokio::spawn(async move {
+            puller.direct(&hop, &peer, &token, &|report| sender.send(report).unwrap()).await;
+        });
+        Self { task, ended, reports }
+    }
+
+    async fn report(&mut self) -> Option<HopReport> {
+        timeout(PATIENCE, self.reports.recv()).await.unwrap()
+    }
+
+    /// Releases the hop; there must be no more reports.
+    async fn end(mut self) {
+        self.ended.cancel();
+        timeout(PATIENCE, self.task).await.unwrap().unwrap();
+        assert_eq!(self.reports.recv().await, None);
+    }
+}
+
+async fn asked(host: &mut TestNode) -> (Hop, mpsc::Sender<HopReport>) {
+    timeout(PATIENCE, host.hops.recv()).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn a_hop_lasts_until_it_is_released() {
+    let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
+    // The second one goes over the connection of the first one.
+    for _ in 0..2 {
+        let mut directed = Directed::start(&coordinator, "h", host.address, hop(&["x", "y"]));
+        let (received, reports) = asked(&mut host).await;
+        assert_eq!(received, hop(&["x", "y"]));
+        reports.send(HopReport::Complete).await.unwrap();
+        assert_eq!(directed.report().await, Some(HopReport::Complete));
+        host.shelf.wait_for_hosted(1).await;
+        directed.end().await;
+        // The coordinator knows that it has ended, without waiting for it.
+        assert_eq!(*host.shelf.hosted.borrow(), 0);
+        assert_eq!(coordinator.puller.idle_connections(), 1);
+    }
+    host.shelf.add("x", &filled(&content(5000)));
+    assert_eq!(coordinator.pull(&host, "x", &empty(5000)).await, (5000, PullOutcome::Complete));
+    assert_eq!(coordinator.puller.idle_connections(), 1);
+    assert_eq!(read(&host.metrics.malformed_connections), 0);
+}
+
+#[tokio::test]
+async fn a_hop_is_released_before_it_is_complete() {
+    let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
+    let directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
+    let (_, _reports) = asked(&mut host).await;
+    directed.end().await;
+    host.shelf.wait_for_hosted(0).await;
+    assert_eq!(coordinator.puller.idle_connections(), 1);
+}
+
+#[tokio::test]
+async fn what_is_released_before_it_is_asked_for_is_not_asked_for() {
+    let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
+    let directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
+    // The task has not run yet.
+    directed.end().await;
+    assert!(host.hops.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn failures_travel_and_the_connection_stays() {
+    let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
+    let failures = [
+        HopFailure::Input { index: 1, outcome: PullOutcome::SenderHasNoCopy },
+        HopFailure::Input { index: 0, outcome: PullOutcome::Corrupt },
+        HopFailure::Refused(Error::StoreFull { needed_bytes: 3, free_bytes: 1, capacity_bytes: 2 }),
+    ];
+    for failure in failures {
+        let mut directed = Directed::start(&coordinator, "h", host.address, hop(&["x", "y"]));
+        let (_, reports) = asked(&mut host).await;
+        // It may fail also after it was complete.
+        reports.send(HopReport::Complete).await.unwrap();
+        reports.send(HopReport::Failed(failure.clone())).await.unwrap();
+        assert_eq!(directed.report().await, Some(HopReport::Complete));
+        assert_eq!(directed.report().await, Some(HopReport::Failed(failure)));
+        host.shelf.wait_for_hosted(0).await;
+        directed.end().await;
+        assert_eq!(coordinator.puller.idle_connections(), 1);
+    }
+    assert_eq!(read(&host.metrics.malformed_connections), 0);
+}
+
+#[tokio::test]
+async fn a_release_that_meets_a_failure_on_its_way_harms_nobody() {
+    let mut host = TestNode::start("h").await;
+    host.shelf.add("x", &filled(&content(100)));
+    let mut coordinator = connect(&host).await;
+    coordinator.write_control(Kind::Combine, &encode_hop(&hop(&[]))).await.unwrap();
+    let (_, reports) = asked(&mut host).await;
+    reports.send(HopReport::Failed(HopFailure::Refused(Error::ShuttingDown))).await.unwrap();
+    host.shelf.wait_for_hosted(0).await;
+    coordinator.write_keepalive().await.unwrap();
+    coordinator.write_control(Kind::Release, &()).await.unwrap();
+    let pull = v1::Pull { id: b"x".as_slice().into(), put: PUT.0, size_bytes: 100, ..v1::Pull::default() };
+    coordinator.write_control(Kind::Pull, &pull).await.unwrap();
+    coordinator.read_expected::<()>(Kind::Keepalive).await.unwrap();
+    let end = coordinator.read_expected::<v1::End>(Kind::End).await.unwrap();
+    assert_eq!(end.outcome(), v1::end::Outcome::Refused);
+    // One end for the hop, none for the release.
+    assert_eq!(coordinator.read_header().await.unwrap().kind(), Kind::Block);
+    assert_eq!(read(&host.metrics.malformed_connections), 0);
+}
+
+#[tokio::test]
+async fn both_sides_say_that_they_are_alive() {
+    let often = Duration::from_millis(20);
+    let lively = |name| DataConfig {
+        keepalive_interval: often,
+        silence_timeout: often * 10,
+        write_stall_timeout: often * 10,
+        ..config(name)
+    };
+    let mut host = TestNode::start_with(lively("h"), Duration::ZERO).await;
+    let coordinator = TestNode::start_with(lively("c"), Duration::ZERO).await;
+    let mut directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
+    let (_, reports) = asked(&mut host).await;
+    tokio::time::sleep(often * 40).await;
+    reports.send(HopReport::Complete).await.unwrap();
+    assert_eq!(directed.report().await, Some(HopReport::Complete));
+    tokio::time::sleep(often * 40).await;
+    assert_eq!(*host.shelf.hosted.borrow(), 1);
+    directed.end().await;
+}
+
+#[tokio::test]
+async fn a_coordinator_that_vanishes_frees_its_hop() {
+    let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
+    for report in [None, Some(HopReport::Complete)] {
+        let directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
+        let (_, reports) = asked(&mut host).await;
+        if let Some(report) = report {
+            reports.send(report).await.unwrap();
+        }
+        directed.task.abort();
+        host.shelf.wait_for_hosted(0).await;
+    }
+    assert_eq!(coordinator.puller.idle_connections(), 0);
+}
+
+#[tokio::test]
+async fn a_coordinator_that_falls_silent_frees_its_hop() {
+    let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("h") };
+    let mut host = TestNode::start_with(hasty, Duration::ZERO).await;
+    let mut coordinator = connect(&host).await;
+    coordinator.write_control(Kind::Combine, &encode_hop(&hop(&[]))).await.unwrap();
+    let (_, _reports) = asked(&mut host).await;
+    host.shelf.wait_for_hosted(0).await;
+    coordinator.read_expected::<()>(Kind::Keepalive).await.unwrap();
+    let ended = timeout(PATIENCE, coordinator.read_header()).await.unwrap();
+    assert!(matches!(ended, Err(ConnectionError::Closed)), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_request_during_a_hop_ends_it() {
+    let mut host = TestNode::start("h").await;
+    let mut coordinator = connect(&host).await;
+    coordinator.write_control(Kind::Combine, &encode_hop(&hop(&[]))).await.unwrap();
+    let (_, _reports) = asked(&mut host).await;
+    coordinator.write_control(Kind::Combine, &encode_hop(&hop(&[]))).await.unwrap();
+    host.shelf.wait_for_hosted(0).await;
+    assert!(host.hops.try_recv().is_err());
+    coordinator.read_expected::<()>(Kind::Keepalive).await.unwrap();
+    assert!(timeout(PATIENCE, coordinator.read_header()).await.unwrap().is_err());
+    assert_eq!(read(&host.metrics.malformed_connections), 1);
+}
+
+#[tokio::test]
+async fn a_host_that_vanishes_has_failed() {
+    let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
+    let mut directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
+    let (_, _reports) = asked(&mut host).await;
+    let (address, shelf) = (host.address, Arc::clone(&host.shelf));
+    host.stop().await;
+    assert_eq!(directed.report().await, Some(HopReport::Failed(HopFailure::Unreachable)));
+    directed.end().await;
+    assert_eq!(*shelf.hosted.borrow(), 0);
+    // Nobody listens there any more.
+    let mut directed = Directed::start(&coordinator, "h", address, hop(&[]));
+    assert_eq!(directed.report().await, Some(HopReport::Failed(HopFailure::Unreachable)));
+}
+
+#[tokio::test]
+async fn a_host_that_says_nothing_or_nonsense_has_failed() {
+    let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("c") };
+    let coordinator = TestNode::start_with(hasty, Duration::ZERO).await;
+    let no_such_input = v1::End {
+        outcome: v1::end::Outcome::InputFailed.into(),
+        failed_input: Some(v1::FailedInput { index: 1, outcome: v1::PullOutcome::Corrupt.into() }),
+        ..v1::End::default()
+    };
+    let complete = v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
+    for (end, corrupt_frames) in [(None, 0), (Some(no_such_input), 1), (Some(complete), 2)] {
+        let (host, address) = Impostor::start("h").await;
+        let mut directed = Directed::start(&coordinator, "h", address, hop(&[]));
+        let mut connection = host.accept().await;
+        connection.read_expected::<v1::Combine>(Kind::Combine).await.unwrap();
+        if let Some(end) = end {
+            connection.write_control(Kind::End, &end).await.unwrap();
+        }
+        assert_eq!(directed.report().await, Some(HopReport::Failed(HopFailure::Unreachable)));
+        directed.end().await;
+        assert_eq!(read(&coordinator.metrics.corrupt_frames), corrupt_frames);
+        assert_eq!(coordinator.puller.idle_connections(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_confirm_a_release_is_left() {
+    let coordinator = TestNode::start("c").await;
+    let (host, address) = Impostor::start("h").await;
+    let directed = Directed::start(&coordinator, "h", address, hop(&[]));
+    let mut connection = host.accept().await;
+    connection.read_expected::<v1::Combine>(Kind::Combine).await.unwrap();
+    directed.end().await;
+    connection.read_expected::<()>(Kind::Release).await.unwrap();
+    assert!(matches!(connection.read_header().await, Err(ConnectionError::Closed)));
+    assert_eq!(coordinator.puller.idle_connections(), 0);
+}
+
+#[tokio::test]
+async fn a_hop_is_asked_for_again_if_the_idle_connection_was_dead() {
+    let coordinator = TestNode::start("c").await;
+    let (host, address) = Impostor::start("h").await;
+    let script = tokio::spawn(async move {
+        let mut first = host.accept().await;
+        first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
+        let refusal = v1::End { outcome: v1::end::Outcome::NoCopy.into(), ..v1::End::default() };
+        first.write_control(Kind::End, &refusal).await.unwrap();
+        // It dies with the second request on it.
+        first.read_expected::<v1::Combine>(Kind::Combine).await.unwrap();
+        drop(first);
+        let mut second = host.accept().await;
+        second.read_expected::<v1::Combine>(Kind::Combine).await.unwrap();
+        second.write_control(Kind::Combined, &()).await.unwrap();
+        second
+    });
+    let (pull, _) = coordinator.start_pull(request("x", "h", address), &empty(100));
+    assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderHasNoCopy));
+    let mut directed = Directed::start(&coordinator, "h", address, hop(&[]));
+    assert_eq!(directed.report().await, Some(HopReport::Complete));
+    timeout(PATIENCE, script).await.unwrap().unwrap();
+}
