@@ -10,19 +10,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use hoplite_core::node::{ClientId, CopyId, Effect, Event, Node, NodeStatus, PullId, ServeId, Urgency};
+use hoplite_core::id::ObjectId;
+use hoplite_core::node::{
+    ClientId, CombineId, CombineInput, CopyId, Effect, Event, Hop, HopId, HopReport, HostingId, Node,
+    NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
+};
+use hoplite_core::plan::reduce::Link;
 use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;
-use hoplite_core::{ObjectId, PutId};
 use hoplite_proto::local::Response;
 use hoplite_shm::Arena;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::copies::{Copies, LiveCopy};
-use crate::data::{CompareRequest, DataMetrics, PullRequest, Puller, ServeSource, Served};
+use crate::data::{
+    CombineRequest, CombineSource, CompareRequest, DataMetrics, HopHost, Hosted, Peer, PullRequest, Puller,
+    ServeRequest, ServeSource, Served,
+};
 use crate::local::Answers;
 use crate::outbox::{Full, Outbox, Outgoing};
 
@@ -33,8 +40,13 @@ struct State {
     effects: Vec<Effect>,
     alarm_at: Option<Time>,
     pulls: BTreeMap<PullId, CancellationToken>,
-    /// The verdict on the serve that is being requested.
-    verdict: Option<(ServeId, Option<CopyId>)>,
+    combines: BTreeMap<CombineId, CancellationToken>,
+    /// The serves that were requested and not decided on.
+    verdicts: BTreeMap<ServeId, oneshot::Sender<Option<Arc<LiveCopy>>>>,
+    /// The hops that this store directs; cancelled when they are needed no longer.
+    hops: BTreeMap<HopId, CancellationToken>,
+    /// The hops that this store performs for others, and how their coordinators are told of them.
+    hostings: BTreeMap<HostingId, mpsc::Sender<HopReport>>,
     /// For each shard, where messages of its present session go.
     sessions: Vec<Option<Outbox>>,
 }
@@ -74,7 +86,10 @@ impl Engine {
                 effects: Vec::new(),
                 alarm_at: None,
                 pulls: BTreeMap::new(),
-                verdict: None,
+                combines: BTreeMap::new(),
+                verdicts: BTreeMap::new(),
+                hops: BTreeMap::new(),
+                hostings: BTreeMap::new(),
                 sessions: (0..shards).map(|_| None).collect(),
             }),
             origin: Instant::now(),
@@ -164,13 +179,60 @@ impl Engine {
                     cancelled.cancel();
                 }
             }
-            Effect::ServeAccepted { serve, copy, .. } => state.verdict = Some((serve, Some(copy))),
-            Effect::ServeRefused { serve } => state.verdict = Some((serve, None)),
+            Effect::ServeAccepted { serve, copy, .. } => state.decide(serve, self.copies.get(copy)),
+            Effect::ServeRefused { serve } => state.decide(serve, None),
             Effect::Compare { copy, id, winner, holder } => {
                 let live = self.copies.get(copy).expect("a copy is open while it is compared");
                 let request = CompareRequest { id, put: winner, holder: holder.0, holder_address: holder.1 };
                 self.spawn_compare(copy, live, request);
             }
+            Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs } => {
+                tracing::debug!(?combine, %op, offset_bytes, inputs = inputs.len(), "combination starts");
+                let live = self.copies.get(copy).expect("a copy is open while it is filled");
+                let inputs = inputs.into_iter().map(|input| self.source(input)).collect();
+                let cancelled = self.stop.child_token();
+                state.combines.insert(combine, cancelled.clone());
+                self.spawn_combine(
+                    combine,
+                    live,
+                    CombineRequest { op, dtype, offset_bytes, inputs },
+                    cancelled,
+                );
+            }
+            Effect::CancelCombine { combine } => {
+                if let Some(cancelled) = state.combines.get(&combine) {
+                    cancelled.cancel();
+                }
+            }
+            Effect::StartHop { hop, node, address, spec } => {
+                tracing::debug!(?hop, host = %node, inputs = spec.inputs.len(), "hop starts");
+                let ended = CancellationToken::new();
+                state.hops.insert(hop, ended.clone());
+                self.spawn_hop(hop, (node, address), spec, ended);
+            }
+            Effect::EndHop { hop } => {
+                if let Some(ended) = state.hops.remove(&hop) {
+                    ended.cancel();
+                }
+            }
+            Effect::HopReport { hosting, report } => {
+                if let Some(reports) = state.hostings.get(&hosting)
+                    && let Err(error) = reports.try_send(report)
+                {
+                    tracing::debug!(?hosting, %error, "a report of a hop came after its end");
+                }
+            }
+        }
+    }
+
+    /// Where the shell reads an input.
+    fn source(&self, input: CombineInput) -> CombineSource {
+        match input {
+            CombineInput::Local { copy, base_bytes } => {
+                let live = self.copies.get(copy).expect("a copy is open while it is read");
+                CombineSource::Local { live, base_bytes }
+            }
+            CombineInput::Remote(input) => CombineSource::Remote(input),
         }
     }
 
@@ -189,9 +251,66 @@ impl Engine {
             tracing::debug!(id = %request.id, sender = %request.sender, ?outcome, valid_bytes, seconds, "pull ended");
             let mut state = engine.lock();
             state.pulls.remove(&pull);
+            state.node.measured(engine.link());
             engine.apply_locked(&mut state, Event::PullEnded { pull, valid_bytes, outcome });
         };
         self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    fn spawn_combine(
+        self: &Arc<Self>,
+        combine: CombineId,
+        live: Arc<LiveCopy>,
+        request: CombineRequest,
+        cancelled: CancellationToken,
+    ) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let started = Instant::now();
+            let (valid_bytes, outcome) = engine.puller.combine(&request, &live, &cancelled).await;
+            let seconds = started.elapsed().as_secs_f64();
+            tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
+            // The node may free the copies that were read as soon as it hears of the end.
+            drop((request, live));
+            let mut state = engine.lock();
+            state.combines.remove(&combine);
+            state.node.measured(engine.link());
+            engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// The links to other nodes, as far as they are measured.
+    fn link(&self) -> Link {
+        let (bytes_per_second, latency) = self.puller.link();
+        let assumed = Link::default();
+        Link {
+            // A rate has no sign, and the fraction does not matter.
+            bytes_per_second: bytes_per_second.map_or(assumed.bytes_per_second, |rate| rate as u64),
+            latency: latency.unwrap_or(assumed.latency),
+        }
+    }
+
+    fn spawn_hop(self: &Arc<Self>, hop: HopId, host: Peer, spec: Hop, ended: CancellationToken) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let report = |report| engine.hop_reported(hop, report);
+            engine.stop.run_until_cancelled(engine.puller.direct(&spec, &host, &ended, &report)).await;
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Tells the node what a host says of a hop, unless the node has ended it.
+    fn hop_reported(self: &Arc<Self>, hop: HopId, report: HopReport) {
+        tracing::debug!(?hop, ?report, "hop reported");
+        let mut state = self.lock();
+        let is_wanted = match report {
+            HopReport::Complete => state.hops.contains_key(&hop),
+            HopReport::Failed(_) => state.hops.remove(&hop).is_some(),
+        };
+        if is_wanted {
+            self.apply_locked(&mut state, Event::HopReported { hop, report });
+        }
     }
 
     fn spawn_compare(self: &Arc<Self>, copy: CopyId, live: Arc<LiveCopy>, request: CompareRequest) {
@@ -290,6 +409,11 @@ impl Engine {
         self.lock().node.status()
     }
 
+    /// How the latest reduce of this target went, if this store coordinated it and remembers.
+    pub(crate) fn reduce_record(&self, target: &ObjectId) -> Option<ReduceRecord> {
+        self.lock().node.reduce_record(target).cloned()
+    }
+
     /// How long the store has been running.
     pub(crate) fn uptime(&self) -> Duration {
         self.origin.elapsed()
@@ -325,20 +449,164 @@ impl Engine {
     }
 }
 
+impl State {
+    /// Tells the one who waits for it what the node thinks of a serve. Whoever has left says that the serve has ended.
+    fn decide(&mut self, serve: ServeId, live: Option<Arc<LiveCopy>>) {
+        if let Some(verdict) = self.verdicts.remove(&serve) {
+            let _ = verdict.send(live);
+        }
+    }
+}
+
+/// Says that a serve has ended when it is dropped.
+struct Serve {
+    engine: Arc<Engine>,
+    serve: ServeId,
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let mut state = self.engine.lock();
+        state.verdicts.remove(&self.serve);
+        self.engine.apply_locked(&mut state, Event::ServeEnded { serve: self.serve });
+    }
+}
+
 impl ServeSource for Engine {
-    async fn serve(self: &Arc<Self>, id: ObjectId, put: PutId) -> Option<Served> {
-        let serve = ServeId(self.next_number());
-        let copy = {
+    async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
+        let ServeRequest { id, put, awaits_hop } = request;
+        let serve = Serve { engine: Arc::clone(self), serve: ServeId(self.next_number()) };
+        let (verdict, decided) = oneshot::channel();
+        {
             let mut state = self.lock();
-            self.apply_locked(&mut state, Event::ServeRequested { serve, id, put });
-            state.verdict.take().filter(|(asked, _)| *asked == serve).and_then(|(_, copy)| copy)
-        };
-        let live = copy.and_then(|copy| self.copies.get(copy));
-        let Some(live) = live else {
-            self.apply(Event::ServeEnded { serve });
-            return None;
-        };
+            state.verdicts.insert(serve.serve, verdict);
+            let event = Event::ServeRequested { serve: serve.serve, id, put, awaits_hop };
+            self.apply_locked(&mut state, event);
+        }
+        let live = decided.await.ok().flatten()?;
+        Some(Served::new(live, move || drop(serve)))
+    }
+}
+
+impl HopHost for Engine {
+    fn host(self: &Arc<Self>, hop: Hop) -> Hosted {
+        let hosting = HostingId(self.next_number());
+        let (sender, reports) = mpsc::channel(Hosted::MAX_REPORTS);
+        {
+            let mut state = self.lock();
+            state.hostings.insert(hosting, sender);
+            self.apply_locked(&mut state, Event::HopRequested { hosting, hop });
+        }
         let engine = Arc::clone(self);
-        Some(Served::new(live, move || engine.apply(Event::ServeEnded { serve })))
+        Hosted::new(reports, move || {
+            let mut state = engine.lock();
+            state.hostings.remove(&hosting);
+            engine.apply_locked(&mut state, Event::HopReleased { hosting });
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_core::id::{ClusterId, NodeId, PutId};
+    use hoplite_core::limits::Limits;
+    use hoplite_core::metadata::Dtype;
+    use hoplite_core::node::{HopFailure, HopInput, NodeConfig};
+    use hoplite_core::placement::ShardMap;
+    use hoplite_core::plan::broadcast::Topology;
+    use hoplite_core::reduce::ReduceOp;
+    use hoplite_core::shard::PullOutcome;
+    use hoplite_shm::Backing;
+    use tokio::task::JoinHandle;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::data::DataConfig;
+
+    /// Longer than anything here takes; a test that reaches it has hung.
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const PUT: PutId = PutId(7);
+
+    fn engine() -> Arc<Engine> {
+        let (name, arena) = (NodeId::new("n").unwrap(), Arena::create(Backing::Memfd, 1 << 20).unwrap());
+        let data = Arc::new(DataConfig::new(ClusterId::new("c").unwrap(), name.clone()));
+        let metrics = Arc::new(DataMetrics::default());
+        let puller = Puller::new(data, Arc::clone(&metrics));
+        let node = Node::new(NodeConfig {
+            node: name,
+            capacity_bytes: arena.capacity_bytes(),
+            limits: Limits::default(),
+            shards: ShardMap::new(["shard"]),
+            topology: Topology::Uniform,
+            seed: 1,
+        });
+        Engine::new(node, arena, puller, metrics, TaskTracker::new(), CancellationToken::new(), 1)
+    }
+
+    fn output() -> ObjectId {
+        ObjectId::of_hop(PUT)
+    }
+
+    fn ask(engine: &Arc<Engine>, awaits_hop: bool) -> JoinHandle<Option<Served>> {
+        let (engine, request) = (Arc::clone(engine), ServeRequest { id: output(), put: PUT, awaits_hop });
+        tokio::spawn(async move { engine.serve(request).await })
+    }
+
+    /// A hop with an input at a node where nobody listens.
+    fn hop() -> Hop {
+        let input = HopInput {
+            id: ObjectId::new("x").unwrap(),
+            put: PUT,
+            size_bytes: 8,
+            base_bytes: 0,
+            node: NodeId::new("elsewhere").unwrap(),
+            address: "127.0.0.1:1".parse().unwrap(),
+            is_hop: false,
+        };
+        Hop {
+            output: output(),
+            put: PUT,
+            op: ReduceOp::Sum,
+            dtype: Dtype::F32,
+            size_bytes: 8,
+            offset_bytes: 0,
+            inputs: vec![input],
+            timeout: PATIENCE,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_serve_waits_for_its_hop_and_nothing_is_left_of_those_who_leave() {
+        let engine = engine();
+        assert!(ask(&engine, false).await.unwrap().is_none(), "there is no such object");
+        let (waits, leaves) = (ask(&engine, true), ask(&engine, true));
+        tokio::task::yield_now().await;
+        assert_eq!(engine.lock().verdicts.len(), 2);
+        leaves.abort();
+        assert!(leaves.await.is_err());
+        assert_eq!(engine.lock().verdicts.len(), 1);
+
+        let mut hosted = engine.host(hop());
+        let served = timeout(PATIENCE, waits).await.unwrap().unwrap();
+        assert_eq!(served.as_ref().map(|served| served.size_bytes()), Some(8));
+        let failure = HopFailure::Input { index: 0, outcome: PullOutcome::SenderUnreachable };
+        let report = timeout(PATIENCE, hosted.next_report()).await.unwrap();
+        assert_eq!(report, Some(HopReport::Failed(failure)));
+        drop((served, hosted));
+        let state = engine.lock();
+        assert!(state.verdicts.is_empty() && state.hostings.is_empty() && state.combines.is_empty());
+        assert_eq!(state.node.status().copies, 0);
+    }
+
+    #[tokio::test]
+    async fn a_hop_whose_host_is_not_there_is_over() {
+        let engine = engine();
+        let host = (NodeId::new("elsewhere").unwrap(), "127.0.0.1:1".parse().unwrap());
+        let ended = CancellationToken::new();
+        engine.lock().hops.insert(HopId(1), ended.clone());
+        engine.spawn_hop(HopId(1), host, hop(), ended);
+        engine.tasks.close();
+        timeout(PATIENCE, engine.tasks.wait()).await.unwrap();
+        assert!(engine.lock().hops.is_empty());
     }
 }
