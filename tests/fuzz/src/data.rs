@@ -2,6 +2,8 @@
 
 use hoplite_core::error::Plane;
 use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::node::MAX_HOP_INPUTS;
+use hoplite_proto::data::{decode_hop, decode_hop_failure, decode_pull, encode_hop, encode_pull};
 use hoplite_proto::{error, v1};
 use prost::Message;
 
@@ -53,13 +55,22 @@ fn payload_of(kind: Kind, payload: &[u8]) {
             let _ = v1::DataHello::decode(payload).map(|hello| NodeId::new(&hello.node));
         }
         Kind::Pull => {
-            let _ = v1::Pull::decode(payload).map(|pull| ObjectId::new(&pull.id));
+            if let Ok(Ok(pull)) = v1::Pull::decode(payload).map(decode_pull) {
+                assert_eq!(decode_pull(encode_pull(&pull)), Ok(pull));
+            }
+        }
+        Kind::Combine => {
+            if let Ok(Ok(hop)) = v1::Combine::decode(payload).map(decode_hop) {
+                assert_eq!(decode_hop(encode_hop(&hop)), Ok(hop));
+            }
         }
         Kind::DigestRequest => {
             let _ = v1::DigestRequest::decode(payload).map(|request| ObjectId::new(&request.id));
         }
         Kind::End => {
-            if let Ok(v1::End { error: Some(reason), .. }) = v1::End::decode(payload) {
+            let Ok(end) = v1::End::decode(payload) else { return };
+            let _ = decode_hop_failure(end.clone(), MAX_HOP_INPUTS);
+            if let Some(reason) = end.error {
                 let decoded = error::decode(reason, Plane::Data);
                 // Twice, since each end sees the versions of a mismatch the other way round.
                 let returned = error::decode(error::encode(&decoded), Plane::Data);
@@ -69,7 +80,9 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         Kind::Digest => {
             let _ = v1::Digest::decode(payload);
         }
-        Kind::Keepalive => assert!(payload.is_empty(), "nothing is said with a keepalive"),
+        Kind::Keepalive | Kind::Combined | Kind::Release => {
+            assert!(payload.is_empty(), "nothing is said with a {kind:?}")
+        }
         Kind::Block => {}
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
-use hoplite_core::node::{self, ByteRange, CallId, CopyId, ObjectView, Reduce, ReduceOrder, Until};
+use hoplite_core::node::{
+    self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, ObjectView, Reduce, ReduceOrder, Until,
+};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
@@ -14,10 +16,13 @@ use hoplite_core::shard::{
     Verdict,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
+use hoplite_proto::data::{Pull, encode_hop, encode_hop_failure, encode_pull};
 use hoplite_proto::directory::{encode_hello, encode_to_shard, encode_to_store, welcome};
 use hoplite_proto::local::{Request, Response, encode_request, encode_response};
 use hoplite_proto::v1;
 use prost::Message;
+
+use crate::frame::{Header, Kind};
 
 const SIZE: u64 = 24;
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -177,6 +182,47 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
     let first = v1::ShardMessages { welcome: Some(welcome()), messages: Vec::new() };
     let all = messages.into_iter().chain(failures).map(batch).chain([first]);
     all.map(|batch| batch.encode_to_vec()).collect()
+}
+
+/// What stores send to each other.
+pub fn frames() -> Vec<Vec<u8>> {
+    let (put, size_bytes) = (PutId(1), SIZE);
+    let pull = Pull { id: object(), put, size_bytes, range: 4..20, awaits_hop: true };
+    let input = HopInput {
+        id: object(),
+        put,
+        size_bytes,
+        base_bytes: 8,
+        node: node_id(),
+        address: address(),
+        is_hop: true,
+    };
+    let hop = Hop {
+        output: object(),
+        put,
+        op: ReduceOp::Sum,
+        dtype: Dtype::F32,
+        size_bytes: 16,
+        offset_bytes: 4,
+        inputs: vec![input.clone(), input],
+        timeout: TIMEOUT,
+    };
+    let failed = HopFailure::Input { index: 1, outcome: PullOutcome::Corrupt };
+    let refused = errors().into_iter().map(HopFailure::Refused);
+    let ends =
+        refused.chain([failed]).map(|failure| (Kind::End, encode_hop_failure(&failure).encode_to_vec()));
+    let requests = [
+        (Kind::Pull, encode_pull(&pull).encode_to_vec()),
+        (Kind::Combine, encode_hop(&hop).encode_to_vec()),
+        (Kind::Combined, Vec::new()),
+        (Kind::Release, Vec::new()),
+    ];
+    let frame = |(kind, payload): (Kind, Vec<u8>)| {
+        let header = Header::control(kind, &payload).expect("samples are short").encode();
+        // Odd: the checksums are mended after a change.
+        [&[1], header.as_slice(), &payload].concat()
+    };
+    requests.into_iter().chain(ends).map(frame).collect()
 }
 
 fn errors() -> Vec<Error> {
