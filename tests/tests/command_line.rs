@@ -186,6 +186,63 @@ fn wait_prints_what_is_ready() {
 }
 
 #[test]
+fn arrays_of_several_nodes_are_reduced() {
+    let up = Up::start(3, 1);
+    let array = |factor: u16| -> Vec<u8> {
+        (0..50_000_u16).flat_map(|index| (f32::from(index) * f32::from(factor)).to_le_bytes()).collect()
+    };
+    let put = |node, id, factor| {
+        let output = up.put(node, id, &array(factor), &["--dtype", "f32", "--shape", "50,1000"]);
+        assert!(output.status.success(), "{output:?}");
+    };
+    put(1, "b", 2);
+    // Waits for those that are not there yet.
+    let mut reduce = up.hoplite(0, &["reduce", "sum", "a", "b", "c"]).stdout(Stdio::piped()).spawn().unwrap();
+    put(2, "c", 3);
+    put(0, "a", 1);
+    let mut text = String::new();
+    reduce.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(reduce.wait().unwrap().success());
+    let mut joined: Vec<_> = text.lines().collect();
+    joined.sort_unstable();
+    assert_eq!(joined, ["a", "b", "c"]);
+    assert_eq!(up.succeed(1, &["get", "sum"]), array(6));
+    assert_eq!(up.json(2, &["stat", "sum", "--json"])["object"]["shape"], serde_json::json!([50, 1000]));
+
+    let largest = ["reduce", "largest", "a", "never", "c", "--op", "max", "--num", "2", "--json"];
+    let report = up.json(2, &largest);
+    assert_eq!(report["id"], "largest");
+    assert_eq!(report["reduced"].as_array().unwrap().len(), 2);
+    assert_eq!(up.succeed(1, &["get", "largest"]), array(3));
+    let in_order = up.succeed(1, &["reduce", "fixed", "c", "a", "b", "--deterministic", "--timeout", "0"]);
+    assert_eq!(in_order, b"c\na\nb\n");
+}
+
+#[test]
+fn a_reduce_that_cannot_be_says_why() {
+    let up = Up::start(1, 1);
+    for (id, dtype) in [("a", "f32"), ("b", "i32"), ("opaque", "opaque")] {
+        assert!(up.put(0, id, &pattern(400), &["--dtype", dtype]).status.success());
+    }
+    assert!(up.put(0, "longer", &pattern(404), &["--dtype", "f32"]).status.success());
+    for (arguments, why) in [
+        (&["reduce", "t", "a", "a"][..], "object a is named more than once"),
+        (&["reduce", "a", "b", "a"], "object a is named more than once"),
+        (&["reduce", "t", "a", "b"], "object b cannot be reduced"),
+        (&["reduce", "t", "a", "longer"], "object longer cannot be reduced"),
+        (&["reduce", "t", "opaque"], "object opaque cannot be reduced"),
+        (&["reduce", "a", "longer"], "object a already exists"),
+        (&["reduce", "t", "a", "never", "--timeout", "100ms"], "reduce of t timed out after 100ms"),
+        (&["reduce", "t", "a", "never", "--timeout", "0"], "reduce of t timed out after 0s"),
+    ] {
+        let line = up.fail(0, arguments);
+        assert!(line.contains(why), "{arguments:?}: {line}");
+    }
+    let ids = up.json(0, &["ls", "--json"]).as_array().unwrap().len();
+    assert_eq!(ids, 4, "nothing is left of what could not be made");
+}
+
+#[test]
 fn a_timeout_of_zero_takes_what_is_there() {
     let up = Up::start(2, 1);
     let bytes = pattern(5_000_001);
@@ -273,6 +330,8 @@ fn failures_are_one_line_and_usage_errors_are_2() {
         &["fly"],
         &["wait", "a", "--num", "2"],
         &["put", "x", "-", "--dtype", "f31"],
+        &["reduce", "t", "a", "--num", "2"],
+        &["reduce", "t", "a", "--op", "mean"],
         &["up", "--nodes", "0"],
     ] {
         let output = up.hoplite(0, arguments).stdin(Stdio::null()).output().unwrap();
@@ -384,7 +443,9 @@ fn benchmarks_report_what_they_measured() {
     let local = bench(&["local", "--size", "1MiB", "--samples", "100", "--repetitions", "2"]);
     let p2p = bench(&["p2p", "--size", "1MiB", "--samples", "100", "--repetitions", "2"]);
     let broadcast = bench(&["broadcast", "--size", "1MiB", "--receivers", "2", "--repetitions", "2"]);
-    for (report, count) in [(&local, 7), (&p2p, 4), (&broadcast, 3)] {
+    let reduce = bench(&["reduce", "--size", "1MiB", "--nodes", "2,3", "--repetitions", "2"]);
+    let kernels = bench(&["kernels", "--size", "64KiB", "--dtype", "f32", "--repetitions", "2"]);
+    for (report, count) in [(&local, 7), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)] {
         let measurements = report["measurements"].as_array().unwrap();
         assert_eq!(measurements.len(), count, "{report}");
         for measurement in measurements {
@@ -394,10 +455,12 @@ fn benchmarks_report_what_they_measured() {
     let measurement = &broadcast["measurements"][0]["broadcast"];
     assert_eq!(measurement["receivers_s"].as_array().unwrap().len(), 2);
     assert!(measurement["origin_sent_objects"].as_f64().unwrap() >= 1.0);
+    let traffic = &reduce["measurements"][0]["traffic"];
+    assert!(traffic["received_objects"].as_f64().unwrap() >= 1.0, "{reduce}");
 }
 
 #[test]
-fn the_demo_shares_a_file() {
+fn the_demo_shares_a_file_and_adds_up_arrays() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("file");
     fs::write(&file, pattern(3_000_000)).unwrap();
@@ -406,6 +469,7 @@ fn the_demo_shares_a_file() {
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("compared: all 2 files have the hash"), "{text}");
+    assert!(text.contains("compared: it is the sum that this program computes"), "{text}");
     // It leaves nothing behind.
     assert_eq!(names(place.path()), ["file"]);
 }
