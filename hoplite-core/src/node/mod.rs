@@ -95,10 +95,18 @@ pub struct NodeStatus {
     pub copies: usize,
     /// How many pulls are under way.
     pub pulls: usize,
+    /// How many reduces this store coordinates.
+    pub reductions: usize,
+    /// How many hops it performs, for itself or others, failed ones included that were not released yet.
+    pub hops: usize,
     /// How many copies were evicted so far.
     pub evictions: u64,
     /// How many puts met another put of the same id, so far.
     pub put_conflicts: u64,
+    /// How many hops are performed for its reduces, here or elsewhere.
+    pub directed_hops: usize,
+    /// How many combinations are under way.
+    pub combinations: usize,
 }
 
 /// The object table of one store. See the [module documentation](self).
@@ -273,9 +281,18 @@ impl Node {
             evictable_bytes: self.evictable_bytes,
             copies: self.copies.len(),
             pulls: self.pulls.len(),
+            reductions: self.reductions.len(),
+            hops: self.hostings.len(),
             evictions: self.evictions,
             put_conflicts: self.put_conflicts,
+            directed_hops: self.hops.len(),
+            combinations: self.combinations.len(),
         }
+    }
+
+    /// Which object a copy is of, and which put, as long as its space is not free.
+    pub fn object_of(&self, copy: CopyId) -> Option<(&ObjectId, PutId)> {
+        self.copies.get(&copy).map(|copy| (&copy.id, copy.put))
     }
 
     /// The latest measurement of the links between this node and others.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use hoplite_core::extent::Extent;
 use hoplite_core::id::ObjectId;
 use hoplite_core::node::{
-    CallId, ClientId, CopyId, Effect, Event, NodeStatus, PullId, Request, Response, ServeId,
+    CallId, ClientId, CombineId, CombineInput, CopyId, Effect, Event, HopId, HopReport, HostingId,
+    NodeStatus, Producer, PullId, Request, Response, ServeId,
 };
 use hoplite_core::shard::ToStore;
 
@@ -18,6 +19,10 @@ struct Copy {
     serves: u32,
     pulls: u32,
     comparisons: u32,
+    /// How many combinations write it, and how many read it.
+    combinations: u32,
+    readers: u32,
+    is_combined: bool,
     is_writing: bool,
     is_complete: bool,
     has_failed: bool,
@@ -26,8 +31,32 @@ struct Copy {
 
 impl Copy {
     fn is_idle(&self) -> bool {
-        self.references.is_empty() && self.serves == 0 && self.pulls == 0 && self.comparisons == 0
+        let users = self.serves + self.pulls + self.comparisons + self.combinations + self.readers;
+        self.references.is_empty() && users == 0
     }
+}
+
+/// What a call is answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// News, any number of times.
+    Subscription,
+    Reduce,
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Serve {
+    Asked { awaits_hop: bool },
+    Accepted(CopyId),
+    Refused,
+}
+
+/// A combination under way.
+#[derive(Debug)]
+struct Combination {
+    copy: CopyId,
+    inputs: Vec<CopyId>,
 }
 
 /// See the [module documentation](self).
@@ -36,10 +65,17 @@ pub(crate) struct Checker {
     copies: BTreeMap<CopyId, Copy>,
     extents: BTreeMap<CopyId, Extent>,
     seen: BTreeSet<CopyId>,
-    /// Calls that wait for an answer; true for subscriptions.
-    open_calls: BTreeMap<(ClientId, CallId), bool>,
+    /// Calls that wait for an answer.
+    open_calls: BTreeMap<(ClientId, CallId), Kind>,
     pulls: BTreeMap<PullId, CopyId>,
-    serves: BTreeMap<ServeId, Option<CopyId>>,
+    serves: BTreeMap<ServeId, Serve>,
+    combinations: BTreeMap<CombineId, Combination>,
+    /// Hops that others were asked for and that were not ended; what they have reported.
+    hops: BTreeMap<HopId, Option<HopReport>>,
+    /// Hops that others have asked for and that were not released; what was reported of them.
+    hostings: BTreeMap<HostingId, Option<HopReport>>,
+    seen_combinations: BTreeSet<CombineId>,
+    seen_hops: BTreeSet<HopId>,
     promoted: BTreeSet<ObjectId>,
     is_shutting_down: bool,
 }
@@ -60,13 +96,34 @@ impl Checker {
                     self.copy(copy).pulls -= 1;
                 }
             }
-            Event::ServeRequested { serve, .. } => {
-                assert!(!self.serves.contains_key(serve), "the test used {serve:?} twice");
+            Event::ServeRequested { serve, awaits_hop, .. } => {
+                let previous = self.serves.insert(*serve, Serve::Asked { awaits_hop: *awaits_hop });
+                assert_eq!(previous, None, "the test used {serve:?} twice");
             }
             Event::ServeEnded { serve } => {
-                if let Some(Some(copy)) = self.serves.remove(serve) {
+                if let Some(Serve::Accepted(copy)) = self.serves.remove(serve) {
                     self.copy(copy).serves -= 1;
                 }
+            }
+            Event::CombineEnded { combine, .. } => {
+                if let Some(Combination { copy, inputs }) = self.combinations.remove(combine) {
+                    self.copy(copy).combinations -= 1;
+                    for input in inputs {
+                        self.copy(input).readers -= 1;
+                    }
+                }
+            }
+            Event::HopReported { hop, report } => {
+                if let Some(reported) = self.hops.get_mut(hop) {
+                    *reported = Some(report.clone());
+                }
+            }
+            Event::HopRequested { hosting, .. } => {
+                let previous = self.hostings.insert(*hosting, None);
+                assert_eq!(previous, None, "the test used {hosting:?} twice");
+            }
+            Event::HopReleased { hosting } => {
+                self.hostings.remove(hosting);
             }
             Event::Compared { copy, .. } => {
                 if let Some(copy) = self.copies.get_mut(copy) {
@@ -88,13 +145,14 @@ impl Checker {
             Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.open_calls.remove(&(client, *call));
             }
-            Request::Subscribe { .. } => self.enter(client, call, true),
-            _ => self.enter(client, call, false),
+            Request::Subscribe { .. } => self.enter(client, call, Kind::Subscription),
+            Request::Reduce(_) => self.enter(client, call, Kind::Reduce),
+            _ => self.enter(client, call, Kind::Other),
         }
     }
 
-    fn enter(&mut self, client: ClientId, call: CallId, is_subscription: bool) {
-        let previous = self.open_calls.insert((client, call), is_subscription);
+    fn enter(&mut self, client: ClientId, call: CallId, kind: Kind) {
+        let previous = self.open_calls.insert((client, call), kind);
         assert!(previous.is_none(), "the test used {call:?} of {client:?} twice");
     }
 
@@ -129,14 +187,17 @@ impl Checker {
                     assert!(self.copy(*copy).is_complete, "the bytes of {message:?} are not there");
                 }
             }
-            Effect::CopyOpened { copy, extent, size_bytes, .. } => self.opened(*copy, *extent, *size_bytes),
+            Effect::CopyOpened { copy, extent, size_bytes, producer } => {
+                self.opened(*copy, *extent, *size_bytes, *producer);
+            }
             Effect::Fill { copy, bytes } => {
                 let size_bytes = self.copy(*copy).size_bytes;
                 assert_eq!(bytes.len() as u64, size_bytes, "{copy:?} is filled with all its bytes");
             }
             Effect::CopyCompleted { copy } => {
                 let copy = self.copy(*copy);
-                assert!(!copy.is_complete && !copy.has_failed && copy.pulls == 0, "{copy:?} completes once");
+                let is_filled = copy.pulls + copy.combinations > 0;
+                assert!(!copy.is_complete && !copy.has_failed && !is_filled, "{copy:?} completes once");
                 copy.is_complete = true;
                 copy.is_writing = false;
             }
@@ -154,7 +215,7 @@ impl Checker {
                 let local = self.copy(*copy);
                 local.pulls += 1;
                 assert!(
-                    local.pulls == 1 && !local.is_writing && !local.is_complete,
+                    local.pulls == 1 && !local.is_writing && !local.is_complete && !local.is_combined,
                     "{local:?} is pulled once"
                 );
                 assert!(*offset_bytes <= *size_bytes && *size_bytes == local.size_bytes);
@@ -164,12 +225,11 @@ impl Checker {
                 assert!(self.pulls.contains_key(pull), "{pull:?} is cancelled though it does not run");
             }
             Effect::ServeAccepted { serve, copy, .. } => {
+                assert!(!self.copy(*copy).has_failed, "{copy:?} is served, but has failed");
                 self.copy(*copy).serves += 1;
-                self.serves.insert(*serve, Some(*copy));
+                self.serve_answered(*serve, Serve::Accepted(*copy));
             }
-            Effect::ServeRefused { serve } => {
-                self.serves.insert(*serve, None);
-            }
+            Effect::ServeRefused { serve } => self.serve_answered(*serve, Serve::Refused),
             Effect::Compare { copy, .. } => {
                 let copy = self.copy(*copy);
                 copy.comparisons += 1;
@@ -178,10 +238,81 @@ impl Checker {
                     "{copy:?} is compared once, when complete"
                 );
             }
+            Effect::StartCombine { combine, copy, offset_bytes, inputs, .. } => {
+                assert!(self.seen_combinations.insert(*combine), "{combine:?} was used before");
+                self.combination_started(*combine, *copy, *offset_bytes, inputs);
+            }
+            Effect::CancelCombine { combine } => {
+                assert!(
+                    self.combinations.contains_key(combine),
+                    "{combine:?} is cancelled, but does not run"
+                );
+            }
+            Effect::StartHop { hop, spec, .. } => {
+                assert!(self.seen_hops.insert(*hop), "{hop:?} was used before");
+                assert!(spec.offset_bytes <= spec.size_bytes, "{spec:?} ends before it begins");
+                assert!((2..=64).contains(&spec.inputs.len()), "{spec:?} has something to combine");
+                self.hops.insert(*hop, None);
+            }
+            Effect::EndHop { hop } => {
+                assert!(
+                    self.hops.remove(hop).is_some(),
+                    "{hop:?} is ended, but was never begun, or ended before"
+                );
+            }
+            Effect::HopReport { hosting, report } => {
+                let said = self.hostings.get_mut(hosting);
+                let said =
+                    said.unwrap_or_else(|| panic!("{report:?} of {hosting:?}, which nobody waits for"));
+                assert!(
+                    !matches!(said, Some(HopReport::Failed(_))),
+                    "{report:?} of {hosting:?} after {said:?}"
+                );
+                assert!(said.as_ref() != Some(report), "{report:?} of {hosting:?} is said once");
+                *said = Some(report.clone());
+            }
         }
     }
 
-    fn opened(&mut self, copy: CopyId, extent: Extent, size_bytes: u64) {
+    fn serve_answered(&mut self, serve: ServeId, answer: Serve) {
+        match self.serves.get_mut(&serve) {
+            Some(asked @ Serve::Asked { .. }) => *asked = answer,
+            other => panic!("{serve:?} is answered by {answer:?}, but is {other:?}"),
+        }
+    }
+
+    fn combination_started(
+        &mut self,
+        combine: CombineId,
+        copy: CopyId,
+        offset_bytes: u64,
+        inputs: &[CombineInput],
+    ) {
+        let output = self.copy(copy);
+        let size_bytes = output.size_bytes;
+        output.combinations += 1;
+        assert!(output.is_combined && output.combinations == 1, "{output:?} is combined once at a time");
+        assert!(!output.is_complete && !output.has_failed, "{output:?} is not over");
+        assert!(offset_bytes <= size_bytes && !inputs.is_empty(), "{combine:?} makes sense");
+        let mut local = Vec::new();
+        for input in inputs {
+            match input {
+                CombineInput::Local { copy: input, base_bytes } => {
+                    let read = self.copy(*input);
+                    let is_inside =
+                        base_bytes.checked_add(size_bytes).is_some_and(|end| end <= read.size_bytes);
+                    assert!(is_inside, "{combine:?} reads beyond the end of {read:?}");
+                    read.readers += 1;
+                    local.push(*input);
+                }
+                // What another node has is checked there.
+                CombineInput::Remote(_) => {}
+            }
+        }
+        self.combinations.insert(combine, Combination { copy, inputs: local });
+    }
+
+    fn opened(&mut self, copy: CopyId, extent: Extent, size_bytes: u64, producer: Producer) {
         assert!(self.seen.insert(copy), "{copy:?} was used before");
         assert!(extent.length_bytes >= size_bytes + 64, "{extent:?} is too short for {size_bytes} bytes");
         let end = extent.offset_bytes + extent.length_bytes;
@@ -191,14 +322,24 @@ impl Checker {
             assert!(is_disjoint, "{extent:?} overlaps {other:?}");
         }
         self.extents.insert(copy, extent);
-        self.copies.insert(copy, Copy { length_bytes: extent.length_bytes, size_bytes, ..Copy::default() });
+        let is_combined = producer == Producer::Reduce;
+        let length_bytes = extent.length_bytes;
+        self.copies.insert(
+            copy,
+            Copy { length_bytes, size_bytes, is_combined, is_pinned: is_combined, ..Copy::default() },
+        );
     }
 
     fn reply(&mut self, client: ClientId, call: CallId, response: &Result<Response, hoplite_core::Error>) {
-        let is_subscription = self.open_calls.get(&(client, call)).copied();
-        let is_subscription = is_subscription
-            .unwrap_or_else(|| panic!("{call:?} of {client:?} is answered, but not open: {response:?}"));
-        if !is_subscription || response.is_err() {
+        let kind = self.open_calls.get(&(client, call)).copied();
+        let kind =
+            kind.unwrap_or_else(|| panic!("{call:?} of {client:?} is answered, but not open: {response:?}"));
+        let is_reduced = matches!(response, Ok(Response::Reduced { .. }));
+        assert!(
+            response.is_err() || is_reduced == (kind == Kind::Reduce),
+            "{kind:?} is answered {response:?}"
+        );
+        if kind != Kind::Subscription || response.is_err() {
             self.open_calls.remove(&(client, call));
         }
         let Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view)) = response else {
@@ -222,17 +363,40 @@ impl Checker {
         assert_eq!(status.free_bytes, status.capacity_bytes - used, "free bytes");
         assert_eq!(status.copies, self.copies.len(), "open copies");
         assert_eq!(status.pulls, self.pulls.len(), "pulls under way");
+        let is_unanswered = |serve: &Serve| *serve == Serve::Asked { awaits_hop: false };
+        assert!(!self.serves.values().any(is_unanswered), "serves are answered at once: {:?}", self.serves);
+        self.reduces(status);
         if self.promoted.is_empty() {
             let is_evictable =
                 |copy: &&Copy| copy.is_complete && !copy.is_pinned && !copy.has_failed && copy.is_idle();
             let evictable: u64 =
                 self.copies.values().filter(is_evictable).map(|copy| copy.length_bytes).sum();
-            assert_eq!(status.evictable_bytes, evictable, "evictable bytes");
+            // What a reduce holds to combine it later cannot be told from the outside.
+            if self.open_reduces() > 0 {
+                assert!(status.evictable_bytes <= evictable, "evictable bytes");
+            } else {
+                assert_eq!(status.evictable_bytes, evictable, "evictable bytes");
+            }
         }
         if self.is_shutting_down {
             assert!(self.open_calls.is_empty(), "calls are answered at shutdown: {:?}", self.open_calls);
             assert!(self.copies.values().all(|copy| copy.has_failed), "no copy is live after shutdown");
         }
+    }
+
+    /// Hops, combinations and reductions do not outlive what they are for.
+    fn reduces(&self, status: NodeStatus) {
+        assert_eq!(status.combinations, self.combinations.len(), "combinations under way");
+        let (open, elsewhere) = (self.open_reduces(), self.hops.len());
+        assert!(status.reductions <= open, "{} reductions of {open} calls", status.reductions);
+        assert!(status.reductions > 0 || status.directed_hops == 0, "hops outlive it: {:?}", self.hops);
+        assert!(elsewhere <= status.directed_hops, "hops were not ended: {:?}", self.hops);
+        let here = status.directed_hops - elsewhere;
+        assert!(status.hops <= self.hostings.len() + here, "hops were not released: {:?}", self.hostings);
+    }
+
+    fn open_reduces(&self) -> usize {
+        self.open_calls.values().filter(|kind| **kind == Kind::Reduce).count()
     }
 
     /// The pulls that run.
@@ -258,6 +422,6 @@ impl Checker {
 
     /// How many calls, apart from subscriptions, wait for an answer.
     pub(crate) fn open_calls(&self) -> usize {
-        self.open_calls.values().filter(|is_subscription| !**is_subscription).count()
+        self.open_calls.values().filter(|kind| **kind != Kind::Subscription).count()
     }
 }

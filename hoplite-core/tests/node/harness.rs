@@ -13,9 +13,10 @@ use hoplite_core::shard::{
     DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query, RequestId, ToShard,
     ToStore, Verdict,
 };
-use hoplite_core::{Error, Limits, Metadata, NodeId, ObjectId, PutId, Time};
+use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use crate::checker::Checker;
+use crate::reducing::Reduces;
 
 /// Room for ten objects of [`SIZE`].
 pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
@@ -67,8 +68,12 @@ pub(crate) struct Harness {
     sent: Vec<(usize, ToShard)>,
     /// Which of the messages in `sent` carry a copy's bytes.
     inline: Vec<CopyId>,
+    /// The subscriptions that are open, and at which shard.
+    pub(crate) subscriptions: Vec<(usize, RequestId, ObjectId)>,
     pulls: Vec<Pull>,
     cancelled: Vec<PullId>,
+    /// What `reducing.rs` scripts.
+    pub(crate) reduces: Reduces,
     pub(crate) effects: Vec<Effect>,
 }
 
@@ -101,7 +106,7 @@ impl Harness {
     pub(crate) fn disconnected(count: usize, limits: Limits) -> Self {
         let shards = ShardMap::new((0..count).map(|shard| format!("shard-{shard}")));
         let config = NodeConfig {
-            node: NodeId::new("here").unwrap(),
+            node: node_id("here"),
             topology: Topology::Uniform,
             capacity_bytes: CAPACITY,
             limits,
@@ -119,8 +124,10 @@ impl Harness {
             answers: BTreeMap::new(),
             sent: Vec::new(),
             inline: Vec::new(),
+            subscriptions: Vec::new(),
             pulls: Vec::new(),
             cancelled: Vec::new(),
+            reduces: Reduces::default(),
             effects: Vec::new(),
         }
     }
@@ -128,15 +135,20 @@ impl Harness {
     /// Feeds an event, checks the invariants, and sorts the effects.
     pub(crate) fn event(&mut self, event: Event) {
         self.checker.event(&event);
+        if let Event::ShardDown { shard: lost } = event {
+            self.subscriptions.retain(|(shard, ..)| *shard != lost);
+        }
         let mut effects = Vec::new();
         self.node.apply(self.now, event, &mut effects);
         self.checker.effects(&effects, self.node.status());
         for effect in &effects {
+            self.reduces.effect(effect);
             match effect.clone() {
                 Effect::Reply { client, call, response } => {
                     self.answers.entry((client, call)).or_default().push_back(response);
                 }
                 Effect::ToShard { shard, message, inline_from, .. } => {
+                    self.follow_subscriptions(shard, &message);
                     self.sent.push((shard, message));
                     self.inline.extend(inline_from);
                 }
@@ -148,6 +160,16 @@ impl Harness {
             }
         }
         self.effects.extend(effects);
+    }
+
+    fn follow_subscriptions(&mut self, shard: usize, message: &ToShard) {
+        match message {
+            ToShard::Subscribe { request, id } => self.subscriptions.push((shard, *request, id.clone())),
+            ToShard::Unsubscribe { request } => {
+                self.subscriptions.retain(|(at, open, _)| (*at, *open) != (shard, *request));
+            }
+            _ => {}
+        }
     }
 
     /// Moves the clock, with a tick at every deadline on the way.
@@ -365,6 +387,17 @@ impl Harness {
         queries.remove(0)
     }
 
+    /// Takes the query for this object, which was not looked at yet.
+    #[track_caller]
+    pub(crate) fn query_of(&mut self, name: &str) -> (usize, Query) {
+        let is_meant = |(_, message): &(usize, ToShard)| matches!(message, ToShard::Query(query) if query.id == id(name));
+        let place = self.sent.iter().position(is_meant).unwrap_or_else(|| panic!("{name} was not asked for"));
+        match self.sent.remove(place) {
+            (shard, ToShard::Query(query)) => (shard, query),
+            (_, message) => panic!("{message:?} is no query"),
+        }
+    }
+
     /// How many queries were sent since the last look.
     pub(crate) fn count_queries(&self) -> usize {
         self.sent.iter().filter(|(_, message)| matches!(message, ToShard::Query(_))).count()
@@ -378,6 +411,15 @@ impl Harness {
         pulls.unwrap_or_else(|| panic!("no pull of {name} was started"))
     }
 
+    /// Answers the query for an object of `f32` and of [`SIZE`] bytes with a slot at a sender.
+    #[track_caller]
+    pub(crate) fn grant_f32(&mut self, name: &str, put: u64) -> Pull {
+        let (shard, query) = self.query_of(name);
+        let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
+        self.grant_as(shard, query.request, (name, put, SIZE, metadata), "sender");
+        self.pulls.pop().unwrap_or_else(|| panic!("no pull of {name} was started"))
+    }
+
     pub(crate) fn grant_query(
         &mut self,
         shard: usize,
@@ -387,6 +429,17 @@ impl Harness {
         size_bytes: u64,
         sender: &str,
     ) -> Option<Pull> {
+        self.grant_as(shard, request, (name, put, size_bytes, Metadata::default()), sender);
+        self.pulls.pop()
+    }
+
+    fn grant_as(
+        &mut self,
+        shard: usize,
+        request: RequestId,
+        (name, put, size_bytes, metadata): (&str, u64, u64, Metadata),
+        sender: &str,
+    ) {
         self.next_grant += 1;
         let grant = Grant {
             request,
@@ -394,14 +447,13 @@ impl Harness {
             id: id(name),
             put: PutId(put),
             size_bytes,
-            metadata: Metadata::default(),
+            metadata,
             sender: node_id(sender),
             sender_address: address(sender),
             sender_state: LocationState::Complete,
             reason: GrantReason::OnlyCandidate,
         };
         self.event(Event::FromShard { shard, message: ToStore::Granted(grant) });
-        self.pulls.pop()
     }
 
     /// Answers the only query with the bytes.
@@ -441,13 +493,22 @@ impl Harness {
 
     /// Another node asks for a put; `None` if that is refused.
     pub(crate) fn serve(&mut self, name: &str, put: PutId) -> Option<ServeId> {
+        let serve = self.ask_to_serve(id(name), put, false);
+        self.is_served(serve).then_some(serve)
+    }
+
+    /// Another node asks for a put, which may be the output of a hop that has not begun yet.
+    pub(crate) fn ask_to_serve(&mut self, id: ObjectId, put: PutId, awaits_hop: bool) -> ServeId {
         self.next_serve += 1;
         let serve = ServeId(self.next_serve);
-        let before = self.effects.len();
-        self.event(Event::ServeRequested { serve, id: id(name), put });
+        self.event(Event::ServeRequested { serve, id, put, awaits_hop });
+        serve
+    }
+
+    pub(crate) fn is_served(&self, asked: ServeId) -> bool {
         let is_accepted =
-            self.effects[before..].iter().any(|effect| matches!(effect, Effect::ServeAccepted { .. }));
-        is_accepted.then_some(serve)
+            |effect: &Effect| matches!(effect, Effect::ServeAccepted { serve, .. } if *serve == asked);
+        self.effects.iter().any(is_accepted)
     }
 
     // The state.
@@ -471,6 +532,7 @@ impl Harness {
     pub(crate) fn assert_empty(&self) {
         let status = self.node.status();
         assert_eq!((status.free_bytes, status.copies, status.pulls), (status.capacity_bytes, 0, 0));
+        assert_eq!((status.reductions, status.hops), (0, 0), "no reduce and no hop is left");
         assert_eq!(self.node.next_deadline(), None, "no deadline is left");
     }
 }

@@ -227,7 +227,7 @@ impl World {
                 self.next_serve += 1;
                 let serve = ServeId(self.next_serve);
                 let (id, put) = (object(id), self.put_of(&object(id), put));
-                self.h.event(Event::ServeRequested { serve, id, put });
+                self.h.event(Event::ServeRequested { serve, id, put, awaits_hop: false });
             }
             Step::ServeEnded { which } => {
                 if let Some(serve) = pick(&self.h.checker.open_serves(), which).copied() {

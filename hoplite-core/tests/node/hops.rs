@@ -1,0 +1,316 @@
+//! Hops that this node performs for a coordinator elsewhere: room, inputs, serving, release, and what fails.
+
+use std::time::Duration;
+
+use hoplite_core::node::*;
+use hoplite_core::reduce::ReduceOp;
+use hoplite_core::shard::{DropReason, PullOutcome};
+use hoplite_core::{Dtype, Error, ObjectId, PutId};
+
+use crate::harness::*;
+
+/// A hop of this number, which adds up its inputs.
+fn hop(number: u64, inputs: Vec<HopInput>) -> Hop {
+    Hop {
+        output: ObjectId::of_hop(PutId(number)),
+        put: PutId(number),
+        op: ReduceOp::Sum,
+        dtype: Dtype::F32,
+        size_bytes: SIZE,
+        offset_bytes: 0,
+        inputs,
+        timeout: Duration::from_secs(5),
+    }
+}
+
+/// An object of another node, as an input.
+fn remote(name: &str, put: u64, node: &str) -> HopInput {
+    HopInput {
+        id: id(name),
+        put: PutId(put),
+        size_bytes: SIZE,
+        base_bytes: 0,
+        node: node_id(node),
+        address: address(node),
+        is_hop: false,
+    }
+}
+
+/// An object of this node, as an input.
+fn local(name: &str, view: &ObjectView) -> HopInput {
+    HopInput { size_bytes: view.size_bytes, ..remote(name, view.put.0, "here") }
+}
+
+/// The output of the hop of this number at another node, or here.
+fn stream(number: u64, node: &str) -> HopInput {
+    HopInput { id: ObjectId::of_hop(PutId(number)), is_hop: true, ..remote("hop", number, node) }
+}
+
+/// Asks this node to be served the output of the hop of this number.
+fn ask_for_output(h: &mut Harness, number: u64) -> ServeId {
+    h.ask_to_serve(ObjectId::of_hop(PutId(number)), PutId(number), true)
+}
+
+fn delete(h: &mut Harness, name: &str, view: &ObjectView) {
+    h.drop_put(0, name, view.put, DropReason::Deleted);
+}
+
+#[test]
+fn a_hop_combines_what_is_here_with_what_comes() {
+    let mut h = Harness::new();
+    let b = h.put_f32("b", SIZE);
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), local("b", &b)]));
+    let combine = h.combine();
+    assert_eq!(h.inputs(&combine), ["a at n1", "b here"]);
+    assert_eq!(h.report(hosting), None);
+    h.combined(&combine);
+    assert_eq!(h.report(hosting), Some(HopReport::Complete));
+    assert!(!h.is_closed(combine.copy), "it is needed until it is released");
+    h.release_hop(hosting);
+    assert!(h.is_closed(combine.copy));
+    delete(&mut h, "b", &b);
+    h.assert_empty();
+}
+
+#[test]
+fn a_hop_begins_where_its_coordinator_says() {
+    let mut h = Harness::new();
+    h.host(Hop { offset_bytes: 8192, ..hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]) });
+    assert_eq!(h.combine().offset_bytes, 8192);
+}
+
+#[test]
+fn the_directory_never_hears_of_a_hop() {
+    let mut h = Harness::with_shards(3);
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    let combine = h.combine();
+    h.event(Event::ShardDown { shard: 0 });
+    h.event(Event::ShardUp { shard: 0 });
+    h.combined(&combine);
+    h.event(Event::ShardDown { shard: 1 });
+    h.event(Event::ShardUp { shard: 1 });
+    h.release_hop(hosting);
+    assert_eq!(h.told(), Vec::<String>::new());
+    h.assert_empty();
+}
+
+#[test]
+fn the_output_is_served_while_it_grows_also_to_those_who_came_before() {
+    let mut h = Harness::new();
+    let early = ask_for_output(&mut h, 1);
+    assert!(!h.is_served(early));
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    assert!(h.is_served(early));
+    let late = ask_for_output(&mut h, 1);
+    assert!(h.is_served(late));
+    let combine = h.combine();
+    h.combined(&combine);
+    h.release_hop(hosting);
+    assert!(
+        h.is_failed(combine.copy) && !h.is_closed(combine.copy),
+        "it is read until the serves have ended"
+    );
+    h.event(Event::ServeEnded { serve: early });
+    h.event(Event::ServeEnded { serve: late });
+    h.assert_empty();
+}
+
+#[test]
+fn a_serve_that_ends_before_its_hop_begins_is_forgotten() {
+    let mut h = Harness::new();
+    let serve = ask_for_output(&mut h, 1);
+    h.event(Event::ServeEnded { serve });
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    assert!(!h.is_served(serve));
+    let combine = h.combine();
+    h.combined(&combine);
+    h.release_hop(hosting);
+    h.assert_empty();
+}
+
+#[test]
+fn a_hop_that_is_released_early_keeps_its_memory_until_it_has_stopped() {
+    let mut h = Harness::new();
+    let b = h.put_f32("b", SIZE);
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), local("b", &b)]));
+    let combine = h.combine();
+    h.release_hop(hosting);
+    assert!(h.is_cancelled_combine(&combine) && !h.is_closed(combine.copy));
+    delete(&mut h, "b", &b);
+    assert!(!h.is_closed(b.copy), "it is still read");
+    h.stop(&combine, 4096);
+    assert!(h.is_closed(b.copy));
+    h.assert_empty();
+}
+
+#[test]
+fn a_release_that_crosses_the_end_of_the_hop_is_harmless() {
+    let mut h = Harness::new();
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    let combine = h.combine();
+    h.release_hop(hosting);
+    h.combined(&combine);
+    assert_eq!(h.report(hosting), None, "nobody waits for it");
+    h.assert_empty();
+}
+
+#[test]
+fn an_input_that_fails_is_reported_by_its_place() {
+    let mut h = Harness::new();
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    let combine = h.combine();
+    let outcome = PullOutcome::SenderUnreachable;
+    h.combine_ended(&combine, 4096, CombineOutcome::InputFailed { index: 1, outcome });
+    assert_eq!(h.report(hosting), Some(HopReport::Failed(HopFailure::Input { index: 1, outcome })));
+    assert!(h.is_closed(combine.copy), "its bytes are of no use");
+    h.release_hop(hosting);
+    h.assert_empty();
+}
+
+#[test]
+fn a_local_input_is_combined_while_it_is_written() {
+    let mut h = Harness::new();
+    let a = h.create_f32(B, "a", SIZE);
+    let hosting = h.host(hop(1, vec![remote("b", 6, "n1"), local("a", &a)]));
+    let combine = h.combine();
+    assert_eq!(h.inputs(&combine), ["b at n1", "a here"]);
+    h.gone(B);
+    assert!(h.is_failed(a.copy) && !h.is_closed(a.copy));
+    let outcome = PullOutcome::SenderHasNoCopy;
+    h.combine_ended(&combine, 4096, CombineOutcome::InputFailed { index: 1, outcome });
+    assert_eq!(h.report(hosting), Some(HopReport::Failed(HopFailure::Input { index: 1, outcome })));
+    h.release_hop(hosting);
+    h.assert_empty();
+}
+
+#[test]
+fn a_local_input_is_not_evicted_while_it_is_combined() {
+    let mut h = Harness::new();
+    let a = h.fetch_f32("a", 5);
+    let hosting = h.host(hop(1, vec![remote("b", 6, "n1"), local("a", &a)]));
+    let combine = h.combine();
+    assert_eq!(h.node.status().evictable_bytes, 0);
+    h.combined(&combine);
+    assert_eq!(h.node.status().evictable_bytes, a.extent.length_bytes);
+    h.release_hop(hosting);
+}
+
+#[test]
+fn two_hops_of_one_node_stream_from_each_other() {
+    let mut h = Harness::new();
+    let first = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    let one = h.combine();
+    let second = h.host(hop(2, vec![stream(1, "here"), remote("c", 7, "n3")]));
+    let other = h.combine();
+    assert_eq!(h.inputs(&other), ["hop here", "c at n3"]);
+    assert_eq!(other.inputs[0], CombineInput::Local { copy: one.copy, base_bytes: 0 });
+    h.combined(&one);
+    h.release_hop(first);
+    assert!(!h.is_closed(one.copy), "the other hop reads it");
+    h.combined(&other);
+    h.release_hop(second);
+    h.assert_empty();
+}
+
+#[test]
+fn a_hop_that_begins_before_the_one_that_it_takes_in_waits_for_it() {
+    let mut h = Harness::new();
+    h.host(hop(2, vec![stream(1, "here"), remote("c", 7, "n3")]));
+    let other = h.combine();
+    assert!(matches!(&other.inputs[0], CombineInput::Remote(input) if input.is_hop));
+    let serve = ask_for_output(&mut h, 1);
+    h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    assert!(h.is_served(serve));
+}
+
+// Room.
+
+#[test]
+fn a_hop_waits_for_room_and_so_do_those_who_take_it_in() {
+    let mut h = Harness::new();
+    let all = h.put_f32("all", CAPACITY - 64);
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    let serve = ask_for_output(&mut h, 1);
+    assert!(h.has_no_combine() && !h.is_served(serve));
+    h.pass(Duration::from_secs(4));
+    delete(&mut h, "all", &all);
+    let combine = h.combine();
+    assert!(h.is_served(serve));
+    h.pass(Duration::from_secs(4));
+    assert_eq!(h.report(hosting), None, "the deadline was one for room");
+    h.combined(&combine);
+    assert_eq!(h.report(hosting), Some(HopReport::Complete));
+    h.event(Event::ServeEnded { serve });
+    h.release_hop(hosting);
+    h.assert_empty();
+}
+
+#[test]
+fn a_hop_that_finds_no_room_is_refused_at_its_deadline() {
+    let mut h = Harness::new();
+    let all = h.put_f32("all", CAPACITY - 64);
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    h.pass(Duration::from_secs(5));
+    match h.report(hosting) {
+        Some(HopReport::Failed(HopFailure::Refused(Error::StoreFull { needed_bytes, .. }))) => {
+            assert_eq!(needed_bytes, SIZE + 64);
+        }
+        other => panic!("{other:?}"),
+    }
+    delete(&mut h, "all", &all);
+    assert!(h.has_no_combine(), "nobody waits for it any more");
+    h.release_hop(hosting);
+    h.assert_empty();
+}
+
+#[test]
+fn a_hop_that_is_released_while_it_waits_for_room_leaves_nothing() {
+    let mut h = Harness::new();
+    let all = h.put_f32("all", CAPACITY - 64);
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    h.release_hop(hosting);
+    delete(&mut h, "all", &all);
+    assert!(h.has_no_combine());
+    h.assert_empty();
+}
+
+#[test]
+fn a_hop_evicts_what_may_be_evicted() {
+    let mut h = Harness::new();
+    for number in 0..10 {
+        h.fetch_f32(&number.to_string(), 100 + number);
+    }
+    h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    h.combine();
+    assert_eq!(h.node.status().evictions, 1);
+}
+
+#[test]
+fn a_hop_that_never_fits_is_refused_at_once() {
+    let mut h = Harness::new();
+    let size_bytes = CAPACITY;
+    let hosting = h.host(Hop { size_bytes, ..hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]) });
+    let report = h.report(hosting);
+    assert!(
+        matches!(report, Some(HopReport::Failed(HopFailure::Refused(Error::ObjectTooLarge { .. })))),
+        "{report:?}"
+    );
+    h.release_hop(hosting);
+    h.assert_empty();
+}
+
+#[test]
+fn a_second_hop_of_the_same_output_is_refused() {
+    let mut h = Harness::new();
+    let first = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    let combine = h.combine();
+    let second = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    let report = h.report(second);
+    assert!(
+        matches!(report, Some(HopReport::Failed(HopFailure::Refused(Error::AlreadyExists { .. })))),
+        "{report:?}"
+    );
+    h.release_hop(second);
+    h.combined(&combine);
+    assert_eq!(h.report(first), Some(HopReport::Complete));
+}

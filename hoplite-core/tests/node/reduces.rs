@@ -1,0 +1,670 @@
+//! Reduces that nothing goes wrong with: who joins when and where, what is combined from what, what is answered.
+
+use std::time::Duration;
+
+use hoplite_core::node::*;
+use hoplite_core::plan::reduce::Link;
+use hoplite_core::reduce::ReduceOp;
+use hoplite_core::shard::{DropReason, LocationState, Verdict};
+use hoplite_core::{Dtype, Error, Limits, Metadata, PutId};
+
+use crate::harness::*;
+use crate::reducing::*;
+
+/// A chain of two hops: at `n1` the source `a`, at `n2` and `n3` the hops that add `b` and `c`.
+fn chain_of_three(h: &mut Harness) -> ((ClientId, CallId), [Asked; 2], Combine) {
+    let call = h.reduce("t", &["a", "b", "c"]);
+    h.ready("a", 1, "n1");
+    h.ready("b", 2, "n2");
+    let second = h.hop_at("n2");
+    h.ready("c", 3, "n3");
+    let third = h.hop_at("n3");
+    let target = h.combine();
+    (call, [second, third], target)
+}
+
+#[test]
+fn the_example_of_the_paper() {
+    // a, d, c, b become ready in that order, at nodes of the same names; the receiver is D.
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a", "b", "c", "d"]);
+    h.ready("a", 1, "A");
+    assert!(h.has_no_hop(), "a source alone has nothing to combine");
+    let d = h.put_f32("d", SIZE);
+    h.tell(complete("d", d.put.0, &["here"]));
+    assert!(h.has_no_hop(), "what the receiver has is combined last");
+    h.ready("c", 3, "C");
+    let at_c = h.hop_at("C");
+    assert_eq!(hop_inputs(&at_c), ["a at A", "c here"]);
+    assert!(h.has_no_combine());
+    h.ready("b", 2, "B");
+    let at_b = h.hop_at("B");
+    assert_eq!(hop_inputs(&at_b), ["hop at C", "b here"]);
+    assert_eq!((&at_b.spec.inputs[0].id, at_b.spec.inputs[0].put), (&at_c.spec.output, at_c.spec.put));
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["hop at B", "d here"]);
+
+    h.hop_complete(&at_c);
+    h.hop_complete(&at_b);
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 3, 2, 1]);
+    assert!(h.has_ended(&at_c) && h.has_ended(&at_b));
+    assert_eq!(h.node.status().reductions, 0);
+}
+
+#[test]
+fn sources_that_are_all_here_need_no_hop() {
+    let mut h = Harness::with_slow_links();
+    for name in ["a", "b", "c"] {
+        h.put_f32(name, SIZE);
+    }
+    let call = h.request_reduce(reduce("t", &["c", "a", "b"]));
+    assert!(h.has_no_combine(), "the directory may know more");
+    h.pass(PATIENCE);
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["c here", "a here", "b here"]);
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1, 2]);
+    assert!(h.has_no_hop());
+}
+
+#[test]
+fn one_source_is_copied() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a"]);
+    h.ready("a", 1, "n1");
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["a at n1"]);
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0]);
+}
+
+#[test]
+fn small_sources_are_fetched_and_combined_here() {
+    let mut h = Harness::with_slow_links();
+    let call = h.request_reduce(reduce("t", &["a", "b"]));
+    h.tell(inline("a", 1));
+    h.tell(inline("b", 2));
+    h.answer_small("b", 2);
+    assert!(h.has_no_combine(), "the other one is on its way");
+    h.answer_small("a", 1);
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["b here", "a here"]);
+    assert!(
+        h.told().iter().all(|line| !line.contains("publish t")),
+        "a small target is published when complete"
+    );
+    h.combine_ended(&target, SMALL, CombineOutcome::Complete);
+    assert_eq!(h.inline(), [target.copy], "and with its bytes");
+    assert_eq!(h.reduced(call), [1, 0]);
+    assert!(h.node.status().evictable_bytes >= 2 * SMALL, "the sources were only fetched");
+}
+
+#[test]
+fn sources_of_one_node_make_one_hop() {
+    let mut h = Harness::with_slow_links();
+    let call = h.request_reduce(reduce("t", &["a", "b", "c"]));
+    h.ready("a", 1, "n1");
+    h.ready("b", 2, "n2");
+    h.ready("c", 3, "n1");
+    let first = h.next_hop_at("n1");
+    assert_eq!(hop_inputs(&first), ["a here", "c here"]);
+    let second = h.hop_at("n2");
+    assert_eq!(hop_inputs(&second), ["hop at n1", "b here"]);
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["hop at n2"]);
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 2, 1]);
+}
+
+#[test]
+fn with_fast_links_every_source_goes_straight_to_the_receiver() {
+    let mut h = Harness::new();
+    h.node.measured(Link { bytes_per_second: 1 << 40, latency: Duration::from_secs(1) });
+    h.request_reduce(reduce("t", &["a", "b"]));
+    h.ready("a", 1, "n1");
+    h.ready("b", 2, "n2");
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["a at n1", "b at n2"]);
+    assert!(h.has_no_hop());
+}
+
+#[test]
+fn the_first_to_become_ready_are_reduced_also_local_ones() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce_unknown(Reduce { count: 3, ..reduce("t", &["a", "b", "c", "d", "e"]) });
+    h.ready("d", 4, "n4");
+    let b = h.put_f32("b", SIZE);
+    h.tell(complete("b", b.put.0, &["here"]));
+    h.ready("a", 1, "n1");
+    let hop = h.hop_at("n1");
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["hop at n1", "b here"]);
+    h.ready("c", 3, "n3");
+    assert!(h.has_no_hop(), "who comes later is not needed");
+    h.hop_complete(&hop);
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [3, 1, 0]);
+}
+
+#[test]
+fn of_several_on_one_node_only_as_many_join_as_are_needed() {
+    let mut h = Harness::with_slow_links();
+    h.request_reduce(Reduce { count: 2, ..reduce("t", &["a", "b", "c"]) });
+    h.ready("a", 1, "n1");
+    h.ready("b", 2, "n1");
+    h.ready("c", 3, "n1");
+    let hop = h.hop_at("n1");
+    assert_eq!(hop_inputs(&hop), ["a here", "b here"]);
+}
+
+#[test]
+fn a_silent_directory_does_not_hold_up_what_is_ready() {
+    let mut h = Harness::with_slow_links();
+    h.request_reduce(Reduce { count: 2, ..reduce("t", &["a", "b", "c"]) });
+    h.ready("c", 3, "n3");
+    h.ready("b", 2, "n2");
+    assert!(h.has_no_hop(), "whether a is ready is not known");
+    h.pass(PATIENCE);
+    h.hop_at("n3");
+    h.combine();
+}
+
+#[test]
+fn the_turns_begin_after_the_receivers_own_source() {
+    let mut h = Harness::with_slow_links();
+    h.put_f32("b", SIZE);
+    h.request_reduce(reduce("t", &["a", "b", "c"]));
+    h.tell(unknown("b"));
+    h.ready("a", 1, "n1");
+    h.ready("c", 3, "n3");
+    let hop = h.hop_at("n1");
+    assert_eq!(hop_inputs(&hop), ["c at n3", "a here"]);
+}
+
+#[test]
+fn a_source_is_taken_while_it_is_being_produced() {
+    let mut h = Harness::with_slow_links();
+    let writer = h.create_f32(B, "a", SIZE);
+    let call = h.reduce("t", &["a", "b"]);
+    h.tell(located("b", 2, LocationState::Producing, &["n2"]));
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["b at n2", "a here"]);
+    assert_eq!(target.inputs[1], CombineInput::Local { copy: writer.copy, base_bytes: 0 });
+    h.seal(B, writer.copy);
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1]);
+}
+
+#[test]
+fn a_complete_copy_is_preferred_to_one_that_is_still_coming() {
+    let mut h = Harness::with_slow_links();
+    h.reduce("t", &["a"]);
+    let mut news = located("a", 1, LocationState::Partial, &["n1"]);
+    news.locations.extend(complete("a", 1, &["n2"]).locations);
+    h.tell(news);
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["a at n2"]);
+}
+
+#[test]
+fn a_hop_that_is_complete_releases_what_it_has_taken_in() {
+    let mut h = Harness::with_slow_links();
+    let (call, [second, third], target) = chain_of_three(&mut h);
+    h.hop_complete(&second);
+    assert!(!h.has_ended(&second), "its consumer still takes it in");
+    h.hop_complete(&third);
+    assert!(h.has_ended(&second) && !h.has_ended(&third));
+    h.combined(&target);
+    assert!(h.has_ended(&third));
+    assert_eq!(h.reduced(call), [0, 1, 2]);
+}
+
+#[test]
+fn a_hop_waits_for_room_for_half_of_the_time_that_is_left() {
+    let mut h = Harness::with_slow_links();
+    let timeout = Duration::from_secs(10);
+    h.reduce_unknown(Reduce { timeout, ..reduce("t", &["a", "b"]) });
+    h.ready("a", 1, "n1");
+    h.pass(Duration::from_secs(4));
+    h.ready("b", 2, "n2");
+    assert_eq!(h.hop_at("n2").spec.timeout, Duration::from_secs(3));
+}
+
+#[test]
+fn in_fixed_order_sources_wait_for_those_before_them() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce_unknown(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c"]) });
+    h.ready("c", 3, "n3");
+    h.ready("b", 2, "n2");
+    assert!(h.has_no_hop());
+    h.ready("a", 1, "n1");
+    let second = h.next_hop_at("n2");
+    assert_eq!(hop_inputs(&second), ["a at n1", "b here"]);
+    let third = h.hop_at("n3");
+    assert_eq!(hop_inputs(&third), ["hop at n2", "c here"]);
+    let target = h.combine();
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1, 2]);
+}
+
+#[test]
+fn in_fixed_order_a_source_of_this_node_is_combined_in_its_turn_by_a_hop_here() {
+    let mut h = Harness::with_slow_links();
+    let b = h.put_f32("b", SIZE);
+    let call = h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c"]) });
+    h.ready("a", 1, "n1");
+    h.tell(complete("b", b.put.0, &["here"]));
+    h.ready("c", 3, "n3");
+    let here = h.next_combine();
+    assert_eq!(h.inputs(&here), ["a at n1", "b here"]);
+    let third = h.hop_at("n3");
+    assert_eq!(hop_inputs(&third), ["hop at here", "c here"]);
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["hop at n3"]);
+    let serve = h.ask_to_serve(third.spec.inputs[0].id.clone(), third.spec.inputs[0].put, true);
+    assert!(h.is_served(serve));
+    h.combined(&here);
+    h.event(Event::ServeEnded { serve });
+    h.hop_complete(&third);
+    assert!(h.is_closed(here.copy), "the output of the hop here is freed");
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1, 2]);
+}
+
+#[test]
+fn in_fixed_order_the_last_source_is_combined_here_if_it_is_here() {
+    let mut h = Harness::with_slow_links();
+    let b = h.put_f32("b", SIZE);
+    let call = h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b"]) });
+    h.ready("a", 1, "n1");
+    h.tell(complete("b", b.put.0, &["here"]));
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["a at n1", "b here"]);
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1]);
+}
+
+#[test]
+fn in_fixed_order_small_sources_are_combined_in_the_order_of_the_request() {
+    let mut h = Harness::with_slow_links();
+    h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b"]) });
+    h.tell(inline("a", 1));
+    h.tell(inline("b", 2));
+    h.answer_small("b", 2);
+    h.answer_small("a", 1);
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["a here", "b here"]);
+}
+
+#[test]
+fn in_fixed_order_a_part_of_the_sources_is_begun_once_it_is_known_which() {
+    let mut h = Harness::with_slow_links();
+    let request = Reduce { order: ReduceOrder::Fixed, count: 2, ..reduce("t", &["a", "b", "c"]) };
+    let call = h.reduce_unknown(request);
+    h.ready("c", 3, "n3");
+    assert!(h.has_no_combine());
+    h.ready("a", 1, "n1");
+    let hop = h.hop_at("n3");
+    assert_eq!(hop_inputs(&hop), ["a at n1", "c here"]);
+    let target = h.combine();
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 2]);
+}
+
+#[test]
+fn a_range_of_each_source_is_reduced() {
+    let mut h = Harness::with_slow_links();
+    let a = h.put_f32("a", SIZE);
+    let range = Some(ByteRange { offset_bytes: 4096, length_bytes: 8192 });
+    let call = h.reduce_unknown(Reduce { range, ..reduce("t", &["a", "b", "c"]) });
+    h.tell(complete("a", a.put.0, &["here"]));
+    h.ready("b", 2, "n2");
+    h.ready("c", 3, "n3");
+    let hop = h.hop_at("n3");
+    assert_eq!((hop.spec.size_bytes, hop.spec.inputs[0].base_bytes), (8192, 4096));
+    assert_eq!((hop.spec.inputs[0].size_bytes, hop.spec.inputs[1].base_bytes), (SIZE, 4096));
+    let target = h.combine();
+    assert!(
+        matches!(
+            &target.inputs[..],
+            [
+                CombineInput::Remote(HopInput { size_bytes: 8192, base_bytes: 0, is_hop: true, .. }),
+                CombineInput::Local { base_bytes: 4096, .. },
+            ]
+        ),
+        "{target:?}"
+    );
+    h.combine_ended(&target, 8192, CombineOutcome::Complete);
+    assert_eq!(h.reduced(call), [0, 1, 2]);
+    let get = h.get(A, "t");
+    let view = h.view(get);
+    assert_eq!((view.size_bytes, view.metadata.shape), (8192, None));
+}
+
+#[test]
+fn the_target_has_the_type_and_shape_of_the_sources() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a", "b"]);
+    for (name, put) in [("a", 1), ("b", 2)] {
+        let mut news = complete(name, put, &[name]);
+        let object = news.object.as_mut().unwrap();
+        object.metadata.shape = Some(vec![10, SIZE / 40]);
+        object.metadata.user = format!("of {name}").into();
+        h.tell(news);
+    }
+    let target = h.combine();
+    h.combined(&target);
+    h.reduced(call);
+    let get = h.get(A, "t");
+    let metadata = h.view(get).metadata;
+    assert_eq!((metadata.dtype, metadata.shape), (Dtype::F32, Some(vec![10, SIZE / 40])));
+    assert_eq!(metadata.user, "", "bytes of the application that differ");
+}
+
+#[test]
+fn the_target_is_published_when_it_begins_and_read_while_it_grows() {
+    let mut h = Harness::with_slow_links();
+    let patient = h.get(B, "t");
+    let call = h.reduce("t", &["a"]);
+    h.sent();
+    h.ready("a", 1, "n1");
+    let publish = h.publication().1;
+    assert_eq!((publish.state, publish.id.clone()), (LocationState::Producing, id("t")));
+    assert_eq!(
+        h.told().first().map(String::as_str),
+        Some("0 cancel"),
+        "nobody needs to look for it any more"
+    );
+    let target = h.combine();
+    let early = h.get_started(B, "t");
+    assert_eq!(h.view(early).copy, target.copy);
+    h.assert_waits(patient);
+    let serve = h.serve("t", publish.put).expect("a target is served while it grows");
+    h.combined(&target);
+    assert_eq!(h.view(patient).copy, target.copy);
+    assert_eq!(h.publication().1.state, LocationState::Complete);
+    h.verdict(0, &publish, Verdict::Accepted);
+    assert_eq!(h.reduced(call), [0]);
+    h.event(Event::ServeEnded { serve });
+}
+
+#[test]
+fn the_answer_waits_for_the_directory() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a"]);
+    h.ready("a", 1, "n1");
+    let target = h.combine();
+    h.combined(&target);
+    h.assert_waits(call);
+    assert_eq!(h.reduced(call), [0]);
+}
+
+#[test]
+fn sources_are_held_until_they_are_combined() {
+    let mut h = Harness::with_slow_links();
+    let held = h.fetch_f32("a", 1);
+    assert_eq!(h.node.status().evictable_bytes, held.extent.length_bytes);
+    let call = h.reduce("t", &["a", "b"]);
+    h.tell(complete("a", 1, &["n1", "here"]));
+    assert_eq!(h.node.status().evictable_bytes, 0);
+    h.ready("b", 2, "n2");
+    let target = h.combine();
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1]);
+    assert_eq!(h.node.status().evictable_bytes, held.extent.length_bytes);
+}
+
+#[test]
+fn two_reduces_share_a_source() {
+    let mut h = Harness::with_slow_links();
+    let a = h.put_f32("a", SIZE);
+    let first = h.reduce("t", &["a", "b"]);
+    let second = h.reduce("u", &["b", "a"]);
+    h.tell(complete("a", a.put.0, &["here"]));
+    h.ready("b", 2, "n2");
+    let (t, u) = (h.next_combine(), h.next_combine());
+    assert_eq!(h.inputs(&t), ["b at n2", "a here"]);
+    assert_eq!(h.inputs(&u), ["b at n2", "a here"]);
+    h.combined(&t);
+    assert_eq!(h.reduced(first), [0, 1]);
+    h.drop_put(0, "a", a.put, DropReason::Deleted);
+    assert!(!h.is_closed(a.copy), "the other reduce still reads it");
+    h.combined(&u);
+    assert_eq!(h.reduced(second), [1, 0]);
+    assert!(h.is_closed(a.copy));
+}
+
+#[test]
+fn two_reduces_share_a_small_source_that_is_fetched_once() {
+    let mut h = Harness::with_slow_links();
+    let first = h.reduce("t", &["a"]);
+    let second = h.reduce("u", &["a"]);
+    h.tell(inline("a", 1));
+    h.answer_small("a", 1);
+    let (t, u) = (h.next_combine(), h.next_combine());
+    h.combine_ended(&t, SMALL, CombineOutcome::Complete);
+    h.combine_ended(&u, SMALL, CombineOutcome::Complete);
+    assert_eq!((h.reduced(first), h.reduced(second)), (vec![0], vec![0]));
+}
+
+#[test]
+fn a_reduce_takes_in_the_target_of_another_while_it_grows() {
+    let mut h = Harness::with_slow_links();
+    let outer = h.reduce("u", &["t", "c"]);
+    let inner = h.reduce("t", &["a"]);
+    h.ready("c", 3, "n3");
+    h.ready("a", 1, "n1");
+    let t = h.combine();
+    let put = h.publication().1.put;
+    h.tell(located("t", put.0, LocationState::Producing, &["here"]));
+    let u = h.combine();
+    assert_eq!(h.inputs(&u), ["c at n3", "t here"]);
+    h.combined(&t);
+    assert_eq!(h.answer(inner), None, "the directory has not heard of it");
+    h.combined(&u);
+    assert_eq!(h.reduced(outer), [1, 0]);
+    assert!(matches!(h.answer(inner), Some(Ok(Response::Reduced { .. }))));
+}
+
+#[test]
+fn a_reduce_goes_on_when_its_shard_is_lost_in_the_middle() {
+    let mut h = Harness::with_shards(3);
+    h.slow_down();
+    let call = h.reduce("t", &["a", "b"]);
+    h.ready("a", 1, "n1");
+    for shard in 0..3 {
+        h.event(Event::ShardDown { shard });
+        h.tell(complete("a", 1, &["n1"]));
+        if shard < 2 {
+            h.event(Event::ShardUp { shard });
+        }
+    }
+    h.tell(unknown("b"));
+    h.ready("b", 2, "n2");
+    let hop = h.hop_at("n2");
+    assert_eq!(hop_inputs(&hop), ["a at n1", "b here"]);
+    let target = h.combine();
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1]);
+}
+
+#[test]
+fn what_went_how_is_remembered() {
+    let mut h = Harness::with_slow_links();
+    let (call, [second, third], target) = chain_of_three(&mut h);
+    h.pass(Duration::from_secs(2));
+    h.hop_complete(&second);
+    h.hop_complete(&third);
+    h.combined(&target);
+    h.reduced(call);
+    let record = h.node.reduce_record(&id("t")).expect("it is remembered");
+    assert_eq!((record.op, record.reduced, record.hops), (ReduceOp::Sum, (3, 3), 2));
+    assert_eq!((record.elapsed, record.mendings, record.restarts), (Duration::from_secs(2), 0, 0));
+    assert!(record.plan.starts_with("chain, estimated to take 4"), "{}", record.plan);
+}
+
+// Requests that make no sense.
+
+#[test]
+fn no_source_is_refused() {
+    let mut h = Harness::with_slow_links();
+    let call = h.request_reduce(Reduce { count: 1, ..reduce("t", &[]) });
+    assert!(matches!(h.error(call), Error::InvalidRequest { .. }));
+    h.assert_empty();
+}
+
+#[test]
+fn a_count_out_of_range_is_refused() {
+    let mut h = Harness::with_slow_links();
+    for count in [0, 3] {
+        let call = h.request_reduce(Reduce { count, ..reduce("t", &["a", "b"]) });
+        assert!(matches!(h.error(call), Error::InvalidRequest { .. }));
+    }
+    h.assert_empty();
+}
+
+#[test]
+fn an_id_that_is_named_twice_is_refused() {
+    let mut h = Harness::with_slow_links();
+    let call = h.request_reduce(reduce("t", &["a", "b", "a"]));
+    assert_eq!(h.error(call), Error::DuplicateId { id: id("a") });
+    let call = h.request_reduce(reduce("t", &["a", "t"]));
+    assert_eq!(h.error(call), Error::DuplicateId { id: id("t") });
+    h.assert_empty();
+}
+
+#[test]
+fn too_many_sources_are_refused() {
+    let mut h = Harness::with_limits(Limits { max_ids_per_request: 2, ..limits() });
+    let call = h.request_reduce(reduce("t", &["a", "b", "c"]));
+    assert!(matches!(h.error(call), Error::LimitExceeded { maximum: 2, .. }));
+    h.assert_empty();
+}
+
+#[test]
+fn a_target_that_exists_here_is_refused() {
+    let mut h = Harness::with_slow_links();
+    h.put_f32("t", SIZE);
+    let call = h.request_reduce(reduce("t", &["a"]));
+    assert_eq!(h.error(call), Error::AlreadyExists { id: id("t") });
+}
+
+#[test]
+fn a_target_that_another_reduce_makes_is_refused() {
+    let mut h = Harness::with_slow_links();
+    let first = h.reduce("t", &["a"]);
+    let second = h.request_reduce(reduce("t", &["b"]));
+    assert_eq!(h.error(second), Error::AlreadyExists { id: id("t") });
+    h.assert_waits(first);
+}
+
+#[test]
+fn a_target_that_exists_elsewhere_is_refused() {
+    let mut h = Harness::with_slow_links();
+    let call = h.request_reduce(reduce("t", &["a"]));
+    h.ready("t", 9, "n9");
+    assert_eq!(h.error(call), Error::AlreadyExists { id: id("t") });
+    h.assert_empty();
+}
+
+#[test]
+fn a_target_that_was_lost_is_made_anew() {
+    let mut h = Harness::with_slow_links();
+    let call = h.request_reduce(reduce("t", &["a"]));
+    h.tell(lost("t", 9));
+    h.assert_waits(call);
+    h.ready("a", 1, "n1");
+    h.combine();
+}
+
+#[test]
+fn a_target_that_is_put_here_meanwhile_is_refused() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a"]);
+    h.put_f32("t", SIZE);
+    h.ready("a", 1, "n1");
+    assert_eq!(h.error(call), Error::AlreadyExists { id: id("t") });
+}
+
+#[test]
+fn a_target_that_another_node_put_first_is_refused_by_the_directory() {
+    let mut h = Harness::with_slow_links();
+    let (call, [_, third], target) = chain_of_three(&mut h);
+    let (shard, publish) = h.publication();
+    let equality = hoplite_core::shard::Equality::Different;
+    h.verdict(shard, &publish, Verdict::Conflict { winner: PutId(9), equality });
+    assert_eq!(h.error(call), Error::AlreadyExists { id: id("t") });
+    assert!(h.has_ended(&third));
+    h.stop(&target, 4096);
+    h.assert_empty();
+}
+
+#[test]
+fn sources_of_different_types_are_refused_with_both_ids() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a", "b"]);
+    h.ready("b", 2, "n2");
+    let mut news = complete("a", 1, &["n1"]);
+    news.object.as_mut().unwrap().metadata.dtype = Dtype::F64;
+    h.tell(news);
+    let error = h.error(call);
+    assert!(matches!(&error, Error::TypeMismatch { id: named, .. } if *named == id("a")), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "object a cannot be reduced: it is f64 of 40960 bytes, but b is f32 of 40960 bytes"
+    );
+    h.assert_empty();
+}
+
+#[test]
+fn sources_of_different_shapes_and_sizes_are_refused() {
+    let shape = Metadata { shape: Some(vec![SIZE / 4]), ..f32s() };
+    for (size_bytes, metadata) in [(SIZE, shape), (2 * SIZE, f32s())] {
+        let mut h = Harness::with_slow_links();
+        let call = h.reduce("t", &["a", "b"]);
+        h.ready("a", 1, "n1");
+        let mut news = complete("b", 2, &["n2"]);
+        let object = news.object.as_mut().unwrap();
+        (object.size_bytes, object.metadata) = (size_bytes, metadata);
+        h.tell(news);
+        assert!(matches!(h.error(call), Error::TypeMismatch { id: named, .. } if named == id("b")));
+        h.assert_empty();
+    }
+}
+
+#[test]
+fn a_local_source_of_another_type_is_refused() {
+    let mut h = Harness::with_slow_links();
+    let b = h.put(B, "b", SIZE);
+    let call = h.reduce("t", &["a", "b"]);
+    h.ready("a", 1, "n1");
+    assert!(matches!(h.error(call), Error::TypeMismatch { id: named, .. } if named == id("b")));
+    h.drop_put(0, "b", b.put, DropReason::Deleted);
+    h.assert_empty();
+}
+
+#[test]
+fn an_operation_that_is_not_defined_for_the_type_is_refused() {
+    for (dtype, op) in [(Dtype::Opaque, ReduceOp::Max), (Dtype::Bool, ReduceOp::Sum)] {
+        let mut h = Harness::with_slow_links();
+        let call = h.reduce_unknown(Reduce { op, ..reduce("t", &["a"]) });
+        let mut news = complete("a", 1, &["n1"]);
+        news.object.as_mut().unwrap().metadata.dtype = dtype;
+        h.tell(news);
+        assert!(matches!(h.error(call), Error::TypeMismatch { id: named, .. } if named == id("a")));
+        h.assert_empty();
+    }
+}
+
+#[test]
+fn a_range_that_does_not_fit_is_refused() {
+    for (offset_bytes, length_bytes) in [(0, SIZE + 4), (SIZE, 4), (2, 8), (4, 6), (u64::MAX - 3, 8)] {
+        let mut h = Harness::with_slow_links();
+        let range = Some(ByteRange { offset_bytes, length_bytes });
+        let call = h.reduce_unknown(Reduce { range, ..reduce("t", &["a"]) });
+        h.ready("a", 1, "n1");
+        assert!(matches!(h.error(call), Error::TypeMismatch { id: named, .. } if named == id("a")));
+        h.assert_empty();
+    }
+}
