@@ -336,6 +336,28 @@ fn a_hop_that_is_refused_is_combined_by_its_consumer() {
 }
 
 #[test]
+fn in_fixed_order_what_comes_after_a_source_joins_after_it_again() {
+    let mut h = Harness::with_slow_links();
+    let request = Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c", "d"]) };
+    let call = h.reduce_unknown(request);
+    for (put, name) in ["a", "b", "c", "d"].iter().enumerate() {
+        h.ready(name, put as u64, name);
+    }
+    let [_, c, d] = ["b", "c", "d"].map(|node| h.next_hop_at(node));
+    let target = h.combine();
+    h.tell(complete("c", 2, &["e"]));
+    h.hop_failed(&c, HopFailure::Unreachable);
+    h.stop(&target, 4096);
+    assert!(h.has_ended(&d));
+    assert_eq!(hop_inputs(&h.next_hop_at("e")), ["hop at b", "c here"]);
+    assert_eq!(hop_inputs(&h.hop_at("d")), ["hop at e", "d here"]);
+    let target = h.combine();
+    assert_eq!((h.inputs(&target), target.offset_bytes), (vec!["hop at d".to_owned()], 4096));
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1, 2, 3]);
+}
+
+#[test]
 fn a_small_source_that_is_lost_on_the_way_is_fetched_again() {
     let mut h = Harness::with_slow_links();
     let call = h.reduce("t", &["a"]);

@@ -249,6 +249,27 @@ fn in_fixed_order_sources_wait_for_those_before_them() {
 }
 
 #[test]
+fn in_fixed_order_sources_of_one_node_are_one_chain_with_the_others() {
+    let mut h = Harness::with_slow_links();
+    let names = ["a", "b", "c", "d", "e"];
+    h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &names) });
+    for (put, name) in names.iter().enumerate() {
+        h.ready(name, put as u64, ["n1", "n2"][put % 2]);
+    }
+    for (node, inputs) in [
+        ("n2", ["a at n1", "b here"]),
+        ("n1", ["hop at n2", "c here"]),
+        ("n2", ["hop at n1", "d here"]),
+        ("n1", ["hop at n2", "e here"]),
+    ] {
+        let hop = h.next_hop_at(node);
+        assert_eq!(hop_inputs(&hop), inputs);
+    }
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["hop at n1"]);
+}
+
+#[test]
 fn in_fixed_order_a_source_of_this_node_is_combined_in_its_turn_by_a_hop_here() {
     let mut h = Harness::with_slow_links();
     let b = h.put_f32("b", SIZE);

@@ -89,6 +89,11 @@ impl Schedule {
 /// Position as a number whose digits count along each dimension: a vertex that is not the first along a dimension takes in
 /// the one before it, and the last one along a dimension goes on as a member of the next.
 fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
+    let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
+    if position >= planned {
+        // Beyond what was planned for, as a source that joins again: goes on as one chain.
+        return 1;
+    }
     let mut taken = 0;
     let mut rest = position;
     for length in lengths {
@@ -99,8 +104,7 @@ fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
         }
         rest /= length;
     }
-    // Beyond what was planned for: goes on as one chain.
-    taken + usize::from(rest > 0 && lengths.iter().all(|length| *length == 1))
+    taken
 }
 
 /// How many children the vertex at `position` has in the post-order of a balanced binary tree of `vertices`.
@@ -192,5 +196,13 @@ mod tests {
         let taken: Vec<usize> = (0..16).map(|position| schedule.takes_in(position)).collect();
         assert_eq!(taken, [0, 1, 1, 1, 0, 1, 1, 2, 0, 1, 1, 2, 0, 1, 1, 2]);
         assert_eq!(schedule.to_string(), "2D chain of 4 x 4");
+    }
+
+    #[test]
+    fn what_nobody_planned_for_goes_on_as_one_chain() {
+        for schedule in [Schedule::chain(4), Schedule::chain_of_chains(4, 2), Schedule::Tree { vertices: 4 }]
+        {
+            assert!((4..100).all(|position| schedule.takes_in(position) == 1), "{schedule:?}");
+        }
     }
 }
