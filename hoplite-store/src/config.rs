@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use hoplite_core::{ClusterId, Limits, NodeId};
 use hoplite_shm::Backing;
@@ -45,10 +46,21 @@ pub struct StoreConfig {
     pub backing: Backing,
     /// Whether the arena's pages are touched at the start.
     pub prefault: Prefault,
+    /// What the links to other stores do, as far as it is set and not to be measured.
+    pub links: LinkSettings,
     /// Labels for the operator's use, shown by the directory.
     pub labels: Vec<(String, String)>,
     /// The limits.
     pub limits: Limits,
+}
+
+/// What is known of the links between stores, for the planning of reduces. What is unset is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkSettings {
+    /// What one stream between two nodes gets.
+    pub bytes_per_second: Option<u64>,
+    /// How long a byte takes from one node to another.
+    pub latency: Option<Duration>,
 }
 
 /// When the arena's pages are first touched.

@@ -15,7 +15,6 @@ use hoplite_core::node::{
     ClientId, CombineId, CombineInput, CopyId, Effect, Event, Hop, HopId, HopReport, HostingId, Node,
     NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
 };
-use hoplite_core::plan::reduce::Link;
 use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;
 use hoplite_proto::local::Response;
@@ -72,7 +71,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine around `node`, whose extents lie in `arena`. Pulls run on `tasks`, in the current runtime, until `stop`.
     pub(crate) fn new(
-        node: Node,
+        mut node: Node,
         arena: Arc<Arena>,
         puller: Puller,
         metrics: Arc<DataMetrics>,
@@ -80,6 +79,7 @@ impl Engine {
         stop: CancellationToken,
         shards: usize,
     ) -> Arc<Self> {
+        node.measured(puller.link());
         Arc::new(Self {
             state: Mutex::new(State {
                 node,
@@ -251,7 +251,7 @@ impl Engine {
             tracing::debug!(id = %request.id, sender = %request.sender, ?outcome, valid_bytes, seconds, "pull ended");
             let mut state = engine.lock();
             state.pulls.remove(&pull);
-            state.node.measured(engine.link());
+            state.node.measured(engine.puller.link());
             engine.apply_locked(&mut state, Event::PullEnded { pull, valid_bytes, outcome });
         };
         self.tasks.spawn_on(task, &self.runtime);
@@ -274,23 +274,13 @@ impl Engine {
             drop((request, live));
             let mut state = engine.lock();
             state.combines.remove(&combine);
-            state.node.measured(engine.link());
+            state.node.measured(engine.puller.link());
             engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
         };
         self.tasks.spawn_on(task, &self.runtime);
     }
 
     /// The links to other nodes, as far as they are measured.
-    fn link(&self) -> Link {
-        let (bytes_per_second, latency) = self.puller.link();
-        let assumed = Link::default();
-        Link {
-            // A rate has no sign, and the fraction does not matter.
-            bytes_per_second: bytes_per_second.map_or(assumed.bytes_per_second, |rate| rate as u64),
-            latency: latency.unwrap_or(assumed.latency),
-        }
-    }
-
     fn spawn_hop(self: &Arc<Self>, hop: HopId, host: Peer, spec: Hop, ended: CancellationToken) {
         let engine = Arc::clone(self);
         let task = async move {

@@ -19,6 +19,6 @@ mod prefault;
 mod run;
 mod session;
 
-pub use config::{Directory, Prefault, StoreConfig};
+pub use config::{Directory, LinkSettings, Prefault, StoreConfig};
 pub use local::SocketError;
 pub use run::{Addresses, StoreError, run};

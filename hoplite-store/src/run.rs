@@ -196,7 +196,8 @@ impl Running {
         let (shards, directory, directory_failed) = start_directory(&config, &stop, &tasks).await?;
         let links = links(&shards)?;
 
-        let data_config = Arc::new(DataConfig::new(config.cluster.clone(), config.node.clone()));
+        let data_config = DataConfig::new(config.cluster.clone(), config.node.clone());
+        let data_config = Arc::new(DataConfig { links: config.links, ..data_config });
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
         let node = new_node(&config, &shards, &arena)?;
@@ -389,6 +390,7 @@ mod tests {
     use hoplite_shm::Backing;
 
     use super::*;
+    use crate::config::LinkSettings;
 
     async fn refusal_of(change: impl FnOnce(&mut StoreConfig)) -> StoreError {
         let place = tempfile::tempdir().unwrap();
@@ -405,6 +407,7 @@ mod tests {
             memory_bytes: 1 << 20,
             backing: Backing::Memfd,
             prefault: Prefault::OnUse,
+            links: LinkSettings::default(),
             labels: Vec::new(),
             limits: Limits::default(),
         };

@@ -8,7 +8,7 @@ use hoplite_directory::config::{Size, TimeSpan};
 use hoplite_directory::{DEFAULT_CLUSTER, layer_settings};
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_shm::Backing;
-use hoplite_store::{Directory, Prefault, StoreConfig};
+use hoplite_store::{Directory, LinkSettings, Prefault, StoreConfig};
 use serde::Deserialize;
 
 use crate::memory::available_bytes;
@@ -99,6 +99,12 @@ pub(crate) struct Settings {
     /// How long a store may be away before its copies count as lost; for the directory inside this store [default: 1s]
     #[arg(long, env = "HOPLITE_NODE_GRACE", value_name = "DURATION")]
     node_grace: Option<TimeSpan>,
+    /// What one stream to another store gets, a second, for the planning of reduces [default: measured]
+    #[arg(long, env = "HOPLITE_LINK_BANDWIDTH", value_name = "SIZE")]
+    link_bandwidth: Option<Size>,
+    /// How long a byte takes to another store, for the planning of reduces [default: measured]
+    #[arg(long, env = "HOPLITE_LINK_LATENCY", value_name = "DURATION")]
+    link_latency: Option<TimeSpan>,
     /// What to log on standard error, as for RUST_LOG: debug, or info,hoplite_store=debug [default: info]
     #[arg(long, env = "HOPLITE_LOG", value_name = "FILTER")]
     log: Option<String>,
@@ -143,7 +149,7 @@ impl Settings {
         layer_settings!(Settings: self, lower =>
             listen, advertise, directory, directory_listen, socket, socket_mode, socket_owner, socket_group, memory, arena_file,
             no_prefault, node_id, cluster, labels, insecure, max_object, inline_below, max_objects, max_clients,
-            max_calls, max_references, max_ids, node_grace, log)
+            max_calls, max_references, max_ids, node_grace, link_bandwidth, link_latency, log)
     }
 
     /// Fills in the defaults and checks what is left.
@@ -182,6 +188,10 @@ impl Settings {
             memory_bytes: self.memory.map_or_else(default_memory_bytes, |size| size.0),
             backing: self.arena_file.map_or(Backing::Memfd, Backing::File),
             prefault: if self.no_prefault == Some(true) { Prefault::OnUse } else { Prefault::AtStart },
+            links: LinkSettings {
+                bytes_per_second: self.link_bandwidth.map(|size| size.0),
+                latency: self.link_latency.map(|span| span.0),
+            },
             labels,
             limits,
         };

@@ -291,7 +291,8 @@ pub struct Reduce {
     pub op: ReduceOp,
     /// The order of the operands.
     pub order: ReduceOrder,
-    /// The part of each source to combine, a multiple of the element size at both ends; `None`: all of it.
+    /// The part of each source to combine, a multiple of the element size at both ends; `None`: all of it. It is planned as
+    /// if the other parts were reduced at the same time, as they are in an allreduce.
     pub range: Option<ByteRange>,
     /// How long the whole may take.
     pub timeout: Duration,

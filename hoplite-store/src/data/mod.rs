@@ -38,6 +38,7 @@ use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 use hoplite_core::node::{Hop, HopReport};
 use tokio::sync::mpsc;
 
+use crate::config::LinkSettings;
 use crate::copies::LiveCopy;
 
 pub(crate) use combine::{CombineRequest, CombineSource};
@@ -52,6 +53,8 @@ pub(crate) struct DataConfig {
     pub(crate) cluster: ClusterId,
     /// This node.
     pub(crate) node: NodeId,
+    /// What is known of the links, so that it need not be measured.
+    pub(crate) links: LinkSettings,
     /// Most connections from other stores at once; those beyond are closed at once.
     pub(crate) max_connections: usize,
     /// Most idle connections kept to one other store.
@@ -78,6 +81,7 @@ impl DataConfig {
         Self {
             cluster,
             node,
+            links: LinkSettings { bytes_per_second: None, latency: None },
             max_connections: 1024,
             max_idle_per_peer: 4,
             handshake_timeout: Duration::from_secs(5),

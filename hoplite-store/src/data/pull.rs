@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::plan::reduce;
 use hoplite_core::shard::PullOutcome;
 use hoplite_proto::data::{Pull, encode_pull};
 use hoplite_proto::v1;
@@ -77,8 +78,25 @@ impl Puller {
     }
 
     /// What was measured of the links to other stores: bytes per second, and the time that a message takes one way.
-    pub(crate) fn link(&self) -> (Option<f64>, Option<Duration>) {
+    pub(super) fn measured_link(&self) -> (Option<f64>, Option<Duration>) {
         self.link.estimate()
+    }
+
+    /// What the links to other stores do: as set, or as measured, or as one assumes before that.
+    pub(crate) fn link(&self) -> reduce::Link {
+        let (measured_rate, measured_latency) = self.measured_link();
+        let assumed = reduce::Link::default();
+        // A rate has no sign, and the fraction does not matter.
+        let measured_rate = measured_rate.map(|rate| rate as u64);
+        reduce::Link {
+            bytes_per_second: self
+                .config
+                .links
+                .bytes_per_second
+                .or(measured_rate)
+                .unwrap_or(assumed.bytes_per_second),
+            latency: self.config.links.latency.or(measured_latency).unwrap_or(assumed.latency),
+        }
     }
 
     /// Closes connections that have been idle for too long, until `shutdown`; then all of them.

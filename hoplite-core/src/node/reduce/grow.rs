@@ -9,7 +9,7 @@ use super::{Reduction, Run, RunPhase};
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::broadcast::Topology;
-use crate::plan::reduce::{Choice, Schedule, VertexId, choose};
+use crate::plan::reduce::{Choice, Schedule, VertexId, choose, estimate};
 use crate::shard::Location;
 
 /// Most sources of one node in one hop: half of what a hop takes in, the rest is for streams.
@@ -155,13 +155,14 @@ impl Node {
         let missing = reduction.request.count - reduction.joined.len();
         // Of those that are not ready, each may be at a node of its own.
         let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
-        let length_bytes = reduction.common.as_ref().map_or(0, |common| common.length_bytes);
+        // Of a part, the whole: others reduce the other parts at the same time, over the same links.
+        let size_bytes = reduction.common.as_ref().map_or(0, |common| common.size_bytes);
         if reduction.is_fixed() {
             let schedule = Schedule::chain(vertices);
-            let estimate = choose(vertices, length_bytes, self.link, &self.config.topology).estimate;
+            let estimate = estimate(&schedule, vertices, size_bytes, self.link);
             return Choice { schedule, estimate, runner_up: None };
         }
-        choose(vertices, length_bytes, self.link, &self.config.topology)
+        choose(vertices, size_bytes, self.link, &self.config.topology)
     }
 
     /// Begins the hops of all vertices that have something to combine, as far as it is decided at which offset.

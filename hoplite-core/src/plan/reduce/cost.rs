@@ -8,6 +8,8 @@ use crate::plan::broadcast::Topology;
 /// A relay passes a block on when all of it is there, and blocks are sized to about this time of the rate (see
 /// `hoplite-store/src/data/rate.rs`). It is part of the latency of each hop.
 const BLOCK_TIME: Duration = Duration::from_millis(1);
+/// The longest block, which takes less than that on a fast link.
+const MAX_BLOCK_BYTES: u64 = 1 << 20;
 /// More dimensions than this have no shape of their own: 2^16 vertices are more than a shard takes nodes.
 const MOST_DIMENSIONS: u32 = 16;
 
@@ -36,7 +38,8 @@ impl Link {
 
     /// L: what one more hop adds to the way of a byte.
     fn hop_seconds(self, size_bytes: u64) -> f64 {
-        let block_seconds = BLOCK_TIME.as_secs_f64().min(self.transfer_seconds(size_bytes));
+        let block_seconds =
+            BLOCK_TIME.as_secs_f64().min(self.transfer_seconds(size_bytes.min(MAX_BLOCK_BYTES)));
         self.latency.as_secs_f64() + block_seconds
     }
 }
@@ -52,9 +55,16 @@ pub struct Choice {
     pub runner_up: Option<(Schedule, Duration)>,
 }
 
+/// How long a reduce takes by this schedule: inflow * S/B + depth * L, see [`Schedule`].
+pub fn estimate(schedule: &Schedule, vertices: usize, size_bytes: u64, link: Link) -> Duration {
+    let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
+        + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
 /// Chooses the cheapest schedule for `vertices` vertices beside the receiver, for objects of `size_bytes`.
 ///
-/// The estimate is inflow * S/B + depth * L, see [`Schedule`]. If the links are not alike, only chains are considered: they can
+/// By their [`estimate`]. If the links are not alike, only chains are considered: they can
 /// be laid along the topology. Among equals the plainest wins: chain, star, more dimensions, tree.
 ///
 /// Source: Hoplite, appendix A: between one and two dimensions this is the test n B L > S.
@@ -69,17 +79,14 @@ pub fn choose(vertices: usize, size_bytes: u64, link: Link, topology: &Topology)
     if is_flat {
         candidates.push(Schedule::Tree { vertices });
     }
-    let seconds = |schedule: &Schedule| {
-        schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
-            + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes)
+    let estimated = |schedule: Schedule| {
+        let time = estimate(&schedule, vertices, size_bytes, link);
+        (schedule, time)
     };
-    let mut ranked: Vec<(f64, Schedule)> =
-        candidates.into_iter().map(|schedule| (seconds(&schedule), schedule)).collect();
+    let mut ranked: Vec<(Schedule, Duration)> = candidates.into_iter().map(estimated).collect();
     // Stable, so that among equals the plainer one stays in front.
-    ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let mut ranked = ranked
-        .into_iter()
-        .map(|(seconds, schedule)| (schedule, Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)));
+    ranked.sort_by_key(|(_, estimate)| *estimate);
+    let mut ranked = ranked.into_iter();
     let (schedule, estimate) = ranked.next().unwrap_or((Schedule::Star, Duration::ZERO));
     Choice { runner_up: ranked.find(|(other, _)| *other != schedule), schedule, estimate }
 }

@@ -38,11 +38,11 @@ async fn objects_of_all_sizes_arrive() {
 #[tokio::test]
 async fn transfers_show_what_the_link_does() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
-    assert_eq!(receiver.puller.link(), (None, None));
+    assert_eq!(receiver.puller.measured_link(), (None, None));
     for (name, size_bytes) in [("small", 10_000), ("large", 8 << 20)] {
         sender.shelf.add(name, &filled(&content(size_bytes)));
         receiver.pull(&sender, name, &empty(size_bytes as u64)).await;
-        let (rate, latency) = receiver.puller.link();
+        let (rate, latency) = receiver.puller.measured_link();
         assert_eq!(rate.is_some(), name == "large");
         assert!(latency.is_some());
     }
