@@ -26,13 +26,15 @@ pub(super) struct Combination {
 }
 
 impl Node {
-    /// Where each input is to be read; the place of the first one that should be here and is not, otherwise.
+    /// Where each input is to be read; the place of the first one that should be here and is not, or is of another size,
+    /// otherwise.
     pub(super) fn resolve_inputs(&self, inputs: &[HopInput]) -> Result<Vec<CombineInput>, usize> {
         let resolve = |(index, input): (usize, &HopInput)| {
             if input.node != self.config.node {
                 return Ok(CombineInput::Remote(input.clone()));
             }
-            match self.live_put(&input.id, input.put) {
+            let copy = self.live_put(&input.id, input.put);
+            match copy.filter(|copy| self.copies[copy].size_bytes == input.size_bytes) {
                 Some(copy) => Ok(CombineInput::Local { copy, base_bytes: input.base_bytes }),
                 // A hop of this node that has not begun: waits for it as for one elsewhere.
                 None if input.is_hop => Ok(CombineInput::Remote(input.clone())),
@@ -40,6 +42,15 @@ impl Node {
             }
         };
         inputs.iter().enumerate().map(resolve).collect()
+    }
+
+    /// Counts the inputs that are here as used, so that others are evicted before them.
+    pub(super) fn use_inputs(&mut self, inputs: &[HopInput]) {
+        for input in inputs {
+            if let Some(copy) = self.live_put(&input.id, input.put) {
+                self.evictable.promote(&copy);
+            }
+        }
     }
 
     /// Starts to fill `copy` from `offset_bytes` on.

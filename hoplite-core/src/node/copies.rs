@@ -377,6 +377,13 @@ impl Node {
         }
     }
 
+    /// Refuses those who wait for a hop to begin: none will.
+    pub(super) fn refuse_awaiting(&mut self) {
+        for serve in std::mem::take(&mut self.awaiting_serves).outputs.into_keys() {
+            self.effects.push(Effect::ServeRefused { serve });
+        }
+    }
+
     pub(super) fn serve_ended(&mut self, serve: ServeId) {
         self.awaiting_serves.remove(serve);
         let Some(copy) = self.serves.remove(&serve) else { return };

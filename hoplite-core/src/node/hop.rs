@@ -6,7 +6,7 @@ use super::{
     CombineOutcome, CopyId, Deadline, Effect, Errand, Hop, HopFailure, HopId, HopReport, HostingId, Node,
     SpaceWaiter,
 };
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::metadata::Metadata;
 use crate::shard::PullOutcome;
 use crate::time::Time;
@@ -24,53 +24,53 @@ pub(super) enum HopOwner {
 #[derive(Debug)]
 pub(super) struct Hosting {
     hop: Hop,
-    /// Where its output is; `None` before there is room for it, and after it has failed.
-    output: Option<CopyId>,
-    /// Until when it waits for room.
-    deadline: Time,
+    output: Output,
+}
+
+/// Where the output of a hop is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Output {
+    /// There is no room for it yet, and until then there has to be.
+    Awaited { deadline: Time },
+    /// In this copy, which is live.
+    In(CopyId),
+    /// It has failed, and that was reported.
+    Failed,
 }
 
 impl Node {
     /// Takes on a hop. Its inputs may wait for each other, so it is started whether or not they have begun.
     pub(super) fn host(&mut self, owner: HopOwner, hop: Hop) {
-        let checked = self.check_size(&hop.output, hop.size_bytes).and_then(|()| {
-            if self.is_shutting_down {
-                Err(Error::ShuttingDown)
-            } else if self.live(&hop.output).is_some() {
-                Err(Error::AlreadyExists { id: hop.output.clone() })
-            } else {
-                Ok(())
-            }
-        });
-        if let Err(error) = checked {
-            return self.report_hop(owner, HopReport::Failed(HopFailure::Refused(error)));
-        }
         let deadline = self.now + hop.timeout;
-        self.hostings.insert(owner, Hosting { hop, output: None, deadline });
-        self.begin_hop(owner);
-        if self.hostings.get(&owner).is_some_and(|hosting| hosting.output.is_none())
-            && deadline != Time::NEVER
-        {
+        self.hostings.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });
+        if deadline != Time::NEVER {
             self.deadlines.insert((deadline, Deadline::Hop(owner)));
         }
+        self.begin_hop(owner);
     }
 
     /// Starts a hop if there is room for its output, and waits for room if not.
     pub(super) fn begin_hop(&mut self, owner: HopOwner) {
-        let Some(Hosting { hop, output: None, .. }) = self.hostings.get(&owner) else { return };
+        let Some(Hosting { hop, output: Output::Awaited { .. } }) = self.hostings.get(&owner) else { return };
         let hop = hop.clone();
+        if let Err(error) = self.check_hop(&hop) {
+            return self.hop_failed(owner, HopFailure::Refused(error));
+        }
+        self.use_inputs(&hop.inputs);
         let Some(extent) = self.allocate(hop.size_bytes) else {
             return self.wait_for_space(SpaceWaiter::Hop(owner));
         };
+        self.stop_waiting_for_room(owner);
+        // Nobody means the output who looks for an object of its name.
+        self.end_fetch(&hop.output);
         let phase = Phase::Combining { combine: None, valid_bytes: hop.offset_bytes };
         let metadata = Metadata { dtype: hop.dtype, ..Metadata::default() };
         let mut opening =
             LocalCopy::begin(hop.output.clone(), hop.put, hop.size_bytes, metadata, extent, phase);
         opening.visibility = Visibility::Private;
         let copy = self.open(opening);
-        self.stop_waiting_for_room(owner);
         if let Some(hosting) = self.hostings.get_mut(&owner) {
-            hosting.output = Some(copy);
+            hosting.output = Output::In(copy);
         }
         match self.resolve_inputs(&hop.inputs) {
             Ok(inputs) => {
@@ -85,11 +85,22 @@ impl Node {
         }
     }
 
+    fn check_hop(&self, hop: &Hop) -> Result<()> {
+        if self.is_shutting_down {
+            return Err(Error::ShuttingDown);
+        }
+        // Not by another hop, nor by a client that thought of the same name.
+        if self.live(&hop.output).is_some() {
+            return Err(Error::AlreadyExists { id: hop.output.clone() });
+        }
+        self.check_size(&hop.output, hop.size_bytes)
+    }
+
     pub(super) fn hop_combined(&mut self, owner: HopOwner, outcome: CombineOutcome) {
-        let Some(copy) = self.hostings.get(&owner).and_then(|hosting| hosting.output) else { return };
+        let Some(Hosting { output: Output::In(copy), .. }) = self.hostings.get(&owner) else { return };
         match outcome {
             CombineOutcome::Complete => {
-                self.complete(copy);
+                self.complete(*copy);
                 self.report_hop(owner, HopReport::Complete);
             }
             CombineOutcome::InputFailed { index, outcome } => {
@@ -102,27 +113,39 @@ impl Node {
         }
     }
 
-    /// The output is of no use any more; the coordinator will release the hop.
+    /// The output is of no use any more, or never will be; the coordinator will release the hop.
     fn hop_failed(&mut self, owner: HopOwner, failure: HopFailure) {
-        if let Some(copy) = self.hostings.get_mut(&owner).and_then(|hosting| hosting.output.take()) {
-            let id = self.copies[&copy].id.clone();
-            self.detach(copy, Error::ObjectLost { id });
+        self.stop_waiting_for_room(owner);
+        let Some(hosting) = self.hostings.get_mut(&owner) else { return };
+        let id = hosting.hop.output.clone();
+        match std::mem::replace(&mut hosting.output, Output::Failed) {
+            Output::Awaited { .. } => {}
+            Output::In(copy) => self.detach(copy, Error::ObjectLost { id }),
+            Output::Failed => return,
         }
         self.report_hop(owner, HopReport::Failed(failure));
     }
 
     /// There was no room for the output of a hop in time.
     pub(super) fn hop_expired(&mut self, owner: HopOwner) {
-        let Some(Hosting { hop, output: None, .. }) = self.hostings.get(&owner) else { return };
-        let error = self.store_full(hop.size_bytes);
-        self.stop_waiting_for_room(owner);
-        self.report_hop(owner, HopReport::Failed(HopFailure::Refused(error)));
+        let Some(hosting) = self.hostings.get(&owner) else { return };
+        let error = self.store_full(hosting.hop.size_bytes);
+        self.hop_failed(owner, HopFailure::Refused(error));
+    }
+
+    /// The daemon stops: nobody gets anything from a hop any more.
+    pub(super) fn end_hostings(&mut self) {
+        let owners: Vec<HopOwner> = self.hostings.keys().copied().collect();
+        for owner in owners {
+            self.hop_failed(owner, HopFailure::Refused(Error::ShuttingDown));
+        }
+        self.refuse_awaiting();
     }
 
     fn stop_waiting_for_room(&mut self, owner: HopOwner) {
         self.stop_waiting_for_space(&SpaceWaiter::Hop(owner));
-        if let Some(hosting) = self.hostings.get(&owner) {
-            self.deadlines.remove(&(hosting.deadline, Deadline::Hop(owner)));
+        if let Some(Hosting { output: Output::Awaited { deadline }, .. }) = self.hostings.get(&owner) {
+            self.deadlines.remove(&(*deadline, Deadline::Hop(owner)));
         }
     }
 
@@ -137,7 +160,7 @@ impl Node {
     pub(super) fn release_hop(&mut self, owner: HopOwner) {
         self.stop_waiting_for_room(owner);
         let Some(hosting) = self.hostings.remove(&owner) else { return };
-        if let Some(copy) = hosting.output {
+        if let Output::In(copy) = hosting.output {
             self.detach(copy, Error::Deleted { id: hosting.hop.output });
         }
     }

@@ -333,6 +333,7 @@ impl Node {
         for key in keys {
             self.finish(key, Err(Error::ShuttingDown));
         }
+        self.end_hostings();
         let live: Vec<CopyId> = self.index.values().copied().collect();
         for copy in live {
             self.withdraw(copy);

@@ -8,6 +8,7 @@ use hoplite_core::shard::{DropReason, PullOutcome};
 use hoplite_core::{Dtype, Error, ObjectId, PutId};
 
 use crate::harness::*;
+use crate::reducing::*;
 
 /// A hop of this number, which adds up its inputs.
 fn hop(number: u64, inputs: Vec<HopInput>) -> Hop {
@@ -168,6 +169,33 @@ fn an_input_that_fails_is_reported_by_its_place() {
 }
 
 #[test]
+fn a_local_input_that_is_missing_is_reported_once() {
+    let mut h = Harness::new();
+    let a = h.put_f32("a", SIZE);
+    let other = HopInput { put: PutId(a.put.0 ^ 1), ..local("a", &a) };
+    for missing in [remote("b", 6, "here"), other] {
+        let hosting = h.host(hop(1, vec![local("a", &a), missing]));
+        let outcome = PullOutcome::SenderHasNoCopy;
+        assert_eq!(h.report(hosting), Some(HopReport::Failed(HopFailure::Input { index: 1, outcome })));
+        assert!(h.has_no_combine());
+        h.pass(Duration::from_secs(10));
+        assert_eq!(h.report(hosting), None, "nothing comes after a failure");
+        h.release_hop(hosting);
+    }
+    delete(&mut h, "a", &a);
+    h.assert_empty();
+}
+
+#[test]
+fn a_local_input_that_is_shorter_than_the_coordinator_says_is_missing() {
+    let mut h = Harness::new();
+    let a = h.put_f32("a", SIZE / 2);
+    let hosting = h.host(hop(1, vec![remote("b", 6, "n1"), HopInput { size_bytes: SIZE, ..local("a", &a) }]));
+    let outcome = PullOutcome::SenderHasNoCopy;
+    assert_eq!(h.report(hosting), Some(HopReport::Failed(HopFailure::Input { index: 1, outcome })));
+}
+
+#[test]
 fn a_local_input_is_combined_while_it_is_written() {
     let mut h = Harness::new();
     let a = h.create_f32(B, "a", SIZE);
@@ -286,6 +314,17 @@ fn a_hop_evicts_what_may_be_evicted() {
 }
 
 #[test]
+fn a_hop_evicts_others_before_what_it_combines() {
+    let mut h = Harness::new();
+    let views: Vec<_> = (0..10).map(|number| h.fetch_f32(&number.to_string(), 100 + number)).collect();
+    let inputs = vec![local("0", &views[0]), local("1", &views[1])];
+    h.host(hop(1, inputs));
+    let combine = h.combine();
+    assert_eq!(h.inputs(&combine), ["0 here", "1 here"]);
+    assert!(h.is_closed(views[2].copy));
+}
+
+#[test]
 fn a_hop_that_never_fits_is_refused_at_once() {
     let mut h = Harness::new();
     let size_bytes = CAPACITY;
@@ -313,4 +352,73 @@ fn a_second_hop_of_the_same_output_is_refused() {
     h.release_hop(second);
     h.combined(&combine);
     assert_eq!(h.report(first), Some(HopReport::Complete));
+}
+
+#[test]
+fn of_two_hops_of_the_same_output_that_wait_for_room_one_is_refused() {
+    let mut h = Harness::new();
+    let all = h.put_f32("all", CAPACITY - 64);
+    let hostings = [1, 1].map(|number| h.host(hop(number, vec![remote("a", 5, "n1"), remote("b", 6, "n2")])));
+    delete(&mut h, "all", &all);
+    let combine = h.combine();
+    assert_eq!(h.report(hostings[0]), None);
+    let report = h.report(hostings[1]);
+    assert!(
+        matches!(report, Some(HopReport::Failed(HopFailure::Refused(Error::AlreadyExists { .. })))),
+        "{report:?}"
+    );
+    h.combined(&combine);
+    for hosting in hostings {
+        h.release_hop(hosting);
+    }
+    h.assert_empty();
+}
+
+#[test]
+fn a_client_that_takes_the_name_of_an_output_first_keeps_it() {
+    let mut h = Harness::new();
+    let all = h.put_f32("all", CAPACITY - 64);
+    let output = ObjectId::of_hop(PutId(1));
+    let metadata = f32s();
+    let create = Request::Create { id: output, size_bytes: SIZE, metadata, timeout: LONG };
+    let call = h.request(A, create);
+    let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+    delete(&mut h, "all", &all);
+    h.view(call);
+    assert!(matches!(h.report(hosting), Some(HopReport::Failed(HopFailure::Refused(_)))));
+    h.release_hop(hosting);
+    h.gone(A);
+    h.assert_empty();
+}
+
+// Ends.
+
+#[test]
+fn a_store_that_stops_says_so_to_its_coordinators() {
+    let mut h = Harness::new();
+    let pinned = h.put_f32("pinned", CAPACITY - 3 * (SIZE + 64));
+    let inputs = || vec![remote("a", 5, "n1"), remote("b", 6, "n2")];
+    let (done, running) = (h.host(hop(1, inputs())), h.host(hop(2, inputs())));
+    let (one, other) = (h.next_combine(), h.next_combine());
+    h.combined(&one);
+    h.report(done);
+    let size_bytes = pinned.size_bytes;
+    let waiting = h.host(Hop { size_bytes, ..hop(3, inputs()) });
+    let serve = ask_for_output(&mut h, 3);
+    h.event(Event::ShutDown);
+    let late = h.host(hop(4, inputs()));
+    for hosting in [done, running, waiting, late] {
+        let report = h.report(hosting);
+        assert!(
+            matches!(report, Some(HopReport::Failed(HopFailure::Refused(Error::ShuttingDown)))),
+            "{report:?} of {hosting:?}"
+        );
+    }
+    assert!(h.effects.contains(&Effect::ServeRefused { serve }));
+    h.stop(&other, 0);
+    h.pass(Duration::from_secs(10));
+    for hosting in [done, running, waiting, late] {
+        h.release_hop(hosting);
+    }
+    h.assert_empty();
 }
