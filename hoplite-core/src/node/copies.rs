@@ -159,6 +159,11 @@ impl Node {
         self.live(id).filter(|(_, copy)| copy.put == put).map(|(copy, _)| copy)
     }
 
+    /// The live copy of this very put, unless it is one that no shard was told of, nor may speak of.
+    pub(super) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
+        self.live_put(id, put).filter(|copy| self.copies[copy].visibility == Visibility::Public)
+    }
+
     pub(super) fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
         self.copies.get_mut(&copy).expect("copies in the index, in pulls and in references exist")
     }

@@ -186,7 +186,7 @@ impl Node {
             DropReason::Deleted => self.dropped_as_deleted(id, put, shard),
             DropReason::Superseded => self.dropped_as_superseded(id, put),
             DropReason::Lost => {
-                let Some(copy) = self.live_put(id, put) else { return };
+                let Some(copy) = self.public_put(id, put) else { return };
                 match self.copies[&copy].phase {
                     // The first shard knows better; this one may have lost a session that the other has.
                     Phase::Receiving { .. } if self.first_shard(id) != Some(shard) => {
@@ -208,7 +208,7 @@ impl Node {
 
     /// Drops what was received of a put that its producer makes anew. Those who wait for all of it go on waiting.
     fn dropped_as_superseded(&mut self, id: &ObjectId, put: PutId) {
-        let Some(copy) = self.live_put(id, put) else { return };
+        let Some(copy) = self.public_put(id, put) else { return };
         if matches!(self.copies[&copy].phase, Phase::Receiving { .. }) {
             let error = Error::Superseded { id: id.clone() };
             self.abandon(copy, error, UnpublishReason::PullEnded);
@@ -219,7 +219,7 @@ impl Node {
     /// Drops the copy of a deleted put, and says so to every shard that may count on it.
     pub(super) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
         self.remember_deletion(id, put);
-        let copy = self.live_put(id, put);
+        let copy = self.public_put(id, put);
         let mut shards = match copy {
             Some(copy) => self.informed_shards(copy),
             None => self.config.shards.replicas(id, |shard| self.shards_up[shard]).collect(),
@@ -242,7 +242,7 @@ impl Node {
     }
 
     pub(super) fn promoted(&mut self, id: &ObjectId, put: PutId) {
-        let Some(copy) = self.live_put(id, put) else { return };
+        let Some(copy) = self.public_put(id, put) else { return };
         if self.copies[&copy].is_complete() {
             self.copy_mut(copy).retention = crate::shard::Retention::Pinned;
             if let Some(bytes) = self.evictable.pop(&copy) {

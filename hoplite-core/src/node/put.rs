@@ -139,7 +139,7 @@ impl Node {
 
     /// What a shard says of a publication.
     pub(super) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
-        let Some(copy) = self.live_put(id, put) else { return };
+        let Some(copy) = self.public_put(id, put) else { return };
         let is_decisive = self.first_shard(id) == Some(shard);
         match verdict {
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::node::*;
 use hoplite_core::reduce::ReduceOp;
-use hoplite_core::shard::{DropReason, PullOutcome};
+use hoplite_core::shard::{DropReason, PullOutcome, ToStore, Verdict};
 use hoplite_core::{Dtype, Error, ObjectId, PutId};
 
 use crate::harness::*;
@@ -389,6 +389,28 @@ fn a_client_that_takes_the_name_of_an_output_first_keeps_it() {
     h.release_hop(hosting);
     h.gone(A);
     h.assert_empty();
+}
+
+#[test]
+fn a_shard_that_speaks_of_an_output_does_no_harm() {
+    for reason in [DropReason::Deleted, DropReason::Lost, DropReason::Superseded] {
+        let mut h = Harness::new();
+        let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
+        let combine = h.combine();
+        let (id, put) = (ObjectId::of_hop(PutId(1)), PutId(1));
+        let verdict = Verdict::Deleted;
+        for message in [
+            ToStore::Drop { id: id.clone(), put, reason },
+            ToStore::Promote { id: id.clone(), put },
+            ToStore::Published { id, put, verdict },
+        ] {
+            h.event(Event::FromShard { shard: 0, message });
+        }
+        h.combined(&combine);
+        assert_eq!(h.report(hosting), Some(HopReport::Complete));
+        h.release_hop(hosting);
+        h.assert_empty();
+    }
 }
 
 // Ends.
