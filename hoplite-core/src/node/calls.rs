@@ -210,8 +210,12 @@ impl Node {
 
     pub(super) fn client_gone(&mut self, client: ClientId) {
         let mut keys: Vec<CallKey> = self.calls_of(client).map(|(key, _)| *key).collect();
-        // A get that ends may let a create go on, which must not be one of the same client.
-        keys.sort_by_key(|key| matches!(self.calls[key].call, Call::Get { .. }));
+        // A get that ends may let a create go on, and a reduce both, which must not be of the same client.
+        keys.sort_by_key(|key| match self.calls[key].call {
+            Call::Reduce { .. } => 2,
+            Call::Get { .. } => 1,
+            _ => 0,
+        });
         for key in keys {
             self.forget_call(key);
         }

@@ -43,7 +43,7 @@ use crate::plan::reduce::Link;
 use crate::shard::RequestId;
 use crate::time::Time;
 use asks::Ask;
-use calls::{CallKey, PendingCall};
+use calls::{Call, CallKey, PendingCall};
 use combine::Combination;
 use copies::{AwaitingServes, LocalCopy};
 use fetch::Fetch;
@@ -329,7 +329,9 @@ impl Node {
 
     fn shut_down(&mut self) {
         self.is_shutting_down = true;
-        let keys: Vec<CallKey> = self.calls.keys().copied().collect();
+        let mut keys: Vec<CallKey> = self.calls.keys().copied().collect();
+        // The end of a reduce would answer those who wait for its target that it is lost.
+        keys.sort_by_key(|key| matches!(self.calls[key].call, Call::Reduce { .. }));
         for key in keys {
             self.finish(key, Err(Error::ShuttingDown));
         }

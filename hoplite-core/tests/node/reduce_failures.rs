@@ -436,6 +436,18 @@ fn a_client_that_is_gone_ends_its_reduce_everywhere() {
 }
 
 #[test]
+fn a_client_that_is_gone_is_not_answered_what_it_waited_for_beside_its_reduce() {
+    let mut h = Harness::with_slow_links();
+    let chain = Chain::new(&mut h);
+    h.get(A, "t");
+    let create = Request::Create { id: id("t"), size_bytes: SIZE, metadata: f32s(), timeout: LONG };
+    h.request(A, create);
+    h.gone(A);
+    h.stop(&chain.target, 4096);
+    h.assert_empty();
+}
+
+#[test]
 fn a_reduce_that_is_cancelled_leaves_nothing() {
     let mut h = Harness::with_slow_links();
     let chain = Chain::new(&mut h);
@@ -557,6 +569,19 @@ fn a_target_that_turns_out_different_from_another_put_is_dropped() {
     h.combined(&target);
     h.event(Event::Compared { copy: target.copy, equal: Some(false) });
     assert_eq!(h.error(call), Error::AlreadyExists { id: id("t") });
+    h.assert_empty();
+}
+
+#[test]
+fn a_store_that_stops_ends_its_reduces() {
+    let mut h = Harness::with_slow_links();
+    let chain = Chain::new(&mut h);
+    let get = h.get(B, "t");
+    h.event(Event::ShutDown);
+    assert_eq!(h.error(chain.call), Error::ShuttingDown);
+    assert_eq!(h.error(get), Error::ShuttingDown);
+    assert!(h.has_ended(&chain.second) && h.has_ended(&chain.third));
+    h.stop(&chain.target, 4096);
     h.assert_empty();
 }
 
