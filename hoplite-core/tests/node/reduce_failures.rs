@@ -195,6 +195,21 @@ fn a_source_that_is_put_again_in_time_is_taken() {
 }
 
 #[test]
+fn a_source_that_goes_missing_again_is_waited_for_again() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a"]);
+    h.ready("a", 1, "n1");
+    for put in 2..4 {
+        let target = h.combine();
+        h.tell(unknown("a"));
+        h.input_failed(&target, 0, 0, NO_COPY);
+        h.pass(MISSING * 9 / 10);
+        h.assert_waits(call);
+        h.ready("a", put, "n1");
+    }
+}
+
+#[test]
 fn the_head_of_the_chain_dies() {
     let mut h = Harness::with_slow_links();
     let chain = Chain::new(&mut h);
@@ -207,6 +222,45 @@ fn the_head_of_the_chain_dies() {
     let target = h.combine();
     h.combined(&target);
     assert_eq!(h.reduced(chain.call), [1, 2, 0]);
+}
+
+#[test]
+fn the_head_of_a_chain_that_waits_for_others_is_lost() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a", "b"]);
+    h.ready("a", 1, "n1");
+    h.tell(lost("a", 1));
+    h.pass(GATHERING);
+    assert_eq!(h.error(call), Error::ObjectLost { id: id("a") });
+    h.assert_empty();
+}
+
+#[test]
+fn the_head_of_a_chain_that_waits_for_others_is_replaced() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce_unknown(Reduce { count: 2, ..reduce("t", &["a", "b", "c"]) });
+    h.ready("a", 1, "n1");
+    h.tell(unknown("a"));
+    h.pass(GATHERING);
+    h.ready("b", 2, "n2");
+    h.ready("c", 3, "n3");
+    assert_eq!(hop_inputs(&h.hop_at("n3")), ["b at n2", "c here"]);
+    let target = h.combine();
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [1, 2]);
+}
+
+#[test]
+fn a_source_here_that_is_lost_before_the_others_are_ready_ends_the_reduce() {
+    let mut h = Harness::with_slow_links();
+    let a = h.put_f32("a", SIZE);
+    let call = h.reduce("t", &["a", "b"]);
+    h.tell(complete("a", a.put.0, &["here"]));
+    h.drop_put(0, "a", a.put, DropReason::Deleted);
+    h.tell(unknown("a"));
+    h.pass(GATHERING + MISSING);
+    assert_eq!(h.error(call), Error::ObjectLost { id: id("a") });
+    h.assert_empty();
 }
 
 #[test]

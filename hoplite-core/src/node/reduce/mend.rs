@@ -156,6 +156,27 @@ impl Node {
         reduction.faults.sources.insert(source);
     }
 
+    /// The directory knows no copy of the put of a source any more that has joined. If nobody takes it in yet, nobody else
+    /// would notice. Those who do know better: theirs may be the last copy.
+    pub(super) fn joined_source_gone(&mut self, reduction: &mut Reduction, source: usize) {
+        let is_combining = matches!(reduction.target, Target::Combining { .. });
+        let is_unused = match reduction.sources[source].place {
+            Place::Here { copy } => !is_combining && self.copies[&copy].detached.is_some(),
+            Place::Elsewhere => {
+                let vertex = reduction.tree.vertex_of(source).and_then(|vertex| reduction.tree.get(vertex));
+                vertex.is_some_and(|vertex| match vertex.consumer.and_then(|id| reduction.tree.get(id)) {
+                    _ if !vertex.is_plain() => false,
+                    Some(consumer) => consumer.state.phase == RunPhase::Planned,
+                    None => !is_combining,
+                })
+            }
+            Place::Apart | Place::Fetching(_) => false,
+        };
+        if is_unused {
+            reduction.faults.sources.insert(source);
+        }
+    }
+
     /// Takes out what failed, and prepares what depends on it to be done again.
     pub(super) fn mend(&mut self, reduction: &mut Reduction) -> Mending {
         if reduction.faults.is_empty() {

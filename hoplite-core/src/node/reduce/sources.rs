@@ -115,9 +115,14 @@ impl Source {
 
     /// It joins the reduce at a vertex, as the put that the directory knows.
     pub(super) fn join_elsewhere(&mut self) {
-        self.place = Place::Elsewhere;
-        self.was_taken = true;
+        self.take(Place::Elsewhere);
         self.joined_put = self.known_put();
+    }
+
+    fn take(&mut self, place: Place) {
+        self.place = place;
+        self.was_taken = true;
+        self.missing_since = None;
     }
 
     /// Which put the directory knows.
@@ -127,6 +132,11 @@ impl Source {
 
     fn is_lost(&self) -> bool {
         self.news.as_ref().and_then(|news| news.object.as_ref()).is_some_and(|object| object.lost)
+    }
+
+    /// Whether the directory knows no copy of the put that has joined.
+    fn is_gone(&self) -> bool {
+        self.is_lost() || self.known_put() != self.joined_put
     }
 
     fn is_known(&self) -> bool {
@@ -146,6 +156,8 @@ impl Node {
                 reduction.unheard -= usize::from(is_first);
                 if source.is_apart() {
                     reduction.open.insert(index);
+                } else if source.is_gone() {
+                    node.joined_source_gone(reduction, index);
                 }
             }
             Ok(Progress::Going)
@@ -218,8 +230,7 @@ impl Node {
         self.examine(reduction, index, size_bytes, &metadata)?;
         self.hold(copy);
         let source = &mut reduction.sources[index];
-        source.place = Place::Here { copy };
-        source.was_taken = true;
+        source.take(Place::Here { copy });
         source.joined_put = Some(put);
         reduction.open.remove(&index);
         reduction.joined.push(index);
@@ -229,9 +240,7 @@ impl Node {
     /// Fetches a small source to this store.
     pub(super) fn fetch_source(&mut self, reduction: &mut Reduction, index: usize) {
         let call = CallId(self.next_number());
-        let source = &mut reduction.sources[index];
-        source.place = Place::Fetching(call);
-        source.was_taken = true;
+        reduction.sources[index].take(Place::Fetching(call));
         reduction.open.remove(&index);
         reduction.fetching += 1;
         self.source_calls.insert(call, (reduction.request.target.clone(), index));
