@@ -1,0 +1,149 @@
+"""The command line of the benchmarks."""
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NoReturn
+
+from lab import LabError, parse_rate
+from lab import system as lab_system
+
+from . import machine, report
+from .errors import BenchError
+from .results import Results
+from .suite import Settings, Suite, results_for
+from .systems import SYSTEMS, Context
+from .workloads import WORKLOADS
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_BUILT: Final = _ROOT / "target" / "bench"
+_KIB: Final = 1 << 10
+_MIB: Final = 1 << 20
+_LOAD_LIMIT: Final = 0.5
+
+# Hoplite and the limit, in less than five minutes.
+_QUICK: Final = {
+    "systems": "hoplite",
+    "hosts": "4,8",
+    "sizes": "1KiB,1MiB,16MiB",
+    "intervals": "0.5",
+    "rounds": 3,
+    "cell_seconds": 8.0,
+}
+# The paper's, but for its largest object, which is 1 GB on links fifty times as fast.
+_FULL: Final = {
+    "systems": ",".join(SYSTEMS),
+    "hosts": "4,8,16",
+    "sizes": "1KiB,32KiB,1MiB,32MiB,64MiB",
+    "intervals": "0.1,0.5",
+    "rounds": 5,
+    "cell_seconds": 60.0,
+}
+
+
+def main() -> int:
+    """Runs one command; returns its exit code."""
+    arguments = _parser().parse_args()
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        arguments.perform(arguments)
+    except (BenchError, LabError, ValueError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python3 -m bench", description="Benchmarks on shaped links. Needs root.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="measure; prints a table, and stores the results")
+    run.add_argument("--quick", action="store_true", help="Hoplite and the limit only, few sizes, under 5 minutes")
+    run.add_argument("--systems", metavar="NAME,...", help=f"of {', '.join(SYSTEMS)} (default: all)")
+    run.add_argument("--workloads", metavar="NAME,...", default=",".join(WORKLOADS), help=f"of {', '.join(WORKLOADS)}")
+    run.add_argument("--hosts", metavar="N,...", help="numbers of hosts (default: 4,8,16)")
+    run.add_argument("--sizes", metavar="SIZE,...", help=f"of the objects (default: {_FULL['sizes']})")
+    run.add_argument("--intervals", metavar="X,...", help="of late arrivals, in units of S/B (default: 0.1,0.5)")
+    run.add_argument("--late-from", metavar="SIZE", default="1MiB", help="smallest object for late arrivals")
+    run.add_argument("--rounds", type=int, metavar="N", help="of each measurement (default: 5)")
+    run.add_argument("--cell-seconds", type=float, metavar="S", help="no further round after so long (default: 60)")
+    run.add_argument("--rate", default="200mbit", help="of the links (default: 200mbit)")
+    run.add_argument("--programs", type=Path, default=_ROOT / "target" / "release", help="where Hoplite's binaries are")
+    run.add_argument("--results", type=Path, default=_BUILT / "results.json", metavar="FILE")
+    run.set_defaults(perform=_run)
+
+    write = commands.add_parser("report", help="write Markdown and plots from stored results")
+    write.add_argument("results", type=Path, nargs="?", default=_BUILT / "results.json", metavar="FILE")
+    write.add_argument("--to", type=Path, default=_ROOT / "docs" / "benchmarks.md", metavar="FILE")
+    write.set_defaults(perform=_report)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    lab_system.require()
+    preset = _QUICK if arguments.quick else _FULL
+    chosen = {name: getattr(arguments, name) or value for name, value in preset.items()}
+    settings = Settings(
+        systems=_names(str(chosen["systems"]), SYSTEMS),
+        workloads=_names(arguments.workloads, WORKLOADS),
+        hosts=tuple(_positive(word) for word in str(chosen["hosts"]).split(",")),
+        sizes_bytes=tuple(_size(word) for word in str(chosen["sizes"]).split(",")),
+        intervals=tuple(float(word) for word in str(chosen["intervals"]).split(",")),
+        late_from_bytes=_size(arguments.late_from),
+        rounds=_positive(str(chosen["rounds"])),
+        cell_s=float(str(chosen["cell_seconds"])),
+        rate_bits_s=parse_rate(arguments.rate),
+    )
+    if machine.load() > _LOAD_LIMIT:
+        print(f"bench: others use this machine (load {machine.load():.1f}): do not trust the times", file=sys.stderr)
+    _BUILT.mkdir(parents=True, exist_ok=True)
+    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    log = arguments.results.with_suffix(".log")
+    log.write_text("")
+    context = Context(arguments.programs, _BUILT, max(settings.sizes_bytes), log)
+    results = results_for(settings, _ROOT, shlex.join(["python3", "-m", "bench", *sys.argv[1:]]))
+    Suite(settings, context, results, lambda: results.write(arguments.results)).run()
+    print(report.tables(results))
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    results = Results.read(arguments.results)
+    arguments.to.parent.mkdir(parents=True, exist_ok=True)
+    for path in report.write(results, arguments.to):
+        print(path)
+
+
+def _names(text: str, known: Mapping[str, object]) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in known:
+            raise ValueError(f"there is no {name!r}; there are {', '.join(known)}")
+    return names
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{text!r} is no positive number")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    for unit, factor in (("KiB", _KIB), ("MiB", _MIB), ("GiB", _KIB * _MIB), ("B", 1)):
+        if text.endswith(unit) and text.removesuffix(unit).isdigit():
+            size_bytes = int(text.removesuffix(unit)) * factor
+            if size_bytes % 4 == 0 and size_bytes > 0:
+                return size_bytes
+    raise ValueError(f"{text!r} is no size of whole f32 elements; write it like 32KiB or 1MiB")
+
+
+def _terminated(_signal: int, _frame: object) -> NoReturn:
+    sys.exit(143)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

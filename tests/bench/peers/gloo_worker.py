@@ -1,0 +1,105 @@
+"""One rank's part in the benchmarks, for Gloo through torch. The protocol is that of `hoplite-bench-worker.rs`.
+
+    gloo_worker.py SOCKET RANK RANKS ADDRESS
+
+ADDRESS is where rank 0 listens, `HOST:PORT`.
+"""
+
+import datetime
+import socket
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+# The benchmark ends a worker that takes too long; this is so long that it always does so first.
+TIMEOUT = datetime.timedelta(hours=1)
+STRIDE = 61
+
+
+class Worker:
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank = rank
+        self.ranks = ranks
+
+    def factor(self, rank: int) -> float:
+        return float((rank + self.round) % 16 + 1)
+
+    def contents(self, factor: float) -> torch.Tensor:
+        return (torch.arange(self.elements, dtype=torch.int32) % 8 + 1).to(torch.float32) * factor
+
+    def prepare(self, workload: str, size_bytes: int, round_number: int) -> None:
+        self.workload = workload.removesuffix("_late")
+        self.elements = size_bytes // 4
+        self.round = round_number
+        self.source = self.contents(self.factor(self.rank))
+        self.result = torch.zeros(self.elements)
+        parts = self.ranks if self.workload == "gather" and self.rank == 0 else 0
+        self.gathered = [torch.zeros(self.elements) for _ in range(parts)]
+
+    def run(self) -> None:
+        match self.workload, self.rank:
+            case "round_trip", 0:
+                dist.send(self.source, 1)
+                dist.recv(self.result, 1)
+            case "round_trip", 1:
+                dist.recv(self.result, 0)
+                dist.send(self.source, 0)
+            case "broadcast", 0:
+                dist.broadcast(self.source, 0)
+            case "broadcast", _:
+                dist.broadcast(self.result, 0)
+            case "gather", _:
+                dist.gather(self.source, self.gathered or None, 0)
+            # Both work in place: the source is the result.
+            case "reduce", _:
+                dist.reduce(self.source, 0)
+            case "allreduce", _:
+                dist.all_reduce(self.source)
+
+    def is_right(self) -> bool:
+        total = sum(self.factor(rank) for rank in range(self.ranks))
+        match self.workload, self.rank:
+            case "round_trip", 0 | 1:
+                return self.has(self.result, self.factor(1 - self.rank))
+            case "broadcast", rank if rank > 0:
+                return self.has(self.result, self.factor(0))
+            case "gather", 0:
+                return all(self.has(part, self.factor(rank)) for rank, part in enumerate(self.gathered))
+            case ("reduce", 0) | ("allreduce", _):
+                return self.has(self.source, total)
+        return True
+
+    def has(self, found: torch.Tensor, factor: float) -> bool:
+        expected = self.contents(factor)
+        return torch.equal(found[::STRIDE], expected[::STRIDE]) and torch.equal(found[-1:], expected[-1:])
+
+    def perform(self, line: str) -> str:
+        match line.split():
+            case ["prepare", workload, size_bytes, round_number]:
+                self.prepare(workload, int(size_bytes), int(round_number))
+            case ["run", at]:
+                time.sleep(max(0, int(at) - time.monotonic_ns()) / 1e9)
+                started = time.monotonic_ns()
+                self.run()
+                return f"done {started} {time.monotonic_ns()}"
+            case ["check"]:
+                return "ok" if self.is_right() else "error wrong result"
+        return "ok"
+
+
+def main() -> None:
+    path, rank, ranks, address = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://{address}", rank=rank, world_size=ranks, timeout=TIMEOUT)
+    worker = Worker(rank, ranks)
+    with socket.socket(socket.AF_UNIX) as benchmark:
+        benchmark.connect(path)
+        benchmark.sendall(f"hello {rank}\n".encode())
+        for line in benchmark.makefile():
+            benchmark.sendall(f"{worker.perform(line)}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

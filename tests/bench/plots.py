@@ -1,0 +1,120 @@
+"""Plots like the paper's figures 5 to 7."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+
+mpl.use("svg")
+from matplotlib import pyplot as plt
+
+from .report import size
+from .results import Measurement, Results
+from .workloads import WORKLOADS
+
+_COLLECTIVES: Final = ["broadcast", "gather", "reduce", "allreduce"]
+_LATE: Final = ["broadcast_late", "reduce_late"]
+_STYLE: Final[Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 8, "svg.hashsalt": "hoplite"}
+_COLOURS: Final = ["#c0392b", "#2471a3", "#1e8449", "#9a7d0a", "#6c3483", "#34495e"]
+_LIMIT: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1, "label": "limit"}
+
+
+def write(results: Results, directory: Path) -> dict[str, Path]:
+    """Writes what can be drawn of the results; returns the files by their titles."""
+    directory.mkdir(parents=True, exist_ok=True)
+    figures = {}
+    with mpl.rc_context(_STYLE):
+        for name, title, draw in [
+            ("round_trip", "Round trip", _round_trip),
+            ("collectives", "Collectives", _collectives),
+            ("late", "Late arrivals", _late),
+        ]:
+            figure = draw(results)
+            if figure is not None:
+                figures[title] = directory / f"{name}.svg"
+                figure.savefig(figures[title], bbox_inches="tight", metadata={"Date": None})
+                plt.close(figure)
+    return figures
+
+
+def _round_trip(results: Results) -> Any:
+    cells = results.cells("round_trip")
+    if not cells:
+        return None
+    figure, axes = plt.subplots(figsize=(4, 3))
+    _lines(axes, results, cells, lambda cell: cell.size_bytes)
+    axes.set(xscale="log", yscale="log", xlabel="object size, bytes", ylabel="seconds", title="Round trip")
+    axes.legend(frameon=False)
+    return figure
+
+
+def _collectives(results: Results) -> Any:
+    workloads = [name for name in _COLLECTIVES if results.cells(name)]
+    sizes = sorted({cell.size_bytes for name in workloads for cell in results.cells(name)})
+    if not workloads:
+        return None
+    shape = len(workloads), len(sizes)
+    figure, grid = plt.subplots(*shape, figsize=(2.2 * shape[1], 1.9 * shape[0]), squeeze=False, sharex=True)
+    for row, name in enumerate(workloads):
+        for column, size_bytes in enumerate(sizes):
+            axes = grid[row][column]
+            cells = [cell for cell in results.cells(name) if cell.size_bytes == size_bytes]
+            _lines(axes, results, cells, lambda cell: cell.hosts)
+            axes.set_ylim(bottom=0)
+            axes.set_xticks(sorted({cell.hosts for cell in cells}))
+            axes.set_title(f"{WORKLOADS[name].title}, {size(size_bytes)}", fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("hosts")
+    for line in grid:
+        line[0].set_ylabel("seconds")
+    _legend_below(figure, grid[0][0])
+    figure.tight_layout()
+    return figure
+
+
+def _late(results: Results) -> Any:
+    workloads = [name for name in _LATE if results.cells(name)]
+    if not workloads:
+        return None
+    figure, grid = plt.subplots(1, len(workloads), figsize=(3.4 * len(workloads), 2.8), squeeze=False)
+    for axes, name in zip(grid[0], workloads, strict=True):
+        cells = results.cells(name)
+        most = max((cell.hosts, cell.size_bytes) for cell in cells)
+        cells = [cell for cell in cells if (cell.hosts, cell.size_bytes) == most]
+        _lines(axes, results, cells, lambda cell: cell.interval_s)
+        arrivals = [(cell.hosts - 1) * cell.interval_s for cell in cells]
+        axes.plot([cell.interval_s for cell in cells], arrivals, color="grey", linestyle="--", label="last arrival")
+        axes.set(xlabel="interval between arrivals, seconds", ylabel="seconds")
+        axes.set_title(f"{WORKLOADS[name].title}, {size(most[1])}, {most[0]} hosts", fontsize=8)
+        axes.set_ylim(bottom=0)
+    _legend_below(figure, grid[0][0])
+    figure.tight_layout()
+    return figure
+
+
+def _lines(axes: Any, results: Results, cells: list[Measurement], place: Any) -> None:
+    """A line for each system, with the spread, and one for the limit."""
+    axes.plot([place(cell) for cell in cells], [cell.limit_s for cell in cells], **_LIMIT)
+    for title, colour in zip(results.titles(), _COLOURS * 2, strict=False):
+        found = [best for cell in cells if (best := results.best(title, cell)) and best.median_s]
+        if not found:
+            continue
+        medians = [cell.median_s or 0 for cell in found]
+        below = [median - min(cell.seconds) for cell, median in zip(found, medians, strict=True)]
+        above = [max(cell.seconds) - median for cell, median in zip(found, medians, strict=True)]
+        axes.errorbar(
+            [place(cell) for cell in found],
+            medians,
+            yerr=[below, above],
+            label=title,
+            color=colour,
+            marker="o",
+            markersize=3,
+            linewidth=1,
+            capsize=2,
+        )
+
+
+def _legend_below(figure: Any, axes: Any) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncol=len(labels), frameon=False, bbox_to_anchor=(0.5, -0.06))

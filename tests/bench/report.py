@@ -1,0 +1,153 @@
+"""Results for people: Markdown with tables and plots."""
+
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+
+from .results import Measurement, Results
+from .workloads import WORKLOADS, Workload
+
+_HOPLITE = "Hoplite"
+
+
+def write(results: Results, path: Path) -> list[Path]:
+    """Writes the report to `path`, and the plots beside it; returns what was written."""
+    # Imported late: a developer's quick run needs no matplotlib.
+    from . import plots
+
+    figures = plots.write(results, path.with_suffix(""))
+    text = "\n".join([*_head(results), *_figures(figures, path), tables(results), *_foot(results)])
+    path.write_text(text + "\n")
+    return [path, *figures.values()]
+
+
+def _head(results: Results) -> list[str]:
+    machine = results.machine
+    limit = _limits(results)
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Made by `{results.command}` in `tests/` on {results.started}, of commit {results.commit}. "
+        f"{'' if results.ended else 'The run was interrupted. '}Written by `make bench-report`; do not edit.",
+        "",
+        f"Each host is a network namespace with a link of {results.rate_bits_s / 1e6:g} Mbit/s in each direction "
+        f"(`tests/lab`), of which one stream of iperf3 gets {limit} of payload. All hosts share one machine: "
+        f"{machine['processor']}, {machine['memory']}, Linux {machine['kernel']}, {machine['distribution']}.",
+        "",
+        "Times are medians, with the spread from the fastest to the slowest round behind them. *Limit* is the least "
+        "time that the links allow at the measured rate, without any latency. A factor behind a time is how often the "
+        "limit fits into it. `cpu` marks times during which the processors were busy for 90% or more, so that these may "
+        "have been what was measured, and not the links.",
+        "",
+        "| system | version | how it is run |",
+        "| --- | --- | --- |",
+    ]
+    for system in results.systems.values():
+        lines.append(f"| {system['title']} | {system['version']} | {system['setting']} |")
+    lines += ["", "Where a system is run in several ways, the fastest counts.", ""]
+    lines += [f"Not measured: {name}: {reason}." for name, reason in results.missing.items()]
+    return lines
+
+
+def _limits(results: Results) -> str:
+    found = [limit["payload_bytes_s"] * 8 / 1e6 for limit in results.limits.values()]
+    low, high = f"{min(found):.1f}", f"{max(found):.1f}"
+    return f"{low} Mbit/s" if low == high else f"{low} to {high} Mbit/s"
+
+
+def _figures(figures: dict[str, Path], path: Path) -> Iterable[str]:
+    for title, figure in figures.items():
+        yield f"![{title}]({figure.relative_to(path.parent)})\n"
+
+
+def tables(results: Results) -> str:
+    """The tables of all workloads that were measured."""
+    measured = [workload for workload in WORKLOADS.values() if results.cells(workload.name)]
+    return "\n\n".join(_table(results, workload) for workload in measured)
+
+
+def _table(results: Results, workload: Workload) -> str:
+    titles = results.titles()
+    late = ["interval"] if workload.is_late else []
+    head = ["hosts", "size", *late, "limit", *titles]
+    lines = [
+        f"## {workload.title} (figure {workload.figure})",
+        "",
+        workload.definition,
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{' --- |' * len(head)}",
+    ]
+    for cell in results.cells(workload.name):
+        interval = [seconds(cell.interval_s)] if workload.is_late else []
+        cells = [_entry(results.best(title, cell)) for title in titles]
+        row = [
+            str(cell.hosts),
+            size(cell.size_bytes),
+            *interval,
+            seconds(cell.limit_s),
+            *_emphasised(results, cell, cells),
+        ]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _entry(cell: Measurement | None) -> str:
+    if cell is None:
+        return "-"
+    if cell.median_s is None:
+        return "timed out" if "within" in (cell.error or "") else "failed"
+    parts = [seconds(cell.median_s), f"{cell.median_s / cell.limit_s:.2f}x"]
+    if len(cell.seconds) > 1:
+        parts.append(f"({seconds(min(cell.seconds))} to {seconds(max(cell.seconds))})")
+    parts += ["cpu"] if cell.is_bound_by_processor else []
+    parts += ["**not over the links**"] if cell.crossed else []
+    return " ".join(parts)
+
+
+def _emphasised(results: Results, cell: Measurement, entries: list[str]) -> list[str]:
+    """The entries of a row, the fastest of several in bold."""
+    best = [results.best(title, cell) for title in results.titles()]
+    times = [found.median_s if found and found.median_s else float("inf") for found in best]
+    if len(times) < 2 or min(times) == float("inf"):
+        return entries
+    fastest = times.index(min(times))
+    return [f"**{entry}**" if index == fastest else entry for index, entry in enumerate(entries)]
+
+
+def _foot(results: Results) -> list[str]:
+    lines = ["", "## Processor time", ""]
+    lines += ["The part of the processors' time that was used, the median over all rounds of 1 MiB and more:", ""]
+    for name, system in results.systems.items():
+        cells = [cell for cell in results.measurements if cell.system == name and cell.busy]
+        busy = [statistics.median(cell.busy) for cell in cells if cell.size_bytes >= 1 << 20]
+        if busy:
+            lines.append(f"* {system['title']} ({name}): {statistics.median(busy):.0%}, at most {max(busy):.0%}")
+    failed = [cell for cell in results.measurements if cell.error or cell.crossed]
+    if failed:
+        lines += ["", "## What failed", ""]
+        for cell in failed:
+            what = f"{cell.system}, {cell.workload} of {size(cell.size_bytes)} on {cell.hosts} hosts"
+            lines.append(f"* {what}: {cell.error or cell.crossed}")
+    proven = sum(cell.crossed == "" for cell in results.measurements)
+    lines += [
+        "",
+        f"In {proven} measurements the counters of the interfaces prove that the bytes crossed the links; objects of "
+        "less than 64 KiB are not counted, since Hoplite moves these before the clock starts.",
+    ]
+    return lines
+
+
+def seconds(value: float) -> str:
+    """A time with three digits or so."""
+    if value < 0.1:
+        return f"{value * 1e3:.3g} ms" if value else "0"
+    return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def size(size_bytes: int) -> str:
+    """A size in the unit that leaves it a whole number."""
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size_bytes % factor == 0:
+            return f"{size_bytes // factor} {unit}"
+    return f"{size_bytes} B"

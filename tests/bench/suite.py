@@ -1,0 +1,213 @@
+"""Runs everything: each number of hosts, system, workload and size. What fails is noted, and the rest goes on."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lab import Lab, LabError, Plan, registry
+
+from . import limit, machine
+from .errors import BenchError
+from .results import Measurement, Results, crossed
+from .systems import SYSTEMS, Context, System
+from .team import Team
+from .workloads import WORKLOADS, Workload
+
+# Objects below this may be moved before the clock starts: Hoplite keeps them in its directory.
+_PROVEN_FROM_BYTES: Final = 64 << 10
+_TIMEOUT_LEAST_S: Final = 30
+# The slowest peer that was seen takes 14 times the limit.
+_TIMEOUT_TIMES_LIMIT: Final = 40
+# A first round, which may open connections, counts only if that is a small part of it.
+_COUNTED_FIRST_S: Final = 2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run.
+
+    Attributes:
+        systems: their names.
+        workloads: their names.
+        hosts: the numbers of hosts.
+        sizes_bytes: of the objects.
+        intervals: how long after each other late hosts arrive, in units of S/B.
+        late_from_bytes: the smallest object for which late hosts are measured.
+        rounds: how often each cell is measured.
+        cell_s: no further round of a cell begins after so long.
+        rate_bits_s: of the links.
+    """
+
+    systems: tuple[str, ...]
+    workloads: tuple[str, ...]
+    hosts: tuple[int, ...]
+    sizes_bytes: tuple[int, ...]
+    intervals: tuple[float, ...]
+    late_from_bytes: int
+    rounds: int
+    cell_s: float
+    rate_bits_s: int
+
+
+class Suite:
+    """One run."""
+
+    def __init__(self, settings: Settings, context: Context, results: Results, store: Callable[[], None]) -> None:
+        """Prepares it; `store` is called whenever there is more in `results`."""
+        self.settings = settings
+        self.context = context
+        self.results = results
+        self._store = store
+
+    def run(self) -> None:
+        """Runs all that can be run on this machine.
+
+        Raises:
+            LabError: there can be no lab.
+            BenchError: there is no limit to compare with.
+        """
+        systems = self._systems()
+        for hosts in sorted(self._workloads_by_hosts()):
+            measured = self._limit(hosts)
+            self.results.limits[hosts] = {
+                "payload_bytes_s": measured.payload_bytes_s,
+                "round_trip_s": measured.round_trip_s,
+            }
+            _say(f"{hosts} hosts: {measured.payload_bytes_s * 8 / 1e6:.1f} Mbit/s of payload")
+            self._store()
+            for system in systems:
+                self._measure(system, hosts)
+        self.results.ended = machine.now()
+        self._store()
+
+    def _systems(self) -> list[System]:
+        found = [SYSTEMS[name](self.context) for name in self.settings.systems]
+        for system in found:
+            if lacking := system.missing():
+                _say(f"without {system.name}: {lacking}")
+                self.results.missing[system.name] = lacking
+            else:
+                facts = {"title": system.title, "setting": system.setting, "version": system.version()}
+                self.results.systems[system.name] = facts
+        return [system for system in found if system.name in self.results.systems]
+
+    def _workloads_by_hosts(self) -> dict[int, list[Workload]]:
+        """Which workloads are measured on how many hosts."""
+        found: dict[int, list[Workload]] = {}
+        for workload in (WORKLOADS[name] for name in self.settings.workloads):
+            for hosts in (workload.hosts,) if workload.hosts else self.settings.hosts:
+                found.setdefault(hosts, []).append(workload)
+        return found
+
+    def _cells(self, system: System, hosts: int) -> Iterator[Measurement]:
+        """What is to be measured, with nothing measured yet."""
+        payload_bytes_s = self.results.limits[hosts]["payload_bytes_s"]
+        for workload in self._workloads_by_hosts()[hosts]:
+            for size in self.settings.sizes_bytes:
+                if workload.is_late and size < self.settings.late_from_bytes:
+                    continue
+                for part in self.settings.intervals if workload.is_late else (0.0,):
+                    interval_s = part * size / payload_bytes_s
+                    limit_s = workload.limit_s(hosts, size, payload_bytes_s, interval_s)
+                    yield Measurement(system.name, workload.name, hosts, size, interval_s, limit_s)
+
+    def _measure(self, system: System, hosts: int) -> None:
+        """Measures all cells of a system; starts it anew after a failure, but not if that fails too."""
+        cells = list(self._cells(system, hosts))
+        while cells:
+            done = len(cells)
+            try:
+                with self._session(system, hosts) as (lab, team):
+                    while cells:
+                        self._cell(cells[0], lab, team)
+                        self._note(cells.pop(0))
+            except (BenchError, LabError) as error:
+                is_start = done == len(cells) and cells[0].error is None
+                failed = cells if is_start else cells[:1]
+                for cell in failed:
+                    cell.error = cell.error or str(error)
+                    self._note(cell)
+                del cells[: len(failed)]
+
+    @contextmanager
+    def _session(self, system: System, hosts: int) -> Iterator[tuple[Lab, Team]]:
+        with ExitStack() as stack:
+            lab = stack.enter_context(Lab(self._plan(hosts)))
+            path = registry.STATE / lab.name / "team.sock"
+            running = ExitStack()
+            team = Team(system.name, path, lab.plan.host_names)
+            # The team goes first at the end: that is how workers learn that they may end.
+            stack.enter_context(running)
+            stack.enter_context(team)
+            team.gather(running.enter_context(system.start(lab, path)))
+            yield lab, team
+
+    def _cell(self, cell: Measurement, lab: Lab, team: Team) -> None:
+        workload = WORKLOADS[cell.workload]
+        timeout_s = max(_TIMEOUT_LEAST_S, _TIMEOUT_TIMES_LIMIT * cell.limit_s)
+        begun = time.monotonic()
+        is_proven = cell.size_bytes >= _PROVEN_FROM_BYTES
+        problems: list[str] = []
+
+        def around(body: Callable[[], None]) -> None:
+            before = lab.traffic()
+            body()
+            after = lab.traffic()
+            moved = {host: after[host] - before[host] for host in lab.plan.host_names}
+            cell.moved_bytes = {host: (count.received_bytes, count.sent_bytes) for host, count in moved.items()}
+            problem = crossed(cell.workload, cell.size_bytes, list(cell.moved_bytes.values()))
+            if problem and is_proven:
+                problems.append(problem)
+
+        try:
+            for number in range(self.settings.rounds + 1):
+                finishers = workload.finishers(cell.hosts)
+                measured = team.round(cell.workload, cell.size_bytes, finishers, cell.interval_s, timeout_s, around)
+                if number > 0 or measured.seconds > _COUNTED_FIRST_S:
+                    cell.seconds.append(measured.seconds)
+                    cell.after_last_s.append(measured.after_last_s)
+                    cell.busy += [measured.busy] if measured.busy is not None else []
+                is_late = time.monotonic() - begun > self.settings.cell_s
+                if len(cell.seconds) >= self.settings.rounds or (cell.seconds and is_late):
+                    break
+        except BenchError as error:
+            cell.error = str(error)
+            raise
+        cell.crossed = (problems[0] if problems else "") if is_proven else None
+
+    def _note(self, cell: Measurement) -> None:
+        self.results.measurements.append(cell)
+        self._store()
+        median_s = cell.median_s
+        what = f"{cell.hosts:>2} hosts  {cell.system:<14}{cell.workload:<15}{cell.size_bytes / 1024:>9.0f} KiB"
+        if median_s is None:
+            _say(f"{what}  {cell.error}")
+        else:
+            times = f"{median_s * 1e3:>10.1f} ms  {median_s / cell.limit_s:>6.2f} x limit"
+            _say(f"{what}{times}{f'  DID NOT CROSS: {cell.crossed}' if cell.crossed else ''}")
+
+    def _limit(self, hosts: int) -> limit.Limit:
+        with Lab(self._plan(hosts)) as lab:
+            return limit.measure(lab)
+
+    def _plan(self, hosts: int) -> Plan:
+        return Plan(hosts=hosts, rate_bits_s=self.settings.rate_bits_s)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def results_for(settings: Settings, root: Path, command: str) -> Results:
+    """Results with nothing measured yet."""
+    return Results(
+        started=machine.now(),
+        commit=machine.commit(root),
+        command=command,
+        machine=machine.describe(),
+        rate_bits_s=settings.rate_bits_s,
+    )

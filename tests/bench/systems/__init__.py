@@ -1,0 +1,14 @@
+"""The systems that are measured. To add one, write a worker and a class like those here, and add it to `SYSTEMS`."""
+
+from typing import Final
+
+from .base import Context, System
+from .gloo import Gloo
+from .hoplite import HopliteStores
+from .mpi import Mpich, OpenMpi, OpenMpiTuned
+
+SYSTEMS: Final[dict[str, type[System]]] = {
+    system.name: system for system in (HopliteStores, Mpich, OpenMpi, OpenMpiTuned, Gloo)
+}
+
+__all__ = ["SYSTEMS", "Context", "System"]

@@ -1,0 +1,53 @@
+"""Hoplite itself: a store on each host, the directory on h0, and a client on each host."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lab import Lab
+from lab.daemons import Hoplite
+
+from ..machine import output
+from .base import Processes, System, ending
+
+_WORKER = "hoplite-bench-worker"
+_ROOM_BYTES = 64 << 20
+
+
+class HopliteStores(System):
+    """Stores whose memory is there before the first round, as the buffers of the others are."""
+
+    name = "hoplite"
+    title = "Hoplite"
+    setting = "one directory shard, on h0"
+
+    def missing(self) -> str:
+        programs = ("hoplite", "hoplite-store", "hoplite-directory", _WORKER)
+        missing = [program for program in programs if not (self.context.programs / program).is_file()]
+        return f"no {', '.join(missing)} in {self.context.programs}: run `make bench-quick`" if missing else ""
+
+    def version(self) -> str:
+        return output([str(self.context.programs / "hoplite"), "--version"]).removeprefix("hoplite ")
+
+    @contextmanager
+    def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
+        # The root of a gather has all sources and its own; others have a source, a target, a copy, and a hop's output.
+        most = self.context.most_bytes
+        root, other = (lab.plan.hosts + 3) * most + _ROOM_BYTES, 4 * most + _ROOM_BYTES
+        memory = [str(root), *[str(other)] * (lab.plan.hosts - 1)]
+        with (
+            Hoplite(lab, self.context.programs, memory, store_arguments=["--log", "warn"]),
+            self.context.log.open("ab") as log,
+        ):
+            workers = [
+                host.popen(
+                    [self.context.programs.resolve() / _WORKER, socket, str(rank), str(lab.plan.hosts)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+                for rank, host in enumerate(lab.hosts)
+            ]
+            with ending(workers):
+                yield workers

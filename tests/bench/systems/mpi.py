@@ -1,0 +1,119 @@
+"""MPICH and Open MPI, as Debian packages them, over TCP."""
+
+import subprocess
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from lab import Lab
+from lab.lab import RSH
+
+from ..machine import output
+from .base import Processes, System, ending
+
+
+class _Mpi(System):
+    """Any MPI. Its starter runs on h0, and reaches the other hosts with the lab's stand-in for ssh."""
+
+    starter: ClassVar[str]
+    worker: ClassVar[str]
+
+    @abstractmethod
+    def command(self, hosts: list[str]) -> list[str]:
+        """The command that starts one worker on each host, up to the worker's own."""
+
+    def missing(self) -> str:
+        if not output(["which", self.starter]):
+            return f"no {self.starter}: run `make bench-peers`"
+        if not (self.context.built / self.worker).is_file():
+            return f"no {self.context.built / self.worker}: run `make bench-peers`"
+        return ""
+
+    @contextmanager
+    def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
+        command = [*self.command(lab.plan.host_names), str(self.context.built / self.worker), str(socket)]
+        with self.context.log.open("ab") as log:
+            starter = lab.hosts[0].popen(
+                command, env=lab.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+            )
+        with ending([starter]) as processes:
+            yield processes
+
+    @property
+    def idle(self) -> str:
+        """The library that makes an MPI wait where it would poll."""
+        return str(self.context.built / "idle.so")
+
+
+class Mpich(_Mpi):
+    """MPICH over UCX."""
+
+    name = "mpich"
+    title = "MPICH"
+    setting = "UCX over TCP, waits instead of polling (idle.c)"
+    starter = "mpiexec.mpich"
+    worker = "mpich_worker"
+
+    def version(self) -> str:
+        lines = output(["mpichversion"]).splitlines()
+        return next((line.split()[-1] for line in lines if line.startswith("MPICH Version")), "?")
+
+    def command(self, hosts: list[str]) -> list[str]:
+        environment = {"LD_PRELOAD": self.idle, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+        return [
+            *[self.starter, "-launcher", "ssh", "-launcher-exec", str(RSH), "-iface", "eth0"],
+            *["-hosts", ",".join(hosts), "-ppn", "1", "-n", str(len(hosts))],
+            *[word for name, value in environment.items() for word in ("-genv", name, value)],
+        ]
+
+
+class OpenMpi(_Mpi):
+    """Open MPI with the algorithms that it chooses itself."""
+
+    name = "openmpi"
+    title = "Open MPI"
+    setting = "TCP, waits instead of polling (idle.c), its own choice of algorithms"
+    starter = "mpirun.openmpi"
+    worker = "openmpi_worker"
+    parameters: ClassVar[dict[str, str]] = {}
+
+    def version(self) -> str:
+        return (output([self.starter, "--version"]).splitlines() or ["?"])[0].split()[-1]
+
+    def command(self, hosts: list[str]) -> list[str]:
+        parameters = {
+            "pml": "ob1",
+            "btl": "tcp,self",
+            "btl_tcp_if_include": "eth0",
+            "oob_tcp_if_include": "eth0",
+            "plm_rsh_agent": str(RSH),
+            # Otherwise the hosts start each other, and do not know which lab they are in.
+            "plm_rsh_no_tree_spawn": "1",
+            "mpi_yield_when_idle": "1",
+            **self.parameters,
+        }
+        return [
+            *[self.starter, "--allow-run-as-root", "-np", str(len(hosts)), "--map-by", "node", "--bind-to", "none"],
+            *["--host", ",".join(f"{host}:1" for host in hosts), "-x", f"LD_PRELOAD={self.idle}"],
+            *[word for name, value in parameters.items() for word in ("--mca", name, value)],
+        ]
+
+
+class OpenMpiTuned(OpenMpi):
+    """Open MPI with the algorithms that move large objects best, forced by hand.
+
+    The numbers are those of Open MPI's tuned component: pipeline for broadcast and reduce, ring for allreduce.
+    """
+
+    name = "openmpi-tuned"
+    setting = "as before, but pipelines and rings of 32 KiB segments forced by hand"
+    parameters: ClassVar[dict[str, str]] = {
+        "coll_tuned_use_dynamic_rules": "1",
+        "coll_tuned_bcast_algorithm": "3",
+        "coll_tuned_bcast_algorithm_segmentsize": "32768",
+        "coll_tuned_reduce_algorithm": "3",
+        "coll_tuned_reduce_algorithm_segmentsize": "32768",
+        "coll_tuned_allreduce_algorithm": "4",
+    }

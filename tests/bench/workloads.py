@@ -1,0 +1,151 @@
+"""What is measured: the workloads of the paper's figures 5 to 7, when their clock starts and stops, and their limits.
+
+Hoplite, section 6.1. Every host first puts what it has to give, and the clock starts when all of that has succeeded,
+with the first call of the collective. It stops when the last host that gets something has all of it. Elements are f32,
+the operation is the sum.
+
+Whatever the system, a worker on each host is told when to begin, and says when it began and ended, by the clock of the
+machine that all of them share.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+INTERVAL_PART: Final = 0.5
+"""Hosts that arrive late arrive this part of S/B apart, if nothing else is said."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """How many bytes a host cannot but receive and send over its link."""
+
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One kind of collective.
+
+    Attributes:
+        name: what workers are told.
+        title: for people.
+        figure: in the paper.
+        definition: from when to when it is measured.
+        finishers: the ranks whose end stops the clock, of so many hosts.
+        limit_factor: the least time, in units of S/B, on so many hosts that arrive together.
+        needs: what the hosts must move, by rank, for a size and a number of hosts.
+        is_late: whether the hosts arrive one after the other.
+        hosts: the number of hosts, if it has only one.
+    """
+
+    name: str
+    title: str
+    figure: str
+    definition: str
+    finishers: Callable[[int], range]
+    limit_factor: Callable[[int], float]
+    needs: Callable[[int, int], Mapping[int, Need]]
+    is_late: bool = False
+    hosts: int | None = None
+
+    def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float, interval_s: float = 0) -> float:
+        """The least time that it can take where a link carries so many bytes of payload a second."""
+        return (hosts - 1) * interval_s + self.limit_factor(hosts) * size_bytes / payload_bytes_s
+
+
+def _root(_: int) -> range:
+    return range(1)
+
+
+def _others(hosts: int) -> range:
+    return range(1, hosts)
+
+
+def _broadcast_needs(size: int, hosts: int) -> Mapping[int, Need]:
+    return {0: Need(sent_bytes=size), **{rank: Need(received_bytes=size) for rank in range(1, hosts)}}
+
+
+def _reduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
+    return {0: Need(received_bytes=size), **{rank: Need(sent_bytes=size) for rank in range(1, hosts)}}
+
+
+_ALL: Final = [
+    Workload(
+        name="round_trip",
+        title="Round trip",
+        figure="5",
+        definition="h0 puts an object; h1, which waits for it, gets it and puts another, for which h0 waits. From h0's "
+        "put to the end of its get.",
+        finishers=_root,
+        limit_factor=lambda _: 2,
+        needs=lambda size, _: {0: Need(size, size), 1: Need(size, size)},
+        hosts=2,
+    ),
+    Workload(
+        name="broadcast",
+        title="Broadcast",
+        figure="6",
+        definition="h0 has put an object; all others get it at the same time. Until the last of them has it.",
+        finishers=_others,
+        limit_factor=lambda _: 1,
+        needs=_broadcast_needs,
+    ),
+    Workload(
+        name="gather",
+        title="Gather",
+        figure="6",
+        definition="Every host has put an object; h0 gets all of them.",
+        finishers=_root,
+        limit_factor=lambda hosts: hosts - 1,
+        needs=lambda size, hosts: {
+            0: Need(received_bytes=(hosts - 1) * size),
+            **{rank: Need(sent_bytes=size) for rank in range(1, hosts)},
+        },
+    ),
+    Workload(
+        name="reduce",
+        title="Reduce",
+        figure="6",
+        definition="Every host has put an object; h0 reduces all of them, and gets the result.",
+        finishers=_root,
+        limit_factor=lambda _: 1,
+        needs=_reduce_needs,
+    ),
+    Workload(
+        name="allreduce",
+        title="Allreduce",
+        figure="6",
+        definition="Every host has put an object; all begin at the same time. Until the last of them has the result.",
+        finishers=lambda hosts: range(hosts),
+        limit_factor=lambda hosts: 2 * (hosts - 1) / hosts,
+        needs=lambda size, hosts: {
+            rank: Need(size * (hosts - 1) // hosts, size * (hosts - 1) // hosts) for rank in range(hosts)
+        },
+    ),
+    Workload(
+        name="broadcast_late",
+        title="Broadcast, late receivers",
+        figure="7a",
+        definition="h0 has put an object; the others get it one after the other, a fixed interval apart, beginning one "
+        "interval after the clock starts. Until the last of them has it.",
+        finishers=_others,
+        limit_factor=lambda _: 1,
+        needs=_broadcast_needs,
+        is_late=True,
+    ),
+    Workload(
+        name="reduce_late",
+        title="Reduce, late sources",
+        figure="7b",
+        definition="h0 puts an object and calls reduce when the clock starts; the others put their objects one after "
+        "the other, a fixed interval apart. Until h0 has the result.",
+        finishers=_root,
+        limit_factor=lambda _: 1,
+        needs=_reduce_needs,
+        is_late=True,
+    ),
+]
+
+WORKLOADS: Final = {workload.name: workload for workload in _ALL}

@@ -1,0 +1,255 @@
+//! One host's part in the benchmarks of `tests/bench`, for Hoplite.
+//!
+//! Connects to the benchmark's socket, says `hello RANK`, and then does what it is told, one line at a time:
+//!
+//! * `prepare WORKLOAD SIZE ROUND`: makes the objects that are there before the clock starts. Answer: `ok`.
+//! * `run NANOSECONDS`: at that time of the monotonic clock, does its part of the workload. Answer: `done START END`.
+//! * `check`: compares what it got with what it should have got, and lets go of it. Answer: `ok`.
+//! * `clean`: deletes the objects. Answer: `ok`.
+//!
+//! An answer that begins with `error` says what failed.
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use hoplite_client::blocking::Client;
+use hoplite_client::{
+    AllreduceOptions, Confirmation, ConnectOptions, Dtype, Metadata, ObjectView, PutOptions, ReduceOptions,
+    allreduce_ids,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The benchmark ends a worker that takes too long; this is so long that it always does so first.
+const TIMEOUT: Duration = Duration::from_secs(3600);
+/// Of large objects every so manieth element is compared. A prime, so that no pattern of blocks is missed.
+const STRIDE: usize = 61;
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [socket, rank, ranks] = &arguments[..] else {
+        bail!("usage: hoplite-bench-worker SOCKET RANK RANKS")
+    };
+    let (rank, ranks) = (rank.parse()?, ranks.parse()?);
+    let mut worker = Worker::connect(rank, ranks)?;
+    let mut answers = UnixStream::connect(socket).context("the benchmark's socket")?;
+    let commands = BufReader::new(answers.try_clone()?);
+    writeln!(answers, "hello {rank}")?;
+    for line in commands.lines() {
+        let answer = worker.perform(&line?).unwrap_or_else(|error| format!("error {error:#}"));
+        writeln!(answers, "{}", answer.replace('\n', " "))?;
+    }
+    Ok(())
+}
+
+/// What is done to one kind of collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Workload {
+    RoundTrip,
+    Broadcast,
+    Gather,
+    Reduce,
+    /// A reduce whose sources are put while it runs.
+    ReduceLate,
+    Allreduce,
+}
+
+impl Workload {
+    fn parse(name: &str) -> anyhow::Result<Self> {
+        Ok(match name {
+            "round_trip" => Self::RoundTrip,
+            // Who comes late is told a later start.
+            "broadcast" | "broadcast_late" => Self::Broadcast,
+            "gather" => Self::Gather,
+            "reduce" => Self::Reduce,
+            "reduce_late" => Self::ReduceLate,
+            "allreduce" => Self::Allreduce,
+            _ => bail!("there is no workload {name:?}"),
+        })
+    }
+}
+
+/// A worker, and the round that it is in.
+struct Worker {
+    client: Client,
+    rank: usize,
+    ranks: usize,
+    workload: Workload,
+    round: usize,
+    /// The bytes of this rank's own object.
+    source: Vec<u8>,
+    views: Vec<ObjectView>,
+    out: Vec<u8>,
+}
+
+impl Worker {
+    fn connect(rank: usize, ranks: usize) -> anyhow::Result<Self> {
+        let client = Client::connect_with(ConnectOptions::default())?;
+        let (workload, round) = (Workload::Broadcast, 0);
+        Ok(Self { client, rank, ranks, workload, round, source: vec![], views: vec![], out: vec![] })
+    }
+
+    fn perform(&mut self, line: &str) -> anyhow::Result<String> {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["prepare", workload, size, round] => {
+                self.prepare(Workload::parse(workload)?, size.parse()?, round.parse()?)?;
+            }
+            ["run", at] => {
+                let started = sleep_until(Duration::from_nanos(at.parse()?));
+                self.run()?;
+                return Ok(format!("done {} {}", started.as_nanos(), now().as_nanos()));
+            }
+            ["check"] => self.check()?,
+            ["clean"] => self.clean()?,
+            _ => bail!("{line:?} is no command"),
+        }
+        Ok("ok".to_owned())
+    }
+
+    /// The id of what `rank` makes.
+    fn id(&self, rank: usize) -> String {
+        format!("bench-{}-{rank}", self.round)
+    }
+
+    fn ids(&self) -> Vec<String> {
+        (0..self.ranks).map(|rank| self.id(rank)).collect()
+    }
+
+    fn target(&self) -> String {
+        format!("bench-{}-target", self.round)
+    }
+
+    fn prepare(&mut self, workload: Workload, size_bytes: usize, round: usize) -> anyhow::Result<()> {
+        self.workload = workload;
+        self.round = round;
+        self.source = contents(self.rank, round, size_bytes / size_of::<f32>());
+        self.out = if workload == Workload::Allreduce { vec![0; self.source.len()] } else { vec![] };
+        match workload {
+            Workload::RoundTrip | Workload::ReduceLate => Ok(()),
+            Workload::Broadcast if self.rank > 0 => Ok(()),
+            Workload::Broadcast | Workload::Gather | Workload::Reduce | Workload::Allreduce => self.put(),
+        }
+    }
+
+    fn put(&self) -> anyhow::Result<()> {
+        let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
+        let options = PutOptions { metadata, timeout: TIMEOUT, confirm: Confirmation::Confirmed };
+        Ok(self.client.put_with(self.id(self.rank), &self.source, options)?)
+    }
+
+    fn get(&self, id: String) -> anyhow::Result<Vec<ObjectView>> {
+        Ok(vec![self.client.get(id, TIMEOUT)?])
+    }
+
+    fn run(&mut self) -> anyhow::Result<()> {
+        self.views = match (self.workload, self.rank) {
+            (Workload::RoundTrip, 0) => {
+                self.put()?;
+                self.get(self.id(1))?
+            }
+            (Workload::RoundTrip, 1) => {
+                let view = self.get(self.id(0))?;
+                self.put()?;
+                view
+            }
+            (Workload::Broadcast, 1..) => self.get(self.id(0))?,
+            (Workload::Gather, 0) => self.client.gather(self.ids(), TIMEOUT)?,
+            (Workload::Reduce, 0) => self.reduce()?,
+            (Workload::ReduceLate, _) => {
+                self.put()?;
+                if self.rank == 0 { self.reduce()? } else { vec![] }
+            }
+            (Workload::Allreduce, _) => {
+                let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
+                let ids = self.ids();
+                self.client.allreduce_into(self.target(), ids, self.rank, &mut self.out, options)?;
+                vec![]
+            }
+            (Workload::RoundTrip | Workload::Broadcast | Workload::Gather | Workload::Reduce, _) => vec![],
+        };
+        Ok(())
+    }
+
+    fn reduce(&self) -> anyhow::Result<Vec<ObjectView>> {
+        let options = ReduceOptions { timeout: TIMEOUT, ..ReduceOptions::default() };
+        self.client.reduce_with(self.target(), self.ids(), options)?;
+        self.get(self.target())
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        let elements = self.source.len() / size_of::<f32>();
+        let value = |rank: usize| factor(rank, self.round);
+        let sum: f32 = (0..self.ranks).map(value).sum();
+        for (index, view) in self.views.iter().enumerate() {
+            let expected = match self.workload {
+                Workload::RoundTrip => value(1 - self.rank),
+                Workload::Broadcast => value(0),
+                Workload::Gather => value(index),
+                Workload::Reduce | Workload::ReduceLate => sum,
+                Workload::Allreduce => bail!("an allreduce has no views"),
+            };
+            compare(view, expected, elements)?;
+        }
+        if self.workload == Workload::Allreduce {
+            compare(&self.out, sum, elements)?;
+        }
+        self.views.clear();
+        Ok(())
+    }
+
+    fn clean(&self) -> anyhow::Result<()> {
+        if self.rank == 0 {
+            self.client.delete(self.ids(), TIMEOUT)?;
+            self.client.delete(allreduce_ids(self.target(), self.ranks)?, TIMEOUT)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the elements of `rank` are multiples of. The sums of all ranks are exact.
+fn factor(rank: usize, round: usize) -> f32 {
+    ((rank + round) % 16 + 1) as f32
+}
+
+fn element(factor: f32, index: usize) -> f32 {
+    factor * (index % 8 + 1) as f32
+}
+
+fn contents(rank: usize, round: usize, elements: usize) -> Vec<u8> {
+    (0..elements).flat_map(|index| element(factor(rank, round), index).to_le_bytes()).collect()
+}
+
+fn compare(bytes: &[u8], factor: f32, elements: usize) -> anyhow::Result<()> {
+    let (found, rest) = bytes.as_chunks::<4>();
+    ensure!(
+        found.len() == elements && rest.is_empty(),
+        "{} bytes instead of {elements} elements",
+        bytes.len()
+    );
+    for index in (0..elements).step_by(STRIDE).chain(elements.checked_sub(1)) {
+        let (found, expected) = (f32::from_le_bytes(found[index]), element(factor, index));
+        ensure!(found == expected, "element {index} is {found} instead of {expected}");
+    }
+    Ok(())
+}
+
+/// The time since an arbitrary moment, which is the same for all processes of the machine.
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
+}
+
+/// Sleeps, and returns what time it is then.
+fn sleep_until(at: Duration) -> Duration {
+    let begun = Instant::now();
+    let wait = at.saturating_sub(now());
+    while let Some(left) = wait.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+        thread::sleep(left);
+    }
+    now()
+}
