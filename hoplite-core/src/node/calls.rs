@@ -200,7 +200,7 @@ impl Node {
         let response = match &pending.call {
             Call::Create(create) => Err(self.create_expired(key, create, waited)),
             Call::Get { id, .. } => Err(self.fetch_lacks_space(id).unwrap_or(timeout)),
-            Call::Reduce { target, .. } => Err(self.target_lacks_space(target).unwrap_or(timeout)),
+            Call::Reduce { target, .. } => Err(self.reduce_lacks_space(target).unwrap_or(timeout)),
             Call::Wait { ready, .. } => Ok(Response::Ready { indices: ready.iter().copied().collect() }),
             Call::Locate { patience: Patience::None, .. } => Err(Error::unavailable("the directory")),
             _ => Err(timeout),

@@ -148,6 +148,7 @@ fn a_spare_takes_the_place_of_a_source_that_is_lost() {
     let target = h.combine();
     h.combined(&target);
     assert_eq!(h.reduced(chain.call), [0, 2, 3]);
+    assert_eq!(h.node.next_deadline(), None, "whether b comes back is of no interest");
 }
 
 #[test]
@@ -390,6 +391,26 @@ fn a_hop_that_is_refused_is_combined_by_its_consumer() {
 }
 
 #[test]
+fn a_hop_never_takes_in_more_than_fits_into_a_request() {
+    let mut h = Harness::with_slow_links();
+    let names: Vec<String> = (0..80).map(|number| format!("s{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    h.reduce("t", &names);
+    for (number, name) in names.iter().enumerate() {
+        h.ready(name, 1 + number as u64, &format!("n{number}"));
+    }
+    let hops: Vec<Asked> = (1..80).map(|number| h.next_hop_at(&format!("n{number}"))).collect();
+    let target = h.combine();
+    for hop in &hops[..78] {
+        h.hop_said(hop, HopReport::Failed(HopFailure::Refused(Error::ShuttingDown)));
+    }
+    h.pass(GATHERING);
+    h.stop(&target, 0);
+    assert!(h.has_no_hop(), "80 inputs are too many for the last one");
+    assert_eq!(h.combine().inputs.len(), 80);
+}
+
+#[test]
 fn in_fixed_order_what_comes_after_a_source_joins_after_it_again() {
     let mut h = Harness::with_slow_links();
     let request = Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c", "d"]) };
@@ -582,6 +603,19 @@ fn a_target_that_finds_no_room_fails_at_the_deadline() {
 }
 
 #[test]
+fn a_small_source_that_finds_no_room_fails_the_reduce_at_the_deadline() {
+    let mut h = Harness::with_slow_links();
+    let all = h.put_f32("all", CAPACITY - 64);
+    let call = h.reduce("t", &["a"]);
+    h.tell(inline("a", 1));
+    h.answer_small("a", 1);
+    h.pass(LONG);
+    assert!(matches!(h.error(call), Error::StoreFull { .. }));
+    h.drop_put(0, "all", all.put, DropReason::Deleted);
+    h.assert_empty();
+}
+
+#[test]
 fn a_target_waits_for_room() {
     let mut h = Harness::with_slow_links();
     let all = h.put_f32("all", CAPACITY - 64);
@@ -592,6 +626,29 @@ fn a_target_waits_for_room() {
     let target = h.combine();
     h.combined(&target);
     assert_eq!(h.reduced(call), [0]);
+}
+
+#[test]
+fn those_who_wait_for_a_target_that_is_given_up_between_two_attempts_look_elsewhere() {
+    let mut h = Harness::with_slow_links();
+    let timeout = Duration::from_secs(3);
+    let call = h.reduce_unknown(Reduce { timeout, ..reduce("t", &["a"]) });
+    h.ready("a", 1, "n1");
+    let target = h.combine();
+    let get = h.get(B, "t");
+    // The target is superseded, and there is no room for the new one while the old one is read.
+    let follower = h.get_started(ClientId(3), "t");
+    let view = h.view(follower);
+    h.put_f32("rest", CAPACITY - 2 * (SIZE + 64));
+    h.tell(complete("a", 11, &["n2"]));
+    h.input_failed(&target, 4096, 0, UNREACHABLE);
+    assert!(h.has_no_combine());
+    h.sent();
+    h.pass(timeout);
+    assert!(matches!(h.error(call), Error::StoreFull { .. }));
+    h.assert_waits(get);
+    assert!(h.told().contains(&"0 query t".to_owned()), "another may make it");
+    h.release(ClientId(3), view.copy);
 }
 
 #[test]

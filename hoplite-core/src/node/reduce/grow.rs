@@ -9,7 +9,7 @@ use super::{Reduction, Run, RunPhase};
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::broadcast::Topology;
-use crate::plan::reduce::{Choice, Schedule, VertexId, choose, estimate};
+use crate::plan::reduce::{Choice, Schedule, Vertex, VertexId, choose, estimate};
 use crate::shard::Location;
 
 /// Most sources of one node in one hop: half of what a hop takes in, the rest is for streams.
@@ -165,16 +165,25 @@ impl Node {
         choose(vertices, size_bytes, self.link, &self.config.topology)
     }
 
+    /// A vertex that takes in what others could not combine may have more inputs than a hop can have.
+    fn dissolve_oversized(&mut self, reduction: &mut Reduction) {
+        let oversized = |reduction: &Reduction| {
+            let mut planned = planned_hops(reduction);
+            planned
+                .find(|(_, vertex)| vertex.inputs.len() + vertex.sources.len() > MAX_HOP_INPUTS)
+                .map(|(id, _)| id)
+        };
+        while let Some(vertex) = oversized(reduction) {
+            self.dissolve(reduction, vertex);
+        }
+    }
+
     /// Begins the hops of all vertices that have something to combine, as far as it is decided at which offset.
     pub(super) fn start_hops(&mut self, reduction: &mut Reduction) {
         let Some(offset_bytes) = self.offset_of_new_hops(reduction) else { return };
         let Some(common) = reduction.common.clone() else { return };
-        let planned: Vec<VertexId> = reduction
-            .tree
-            .iter()
-            .filter(|(_, vertex)| vertex.state.phase == RunPhase::Planned && !vertex.is_plain())
-            .map(|(id, _)| id)
-            .collect();
+        self.dissolve_oversized(reduction);
+        let planned: Vec<VertexId> = planned_hops(reduction).map(|(id, _)| id).collect();
         // First the names of all outputs, since hops name each other.
         for vertex in &planned {
             let put = self.next_put();
@@ -207,6 +216,12 @@ impl Node {
             }
         }
     }
+}
+
+/// The vertices whose hop is to be begun.
+fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Vertex<Run>)> {
+    let is_planned = |vertex: &Vertex<Run>| vertex.state.phase == RunPhase::Planned && !vertex.is_plain();
+    reduction.tree.iter().filter(move |(_, vertex)| is_planned(vertex))
 }
 
 /// Which of the groups is closest to the vertex that joined last.

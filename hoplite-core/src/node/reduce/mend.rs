@@ -249,7 +249,7 @@ impl Node {
     }
 
     /// Lets the consumer of a vertex combine in its place.
-    fn dissolve(&mut self, reduction: &mut Reduction, vertex: VertexId) {
+    pub(super) fn dissolve(&mut self, reduction: &mut Reduction, vertex: VertexId) {
         let Some(entry) = reduction.tree.get(vertex) else { return };
         let (node, data_address) = (entry.state.node.clone(), entry.state.address);
         let location = Location {

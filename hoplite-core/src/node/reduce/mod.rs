@@ -205,7 +205,7 @@ impl Node {
             Ok(Progress::Going) => {
                 self.reductions.insert(target.clone(), reduction);
             }
-            Ok(Progress::Done) => {}
+            Ok(Progress::Done) => self.wake_no_more(&mut reduction),
             Err(error) => {
                 let key = reduction.key;
                 self.end_reduction(reduction);
@@ -245,9 +245,7 @@ impl Node {
 
     /// Does all that can be done now.
     fn drive(&mut self, reduction: &mut Reduction) -> Result<Progress> {
-        if let Some(time) = reduction.wake_at.take() {
-            self.deadlines.remove(&(time, Deadline::Reduce(reduction.request.target.clone())));
-        }
+        self.wake_no_more(reduction);
         if self.mend(reduction) == mend::Mending::Waits {
             return Ok(self.sleep(reduction));
         }
@@ -267,6 +265,12 @@ impl Node {
         Progress::Going
     }
 
+    fn wake_no_more(&mut self, reduction: &mut Reduction) {
+        if let Some(time) = reduction.wake_at.take() {
+            self.deadlines.remove(&(time, Deadline::Reduce(reduction.request.target.clone())));
+        }
+    }
+
     /// Whether the directory has said of all sources what it knows, so that those that are ready can be arranged well.
     fn has_heard_enough(&self, reduction: &mut Reduction) -> bool {
         let due = reduction.started + FIRST_NEWS_PATIENCE;
@@ -280,9 +284,7 @@ impl Node {
 
     /// Gives back all that a reduction holds, here and elsewhere. A target that is not complete is aborted.
     fn end_reduction(&mut self, mut reduction: Reduction) {
-        if let Some(time) = reduction.wake_at.take() {
-            self.deadlines.remove(&(time, Deadline::Reduce(reduction.request.target.clone())));
-        }
+        self.wake_no_more(&mut reduction);
         self.abort_target(&mut reduction);
         self.release_all(&mut reduction);
     }

@@ -238,7 +238,8 @@ impl Node {
         let id = reduction.request.target.clone();
         self.stop_waiting_for_space(&SpaceWaiter::Target(id.clone()));
         let target = std::mem::replace(&mut reduction.target, Target::None);
-        let Some(copy) = target.copy() else { return };
+        // One that was given up before another was begun has left those who wait for it with nothing.
+        let Some(copy) = target.copy() else { return self.wake(&id) };
         let Some(local) = self.copies.get(&copy).filter(|local| local.detached.is_none()) else { return };
         // As for a put: if nobody heard of it, those who wait for the object may still get another.
         let is_all_there_was = !local.known_at.is_empty() && local.rival.is_none();
@@ -255,11 +256,14 @@ impl Node {
         self.fail_reduce(target, error);
     }
 
-    /// The error of a reduce that ran out of time because there was no room for the target.
-    pub(in super::super) fn target_lacks_space(&self, target: &ObjectId) -> Option<Error> {
+    /// The error of a reduce that ran out of time because there was no room for the target, or for a small source.
+    pub(in super::super) fn reduce_lacks_space(&self, target: &ObjectId) -> Option<Error> {
         let reduction = self.reductions.get(target)?;
-        let is_waiting = self.is_waiting_in_space(&SpaceWaiter::Target(target.clone()));
-        let size_bytes = reduction.common.as_ref()?.length_bytes;
-        is_waiting.then(|| self.store_full(size_bytes))
+        if self.is_waiting_in_space(&SpaceWaiter::Target(target.clone())) {
+            return Some(self.store_full(reduction.common.as_ref()?.length_bytes));
+        }
+        let sources = reduction.request.sources.iter().zip(&reduction.sources);
+        let mut fetched = sources.filter(|(_, source)| matches!(source.place, Place::Fetching(_)));
+        fetched.find_map(|(id, _)| self.fetch_lacks_space(id))
     }
 }
