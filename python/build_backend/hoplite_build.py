@@ -1,0 +1,64 @@
+"""Builds the package: maturin, and the three programs that the wheel carries beside the extension.
+
+maturin puts either a library or programs into a wheel (PyO3/maturin#368), so the programs are built here, with the same
+profile and into the same target directory, and handed to it as files of the package.
+
+HOPLITE_PROFILE chooses the profile of Cargo; "release" unless it is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import maturin
+
+HERE = Path(__file__).resolve().parent.parent
+BINARIES = HERE / "hoplite" / "_bin"
+PROGRAMS = {"hoplite-client": "hoplite", "hoplite-store": "hoplite-store", "hoplite-directory": "hoplite-directory"}
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: dict[str, Any] | None = None, metadata_directory: str | None = None
+) -> str:
+    profile = os.environ.get("HOPLITE_PROFILE", "release")
+    _build_programs(profile)
+    settings = {"build-args": f"--profile {profile}", **(config_settings or {})}
+    try:
+        return maturin.build_wheel(wheel_directory, settings, metadata_directory)
+    finally:
+        # An installation in place uses what Cargo has built most recently.
+        shutil.rmtree(BINARIES)
+
+
+build_sdist = maturin.build_sdist
+build_editable = maturin.build_editable
+get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
+get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
+get_requires_for_build_editable = maturin.get_requires_for_build_editable
+prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = maturin.prepare_metadata_for_build_editable
+
+
+def _build_programs(profile: str) -> None:
+    command = ["cargo", "build", "--profile", profile, "--message-format", "json-render-diagnostics"]
+    for package, program in PROGRAMS.items():
+        command += ["--package", package, "--bin", program]
+    built = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, check=True)
+    shutil.rmtree(BINARIES, ignore_errors=True)
+    BINARIES.mkdir()
+    for line in built.stdout.splitlines():
+        executable = json.loads(line).get("executable")
+        if executable is not None:
+            _install(Path(executable), BINARIES / Path(executable).name)
+
+
+def _install(source: Path, target: Path) -> None:
+    """Copies a program, without what only a debugger reads."""
+    shutil.copy(source, target)
+    if shutil.which("strip") is not None:
+        subprocess.run(["strip", str(target)], check=True)

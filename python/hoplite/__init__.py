@@ -1,0 +1,90 @@
+"""Hoplite: a distributed shared-memory object store with collective communication.
+
+    import hoplite
+    import numpy as np
+
+    client = hoplite.init()
+    client.put("gradient/0", np.ones(1000, np.float32))
+    client.put("gradient/1", np.ones(1000, np.float32))
+    client.reduce("gradient", ["gradient/0", "gradient/1"])
+    print(client.get("gradient"))
+
+`hoplite.aio` has the same for asyncio.
+"""
+
+from hoplite._client import Client, Id, Op, connect
+from hoplite._info import Grant, Location, ObjectInfo, ReduceInfo
+from hoplite._node import init, shutdown
+from hoplite.errors import (
+    AlreadyExists,
+    BufferTooSmall,
+    ClusterMismatch,
+    ConnectFailed,
+    ConnectionLost,
+    Deleted,
+    DuplicateId,
+    ForkedChild,
+    HopliteError,
+    InternalError,
+    InvalidId,
+    InvalidMetadata,
+    InvalidName,
+    InvalidRequest,
+    LimitExceeded,
+    Malformed,
+    NodeIdInUse,
+    ObjectLost,
+    ObjectTooLarge,
+    ShuttingDown,
+    SizeMismatch,
+    StoreFull,
+    Superseded,
+    Timeout,
+    TypeMismatch,
+    Unavailable,
+    UnknownReference,
+    VersionMismatch,
+)
+from hoplite.ref import Ref
+
+__all__ = [
+    "AlreadyExists",
+    "BufferTooSmall",
+    "Client",
+    "ClusterMismatch",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Deleted",
+    "DuplicateId",
+    "ForkedChild",
+    "Grant",
+    "HopliteError",
+    "Id",
+    "InternalError",
+    "InvalidId",
+    "InvalidMetadata",
+    "InvalidName",
+    "InvalidRequest",
+    "LimitExceeded",
+    "Location",
+    "Malformed",
+    "NodeIdInUse",
+    "ObjectInfo",
+    "ObjectLost",
+    "ObjectTooLarge",
+    "Op",
+    "ReduceInfo",
+    "Ref",
+    "ShuttingDown",
+    "SizeMismatch",
+    "StoreFull",
+    "Superseded",
+    "Timeout",
+    "TypeMismatch",
+    "Unavailable",
+    "UnknownReference",
+    "VersionMismatch",
+    "connect",
+    "init",
+    "shutdown",
+]

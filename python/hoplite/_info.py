@@ -1,0 +1,102 @@
+"""What a cluster knows of an object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hoplite import _serialize
+
+_KINDS: dict[bytes, Literal["bytes", "pickle", "torch", "ndarray"]] = {
+    _serialize.TAG_BYTES: "bytes",
+    _serialize.TAG_PICKLE: "pickle",
+    _serialize.TAG_TENSOR: "torch",
+    _serialize.TAG_ARRAY: "ndarray",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A copy of an object."""
+
+    node: str
+    state: Literal["producing", "partial", "complete"]
+    """Whether it is being put there, being fetched from elsewhere, or all there."""
+    pinned: bool
+    """Whether it stays until the object is deleted; others go when their node needs the room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Who was told to fetch an object from whom, and why."""
+
+    receiver: str
+    sender: str
+    reason: str
+    outcome: str | None
+    """None while it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceInfo:
+    """How a reduce was done that made an object."""
+
+    op: str
+    plan: str
+    """Which schedule was chosen, and why."""
+    reduced: int
+    sources: int
+    hops: int
+    elapsed_us: int
+    mendings: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """An object."""
+
+    id: str | bytes
+    """`str` where it is UTF-8, else `bytes`."""
+    nbytes: int
+    dtype: str | None
+    """The name of the element type as numpy and torch say it; None for bytes."""
+    shape: tuple[int, ...] | None
+    kind: Literal["bytes", "pickle", "torch", "ndarray"] | None
+    """What it was in the program that put it; None for an array, and for what another language put."""
+    locations: tuple[Location, ...]
+    inline: bool
+    """Whether the directory has the bytes too."""
+    lost: bool
+    put_id: int
+    """Which put made it: another one if the id was deleted and put again."""
+    grants: tuple[Grant, ...] = ()
+    """The latest decisions on who fetches it from whom. Not in listings."""
+    reduce: ReduceInfo | None = None
+    """How it was reduced, if it was, by the store that was asked."""
+
+    @property
+    def available(self) -> bool:
+        """Whether all bytes are somewhere."""
+        return self.inline or any(location.state == "complete" for location in self.locations)
+
+
+def object_info(known: Mapping[str, Any]) -> ObjectInfo | None:
+    """What the native half says of an object; None if it knows of none."""
+    if not known["exists"]:
+        return None
+    reduce = known.get("reduce")
+    return ObjectInfo(
+        id=known["id"],
+        nbytes=known["nbytes"],
+        dtype=_serialize.dtype_name(known["dtype"]),
+        shape=known["shape"],
+        kind=_KINDS.get(known["user"].partition(b" ")[0]),
+        locations=tuple(Location(**location) for location in known["locations"]),
+        inline=known["inline"],
+        lost=known["lost"],
+        put_id=known["put_id"],
+        grants=tuple(Grant(**grant) for grant in known.get("grants", ())),
+        reduce=None if reduce is None else ReduceInfo(**reduce),
+    )

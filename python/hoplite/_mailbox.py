@@ -1,0 +1,21 @@
+"""The mailbox of each event loop: how the native half answers its futures."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+
+from hoplite import _native
+
+_mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _native.Mailbox] = weakref.WeakKeyDictionary()
+
+
+def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:
+    """Returns the mailbox of the running event loop, and the loop. Called by the native half."""
+    loop = asyncio.get_running_loop()
+    mailbox = _mailboxes.get(loop)
+    if mailbox is None:
+        mailbox = _native.Mailbox()
+        loop.add_reader(mailbox.fileno(), mailbox.deliver)
+        _mailboxes[loop] = mailbox
+    return mailbox, loop

@@ -1,0 +1,234 @@
+"""The store of this process's node: found, or started."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from typing import IO
+
+from hoplite._client import Client
+from hoplite._programs import program
+from hoplite.errors import ConnectFailed
+
+#: Where a store listens, unless it is told otherwise.
+SOCKET_VARIABLE = "HOPLITE_SOCKET"
+#: What is passed on to a private store of the settings that are meant for the store of the machine.
+LOG_VARIABLE = "HOPLITE_LOG"
+#: How long a private store may take to start: it is there within milliseconds, unless the machine is swamped.
+_START_TIMEOUT = 30.0
+#: How long it may take to end before it is killed.
+_STOP_TIMEOUT = 5.0
+_PREFIX = "hoplite-private-"
+
+
+def init(
+    socket: str | os.PathLike[str] | None = None, *, memory: str | int | None = None, start: bool = True
+) -> Client:
+    """Connects this process to the store of its node, and returns the client, the same one for every call.
+
+    The store is the one that listens at `socket`, else at `$HOPLITE_SOCKET`, else where `hoplite-store` listens by
+    default. If none listens there, and neither was given, a private store is started, of a cluster of its own. It ends with
+    this process, however that ends; the processes that this one starts find it too.
+
+    If the client was closed, has lost its connection, or is that of the process that this one was forked from, this makes
+    another one.
+
+    Args:
+        socket: the store to connect to.
+        memory: the size of the memory of a private store, in bytes or as in "2GiB"; None for 30% of what there is. It takes
+            only what is used of it.
+        start: whether to start a private store if there is no other.
+    Raises:
+        ConnectFailed: if there is no store; also if this process is connected to another one than is asked for.
+    """
+    with _state.lock:
+        if _state.client is None or not _state.client.usable:
+            socket = _state.socket if socket is None else socket
+            _state.client = _connect(socket, memory, start)
+            _state.socket = socket
+        elif socket is not None and socket != _state.socket:
+            raise ConnectFailed(
+                f"hoplite.init() was called before, for another store; use hoplite.connect({socket!r})",
+                path=os.fspath(socket),
+                reason="Refused",
+            )
+        return _state.client
+
+
+def shutdown() -> None:
+    """Undoes `init`: closes its client, and ends the private store, if there is one. Does nothing otherwise.
+
+    Arrays that were got stay readable.
+    """
+    with _state.lock:
+        if _state.client is not None:
+            _state.client.close()
+            _state.client = _state.socket = None
+        if _state.store is not None:
+            _state.store.stop()
+            _state.store = None
+
+
+class _State:
+    """What belongs to this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.client: Client | None = None
+        self.socket: str | os.PathLike[str] | None = None
+        self.store: PrivateStore | None = None
+
+
+_state = _State()
+
+
+def _forget() -> None:
+    """In a forked child: the store is the parent's to stop, and the client not of this process."""
+    global _state
+    socket = _state.socket
+    _state = _State()
+    # The environment names a private store.
+    _state.socket = socket
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(shutdown)
+
+
+def _connect(socket: str | os.PathLike[str] | None, memory: str | int | None, start: bool) -> Client:
+    if _state.store is not None and not _state.store.is_running():
+        _state.store.stop()
+        _state.store = None
+    try:
+        return Client(socket)
+    except ConnectFailed as error:
+        is_absent = error.reason in ("NoSuchSocket", "NotListening")
+        if not start or not is_absent or socket is not None or os.environ.get(SOCKET_VARIABLE):
+            raise
+    _state.store = PrivateStore(memory)
+    return Client(_state.store.socket)
+
+
+class PrivateStore:
+    """A store with a directory of its own, for this process and those that it starts."""
+
+    def __init__(self, memory: str | int | None = None) -> None:
+        _sweep()
+        self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self.socket = str(self.directory / "store.sock")
+        # Whoever finds it unlocked knows that the rest is left over; so it gets its name locked.
+        self._lock = open(self.directory / "lock.new", "w")  # noqa: SIM115
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.rename(self._lock.name, self.directory / "lock")
+        try:
+            self._process = self._start(memory)
+        except BaseException:
+            self._clean_up()
+            raise
+        os.environ[SOCKET_VARIABLE] = self.socket
+
+    def _start(self, memory: str | int | None) -> subprocess.Popen[bytes]:
+        command = [program("hoplite-store"), "--socket", self.socket, "--no-prefault", "--print-addresses"]
+        command += ["--exit-with-parent", str(os.getpid())]
+        if memory is not None:
+            command += ["--memory", str(memory)]
+        log = self.directory / "log"
+        with open(log, "wb") as out:
+            keeper = _Keeper(command, out)
+        line = keeper.first_line(_START_TIMEOUT)
+        try:
+            json.loads(line)
+        except ValueError:
+            keeper.process.kill()
+            said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise ConnectFailed(
+                f"a private store did not start: {said[-1]}", path=self.socket, reason="NotListening"
+            ) from None
+        return keeper.process
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        if os.environ.get(SOCKET_VARIABLE) == self.socket:
+            del os.environ[SOCKET_VARIABLE]
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._lock.close()
+
+
+class _Keeper:
+    """Starts a process that ends with this one, from a thread that lives as long.
+
+    The operating system ends it when the *thread* ends that started it, and a program may call `init` in any.
+    """
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, command: list[str], log: IO[bytes]) -> None:
+        self._command, self._log = command, log
+        self._error: BaseException | None = None
+        started = threading.Event()
+        threading.Thread(target=self._run, args=(started,), name="hoplite-keeper", daemon=True).start()
+        started.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self, started: threading.Event) -> None:
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name == LOG_VARIABLE or not name.startswith("HOPLITE_")
+        }
+        try:
+            self.process = subprocess.Popen(
+                self._command,
+                env={**environment, "NO_COLOR": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                # Ctrl-C is for this process, which then stops the store in order.
+                start_new_session=True,
+            )
+        except BaseException as error:
+            self._error = error
+            return
+        finally:
+            started.set()
+        # For ever: see above. Waiting for it here would race with whoever stops it.
+        threading.Event().wait()
+
+    def first_line(self, timeout: float) -> bytes:
+        """The line that says where it listens; what there is of it if it does not come in time."""
+        assert self.process.stdout is not None
+        timer = threading.Timer(timeout, self.process.kill)
+        timer.start()
+        try:
+            return self.process.stdout.readline()
+        finally:
+            timer.cancel()
+            self.process.stdout.close()
+
+
+def _sweep() -> None:
+    """Removes what is left of private stores whose programs were killed."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), open(directory / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)

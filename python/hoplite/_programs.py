@@ -1,0 +1,61 @@
+"""The programs that come with the package, and where they are.
+
+They are ordinary programs of the operating system; the console scripts of the package become them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+#: Says where the programs are, if not in the package: for those who build them.
+DIRECTORY_VARIABLE = "HOPLITE_BINARIES"
+
+
+def program(name: str) -> str:
+    """Returns the path of a program: in `$HOPLITE_BINARIES`, in the package, or where the shell would find it.
+
+    Raises:
+        FileNotFoundError: if it is nowhere.
+    """
+    directories = [os.environ.get(DIRECTORY_VARIABLE), str(Path(__file__).with_name("_bin"))]
+    for directory in filter(None, directories):
+        path = os.path.join(directory, name)
+        if os.access(path, os.X_OK):
+            return path
+    found = shutil.which(name)
+    # Not the script that asks: it would become itself for ever.
+    if found is not None and not _is_script(found):
+        return found
+    raise FileNotFoundError(f"{name} is not in the package; build it, and set {DIRECTORY_VARIABLE} to where it is")
+
+
+def hoplite() -> NoReturn:
+    """The command line."""
+    _become("hoplite")
+
+
+def hoplite_store() -> NoReturn:
+    """The daemon of a node."""
+    _become("hoplite-store")
+
+
+def hoplite_directory() -> NoReturn:
+    """A shard of the directory."""
+    _become("hoplite-directory")
+
+
+def _become(name: str) -> NoReturn:
+    try:
+        path = program(name)
+    except FileNotFoundError as error:
+        sys.exit(f"{name}: {error}")
+    os.execv(path, [name, *sys.argv[1:]])
+
+
+def _is_script(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"

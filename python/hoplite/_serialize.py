@@ -1,0 +1,507 @@
+"""What the bytes of an object mean to a Python program.
+
+| value put | dtype and shape of the object | metadata of the application | what a get returns |
+| --- | --- | --- | --- |
+| array of a dtype that reduce knows | those of the array | none | array, read-only, in place |
+| array of another dtype | none | `py1:ndarray`, dtype and shape | array, read-only, in place |
+| torch tensor | those of the tensor | `py1:torch`, and dtype and shape if reduce knows no such | tensor, private |
+| bytes | none | `py1:bytes` | bytes |
+| bytearray, memoryview of bytes | none | none | memoryview, read-only, in place |
+| anything else | none | `py1:pickle` | an equal value, with arrays in place |
+
+So an array has no more about it than what other languages know too, and what they put is an array here.
+
+A pickled object is a pickle (protocol 5) and the buffers that it left out (PEP 574):
+
+    u64 count of buffers, u64 length of the pickle, u64 length of each buffer; pickle; buffers
+
+little-endian, the pickle and each buffer at the next multiple of 64 bytes.
+"""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import struct
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
+
+    import numpy.typing as npt
+    import torch
+
+    Bytes = npt.NDArray[np.uint8]
+
+#: Which library an array comes as; None for the one that it was put from.
+Framework = Literal["numpy", "torch"] | None
+
+TAG_BYTES = b"py1:bytes"
+TAG_PICKLE = b"py1:pickle"
+TAG_TENSOR = b"py1:torch"
+TAG_ARRAY = b"py1:ndarray"
+
+#: Most bytes of metadata that the store keeps beside an object.
+MAX_METADATA_BYTES = 4096
+#: Where a buffer of a pickle may begin: a cache line, and what vector instructions like.
+ALIGNMENT = 64
+#: The devices of DLPack whose memory is the host's: kDLCPU, kDLCUDAHost.
+_HOST_DEVICES = (1, 3)
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "f16": np.dtype(np.float16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "i8": np.dtype(np.int8),
+    "i16": np.dtype(np.int16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "u8": np.dtype(np.uint8),
+    "u16": np.dtype(np.uint16),
+    "u32": np.dtype(np.uint32),
+    "u64": np.dtype(np.uint64),
+    "bool": np.dtype(np.bool_),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_TORCH_NAMES = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "bool": "bool",
+}
+_NAMES_OF_TORCH = {torch_name: name for name, torch_name in _TORCH_NAMES.items()}
+
+
+class Encoded(NamedTuple):
+    """What is put for a value."""
+
+    pieces: list[Any]
+    """Buffers of bytes; the object is one after the other."""
+    dtype: str
+    shape: tuple[int, ...] | None
+    user: bytes
+
+    @property
+    def nbytes(self) -> int:
+        return sum(memoryview(piece).nbytes for piece in self.pieces)
+
+
+class Described(Protocol):
+    """What is known of an object without its bytes: a `_native.View` or `_native.Reader`."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+    @property
+    def user(self) -> bytes: ...
+
+
+class View(Described, Protocol):
+    """The bytes of an object where the store keeps them: a `_native.View`. A buffer, too, which no protocol can say."""
+
+    def tobytes(self) -> bytes: ...
+
+
+class Layout(NamedTuple):
+    """What an object is to this program."""
+
+    kind: Literal["array", "tensor", "bytes", "buffer", "pickle"]
+    dtype: Any = None
+    """Of an array, the dtype; of a tensor, its name."""
+    shape: tuple[int, ...] = ()
+
+
+class Destination(NamedTuple):
+    """Private memory for an object that still arrives, and what makes the value of it."""
+
+    room: Any
+    finish: Callable[[], Any]
+
+
+# Values in
+
+
+def encode(value: object) -> Encoded:
+    """Says what is to be put for `value`. Copies only what is not contiguous.
+
+    Raises:
+        TypeError: for a tensor that is not in the memory of the host, and for what cannot be pickled.
+    """
+    if type(value) is np.ndarray:
+        return _encode_array(value)
+    if type(value) is bytes:
+        return Encoded([value], "opaque", None, TAG_BYTES)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _encode_tensor(value, torch)
+    if isinstance(value, np.memmap):
+        return _encode_array(np.asarray(value))
+    if isinstance(value, (np.number, np.bool_)):
+        return _encode_array(np.asarray(value))
+    if isinstance(value, (bytes, str, np.ndarray, np.generic)):
+        # Subclasses, which only a pickle brings back.
+        return _encode_pickle(value)
+    if hasattr(type(value), "__dlpack__"):
+        return _encode_dlpack(value)
+    try:
+        view = memoryview(value)  # type: ignore[arg-type]
+    except TypeError:
+        return _encode_pickle(value)
+    return _encode_buffer(view)
+
+
+def _encode_array(array: npt.NDArray[Any]) -> Encoded:
+    dtype = array.dtype
+    name = _NAMES.get(dtype) or _learn_bfloat16(dtype)
+    if name is not None:
+        return Encoded([raw(array)], name, array.shape, b"")
+    if dtype.hasobject:
+        return _encode_pickle(array)
+    user = _array_header(dtype, array.shape)
+    if user is None:
+        return _encode_pickle(array)
+    return Encoded([raw(array)], "opaque", None, user)
+
+
+def _encode_tensor(tensor: torch.Tensor, torch: Any) -> Encoded:
+    if tensor.device.type != "cpu":
+        raise TypeError(f"a tensor on {tensor.device} cannot be put; move it to the CPU first")
+    if not _is_plain(tensor, torch):
+        return _encode_pickle(tensor)
+    torch_name = str(tensor.dtype).removeprefix("torch.")
+    shape = tuple(tensor.shape)
+    name = _NAMES_OF_TORCH.get(torch_name)
+    if name is not None:
+        return Encoded([_raw_tensor(tensor, torch)], name, shape, TAG_TENSOR)
+    header = TAG_TENSOR + b" " + repr((torch_name, shape)).encode()
+    return Encoded([_raw_tensor(tensor, torch)], "opaque", None, header)
+
+
+def _encode_dlpack(value: Any) -> Encoded:
+    device, _ = value.__dlpack_device__()
+    if device not in _HOST_DEVICES:
+        raise TypeError(f"an array on the device {value.device} cannot be put; move it to the host first")
+    try:
+        return _encode_array(np.from_dlpack(value))
+    except (BufferError, RuntimeError) as error:
+        # Its dtype is one that DLPack, or numpy, does not know.
+        if hasattr(value, "__array__"):
+            return _encode_array(np.asarray(value))
+        raise TypeError(f"{type(value).__name__} cannot be put: {error}") from error
+
+
+def _encode_buffer(view: memoryview) -> Encoded:
+    if view.format == "B" and view.ndim == 1:
+        return Encoded([view if view.contiguous else view.tobytes()], "opaque", None, b"")
+    return _encode_array(np.asarray(view))
+
+
+def _encode_pickle(value: object) -> Encoded:
+    buffers: list[pickle.PickleBuffer] = []
+    file = BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    stream = file.getvalue()
+    raws = [buffer.raw() for buffer in buffers]
+    lengths = [len(stream), *(view.nbytes for view in raws)]
+    head = struct.pack(f"<{1 + len(lengths)}Q", len(raws), *lengths)
+    pieces: list[Any] = [head]
+    end = len(head)
+    for length, piece in zip(lengths, [stream, *raws], strict=True):
+        if length == 0:
+            continue
+        if end % ALIGNMENT:
+            pieces.append(bytes(-end % ALIGNMENT))
+            end += -end % ALIGNMENT
+        pieces.append(piece)
+        end += length
+    if len(pieces) > 1 and end < ALIGNMENT**2:
+        # One copy of a little costs less than each piece.
+        pieces = [b"".join(pieces)]
+    return Encoded(pieces, "opaque", None, TAG_PICKLE)
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out of the pickle what torch, and for some dtypes numpy, would put into it."""
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is np.ndarray:
+            return self._reduce_array(value)
+        torch = sys.modules.get("torch")
+        if torch is not None and kind is torch.Tensor:
+            return self._reduce_tensor(value, torch)
+        return NotImplemented
+
+    @staticmethod
+    def _reduce_array(array: npt.NDArray[Any]) -> Any:
+        dtype = array.dtype
+        if dtype.hasobject or not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes"):
+            return NotImplemented
+        return rebuild_array, (pickle.PickleBuffer(raw(array)), dtype, array.shape)
+
+    @staticmethod
+    def _reduce_tensor(tensor: Any, torch: Any) -> Any:
+        if tensor.device.type != "cpu" or not _is_plain(tensor, torch):
+            return NotImplemented
+        contents = pickle.PickleBuffer(_raw_tensor(tensor, torch))
+        name = str(tensor.dtype).removeprefix("torch.")
+        return rebuild_tensor, (contents, name, tuple(tensor.shape), tensor.requires_grad)
+
+
+# Values out
+
+
+def layout(described: Described, framework: Framework) -> Layout:
+    """Says what an object is.
+
+    Raises:
+        TypeError: if it cannot be had as an array of `framework`, or was put by a later version of this package.
+    """
+    user, dtype, shape = described.user, described.dtype, described.shape
+    if not user.startswith(b"py1:"):
+        if dtype == "opaque" and shape is None:
+            return Layout("buffer")
+        return _typed(described, framework or "numpy")
+    if user == TAG_PICKLE:
+        return Layout("pickle")
+    if user == TAG_BYTES:
+        return Layout("bytes")
+    if user == TAG_TENSOR:
+        return _typed(described, framework or "torch")
+    tag, _, header = user.partition(b" ")
+    if tag == TAG_ARRAY and framework != "torch":
+        return Layout("array", *_parse_array_header(header))
+    if tag == TAG_TENSOR and framework != "numpy":
+        return Layout("tensor", *ast.literal_eval(header.decode()))
+    if tag in (TAG_ARRAY, TAG_TENSOR):
+        raise TypeError(f"{framework} has no arrays of such a dtype: {header.decode()}")
+    raise TypeError(f"the object was put by a later version of this package: {user[:32]!r}")
+
+
+def _typed(described: Described, framework: Literal["numpy", "torch"]) -> Layout:
+    dtype, shape = described.dtype, described.shape
+    dtype = "u8" if dtype == "opaque" else dtype
+    if framework == "torch":
+        torch = _import_torch()
+        name = _TORCH_NAMES[dtype]
+        itemsize = getattr(torch, name).itemsize
+        return Layout("tensor", name, (described.nbytes // itemsize,) if shape is None else shape)
+    known = _DTYPES.get(dtype) or _bfloat16()
+    return Layout("array", known, (described.nbytes // known.itemsize,) if shape is None else shape)
+
+
+def decode(view: View, copy: bool | None, framework: Framework) -> Any:
+    """Makes a value of a complete object.
+
+    Args:
+        view: its bytes.
+        copy: True for a private value; False for one in place, whatever that means for its safety; None for one in place
+            if it can be made read-only, which is all but tensors and `bytes`.
+        framework: as what arrays come.
+    """
+    kind, dtype, shape = layout(view, framework)
+    if kind == "array":
+        array: npt.NDArray[Any] = np.ndarray(shape, dtype, view)
+        return array.copy() if copy else array
+    if kind == "tensor":
+        contents = np.frombuffer(view, np.uint8, view.nbytes)
+        return rebuild_tensor(contents, dtype, shape, in_place=copy is False)
+    if kind == "pickle":
+        if copy:
+            private = np.empty(view.nbytes, np.uint8)
+            private[:] = np.frombuffer(view, np.uint8)
+            return _unpickle(memoryview(private), tensors_in_place=True)
+        return _unpickle(memoryview(view), tensors_in_place=copy is False)  # type: ignore[arg-type]
+    if copy or (kind == "bytes" and copy is None):
+        return view.tobytes()
+    return memoryview(view)  # type: ignore[arg-type]
+
+
+def destination(described: Described, framework: Framework) -> Destination:
+    """Makes room for a private copy of an object that still arrives."""
+    kind, dtype, shape = layout(described, framework)
+    if kind == "array":
+        array: npt.NDArray[Any] = np.empty(shape, dtype)
+        return Destination(raw(array), lambda: array)
+    if kind == "tensor":
+        torch = _import_torch()
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+        return Destination(_raw_tensor(tensor, torch), lambda: tensor)
+    room: Bytes = np.empty(described.nbytes, np.uint8)
+    if kind == "pickle":
+        return Destination(room, lambda: _unpickle(memoryview(room), tensors_in_place=True))
+    return Destination(room, room.tobytes)
+
+
+def _unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
+    try:
+        (count,) = struct.unpack_from("<Q", contents)
+        lengths = struct.unpack_from(f"<{min(count, len(contents)) + 1}Q", contents, 8)
+    except struct.error as error:
+        raise ValueError("the object says that it is a pickle, but is none") from error
+    end = 8 * (2 + count)
+    parts = []
+    for length in lengths:
+        if length:
+            end += -end % ALIGNMENT
+        parts.append(contents[end : end + length])
+        end += length
+    if end != len(contents):
+        raise ValueError("the object says that it is a pickle, but has another size")
+    _context.tensors_in_place = tensors_in_place
+    try:
+        return pickle.loads(parts[0], buffers=parts[1:])
+    finally:
+        _context.tensors_in_place = False
+
+
+class _Context(threading.local):
+    """What those know who are called by a pickle."""
+
+    tensors_in_place = False
+
+
+_context = _Context()
+
+
+def rebuild_array(contents: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Makes an array of its bytes. Pickles name this function: it stays where it is, and takes what it takes."""
+    return np.ndarray(shape, dtype, contents)
+
+
+def rebuild_tensor(
+    contents: Any,
+    dtype: str,
+    shape: tuple[int, ...],
+    requires_grad: bool = False,
+    *,
+    in_place: bool | None = None,
+) -> torch.Tensor:
+    """Makes a tensor of its bytes. Pickles name this function: it stays where it is, and takes what it takes."""
+    torch = _import_torch()
+    in_place = _context.tensors_in_place if in_place is None else in_place
+    source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)
+    if in_place and source.nbytes:
+        # torch warns, once, that it cannot keep anybody from writing to it.
+        tensor = torch.from_numpy(source).view(getattr(torch, dtype)).reshape(shape)
+    else:
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+        _raw_tensor(tensor, torch)[:] = source
+    return tensor.requires_grad_(requires_grad) if requires_grad else tensor  # type: ignore[no-any-return]
+
+
+# Bytes of arrays
+
+
+def raw(array: npt.NDArray[Any]) -> Bytes:
+    """The bytes of an array in C order: its own memory if it is contiguous."""
+    if array.nbytes == 0:
+        return np.empty(0, np.uint8)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _raw_tensor(tensor: Any, torch: Any) -> Bytes:
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if tensor.numel() == 0:
+        return np.empty(0, np.uint8)
+    if tensor.dtype.is_complex:
+        tensor = torch.view_as_real(tensor)
+    contents: Bytes = tensor.reshape(-1).view(torch.uint8).numpy()
+    return contents
+
+
+def _is_plain(tensor: Any, torch: Any) -> bool:
+    """Whether a tensor is no more than its elements, and these are no more than bytes."""
+    is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_known and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+# Dtypes
+
+
+def dtype_name(name: str) -> str | None:
+    """How numpy and torch call a dtype; None for bytes."""
+    return _TORCH_NAMES.get(name)
+
+
+def _learn_bfloat16(dtype: np.dtype[Any]) -> str | None:
+    if dtype.name != "bfloat16":
+        return None
+    _NAMES[dtype] = "bf16"
+    _DTYPES["bf16"] = dtype
+    return "bf16"
+
+
+def _bfloat16() -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise ImportError('numpy needs the package ml_dtypes for bfloat16; or get it as framework="torch"') from error
+    return _DTYPES.setdefault("bf16", np.dtype(ml_dtypes.bfloat16))
+
+
+def _array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
+    """What brings back a dtype that reduce does not know; None if only a pickle does."""
+    try:
+        descr: Any = np.lib.format.dtype_to_descr(dtype)
+        if np.lib.format.descr_to_dtype(descr) != dtype:
+            return None
+    except (ValueError, TypeError):
+        return None
+    header = TAG_ARRAY + b" " + repr((descr, shape)).encode()
+    return header if len(header) <= MAX_METADATA_BYTES else None
+
+
+def _parse_array_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    descr, shape = ast.literal_eval(header.decode())
+    return np.lib.format.descr_to_dtype(descr), shape
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError('the object is a torch tensor, and there is no torch; get it as framework="numpy"') from error
+    return torch
+
+
+def as_room(out: object) -> tuple[Any, Layout]:
+    """The memory of `out`, which is to be filled, and what it is.
+
+    Raises:
+        TypeError: if it cannot be written to, is not contiguous, or not in the memory of the host.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(out, torch.Tensor):
+        if out.device.type != "cpu" or not _is_plain(out, torch) or not out.is_contiguous():
+            raise TypeError("only a contiguous tensor in the memory of the host can be filled")
+        return _raw_tensor(out, torch), Layout("tensor", str(out.dtype).removeprefix("torch."), tuple(out.shape))
+    if isinstance(out, np.ndarray):
+        if not out.flags.writeable or not out.flags.c_contiguous or out.dtype.hasobject:
+            raise TypeError("only a contiguous array that can be written to can be filled")
+        return raw(out), Layout("array", out.dtype, out.shape)
+    try:
+        view = memoryview(out)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{type(out).__name__} is no buffer, array or tensor") from None
+    if view.readonly or not view.c_contiguous:
+        raise TypeError("only a contiguous buffer that can be written to can be filled")
+    return (view if view.nbytes == 0 else view.cast("B")), Layout("buffer")

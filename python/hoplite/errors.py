@@ -1,0 +1,234 @@
+"""What can go wrong: one class for every kind of error, all of them under `HopliteError`.
+
+An error has what it is about as attributes: the id of the object, sizes in bytes, and so on. Where Python has a class for
+the same kind of mistake, ours is derived from that too: a `Timeout` is a `TimeoutError`, a `TypeMismatch` a `TypeError`.
+
+The native half makes the instances (`src/errors.rs`). They can be pickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AlreadyExists",
+    "BufferTooSmall",
+    "ClusterMismatch",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Deleted",
+    "DuplicateId",
+    "ForkedChild",
+    "HopliteError",
+    "InternalError",
+    "InvalidId",
+    "InvalidMetadata",
+    "InvalidName",
+    "InvalidRequest",
+    "LimitExceeded",
+    "Malformed",
+    "NodeIdInUse",
+    "ObjectLost",
+    "ObjectTooLarge",
+    "ShuttingDown",
+    "SizeMismatch",
+    "StoreFull",
+    "Superseded",
+    "Timeout",
+    "TypeMismatch",
+    "Unavailable",
+    "UnknownReference",
+    "VersionMismatch",
+]
+
+
+class HopliteError(Exception):
+    """Any error of Hoplite.
+
+    Attributes:
+        id: the object that the call was about: `str` if the id is UTF-8, else `bytes`; `None` if it was about none, or
+            several.
+        retryable: whether the same call may succeed later, with nothing changed by the caller.
+    """
+
+    id: str | bytes | None = None
+    retryable: bool = False
+
+    def __init__(self, message: str = "", **fields: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(fields)
+
+
+class InvalidId(HopliteError, ValueError):
+    """An id has 1 to 255 bytes."""
+
+    length_bytes: int
+
+
+class InvalidName(HopliteError, ValueError):
+    """A name of a node or a cluster has characters that are not allowed."""
+
+    name: str
+
+
+class InvalidMetadata(HopliteError, ValueError):
+    """Dtype, shape and size do not fit together, or there is too much of it."""
+
+    reason: str
+
+
+class InvalidRequest(HopliteError, ValueError):
+    """A call that makes no sense, such as waiting for more objects than were named."""
+
+    reason: str
+
+
+class AlreadyExists(HopliteError):
+    """The id names another object already. Objects are immutable: delete it first, or choose another id."""
+
+    id: str | bytes
+
+
+class ObjectTooLarge(HopliteError):
+    """The object can never fit into the store."""
+
+    id: str | bytes
+    size_bytes: int
+    limit_bytes: int
+
+
+class StoreFull(HopliteError):
+    """There was no room before the timeout."""
+
+    needed_bytes: int
+    free_bytes: int
+    capacity_bytes: int
+
+
+class Timeout(HopliteError, TimeoutError):
+    """The timeout passed first."""
+
+    operation: str
+    waited: float
+
+
+class ObjectLost(HopliteError):
+    """Every copy is gone, or the producer died before the object was complete."""
+
+    id: str | bytes
+
+
+class Superseded(HopliteError):
+    """The object is being reduced anew, from other sources, since one was lost: what was read of it is wrong."""
+
+    id: str | bytes
+
+
+class Deleted(HopliteError):
+    """The object was deleted while the call was under way."""
+
+    id: str | bytes
+
+
+class TypeMismatch(HopliteError, TypeError):
+    """The object has another dtype or shape than is needed."""
+
+    id: str | bytes
+    reason: str
+
+
+class DuplicateId(HopliteError, ValueError):
+    """An object is named twice where each may be named once."""
+
+    id: str | bytes
+
+
+class LimitExceeded(HopliteError):
+    """There are too many of something."""
+
+    what: str
+    maximum: int
+
+
+class UnknownReference(HopliteError):
+    """The store and this client disagree on what is in use."""
+
+    reference: int
+
+
+class NodeIdInUse(HopliteError):
+    """Another store has this name."""
+
+    node: str
+
+
+class ClusterMismatch(HopliteError):
+    """The peer belongs to another cluster."""
+
+
+class VersionMismatch(HopliteError):
+    """The store speaks another version of the protocol."""
+
+    ours: int
+    theirs: int
+
+
+class Malformed(HopliteError):
+    """Somebody sent what is not of the protocol."""
+
+    plane: str
+    reason: str
+
+
+class Unavailable(HopliteError):
+    """A daemon cannot be reached now."""
+
+    what: str
+
+
+class ShuttingDown(HopliteError):
+    """The store is stopping."""
+
+
+class ConnectFailed(HopliteError, ConnectionError):
+    """There is no store to connect to.
+
+    Attributes:
+        reason: `"NoSuchSocket"`, `"NotListening"`, `"NotASocket"`, `"PermissionDenied"`, `"PathTooLong"`, `"TimedOut"`,
+            `"NotAStore"`, `"Refused"`, `"Arena"` or `"System"`.
+    """
+
+    path: str
+    reason: str
+
+
+class ConnectionLost(HopliteError, ConnectionError):
+    """The connection to the store broke. Arrays stay readable; everything else needs a new client."""
+
+    path: str
+    reason: str
+
+
+class ForkedChild(HopliteError, RuntimeError):
+    """This process was forked from the one that made the client: make another one."""
+
+    connected: int
+    current: int
+
+
+class BufferTooSmall(HopliteError, ValueError):
+    """The object does not fit into the buffer."""
+
+    needed_bytes: int
+    given_bytes: int
+
+
+class SizeMismatch(HopliteError, ValueError):
+    """The bytes written do not make the object that was announced."""
+
+    size_bytes: int
+    written_bytes: int
+
+
+class InternalError(HopliteError, RuntimeError):
+    """A bug in this package."""

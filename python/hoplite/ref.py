@@ -1,0 +1,200 @@
+"""Handles of objects, to be passed between tasks and processes instead of the objects."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from hoplite._serialize import Framework
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from hoplite._client import Client
+
+#: How long the deletion of what an owner has left behind may take; it is tried once.
+_DELETE_TIMEOUT = 5.0
+#: How many objects are deleted at once: far less than a store takes in one request.
+_BATCH = 1024
+
+
+class Ref:
+    """A small handle of an object: its id, and what it is.
+
+    It can be pickled, and used in any process that can reach a store of the cluster: what is passed on is the id. It can
+    be given in place of an id in every call.
+
+    A handle may *own* the object: the object then is deleted when the handle is. Either for the length of a block,
+
+        with client.put(None, array) as ref:
+            ...
+
+    or until nothing refers to the handle any more, after `ref.own()`. Copies of an owner, pickled ones too, own nothing.
+    """
+
+    __slots__ = ("__weakref__", "_client", "_owner", "dtype", "id", "nbytes", "shape")
+
+    id: str | bytes
+    """The id of the object."""
+    dtype: str | None
+    """The name of the element type as numpy and torch say it, if it is known."""
+    shape: tuple[int, ...] | None
+    """The shape, if it is known."""
+    nbytes: int | None
+    """The size, if it is known."""
+
+    def __init__(
+        self,
+        id: str | bytes,
+        dtype: str | None = None,
+        shape: tuple[int, ...] | None = None,
+        nbytes: int | None = None,
+        *,
+        client: Client | None = None,
+    ) -> None:
+        if not isinstance(id, (str, bytes)):
+            raise TypeError(f"an id is a str or bytes, not {type(id).__name__}")
+        self.id, self.dtype, self.shape, self.nbytes = id, dtype, shape, nbytes
+        self._client = client
+        self._owner: weakref.finalize[[Client, str | bytes, int], Ref] | None = None
+
+    @property
+    def client(self) -> Client:
+        """The client that the methods use: the one that made the handle, or that of `hoplite.init`."""
+        client = self._client
+        if client is None or client._process != os.getpid():
+            from hoplite._node import init
+
+            return init()
+        return client
+
+    @property
+    def __hoplite_id__(self) -> str | bytes:
+        return self.id
+
+    def get(
+        self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None
+    ) -> Any:
+        """Gets the object; see `Client.get`."""
+        return self.client.get(self.id, timeout, copy, framework)
+
+    def delete(self, timeout: float | None = 30.0) -> None:
+        """Deletes the object, if it is still there."""
+        self.disown()
+        self.client.delete([self.id], timeout=timeout)
+
+    def own(self) -> Self:
+        """Has the object deleted when nothing refers to this handle any more, or the program ends. Returns the handle.
+
+        The deletion happens in the background. If the process is killed, it does not happen.
+        """
+        if self._owner is None:
+            _reaper.start()
+            self._owner = weakref.finalize(self, _reaper.delete_later, self.client, self.id, os.getpid())
+        return self
+
+    def disown(self) -> Self:
+        """Leaves the object alone when the handle is gone. Returns the handle."""
+        if self._owner is not None:
+            self._owner.detach()
+            self._owner = None
+        return self
+
+    @property
+    def owned(self) -> bool:
+        """Whether the object is deleted together with the handle."""
+        return self._owner is not None
+
+    def __enter__(self) -> Self:
+        return self.own()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.delete()
+
+    def __reduce__(self) -> tuple[type[Ref], tuple[Any, ...]]:
+        return Ref, (self.id, self.dtype, self.shape, self.nbytes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and key(self.id) == key(other.id)
+
+    def __hash__(self) -> int:
+        return hash(key(self.id))
+
+    def __repr__(self) -> str:
+        what = "" if self.dtype is None else f", {self.dtype}{list(self.shape or ())}"
+        return f"hoplite.Ref({self.id!r}{what})"
+
+
+def key(id: str | bytes | Ref) -> bytes:
+    """The bytes of an id, by which two of them are the same."""
+    if isinstance(id, Ref):
+        id = id.id
+    return id.encode() if isinstance(id, str) else id
+
+
+class _Reaper:
+    """Deletes what its owners have left behind, in a thread: they may be collected anywhere, also inside of a call."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[Client, str | bytes] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        atexit.register(self._end)
+        os.register_at_fork(after_in_child=self._forget)
+
+    def start(self) -> None:
+        """Starts the thread, unless it runs. Not left to `delete_later`, which may be called where nothing can be."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
+            self._thread.start()
+
+    def delete_later(self, client: Client, id: str | bytes, process: int) -> None:
+        """Called when an owner is collected, in whatever thread and place: takes no lock, and does not wait."""
+        if process != os.getpid():
+            # The owner is that of the parent, and lives on there.
+            return
+        if self._ending:
+            self._delete([(client, id)])
+        else:
+            self._queue.put((client, id))
+
+    def _run(self) -> None:
+        while True:
+            entry = self._queue.get()
+            batch = []
+            while entry is not None:
+                batch.append(entry)
+                if len(batch) == _BATCH or self._queue.empty():
+                    break
+                entry = self._queue.get()
+            self._delete(batch)
+            if entry is None:
+                return
+
+    @staticmethod
+    def _delete(batch: list[tuple[Client, str | bytes]]) -> None:
+        for client in {client for client, _ in batch}:
+            # Whoever cannot be reached has lost the objects, or they stay: there is nobody to tell.
+            with contextlib.suppress(Exception):
+                client.delete([id for owner, id in batch if owner is client], timeout=_DELETE_TIMEOUT)
+
+    def _end(self) -> None:
+        self._ending = True
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(2 * _DELETE_TIMEOUT)
+
+    def _forget(self) -> None:
+        self._queue = SimpleQueue()
+        self._thread = None
+
+
+_reaper = _Reaper()

@@ -1,0 +1,112 @@
+//! What Python passes in, checked before anything is sent.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_client::{Confirmation, Dtype, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::errors::exception;
+
+/// For ever, as far as a store is concerned: it cuts what is longer.
+const FOREVER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// The attribute by which a handle says which object it stands for.
+const HANDLE_ID: &str = "__hoplite_id__";
+
+/// An id: a `str`, which stands for its UTF-8 bytes, `bytes`, or a handle.
+#[derive(Debug, Clone)]
+pub(crate) struct Id(pub(crate) ObjectId);
+
+impl<'py> FromPyObject<'_, 'py> for Id {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let py = value.py();
+        let made = if let Ok(text) = value.cast::<PyString>() {
+            ObjectId::new(text.to_cow()?.as_bytes())
+        } else if let Ok(bytes) = value.cast::<PyBytes>() {
+            ObjectId::new(bytes.as_bytes())
+        } else if let Ok(id) = value.getattr(HANDLE_ID) {
+            return id.extract();
+        } else {
+            let name = value.get_type().name()?;
+            return Err(PyTypeError::new_err(format!("an id is a str, bytes or a hoplite.Ref, not {name}")));
+        };
+        made.map(Self).map_err(|error| exception(py, &error.into()))
+    }
+}
+
+/// Several ids. A lone one is an error, since its characters are not meant.
+#[derive(Debug, Clone)]
+pub(crate) struct Ids(pub(crate) Vec<ObjectId>);
+
+impl<'py> FromPyObject<'_, 'py> for Ids {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if value.is_instance_of::<PyString>()
+            || value.is_instance_of::<PyBytes>()
+            || value.hasattr(HANDLE_ID)?
+        {
+            return Err(PyTypeError::new_err("expected several ids, such as a list of them, not one"));
+        }
+        let ids = value.try_iter()?.map(|item| item?.extract::<Id>().map(|id| id.0));
+        ids.collect::<PyResult<_>>().map(Self)
+    }
+}
+
+/// A time limit: seconds, or `None` for ever.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeout(pub(crate) Duration);
+
+impl<'py> FromPyObject<'_, 'py> for Timeout {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if value.is_none() {
+            return Ok(Self(FOREVER));
+        }
+        let seconds: f64 = value.extract()?;
+        if seconds.is_nan() || seconds < 0.0 {
+            return Err(PyValueError::new_err("a timeout is a number of seconds from 0 up, or None"));
+        }
+        Ok(Self(Duration::try_from_secs_f64(seconds).unwrap_or(FOREVER).min(FOREVER)))
+    }
+}
+
+/// What is done with two elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Op(pub(crate) ReduceOp);
+
+impl<'py> FromPyObject<'_, 'py> for Op {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let py = value.py();
+        let op = ReduceOp::from_str(value.extract()?);
+        op.map(Self).map_err(|error| exception(py, &error.into()))
+    }
+}
+
+pub(crate) const fn order(deterministic: bool) -> ReduceOrder {
+    if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any }
+}
+
+/// How to put an object of this kind.
+pub(crate) fn put_options(
+    py: Python<'_>,
+    dtype: &str,
+    shape: Option<Vec<u64>>,
+    user: &[u8],
+    timeout: Timeout,
+    confirm: bool,
+) -> PyResult<PutOptions> {
+    let dtype = Dtype::from_str(dtype).map_err(|error| exception(py, &error.into()))?;
+    let confirm = if confirm { Confirmation::Confirmed } else { Confirmation::BySize };
+    let user = Bytes::copy_from_slice(user);
+    Ok(PutOptions { metadata: Metadata { dtype, shape, user }, timeout: timeout.0, confirm })
+}

@@ -1,0 +1,87 @@
+//! Memory of Python that bytes are copied from and to while the interpreter does something else.
+//!
+//! The exporter of a buffer promises that it stays where it is until it is released. Nobody promises that other threads leave
+//! its contents alone: a program that writes to an array while it puts it puts something in between, as with any
+//! function of numpy that lets other threads run. The copies are plain, so nothing else can come of it.
+
+use std::slice;
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Contiguous bytes to read.
+#[derive(Debug)]
+pub(crate) struct Input(PyBuffer<u8>);
+
+impl<'py> FromPyObject<'_, 'py> for Input {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        contiguous(&value).map(Self)
+    }
+}
+
+impl Input {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self.0.as_slice_ptr() {
+            // SAFETY: the buffer is contiguous and exported as long as `self` lives. See the module on other threads.
+            Some(bytes) if !bytes.is_empty() => unsafe { bytes.as_ref() },
+            _ => &[],
+        }
+    }
+}
+
+/// Contiguous bytes to write.
+#[derive(Debug)]
+pub(crate) struct Output(PyBuffer<u8>);
+
+impl<'py> FromPyObject<'_, 'py> for Output {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let buffer = contiguous(&value)?;
+        if buffer.readonly() {
+            return Err(PyTypeError::new_err("the buffer cannot be written to"));
+        }
+        Ok(Self(buffer))
+    }
+}
+
+impl Output {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self.0.as_slice_ptr() {
+            // SAFETY: as for `Input::bytes`; its exporter allows to write, and `self` lends it to one at a time.
+            Some(mut bytes) if !bytes.is_empty() => unsafe { bytes.as_mut() },
+            _ => &mut [],
+        }
+    }
+}
+
+fn contiguous(value: &Borrowed<'_, '_, PyAny>) -> PyResult<PyBuffer<u8>> {
+    let buffer = PyBuffer::get(value)?;
+    if !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("the buffer is not contiguous"));
+    }
+    Ok(buffer)
+}
+
+/// A new `bytes` with a copy of `source`, which is copied while other threads run.
+pub(crate) fn copy_to_bytes<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let length = isize::try_from(source.len())?;
+    // SAFETY: a null pointer asks for a new object with room for so many bytes that are not initialised.
+    let made = unsafe { ffi::PyBytes_FromStringAndSize(std::ptr::null(), length) };
+    // SAFETY: it returns a new reference, or null with an exception set.
+    let made = unsafe { Bound::from_owned_ptr_or_err(py, made)? };
+    let bytes = made.cast_into::<PyBytes>()?;
+    // SAFETY: it is a bytes object.
+    let start = unsafe { ffi::PyBytes_AsString(bytes.as_ptr()) } as usize;
+    py.detach(|| {
+        // SAFETY: the object has room for so many bytes, nobody else has seen it, and it lives until this function ends.
+        let out = unsafe { slice::from_raw_parts_mut(start as *mut std::mem::MaybeUninit<u8>, source.len()) };
+        out.write_copy_of_slice(source);
+    });
+    Ok(bytes)
+}

@@ -1,0 +1,429 @@
+//! The two classes of clients that Python sees: the same methods, which block or return futures of the running event loop.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::FutureExt;
+use hoplite_client::{
+    AllreduceOptions, ConnectOptions, Error, NodeId, ObjectId, ReduceOptions, Result, blocking,
+    default_socket_path,
+};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::arguments::{Id, Ids, Op, Timeout, order, put_options};
+use crate::buffers::{Input, Output};
+use crate::errors::{exception, exception_about, internal};
+use crate::mailbox::{Canceller, Mailbox};
+use crate::operations::{self, range};
+use crate::runtime;
+use crate::view::Reader;
+
+/// How often a thread that waits looks for signals: a tenth of a second is what people take for at once.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A connection to the store of this node, for threads.
+#[pyclass(frozen, module = "hoplite._native")]
+#[derive(Debug)]
+pub(crate) struct Client {
+    process: u32,
+    node: NodeId,
+    inline_below_bytes: u64,
+    /// `None` once it is closed.
+    client: RwLock<Option<blocking::Client>>,
+    is_lost: Arc<AtomicBool>,
+}
+
+/// A connection to the store of this node, for event loops of asyncio.
+#[pyclass(frozen, module = "hoplite._native")]
+#[derive(Debug)]
+pub(crate) struct AsyncClient {
+    process: u32,
+    node: NodeId,
+    inline_below_bytes: u64,
+    /// `None` once it is closed.
+    client: RwLock<Option<hoplite_client::Client>>,
+    is_lost: Arc<AtomicBool>,
+}
+
+impl Client {
+    /// Performs `work` in this thread, while others run Python. A signal whose handler raises ends it.
+    fn perform<T, F>(
+        &self,
+        py: Python<'_>,
+        about: Option<ObjectId>,
+        work: impl FnOnce(hoplite_client::Client) -> F + Send,
+    ) -> PyResult<Py<PyAny>>
+    where
+        T: Answer,
+        F: Future<Output = Result<T>> + Send,
+    {
+        let client = usable(py, self.process, &self.client)?;
+        let driven = py.detach(|| {
+            catch_unwind(AssertUnwindSafe(|| {
+                client.drive(SIGNAL_INTERVAL, signals, async |client| work(client.clone()).await)
+            }))
+        });
+        match driven {
+            Ok(Ok(outcome)) => answer(py, outcome, about.as_ref(), &self.is_lost),
+            Ok(Err(raised)) => Err(raised),
+            Err(panic) => Err(internal(py, &*panic)),
+        }
+    }
+}
+
+/// Lets the handlers of signals run that have arrived; only the main thread does.
+fn signals() -> PyResult<()> {
+    // There is no interpreter any more if it is ending: then this thread is one that it does not wait for.
+    Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(()))
+}
+
+impl AsyncClient {
+    /// Performs `work` in a task, and returns a future of the running event loop. If that is cancelled, so is the task.
+    fn perform<T, F>(
+        &self,
+        py: Python<'_>,
+        about: Option<ObjectId>,
+        work: impl FnOnce(hoplite_client::Client) -> F + Send + 'static,
+    ) -> PyResult<Py<PyAny>>
+    where
+        T: Answer,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let client = usable(py, self.process, &self.client)?;
+        spawn(py, about, Arc::clone(&self.is_lost), async move { work(client).await })
+    }
+}
+
+/// Runs `work` in the runtime, for a future of the running event loop.
+fn spawn<T: Answer>(
+    py: Python<'_>,
+    about: Option<ObjectId>,
+    is_lost: Arc<AtomicBool>,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    let runtime = runtime::handle()?;
+    let (mailbox, event_loop) = Mailbox::of_running_loop(py)?;
+    let (future, number, slot) = mailbox.get().expect(&event_loop)?;
+    let task = runtime.spawn(async move {
+        let done = AssertUnwindSafe(work).catch_unwind().await;
+        slot.post(
+            number,
+            Box::new(move |py| match done {
+                Ok(outcome) => answer(py, outcome, about.as_ref(), &is_lost),
+                Err(panic) => Err(internal(py, &*panic)),
+            }),
+        );
+    });
+    let canceller = Canceller { number, mailbox: mailbox.unbind(), task: task.abort_handle() };
+    future.call_method1("add_done_callback", (canceller,))?;
+    Ok(future.unbind())
+}
+
+/// What an operation makes for Python.
+trait Answer: for<'py> IntoPyObject<'py> + Send + 'static {}
+
+impl<T: for<'py> IntoPyObject<'py> + Send + 'static> Answer for T {}
+
+fn answer<T: Answer>(
+    py: Python<'_>,
+    outcome: Result<T>,
+    about: Option<&ObjectId>,
+    is_lost: &AtomicBool,
+) -> PyResult<Py<PyAny>> {
+    match outcome {
+        Ok(value) => value.into_py_any(py),
+        Err(error) => {
+            if matches!(error, Error::ConnectionLost { .. }) {
+                is_lost.store(true, Ordering::Relaxed);
+            }
+            Err(exception_about(py, &error, about))
+        }
+    }
+}
+
+/// The client, unless it is closed or belongs to the process that this one was forked from.
+fn usable<T: Clone>(py: Python<'_>, process: u32, client: &RwLock<Option<T>>) -> PyResult<T> {
+    let current = std::process::id();
+    if current != process {
+        // Not left to the client: what it locks may have been locked for ever by the fork.
+        return Err(exception(py, &Error::ForkedChild { connected: process, current }));
+    }
+    let client = client.read().unwrap_or_else(PoisonError::into_inner);
+    client.clone().ok_or_else(|| PyValueError::new_err("the client is closed"))
+}
+
+fn connect_options(socket: Option<PathBuf>, timeout: Timeout, program: String) -> ConnectOptions {
+    ConnectOptions { socket: socket.unwrap_or_else(default_socket_path), timeout: timeout.0, program }
+}
+
+/// Connects to the store that listens at `socket`.
+#[pyfunction]
+pub(crate) fn connect(
+    py: Python<'_>,
+    socket: Option<PathBuf>,
+    timeout: Timeout,
+    program: String,
+) -> PyResult<Client> {
+    let options = connect_options(socket, timeout, program);
+    let client = py
+        .detach(|| blocking::Client::connect_with(options))
+        .map_err(|error| exception_about(py, &error, None))?;
+    let (node, inline_below_bytes) = (client.node().clone(), client.inline_below_bytes());
+    let client = RwLock::new(Some(client));
+    Ok(Client { process: std::process::id(), node, inline_below_bytes, client, is_lost: Arc::default() })
+}
+
+/// Connects to the store that listens at `socket`, for event loops.
+#[pyfunction]
+pub(crate) fn connect_async(
+    py: Python<'_>,
+    socket: Option<PathBuf>,
+    timeout: Timeout,
+    program: String,
+) -> PyResult<Py<PyAny>> {
+    let options = connect_options(socket, timeout, program);
+    let is_lost = Arc::default();
+    let also_lost = Arc::clone(&is_lost);
+    spawn(py, None, also_lost, async move {
+        let client = hoplite_client::Client::connect_with(options).await?;
+        let (node, inline_below_bytes) = (client.node().clone(), client.inline_below_bytes());
+        let client = RwLock::new(Some(client));
+        Ok(AsyncClient { process: std::process::id(), node, inline_below_bytes, client, is_lost })
+    })
+}
+
+/// The methods that both classes have. Those that wait take a timeout in seconds, `None` for ever.
+macro_rules! methods {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
+            /// The name of the node.
+            #[getter]
+            fn node(&self) -> &str {
+                self.node.as_str()
+            }
+
+            /// Objects below this many bytes are kept in the directory too.
+            #[getter]
+            fn inline_below_bytes(&self) -> u64 {
+                self.inline_below_bytes
+            }
+
+            /// The process that connected.
+            #[getter]
+            fn process(&self) -> u32 {
+                self.process
+            }
+
+            /// Whether it is open, of this process, and no call has found the connection lost.
+            #[getter]
+            fn usable(&self) -> bool {
+                let is_open = self.client.read().unwrap_or_else(PoisonError::into_inner).is_some();
+                is_open && self.process == std::process::id() && !self.is_lost.load(Ordering::Relaxed)
+            }
+
+            /// Ends the connection, once nothing of it is in use any more.
+            fn close(&self) {
+                drop(self.client.write().unwrap_or_else(PoisonError::into_inner).take());
+            }
+
+            /// Puts the concatenation of `pieces`.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn put(
+                &self,
+                py: Python<'_>,
+                id: Id,
+                pieces: Vec<Input>,
+                dtype: &str,
+                shape: Option<Vec<u64>>,
+                user: &[u8],
+                timeout: Timeout,
+                confirm: bool,
+            ) -> PyResult<Py<PyAny>> {
+                let options = put_options(py, dtype, shape, user, timeout, confirm)?;
+                let pieces = Arc::new(pieces);
+                let held = Arc::clone(&pieces);
+                let done = self
+                    .perform(py, Some(id.0.clone()), |client| operations::put(client, id.0, held, options));
+                // Here rather than by the work, which would have to attach to the interpreter for it.
+                drop(pieces);
+                done
+            }
+
+            /// Waits until the object is complete on this node, and returns a view of it.
+            fn get(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| operations::get(client, id.0, timeout.0))
+            }
+
+            /// Waits until the object begins to be on this node, and returns a reader for it.
+            fn open(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| operations::open(client, id.0, timeout.0))
+            }
+
+            /// Copies all of what `reader` reads into `out` while it arrives. Once per reader.
+            fn read(
+                &self,
+                py: Python<'_>,
+                reader: &Reader,
+                out: Output,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                let reader = reader.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let reader = reader.ok_or_else(|| PyValueError::new_err("the object was read already"))?;
+                self.perform(py, None, move |_| operations::read(reader, out, timeout.0))
+            }
+
+            /// Copies the object into the front of `out` while it arrives, and returns its length.
+            fn get_into(&self, py: Python<'_>, id: Id, out: Output, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| {
+                    operations::get_into(client, id.0, out, timeout.0)
+                })
+            }
+
+            /// Gets views of several objects at once.
+            fn gather(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, None, move |client| operations::gather(client, ids.0, timeout.0))
+            }
+
+            /// Copies several objects one after the other into `out`, and returns their lengths.
+            fn gather_into(
+                &self,
+                py: Python<'_>,
+                ids: Ids,
+                out: Output,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                self.perform(py, None, move |client| operations::gather_into(client, ids.0, out, timeout.0))
+            }
+
+            /// Puts the concatenation of `pieces` as the object of `rank`, and gets views of all.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn allgather(
+                &self,
+                py: Python<'_>,
+                ids: Ids,
+                rank: usize,
+                pieces: Vec<Input>,
+                dtype: &str,
+                shape: Option<Vec<u64>>,
+                user: &[u8],
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                let own = own_id(&ids, rank)?;
+                let options = put_options(py, dtype, shape, user, timeout, false)?;
+                let pieces = Arc::new(pieces);
+                self.perform(py, Some(own.clone()), move |client| {
+                    operations::allgather(client, ids.0, own, pieces, options)
+                })
+            }
+
+            /// Reduces several arrays into a new one, and returns the ids that were reduced.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn reduce(
+                &self,
+                py: Python<'_>,
+                target: Id,
+                sources: Ids,
+                op: Op,
+                num_objects: Option<usize>,
+                deterministic: bool,
+                byte_range: Option<(u64, u64)>,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                let options = ReduceOptions {
+                    op: op.0,
+                    num_objects,
+                    order: order(deterministic),
+                    range: byte_range.map(|(start, stop)| range(start, stop)),
+                    timeout: timeout.0,
+                };
+                self.perform(py, Some(target.0.clone()), move |client| {
+                    operations::reduce(client, target.0, sources.0, options)
+                })
+            }
+
+            /// Reduces the objects of all participants into the front of `out`, and returns the length of the result.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn allreduce_into(
+                &self,
+                py: Python<'_>,
+                target: Id,
+                sources: Ids,
+                rank: usize,
+                out: Output,
+                op: Op,
+                deterministic: bool,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                own_id(&sources, rank)?;
+                let options = AllreduceOptions {
+                    op: op.0,
+                    order: order(deterministic),
+                    timeout: timeout.0,
+                    ..AllreduceOptions::default()
+                };
+                self.perform(py, Some(target.0.clone()), move |client| {
+                    operations::allreduce_into(client, target.0, sources.0, rank, out, options)
+                })
+            }
+
+            /// Removes every copy of the objects, and returns how many there were.
+            fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                let about = if let [id] = &ids.0[..] { Some(id.clone()) } else { None };
+                self.perform(py, about, move |client| operations::delete(client, ids.0, timeout.0))
+            }
+
+            /// Waits until `count` of the objects are available, and returns the indices of those that are.
+            fn wait(&self, py: Python<'_>, ids: Ids, count: usize, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, None, move |client| operations::wait(client, ids.0, count, timeout.0))
+            }
+
+            /// Whether all bytes of the object are somewhere.
+            fn contains(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| operations::contains(client, id.0))
+            }
+
+            /// Waits until the object has a location, and returns what is known of it.
+            fn locate(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| {
+                    operations::locate(client, id.0, timeout.0)
+                })
+            }
+
+            /// All that is known of an object now.
+            fn describe(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| operations::describe(client, id.0))
+            }
+
+            /// A page of the objects whose id starts with `prefix`, and the id to go on after.
+            fn list(
+                &self,
+                py: Python<'_>,
+                prefix: Vec<u8>,
+                after: Vec<u8>,
+                limit: usize,
+            ) -> PyResult<Py<PyAny>> {
+                self.perform(py, None, move |client| operations::list(client, prefix, after, limit))
+            }
+
+            /// The counters of the store.
+            fn status(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+                self.perform(py, None, operations::status)
+            }
+        }
+    };
+}
+
+methods!(Client);
+methods!(AsyncClient);
+
+fn own_id(ids: &Ids, rank: usize) -> PyResult<ObjectId> {
+    let own = ids.0.get(rank).cloned();
+    own.ok_or_else(|| PyValueError::new_err("a rank is less than the number of participants"))
+}

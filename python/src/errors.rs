@@ -1,0 +1,208 @@
+//! Makes Python exceptions of the errors of the client: the only place that does.
+//!
+//! The classes are in `hoplite/errors.py`. Each is called like the variant of the error that it stands for, and has the
+//! fields of that variant as attributes.
+
+use std::any::Any;
+
+use hoplite_client::{ConnectFailure, Error, ObjectId};
+use hoplite_core::Error as ObjectError;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::report;
+
+/// The exception for `error`.
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    exception_about(py, error, None)
+}
+
+/// The exception for `error` of a call about the object `id`, which it names in any case.
+pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectId>) -> PyErr {
+    let fields = PyDict::new(py);
+    let name = match set_fields(py, error, &fields) {
+        Ok(name) => name,
+        Err(error) => return error,
+    };
+    let mut message = error.to_string();
+    if let Some(id) = id
+        && !fields.contains("id").unwrap_or(false)
+    {
+        message = format!("{message} (object {id})");
+        if let Err(error) = fields.set_item("id", report::id(py, id)) {
+            return error;
+        }
+    }
+    if let Err(error) = fields.set_item("retryable", error.is_retryable()) {
+        return error;
+    }
+    make(py, name, message, &fields)
+}
+
+/// The exception for a panic: a bug here, which is no reason to end the program.
+pub(crate) fn internal(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
+    let said = panic.downcast_ref::<&str>().copied();
+    let said =
+        said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it said nothing");
+    make(py, "InternalError", format!("a bug in the native half of hoplite: {said}"), &PyDict::new(py))
+}
+
+/// The exception of the class `name` of `hoplite.errors`, with `fields` as attributes.
+fn make(py: Python<'_>, name: &str, message: String, fields: &Bound<'_, PyDict>) -> PyErr {
+    let made = py
+        .import("hoplite.errors")
+        .and_then(|module| module.getattr(name))
+        .and_then(|class| class.call((message.as_str(),), Some(fields)));
+    match made {
+        Ok(value) => PyErr::from_value(value),
+        // The package is incomplete, or the interpreter is ending.
+        Err(_) => PyException::new_err(message),
+    }
+}
+
+/// Sets the fields of `error`, and returns the name of its class.
+fn set_fields(py: Python<'_>, error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    Ok(match error {
+        Error::Object(error) => set_object_fields(py, error, fields)?,
+        Error::Connect { path, kind } => {
+            fields.set_item("path", path)?;
+            fields.set_item("reason", connect_reason(kind))?;
+            "ConnectFailed"
+        }
+        Error::ConnectionLost { path, reason } => {
+            fields.set_item("path", path)?;
+            fields.set_item("reason", reason.to_string())?;
+            "ConnectionLost"
+        }
+        Error::ForkedChild { connected, current } => {
+            fields.set_item("connected", connected)?;
+            fields.set_item("current", current)?;
+            "ForkedChild"
+        }
+        Error::BufferTooSmall { needed_bytes, given_bytes } => {
+            fields.set_item("needed_bytes", needed_bytes)?;
+            fields.set_item("given_bytes", given_bytes)?;
+            "BufferTooSmall"
+        }
+        Error::SizeMismatch { size_bytes, written_bytes } => {
+            fields.set_item("size_bytes", size_bytes)?;
+            fields.set_item("written_bytes", written_bytes)?;
+            "SizeMismatch"
+        }
+        _ => "HopliteError",
+    })
+}
+
+fn set_object_fields(
+    py: Python<'_>,
+    error: &ObjectError,
+    fields: &Bound<'_, PyDict>,
+) -> PyResult<&'static str> {
+    let set_id = |id| fields.set_item("id", report::id(py, id));
+    Ok(match error {
+        ObjectError::InvalidId { length_bytes } => {
+            fields.set_item("length_bytes", length_bytes)?;
+            "InvalidId"
+        }
+        ObjectError::InvalidName { name } => {
+            fields.set_item("name", name)?;
+            "InvalidName"
+        }
+        ObjectError::InvalidMetadata(reason) => {
+            fields.set_item("reason", reason.to_string())?;
+            "InvalidMetadata"
+        }
+        ObjectError::InvalidRequest { reason } => {
+            fields.set_item("reason", reason.as_ref())?;
+            "InvalidRequest"
+        }
+        ObjectError::AlreadyExists { id } => {
+            set_id(id)?;
+            "AlreadyExists"
+        }
+        ObjectError::ObjectTooLarge { id, size_bytes, limit_bytes } => {
+            set_id(id)?;
+            fields.set_item("size_bytes", size_bytes)?;
+            fields.set_item("limit_bytes", limit_bytes)?;
+            "ObjectTooLarge"
+        }
+        ObjectError::StoreFull { needed_bytes, free_bytes, capacity_bytes } => {
+            fields.set_item("needed_bytes", needed_bytes)?;
+            fields.set_item("free_bytes", free_bytes)?;
+            fields.set_item("capacity_bytes", capacity_bytes)?;
+            "StoreFull"
+        }
+        ObjectError::Timeout { operation, waited } => {
+            fields.set_item("operation", operation.to_string())?;
+            fields.set_item("waited", waited.as_secs_f64())?;
+            "Timeout"
+        }
+        ObjectError::ObjectLost { id } => {
+            set_id(id)?;
+            "ObjectLost"
+        }
+        ObjectError::Superseded { id } => {
+            set_id(id)?;
+            "Superseded"
+        }
+        ObjectError::Deleted { id } => {
+            set_id(id)?;
+            "Deleted"
+        }
+        ObjectError::TypeMismatch { id, reason } => {
+            set_id(id)?;
+            fields.set_item("reason", reason.as_ref())?;
+            "TypeMismatch"
+        }
+        ObjectError::DuplicateId { id } => {
+            set_id(id)?;
+            "DuplicateId"
+        }
+        ObjectError::LimitExceeded { what, maximum } => {
+            fields.set_item("what", what.as_ref())?;
+            fields.set_item("maximum", maximum)?;
+            "LimitExceeded"
+        }
+        ObjectError::UnknownReference { reference } => {
+            fields.set_item("reference", reference)?;
+            "UnknownReference"
+        }
+        ObjectError::NodeIdInUse { node } => {
+            fields.set_item("node", node.as_str())?;
+            "NodeIdInUse"
+        }
+        ObjectError::ClusterMismatch => "ClusterMismatch",
+        ObjectError::VersionMismatch { ours, theirs } => {
+            fields.set_item("ours", ours)?;
+            fields.set_item("theirs", theirs)?;
+            "VersionMismatch"
+        }
+        ObjectError::Malformed { plane, reason } => {
+            fields.set_item("plane", plane.to_string())?;
+            fields.set_item("reason", reason.as_ref())?;
+            "Malformed"
+        }
+        ObjectError::Unavailable { what } => {
+            fields.set_item("what", what.as_ref())?;
+            "Unavailable"
+        }
+        ObjectError::ShuttingDown => "ShuttingDown",
+        _ => "HopliteError",
+    })
+}
+
+fn connect_reason(kind: &ConnectFailure) -> &'static str {
+    match kind {
+        ConnectFailure::NoSuchSocket => "NoSuchSocket",
+        ConnectFailure::NotASocket => "NotASocket",
+        ConnectFailure::NotListening => "NotListening",
+        ConnectFailure::PermissionDenied { .. } => "PermissionDenied",
+        ConnectFailure::PathTooLong => "PathTooLong",
+        ConnectFailure::TimedOut { .. } => "TimedOut",
+        ConnectFailure::NotAStore => "NotAStore",
+        ConnectFailure::Refused(_) => "Refused",
+        ConnectFailure::Arena { .. } => "Arena",
+        _ => "System",
+    }
+}

@@ -1,0 +1,51 @@
+//! The native half of the Python package `hoplite`.
+//!
+//! It binds `hoplite-client` and nothing else: bytes, ids and metadata go in and out, and waits and copies happen without
+//! the interpreter. What the bytes mean to a Python program is decided in `hoplite/_serialize.py`.
+//!
+//! * [`client`]: the two classes that Python sees, one that blocks and one for asyncio, with the same methods.
+//! * [`operations`]: what these methods do, once for both.
+//! * [`view`]: the memory of an object as a buffer of Python, and an object that is read while it arrives.
+//! * [`buffers`]: memory of Python that bytes are copied from and to. With [`view`], all unsafe code of this crate.
+//! * [`arguments`] and [`report`]: from Python and to Python.
+//! * [`mailbox`] and [`runtime`]: how the results of tasks reach an event loop.
+//! * [`errors`]: the one place that makes exceptions.
+
+mod arguments;
+mod buffers;
+mod client;
+mod errors;
+mod mailbox;
+mod operations;
+mod report;
+mod runtime;
+mod view;
+
+use pyo3::pymodule;
+
+/// The native half of the package; private.
+#[pymodule(name = "_native")]
+mod native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::client::{AsyncClient, Client, connect, connect_async};
+    #[pymodule_export]
+    use crate::mailbox::Mailbox;
+    #[pymodule_export]
+    use crate::view::{Reader, View};
+
+    /// Where clients look for the store of this node unless they are told.
+    #[pyfunction]
+    fn default_socket_path() -> std::path::PathBuf {
+        hoplite_client::default_socket_path()
+    }
+
+    /// The ids under which an allreduce may leave its result.
+    #[pyfunction]
+    fn allreduce_ids(py: Python<'_>, target: Vec<u8>, participants: usize) -> PyResult<Vec<Py<PyAny>>> {
+        let ids = hoplite_client::allreduce_ids(target, participants)
+            .map_err(|error| crate::errors::exception(py, &error))?;
+        Ok(ids.iter().map(|id| crate::report::id(py, id)).collect())
+    }
+}

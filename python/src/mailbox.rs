@@ -1,0 +1,156 @@
+//! How the results of tasks reach an event loop of Python.
+//!
+//! The tasks run on threads that know nothing of Python. What they make is put into the mailbox of the event loop, which
+//! watches a file descriptor and empties the mailbox when it becomes readable. So no task ever waits for the interpreter,
+//! many results wake the loop once, and a thread that is still busy when the interpreter ends does no harm. The usual way,
+//! `call_soon_threadsafe`, has to attach to the interpreter for each result, on a thread that others need for their I/O.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::task::AbortHandle;
+
+/// Makes the result for Python, once it is attached: a value, or an exception.
+pub(crate) type Letter = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// The futures of one event loop that wait for a task, and what the tasks have made.
+#[pyclass(frozen, module = "hoplite._native")]
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    slot: Arc<Slot>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    futures: HashMap<u64, Py<PyAny>>,
+}
+
+/// Where tasks put their letters.
+pub(crate) struct Slot {
+    letters: Mutex<Vec<(u64, Letter)>>,
+    /// Readable when there are letters.
+    bell: OwnedFd,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("bell", &self.bell).finish_non_exhaustive()
+    }
+}
+
+impl Slot {
+    pub(crate) fn post(&self, number: u64, letter: Letter) {
+        let mut letters = lock(&self.letters);
+        letters.push((number, letter));
+        if letters.len() == 1 {
+            // Fails only if it has rung already.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Mailbox {
+    /// The mailbox of the running event loop, which it is made for if it has none.
+    pub(crate) fn of_running_loop(py: Python<'_>) -> PyResult<(Bound<'_, Self>, Bound<'_, PyAny>)> {
+        let module = py.import("hoplite._mailbox")?;
+        let (mailbox, event_loop) = module.call_method0("of_running_loop")?.extract()?;
+        Ok((mailbox, event_loop))
+    }
+
+    /// A new future of `event_loop`, the number to answer it by, and where to.
+    pub(crate) fn expect<'py>(
+        &self,
+        event_loop: &Bound<'py, PyAny>,
+    ) -> PyResult<(Bound<'py, PyAny>, u64, Arc<Slot>)> {
+        let future = event_loop.call_method0("create_future")?;
+        let mut waiting = lock(&self.waiting);
+        let number = waiting.next;
+        waiting.next += 1;
+        waiting.futures.insert(number, future.clone().unbind());
+        Ok((future, number, Arc::clone(&self.slot)))
+    }
+}
+
+#[pymethods]
+impl Mailbox {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let bell =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        let slot = Arc::new(Slot { letters: Mutex::default(), bell });
+        Ok(Self { slot, waiting: Mutex::default() })
+    }
+
+    /// The file descriptor that becomes readable when there is something to deliver.
+    fn fileno(&self) -> i32 {
+        self.slot.bell.as_raw_fd()
+    }
+
+    /// Gives all futures that can have one their result. To be called in the thread of the event loop.
+    fn deliver(&self, py: Python<'_>) {
+        // Only to silence it; before the letters are taken, so that it rings for the next one.
+        let _ = rustix::io::read(&self.slot.bell, &mut [0; 8]);
+        let letters = std::mem::take(&mut *lock(&self.slot.letters));
+        for (number, letter) in letters {
+            let future = lock(&self.waiting).futures.remove(&number);
+            let Some(future) = future.map(|future| future.into_bound(py)) else { continue };
+            if let Err(error) = settle(&future, letter) {
+                // The other futures get their results nonetheless.
+                error.write_unraisable(py, Some(&future));
+            }
+        }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // If somebody is using it, it is not garbage.
+        let Ok(waiting) = self.waiting.try_lock() else { return Ok(()) };
+        waiting.futures.values().try_for_each(|future| visit.call(future))
+    }
+
+    fn __clear__(&self) {
+        lock(&self.waiting).futures.clear();
+    }
+}
+
+fn settle(future: &Bound<'_, PyAny>, letter: Letter) -> PyResult<()> {
+    if future.call_method0("done")?.extract()? {
+        // It was cancelled a moment before.
+        return Ok(());
+    }
+    match letter(future.py()) {
+        Ok(value) => future.call_method1("set_result", (value,))?,
+        Err(error) => future.call_method1("set_exception", (error,))?,
+    };
+    Ok(())
+}
+
+/// Ends the task behind a future that is cancelled.
+#[pyclass(frozen, module = "hoplite._native")]
+#[derive(Debug)]
+pub(crate) struct Canceller {
+    pub(crate) number: u64,
+    pub(crate) mailbox: Py<Mailbox>,
+    pub(crate) task: AbortHandle,
+}
+
+#[pymethods]
+impl Canceller {
+    /// To be called when the future is done.
+    fn __call__(&self, py: Python<'_>, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        if future.call_method0("cancelled")?.extract()? {
+            self.task.abort();
+            lock(&self.mailbox.bind(py).get().waiting).futures.remove(&self.number);
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

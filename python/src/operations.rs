@@ -1,0 +1,168 @@
+//! What the methods of the clients do, written once for both of them.
+//!
+//! Each function is driven by the calling thread or by the runtime, and uses nothing of either.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::try_join;
+use hoplite_client::{
+    AllreduceOptions, ByteRange, Client, Error, ObjectId, ObjectReader, ObjectWriter, PutOptions,
+    ReduceOptions, Result,
+};
+
+use crate::buffers::{Input, Output};
+use crate::report::{Ids, Page, Status, Summary};
+use crate::view::{Reader, View};
+
+/// How much is copied before others get a turn: the client's own measure.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Puts the concatenation of `pieces`.
+pub(crate) async fn put(
+    client: Client,
+    id: ObjectId,
+    pieces: Arc<Vec<Input>>,
+    options: PutOptions,
+) -> Result<()> {
+    if let [piece] = &pieces[..] {
+        return client.put_with(&id, piece.bytes(), options).await;
+    }
+    let size_bytes = pieces.iter().map(|piece| piece.bytes().len() as u64).sum();
+    let mut writer = client.create(&id, size_bytes, options).await?;
+    for piece in &pieces[..] {
+        write(&mut writer, piece.bytes()).await?;
+    }
+    writer.seal().await
+}
+
+async fn write(writer: &mut ObjectWriter, bytes: &[u8]) -> Result<()> {
+    let mut parts = bytes.chunks(PIECE_BYTES).peekable();
+    while let Some(part) = parts.next() {
+        writer.write(part)?;
+        if parts.peek().is_some() {
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn get(client: Client, id: ObjectId, timeout: Duration) -> Result<View> {
+    client.get(&id, timeout).await.map(View)
+}
+
+pub(crate) async fn open(client: Client, id: ObjectId, timeout: Duration) -> Result<Reader> {
+    client.get_reader(&id, timeout).await.map(Reader::new)
+}
+
+/// Copies all of an opened object into `out`, which is as long.
+pub(crate) async fn read(mut reader: ObjectReader, mut out: Output, timeout: Duration) -> Result<()> {
+    let deadline = Instant::now() + timeout;
+    let mut room = out.bytes_mut();
+    if room.len() as u64 != reader.size_bytes() {
+        return Err(Error::BufferTooSmall {
+            needed_bytes: reader.size_bytes(),
+            given_bytes: room.len() as u64,
+        });
+    }
+    while !room.is_empty() {
+        let length = reader.read(room, deadline.saturating_duration_since(Instant::now())).await?;
+        room = &mut room[length..];
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+pub(crate) async fn get_into(
+    client: Client,
+    id: ObjectId,
+    mut out: Output,
+    timeout: Duration,
+) -> Result<usize> {
+    client.get_into(&id, out.bytes_mut(), timeout).await
+}
+
+pub(crate) async fn gather(client: Client, ids: Vec<ObjectId>, timeout: Duration) -> Result<Vec<View>> {
+    Ok(client.gather(ids, timeout).await?.into_iter().map(View).collect())
+}
+
+pub(crate) async fn gather_into(
+    client: Client,
+    ids: Vec<ObjectId>,
+    mut out: Output,
+    timeout: Duration,
+) -> Result<Vec<usize>> {
+    client.gather_into(ids, out.bytes_mut(), timeout).await
+}
+
+/// Puts this participant's object and gets those of all, at the same time.
+pub(crate) async fn allgather(
+    client: Client,
+    ids: Vec<ObjectId>,
+    own: ObjectId,
+    pieces: Arc<Vec<Input>>,
+    options: PutOptions,
+) -> Result<Vec<View>> {
+    let timeout = options.timeout;
+    let ((), views) = try_join!(put(client.clone(), own, pieces, options), gather(client, ids, timeout))?;
+    Ok(views)
+}
+
+pub(crate) async fn reduce(
+    client: Client,
+    target: ObjectId,
+    sources: Vec<ObjectId>,
+    options: ReduceOptions,
+) -> Result<Ids> {
+    client.reduce_with(&target, sources, options).await.map(Ids)
+}
+
+/// The part of each source from `start` up to `stop`, in bytes.
+pub(crate) fn range(start: u64, stop: u64) -> ByteRange {
+    ByteRange { offset_bytes: start, length_bytes: stop.saturating_sub(start) }
+}
+
+pub(crate) async fn allreduce_into(
+    client: Client,
+    target: ObjectId,
+    sources: Vec<ObjectId>,
+    rank: usize,
+    mut out: Output,
+    options: AllreduceOptions,
+) -> Result<usize> {
+    client.allreduce_into(&target, sources, rank, out.bytes_mut(), options).await
+}
+
+pub(crate) async fn delete(client: Client, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
+    client.delete(ids, timeout).await
+}
+
+pub(crate) async fn wait(
+    client: Client,
+    ids: Vec<ObjectId>,
+    count: usize,
+    timeout: Duration,
+) -> Result<Vec<usize>> {
+    client.wait(ids, count, timeout).await
+}
+
+pub(crate) async fn contains(client: Client, id: ObjectId) -> Result<bool> {
+    client.contains(&id).await
+}
+
+pub(crate) async fn locate(client: Client, id: ObjectId, timeout: Duration) -> Result<Summary> {
+    client.locate(&id, timeout).await.map(Summary::from)
+}
+
+pub(crate) async fn describe(client: Client, id: ObjectId) -> Result<Summary> {
+    let description = client.describe(&id).await?;
+    Summary::of_description(id, description)
+}
+
+pub(crate) async fn list(client: Client, prefix: Vec<u8>, after: Vec<u8>, limit: usize) -> Result<Page> {
+    client.list(&prefix, &after, limit).await.map(Page::from)
+}
+
+pub(crate) async fn status(client: Client) -> Result<Status> {
+    client.status().await.map(Status)
+}

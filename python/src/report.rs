@@ -1,0 +1,213 @@
+//! What Python gets back: ids, and what the directory and the store say of objects and of themselves.
+
+use bytes::Bytes;
+use hoplite_client::{Location, LocationState, Locations, ObjectId, ObjectSummary, Result, Retention, v1};
+use hoplite_core::error::Plane;
+use hoplite_proto::directory::decode_locations;
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+
+/// An id as Python gets it: a `str` where it is UTF-8, else `bytes`.
+pub(crate) fn id(py: Python<'_>, id: &ObjectId) -> Py<PyAny> {
+    match std::str::from_utf8(id.as_bytes()) {
+        Ok(text) => PyString::new(py, text).into_any().unbind(),
+        Err(_) => PyBytes::new(py, id.as_bytes()).into_any().unbind(),
+    }
+}
+
+/// Several ids.
+#[derive(Debug)]
+pub(crate) struct Ids(pub(crate) Vec<ObjectId>);
+
+impl<'py> IntoPyObject<'py> for Ids {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        self.0.iter().map(|one| id(py, one)).collect::<Vec<_>>().into_bound_py_any(py)
+    }
+}
+
+/// What is known of one object.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    id: ObjectId,
+    object: Option<ObjectSummary>,
+    locations: Vec<Location>,
+    /// What else its shard and this store know, if they were asked.
+    more: Option<More>,
+}
+
+#[derive(Debug)]
+struct More {
+    shard: String,
+    grants: Vec<v1::GrantRecord>,
+    waiting_receivers: u32,
+    reduce: Option<v1::ReduceRecord>,
+}
+
+impl From<Locations> for Summary {
+    fn from(known: Locations) -> Self {
+        Self { id: known.id, object: known.object, locations: known.locations, more: None }
+    }
+}
+
+impl Summary {
+    pub(crate) fn of_description(id: ObjectId, description: v1::response::Description) -> Result<Self> {
+        let v1::response::Description { shard, object, reduce } = description;
+        let v1::ObjectDescription { locations, grants, waiting_receivers } = object.unwrap_or_default();
+        let locations =
+            v1::Locations { id: Bytes::copy_from_slice(id.as_bytes()), ..locations.unwrap_or_default() };
+        let known = decode_locations(locations, Plane::Local)?;
+        let more = Some(More { shard, grants, waiting_receivers, reduce });
+        Ok(Self { more, ..Self::from(known) })
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Summary {
+    type Target = PyDict;
+    type Output = Bound<'py, PyDict>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        let dict = PyDict::new(py);
+        dict.set_item("id", id(py, &self.id))?;
+        dict.set_item("exists", self.object.is_some())?;
+        if let Some(object) = &self.object {
+            dict.set_item("put_id", object.put.0)?;
+            dict.set_item("nbytes", object.size_bytes)?;
+            dict.set_item("dtype", object.metadata.dtype.name())?;
+            let shape = object.metadata.shape.as_ref();
+            dict.set_item("shape", shape.map(|extents| PyTuple::new(py, extents)).transpose()?)?;
+            dict.set_item("user", PyBytes::new(py, &object.metadata.user))?;
+            dict.set_item("inline", object.inline)?;
+            dict.set_item("lost", object.lost)?;
+        }
+        let locations = self.locations.iter().map(|location| location_dict(py, location));
+        dict.set_item("locations", locations.collect::<PyResult<Vec<_>>>()?)?;
+        if let Some(more) = &self.more {
+            dict.set_item("shard", &more.shard)?;
+            dict.set_item("waiting_receivers", more.waiting_receivers)?;
+            let grants = more.grants.iter().map(|grant| grant_dict(py, grant));
+            dict.set_item("grants", grants.collect::<PyResult<Vec<_>>>()?)?;
+            let reduce = more.reduce.as_ref();
+            dict.set_item("reduce", reduce.map(|record| reduce_dict(py, record)).transpose()?)?;
+        }
+        Ok(dict)
+    }
+}
+
+/// A page of a listing, and the id to go on after.
+#[derive(Debug)]
+pub(crate) struct Page {
+    objects: Vec<Locations>,
+    next: Option<ObjectId>,
+}
+
+impl From<hoplite_client::Page> for Page {
+    fn from(page: hoplite_client::Page) -> Self {
+        Self { objects: page.objects, next: page.next }
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Page {
+    type Target = PyTuple;
+    type Output = Bound<'py, PyTuple>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        let objects = self.objects.into_iter().map(|known| Summary::from(known).into_pyobject(py));
+        let objects = objects.collect::<PyResult<Vec<_>>>()?;
+        let next = self.next.map(|next| PyBytes::new(py, next.as_bytes()));
+        (objects, next).into_pyobject(py)
+    }
+}
+
+/// The counters of a store.
+#[derive(Debug)]
+pub(crate) struct Status(pub(crate) v1::NodeStatus);
+
+impl<'py> IntoPyObject<'py> for Status {
+    type Target = PyDict;
+    type Output = Bound<'py, PyDict>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        let Self(status) = self;
+        let dict = PyDict::new(py);
+        dict.set_item("node", status.node)?;
+        dict.set_item("cluster", status.cluster)?;
+        dict.set_item("version", status.version)?;
+        dict.set_item("data_address", status.data_address)?;
+        let numbers = [
+            ("uptime_ms", status.uptime_ms),
+            ("capacity_bytes", status.capacity_bytes),
+            ("free_bytes", status.free_bytes),
+            ("pinned_bytes", status.pinned_bytes),
+            ("evictable_bytes", status.evictable_bytes),
+            ("prefaulted_bytes", status.prefaulted_bytes),
+            ("copies", status.copies),
+            ("clients", status.clients),
+            ("pulls", status.pulls),
+            ("serves", status.serves),
+            ("sent_bytes", status.sent_bytes),
+            ("received_bytes", status.received_bytes),
+            ("evictions", status.evictions),
+            ("corrupt_frames", status.corrupt_frames),
+            ("put_conflicts", status.put_conflicts),
+        ];
+        for (name, number) in numbers {
+            dict.set_item(name, number)?;
+        }
+        let shards = status.shards.into_iter().map(|shard| {
+            let dict = PyDict::new(py);
+            dict.set_item("address", shard.address)?;
+            dict.set_item("connected", shard.connected)?;
+            dict.set_item("objects", shard.objects)?;
+            dict.set_item("nodes", shard.nodes)?;
+            Ok(dict)
+        });
+        dict.set_item("shards", shards.collect::<PyResult<Vec<_>>>()?)?;
+        Ok(dict)
+    }
+}
+
+const fn state_name(state: LocationState) -> &'static str {
+    match state {
+        LocationState::Producing => "producing",
+        LocationState::Partial => "partial",
+        LocationState::Complete => "complete",
+    }
+}
+
+fn location_dict<'py>(py: Python<'py>, location: &Location) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("node", location.node.as_str())?;
+    dict.set_item("state", state_name(location.state))?;
+    dict.set_item("pinned", location.retention == Retention::Pinned)?;
+    Ok(dict)
+}
+
+fn grant_dict<'py>(py: Python<'py>, grant: &v1::GrantRecord) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("receiver", &grant.receiver)?;
+    dict.set_item("sender", &grant.sender)?;
+    dict.set_item("reason", &grant.reason)?;
+    dict.set_item("outcome", (!grant.outcome.is_empty()).then_some(&grant.outcome))?;
+    Ok(dict)
+}
+
+fn reduce_dict<'py>(py: Python<'py>, record: &v1::ReduceRecord) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("op", &record.op)?;
+    dict.set_item("plan", &record.plan)?;
+    dict.set_item("reduced", record.reduced)?;
+    dict.set_item("sources", record.sources)?;
+    dict.set_item("hops", record.hops)?;
+    dict.set_item("elapsed_us", record.elapsed_us)?;
+    dict.set_item("mendings", record.mendings)?;
+    dict.set_item("restarts", record.restarts)?;
+    Ok(dict)
+}
