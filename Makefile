@@ -44,3 +44,22 @@ bench: build ## All measurements of the README.
 
 clean: ## Removes what was built.
 	$(CARGO) clean
+
+# Benchmarks on shaped links, beside other systems: see tests/bench/README.md. They need root.
+.PHONY: bench-quick bench-peers bench-compare bench-report test-lab
+PYTHON ?= python3
+
+bench-quick: build ## Hoplite's collectives beside what the links allow, on shaped links. Root, iperf3; under 5 minutes.
+	cd tests && $(PYTHON) -m bench run --quick
+
+bench-peers: ## Installs MPICH, Open MPI, torch and matplotlib for bench-compare.
+	tests/bench/peers/install.sh
+
+bench-compare: build bench-peers ## The same beside MPICH, Open MPI and Gloo, as in the paper. Root; takes hours.
+	cd tests && $(PYTHON) -m bench run
+
+bench-report: ## Writes docs/benchmarks.md from the results of bench-compare.
+	cd tests && ../target/bench/venv/bin/python -m bench report
+
+test-lab: ## Tests of the lab and of the benchmarks themselves; most need root.
+	cd tests && $(PYTHON) -m unittest discover -s lab/tests -t . && $(PYTHON) -m unittest discover -s bench/tests -t .

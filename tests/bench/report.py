@@ -36,8 +36,8 @@ def _head(results: Results) -> list[str]:
         "",
         "Times are medians, with the spread from the fastest to the slowest round behind them. *Limit* is the least "
         "time that the links allow at the measured rate, without any latency. A factor behind a time is how often the "
-        "limit fits into it. `cpu` marks times during which the processors were busy for 90% or more, so that these may "
-        "have been what was measured, and not the links.",
+        "limit fits into it. `cpu` marks times during which the processors were busy for 90% or more, so that these "
+        "may have been what was measured, and not the links.",
         "",
         "| system | version | how it is run |",
         "| --- | --- | --- |",

@@ -101,7 +101,9 @@ class Results:
         if found.pop("format", None) != _FORMAT:
             raise ValueError(f"{path} has another format; this version reads {_FORMAT}")
         found["limits"] = {int(hosts): limit for hosts, limit in found["limits"].items()}
-        found["measurements"] = [Measurement(**measurement) for measurement in found["measurements"]]
+        for cell in found["measurements"]:
+            cell["moved_bytes"] = {host: tuple(counts) for host, counts in cell["moved_bytes"].items()}
+        found["measurements"] = [Measurement(**cell) for cell in found["measurements"]]
         return cls(**found)
 
     def best(self, title: str, like: Measurement) -> Measurement | None:

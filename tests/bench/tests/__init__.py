@@ -1,0 +1,1 @@
+"""Tests of the benchmarks: `python3 -m unittest discover -s tests/bench/tests -t tests`."""

@@ -1,0 +1,126 @@
+"""Workloads, stored results and reports. Needs no root."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+from bench import report
+from bench.results import Measurement, Results, crossed
+from bench.workloads import WORKLOADS
+
+MIB = 1 << 20
+
+
+def results() -> Results:
+    """A run with two variants of one system, another one, and a failure."""
+    found = Results(
+        "today", "abc", "bench run", {"processor": "p", "memory": "m", "kernel": "k", "distribution": "d"}, 1
+    )
+    for name, title in [("hoplite", "Hoplite"), ("openmpi", "Open MPI"), ("openmpi-tuned", "Open MPI")]:
+        found.systems[name] = {"title": title, "setting": "as it is", "version": "1"}
+    found.limits[4] = {"payload_bytes_s": 23_900_000.0, "round_trip_s": 0.0001}
+
+    def add(system: str, size: int, seconds: list[float], error: str | None = None) -> None:
+        cell = Measurement(system, "broadcast", 4, size, 0, 0.5, seconds, seconds, [0.2, 0.95, 0.95], error=error)
+        found.measurements.append(cell)
+
+    add("hoplite", MIB, [0.6, 0.5, 0.9])
+    add("openmpi", MIB, [2.0])
+    add("openmpi-tuned", MIB, [0.7])
+    add("hoplite", 2 * MIB, [], "hoplite on h3 did not finish: broadcast, within 30 s")
+    return found
+
+
+class Workloads(unittest.TestCase):
+    def test_limits_are_those_of_the_links(self) -> None:
+        factors = {name: workload.limit_factor(16) for name, workload in WORKLOADS.items()}
+        self.assertEqual(
+            factors,
+            {
+                "round_trip": 2,
+                "broadcast": 1,
+                "gather": 15,
+                "reduce": 1,
+                "allreduce": 1.875,
+                "broadcast_late": 1,
+                "reduce_late": 1,
+            },
+        )
+
+    def test_whoever_arrives_last_needs_the_whole_object(self) -> None:
+        self.assertEqual(WORKLOADS["reduce_late"].limit_s(4, 100, 100, interval_s=2), 7)
+
+    def test_bytes_that_did_not_cross_are_noticed(self) -> None:
+        self.assertEqual(crossed("broadcast", 100, [(0, 100), (100, 0), (130, 100)]), "")
+        self.assertEqual(
+            crossed("broadcast", 100, [(0, 100), (0, 0), (130, 100)]), "h1 received 0 bytes instead of at least 100"
+        )
+        self.assertEqual(
+            crossed("gather", 100, [(199, 0), (0, 100), (0, 100)]), "h0 received 199 bytes instead of at least 200"
+        )
+        self.assertEqual(
+            crossed("reduce", 100, [(100, 0), (0, 100), (0, 99)]), "h2 sent 99 bytes instead of at least 100"
+        )
+        self.assertEqual(crossed("allreduce", 100, [(75, 75)] * 4), "")
+
+    def test_every_finisher_is_a_rank(self) -> None:
+        for workload in WORKLOADS.values():
+            hosts = workload.hosts or 4
+            self.assertLess(max(workload.finishers(hosts)), hosts)
+            self.assertLess(max(workload.needs(100, hosts)), hosts)
+
+
+class Stored(unittest.TestCase):
+    def test_what_is_written_is_read(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "results.json"
+            results().write(path)
+            self.assertEqual(Results.read(path).measurements, results().measurements)
+            path.write_text('{"format": 0}')
+            with self.assertRaisesRegex(ValueError, "another format"):
+                Results.read(path)
+
+    def test_the_best_variant_counts(self) -> None:
+        found = results()
+        best = found.best("Open MPI", found.measurements[0])
+        self.assertIsNotNone(best)
+        self.assertEqual(best and best.system, "openmpi-tuned")
+        self.assertIsNone(found.best("Open MPI", found.measurements[3]))
+
+
+class Reports(unittest.TestCase):
+    def test_tables_have_times_factors_and_failures(self) -> None:
+        rows = [line for line in report.tables(results()).splitlines() if line.startswith("| 4 ")]
+        self.assertEqual(
+            rows,
+            [
+                "| 4 | 1 MiB | 500 ms | **600 ms 1.20x (500 ms to 900 ms) cpu** | 700 ms 1.40x cpu |",
+                "| 4 | 2 MiB | 500 ms | timed out | - |",
+            ],
+        )
+
+    def test_times_have_three_digits(self) -> None:
+        found = [report.seconds(value) for value in (0, 0.000123456, 0.0123456, 0.123456, 12.3456)]
+        self.assertEqual(found, ["0", "0.123 ms", "12.3 ms", "123 ms", "12.35 s"])
+
+    def test_sizes_are_whole(self) -> None:
+        self.assertEqual(
+            [report.size(size) for size in (1000, 1024, MIB, 1 << 30)], ["1000 B", "1 KiB", "1 MiB", "1 GiB"]
+        )
+
+    def test_a_report_is_written(self) -> None:
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            self.skipTest("there is no matplotlib; `make bench-peers` installs one")
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "benchmarks.md"
+            written = report.write(results(), path)
+            self.assertEqual(written, [path, Path(directory) / "benchmarks" / "collectives.svg"])
+            text = path.read_text()
+            self.assertIn("![Collectives](benchmarks/collectives.svg)", text)
+            self.assertIn("* hoplite, broadcast of 2 MiB on 4 hosts: hoplite on h3 did not finish", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

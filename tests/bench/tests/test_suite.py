@@ -1,0 +1,135 @@
+"""Whole runs, with systems made for the purpose. Needs what a lab needs, and iperf3."""
+
+import os
+import sys
+import tempfile
+import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+from bench import limit, suite
+from bench.results import Results
+from bench.suite import Settings, Suite, results_for
+from bench.systems import SYSTEMS, Context, System
+from bench.systems.base import Processes, ending
+from lab import Lab, registry
+from lab.tests.test_lab import missing
+
+FAKE = Path(__file__).with_name("fake_worker.py")
+LACKING = missing() or limit.missing()
+
+
+class Fake(System):
+    """Workers that move nothing, and do as the class says."""
+
+    name = "fake"
+    title = "Fake"
+    setting = ""
+    fault = "never"
+
+    def missing(self) -> str:
+        return ""
+
+    def version(self) -> str:
+        return "1"
+
+    @contextmanager
+    def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
+        workers = [
+            host.popen([sys.executable, FAKE, socket, str(rank), self.fault if rank == 1 else "never"])
+            for rank, host in enumerate(lab.hosts)
+        ]
+        with ending(workers):
+            yield workers
+
+
+class Absent(Fake):
+    name = "absent"
+
+    def missing(self) -> str:
+        return "it was never written"
+
+
+class Wedging(Fake):
+    name = "wedging"
+    fault = "run-silent"
+
+
+class Unable(Fake):
+    name = "unable"
+
+    @contextmanager
+    def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
+        with ending([lab.hosts[0].popen(["false"])]) as processes:
+            yield processes
+
+
+@unittest.skipIf(LACKING, LACKING)
+class Suites(unittest.TestCase):
+    def run_suite(self, system: type[System]) -> Results:
+        settings = Settings(
+            systems=(system.name,),
+            workloads=("broadcast", "broadcast_late"),
+            hosts=(3,),
+            sizes_bytes=(1024, 128 << 10),
+            intervals=(0.5,),
+            late_from_bytes=128 << 10,
+            rounds=2,
+            cell_s=60,
+            rate_bits_s=200_000_000,
+        )
+        results = results_for(settings, Path(__file__).parent, "test")
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            mock.patch.dict(SYSTEMS, {system.name: system}),
+            mock.patch.object(suite, "_TIMEOUT_LEAST_S", 0.5),
+            mock.patch.object(limit, "_SECONDS", 1),
+            mock.patch.object(limit, "_OMIT_SECONDS", 0),
+        ):
+            context = Context(Path(directory), Path(directory), 1024, Path(directory) / "log")
+            stored = Path(directory) / "results.json"
+            Suite(settings, context, results, lambda: results.write(stored)).run()
+            self.assertEqual(Results.read(stored).measurements, results.measurements)
+        self.assertTrue(results.ended)
+        return results
+
+    def tearDown(self) -> None:
+        left = [name for name in registry.names() if registry.is_owned(name)]
+        self.assertFalse([name for name in left if name.startswith(f"hoplite-{os.getpid()}-")])
+
+    def test_every_cell_is_measured(self) -> None:
+        results = self.run_suite(Fake)
+        found = [(cell.workload, cell.size_bytes, len(cell.seconds), cell.error) for cell in results.measurements]
+        large = 128 << 10
+        self.assertEqual(
+            found,
+            [("broadcast", 1024, 2, None), ("broadcast", large, 2, None), ("broadcast_late", large, 2, None)],
+        )
+        late = results.measurements[-1]
+        self.assertGreater(late.seconds[0], 2 * late.interval_s)
+        self.assertLess(late.after_last_s[0], late.interval_s)
+
+    def test_what_did_not_cross_the_links_is_said(self) -> None:
+        crossed = [cell.crossed for cell in self.run_suite(Fake).measurements]
+        self.assertIsNone(crossed[0])
+        self.assertRegex(crossed[1] or "", r"h0 sent \d+ bytes instead of at least 131072")
+
+    def test_a_missing_system_is_named(self) -> None:
+        results = self.run_suite(Absent)
+        self.assertEqual((results.missing, results.measurements), ({"absent": "it was never written"}, []))
+
+    def test_a_wedged_system_is_started_again_for_each_cell(self) -> None:
+        errors = [cell.error or "" for cell in self.run_suite(Wedging).measurements]
+        self.assertEqual(len(errors), 3)
+        for error in errors:
+            self.assertRegex(error, "wedging on h1 did not finish")
+
+    def test_a_system_that_does_not_start_is_tried_once(self) -> None:
+        errors = [cell.error for cell in self.run_suite(Unable).measurements]
+        self.assertEqual(errors, ["unable did not start: a process ended with 1"] * 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
