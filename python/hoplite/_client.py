@@ -30,7 +30,7 @@ CONNECT_TIMEOUT = 5.0
 #: How long a put waits for room or for the directory, and a delete for other nodes.
 DEFAULT_TIMEOUT = 30.0
 #: How many objects are asked for at once while listing.
-_PAGE = 1000
+PAGE = 1000
 
 
 class Client:
@@ -44,12 +44,19 @@ class Client:
     for ever. Any method may raise `ConnectionLost` and `ForkedChild`, and `TypeError` before anything is sent.
     """
 
-    __slots__ = ("__weakref__", "_native", "_process")
+    __slots__ = ("__weakref__", "_native", "_process", "_socket")
 
     def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float = CONNECT_TIMEOUT) -> None:
         """Connects; see `hoplite.connect`."""
+        socket = _native.default_socket_path() if socket is None else socket
         self._native = _native.connect(socket, timeout, program_name())
+        self._socket = os.fspath(socket)
         self._process = self._native.process
+
+    @property
+    def socket(self) -> str:
+        """Where the store listens."""
+        return self._socket
 
     @property
     def node(self) -> str:
@@ -121,7 +128,7 @@ class Client:
             except Superseded:
                 continue
             except Timeout as error:
-                error.id = error.id or text(id)
+                error.id = text(id)
                 raise
             return finish()
 
@@ -215,6 +222,7 @@ class Client:
         """
         check_framework(framework)
         ids = list(ids)
+        own_id(ids, rank)
         encoded = _serialize.encode(value)
         views = self._native.allgather(
             ids, rank, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, timeout
@@ -251,6 +259,7 @@ class Client:
         sources = list(sources)
         deadline = Deadline(timeout)
         own = own_id(sources, rank)
+        wanted = None if out is None else _serialize.as_room(out)
         if value is not None:
             encoded = _serialize.encode(value)
             check_reducible(encoded)
@@ -258,16 +267,14 @@ class Client:
                 own, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, deadline.left(), False
             )
         reader = self._native.open(own, deadline.left())
-        if out is None:
+        if wanted is None:
             room, finish = _serialize.destination(reader, None)
         else:
-            room, wanted = _serialize.as_room(out)
-            if wanted.kind != "buffer":
-                check_layout(own, reader, wanted)
-            finish = lambda: out  # noqa: E731
+            room = wanted[0]
+            check_layout(own, reader, wanted[1])
         del reader
         self._native.allreduce_into(target, sources, rank, room, op, deterministic, deadline.left())
-        return finish()
+        return finish() if wanted is None else out
 
     def delete_allreduce(
         self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
@@ -323,7 +330,7 @@ class Client:
         prefix = prefix.encode() if isinstance(prefix, str) else prefix
         after: bytes | None = b""
         while after is not None:
-            page, after = self._native.list(prefix, after, _PAGE)
+            page, after = self._native.list(prefix, after, PAGE)
             yield from filter(None, map(object_info, page))
 
     def status(self) -> Mapping[str, Any]:
@@ -343,7 +350,7 @@ class Client:
         self.close()
 
     def __reduce__(self) -> Any:
-        raise TypeError("a client belongs to its process; pass hoplite.Ref, and call hoplite.init() where it arrives")
+        raise refuse_to_pickle()
 
     def __repr__(self) -> str:
         return f"<hoplite.Client of node {self.node!r}>"
@@ -381,6 +388,10 @@ class Deadline:
 def program_name() -> str:
     """How this program is called in the log of the store."""
     return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+
+
+def refuse_to_pickle() -> TypeError:
+    return TypeError("a client belongs to its process; pass hoplite.Ref, and call hoplite.init() where it arrives")
 
 
 def new_id() -> str:

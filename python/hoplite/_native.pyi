@@ -7,6 +7,18 @@ from typing import Any, final
 
 from hoplite.ref import Ref
 
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Mailbox",
+    "Reader",
+    "View",
+    "allreduce_ids",
+    "connect",
+    "connect_async",
+    "default_socket_path",
+]
+
 _Id = str | bytes | Ref
 _Pieces = Sequence[Any]
 _Shape = tuple[int, ...]

@@ -32,12 +32,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
-
     import numpy.typing as npt
     import torch
 
-    Bytes = npt.NDArray[np.uint8]
+    #: An array of bytes. On Python 3.11, its type does not say that it is a buffer.
+    Bytes = Any
 
 #: Which library an array comes as; None for the one that it was put from.
 Framework = Literal["numpy", "torch"] | None
@@ -115,7 +114,7 @@ class Described(Protocol):
 
 
 class View(Described, Protocol):
-    """The bytes of an object where the store keeps them: a `_native.View`. A buffer, too, which no protocol can say."""
+    """The bytes of an object where the store keeps them: a `_native.View`. It is a buffer, too."""
 
     def tobytes(self) -> bytes: ...
 
@@ -154,7 +153,7 @@ def encode(value: object) -> Encoded:
         return _encode_tensor(value, torch)
     if isinstance(value, np.memmap):
         return _encode_array(np.asarray(value))
-    if isinstance(value, (np.number, np.bool_)):
+    if isinstance(value, np.generic) and _is_number(value):
         return _encode_array(np.asarray(value))
     if isinstance(value, (bytes, str, np.ndarray, np.generic)):
         # Subclasses, which only a pickle brings back.
@@ -166,6 +165,10 @@ def encode(value: object) -> Encoded:
     except TypeError:
         return _encode_pickle(value)
     return _encode_buffer(view)
+
+
+def _is_number(scalar: np.generic[Any]) -> bool:
+    return isinstance(scalar, (np.number, np.bool_)) or type(scalar).__module__ == "ml_dtypes"
 
 
 def _encode_array(array: npt.NDArray[Any]) -> Encoded:
@@ -253,7 +256,10 @@ class _Pickler(pickle.Pickler):
     @staticmethod
     def _reduce_array(array: npt.NDArray[Any]) -> Any:
         dtype = array.dtype
-        if dtype.hasobject or not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes"):
+        is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
+        # Of what is not contiguous, numpy also loses the byte order.
+        is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
+        if dtype.hasobject or (is_exported and is_contiguous):
             return NotImplemented
         return rebuild_array, (pickle.PickleBuffer(raw(array)), dtype, array.shape)
 
@@ -318,21 +324,20 @@ def decode(view: View, copy: bool | None, framework: Framework) -> Any:
         framework: as what arrays come.
     """
     kind, dtype, shape = layout(view, framework)
+    contents: Any = view
     if kind == "array":
-        array: npt.NDArray[Any] = np.ndarray(shape, dtype, view)
+        array: npt.NDArray[Any] = np.ndarray(shape, dtype, contents)
         return array.copy() if copy else array
     if kind == "tensor":
-        contents = np.frombuffer(view, np.uint8, view.nbytes)
         return rebuild_tensor(contents, dtype, shape, in_place=copy is False)
     if kind == "pickle":
         if copy:
-            private = np.empty(view.nbytes, np.uint8)
-            private[:] = np.frombuffer(view, np.uint8)
+            private: Bytes = np.frombuffer(contents, np.uint8).copy()
             return _unpickle(memoryview(private), tensors_in_place=True)
-        return _unpickle(memoryview(view), tensors_in_place=copy is False)  # type: ignore[arg-type]
+        return _unpickle(memoryview(contents), tensors_in_place=copy is False)
     if copy or (kind == "bytes" and copy is None):
         return view.tobytes()
-    return memoryview(view)  # type: ignore[arg-type]
+    return memoryview(contents)
 
 
 def destination(described: Described, framework: Framework) -> Destination:

@@ -4,7 +4,7 @@
 //! its contents alone: a program that writes to an array while it puts it puts something in between, as with any
 //! function of numpy that lets other threads run. The copies are plain, so nothing else can come of it.
 
-use std::slice;
+use std::ptr;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -72,7 +72,7 @@ fn contiguous(value: &Borrowed<'_, '_, PyAny>) -> PyResult<PyBuffer<u8>> {
 pub(crate) fn copy_to_bytes<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let length = isize::try_from(source.len())?;
     // SAFETY: a null pointer asks for a new object with room for so many bytes that are not initialised.
-    let made = unsafe { ffi::PyBytes_FromStringAndSize(std::ptr::null(), length) };
+    let made = unsafe { ffi::PyBytes_FromStringAndSize(ptr::null(), length) };
     // SAFETY: it returns a new reference, or null with an exception set.
     let made = unsafe { Bound::from_owned_ptr_or_err(py, made)? };
     let bytes = made.cast_into::<PyBytes>()?;
@@ -80,8 +80,7 @@ pub(crate) fn copy_to_bytes<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bou
     let start = unsafe { ffi::PyBytes_AsString(bytes.as_ptr()) } as usize;
     py.detach(|| {
         // SAFETY: the object has room for so many bytes, nobody else has seen it, and it lives until this function ends.
-        let out = unsafe { slice::from_raw_parts_mut(start as *mut std::mem::MaybeUninit<u8>, source.len()) };
-        out.write_copy_of_slice(source);
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), start as *mut u8, source.len()) };
     });
     Ok(bytes)
 }

@@ -1,0 +1,59 @@
+"""Real stores on sockets of their own, for the tests.
+
+`HOPLITE_SEED` sets the seed of the random tests, which each failure prints.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hoplite
+import pytest
+from hypothesis import HealthCheck, settings
+
+from stores import Cluster
+
+HERE = Path(__file__).parent
+# What was built last, unless somebody says otherwise, or the package has its programs with it.
+if not (Path(hoplite.__file__).parent / "_bin").is_dir():
+    os.environ.setdefault("HOPLITE_BINARIES", str(HERE.parent.parent / "target" / "debug"))
+# No test may find, or leave, a store of this machine.
+for name in ("HOPLITE_SOCKET", "HOPLITE_DIRECTORY", "HOPLITE_MEMORY"):
+    os.environ.pop(name, None)
+
+settings.register_profile(
+    "hoplite", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
+)
+settings.load_profile("hoplite")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes, shared by all tests that harm none of them."""
+    with Cluster(tmp_path_factory.mktemp("cluster"), nodes=3, memory="128MiB") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def client(cluster: Cluster) -> Iterator[hoplite.Client]:
+    with hoplite.connect(cluster.sockets[0]) as client:
+        yield client
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Cluster]:
+    """A node for one test, which may do to it what it likes."""
+    with Cluster(tmp_path, nodes=1, memory="64MiB") as cluster:
+        yield cluster
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def fresh() -> Iterator[str]:
+    """The beginning of ids that no other test uses."""
+    yield f"test-{next(_numbers)}/"

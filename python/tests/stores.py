@@ -1,0 +1,99 @@
+"""Clusters of real daemons."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import hoplite
+from hoplite._programs import program
+
+#: How long what should happen may take, on a machine that is busy with other things.
+PATIENCE = 60.0
+#: How long what should not happen is waited for.
+SHORT = 0.2
+
+
+class Daemon:
+    """A process that ends with this one."""
+
+    def __init__(self, log: Path, name: str, *arguments: str) -> None:
+        command = [program(name), *arguments, "--exit-with-parent", str(os.getpid())]
+        self.log = log
+        with open(log, "wb") as out:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out, start_new_session=True
+            )
+        assert self.process.stdout is not None
+        self.first_line = self.process.stdout.readline().decode().strip()
+        assert self.first_line, f"{name} did not start: {log.read_text()}"
+        self.process.stdout.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        self.process.wait(PATIENCE)
+
+
+class Cluster:
+    """A directory and some stores, until the end of the block."""
+
+    def __init__(self, directory: Path, nodes: int, memory: str) -> None:
+        self._path, self._nodes, self._memory = directory, nodes, memory
+        self.daemons: list[Daemon] = []
+
+    def __enter__(self) -> Self:
+        address = self._start("hoplite-directory", "directory", "--listen", "127.0.0.1:0", "--print-address")
+        for node in range(self._nodes):
+            name = f"node-{node}"
+            options = ["--directory", address, "--node-id", name, "--socket", self._socket(node)]
+            options += ["--memory", self._memory, "--no-prefault", "--print-addresses"]
+            json.loads(self._start("hoplite-store", name, *options))
+        self.sockets = [self._socket(node) for node in range(self._nodes)]
+        for socket in self.sockets:
+            with hoplite.connect(socket) as client:
+                await_that(
+                    "the store is ready", lambda client=client: all(s["connected"] for s in client.status()["shards"])
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for daemon in reversed(self.daemons):
+            daemon.stop()
+
+    def connect(self, node: int = 0) -> hoplite.Client:
+        return hoplite.connect(self.sockets[node])
+
+    def store(self, node: int) -> Daemon:
+        return self.daemons[1 + node]
+
+    def _socket(self, node: int) -> str:
+        return str(self._path / f"{node}.sock")
+
+    def _start(self, program: str, name: str, *arguments: str) -> str:
+        self.daemons.append(Daemon(self._path / f"{name}.log", program, *arguments))
+        return self.daemons[-1].first_line
+
+
+def await_that(what: str, condition: Callable[[], bool]) -> None:
+    """Waits until something becomes true that nobody announces."""
+    ends = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < ends, f"in vain: {what}"
+        time.sleep(0.005)
+
+
+def used_bytes(client: hoplite.Client) -> int:
+    status = client.status()
+    return int(status["capacity_bytes"] - status["free_bytes"])
