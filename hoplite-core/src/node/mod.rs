@@ -40,7 +40,7 @@ use crate::limits::Limits;
 use crate::placement::{ShardMap, mix};
 use crate::plan::broadcast::Topology;
 use crate::plan::reduce::Link;
-use crate::shard::RequestId;
+use crate::shard::{RequestId, ToShard};
 use crate::time::Time;
 use asks::Ask;
 use calls::{Call, CallKey, PendingCall};
@@ -59,9 +59,9 @@ const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
 /// Most senders that a query asks to avoid: the limit of the wire format.
 const MOST_AVOIDED: usize = 64;
 
-/// Most deletions that are told to a shard when it connects: enough for some seconds of a busy store, and a burst of
+/// Most ends of puts that are told to a shard when it connects: enough for some seconds of a busy store, and a burst of
 /// messages that a shard digests in milliseconds.
-const MOST_RECENT_DELETIONS: usize = 4096;
+const MOST_RECENT_ENDS: usize = 4096;
 
 /// What a [`Node`] is told at its start.
 #[derive(Debug, Clone)]
@@ -144,8 +144,8 @@ pub struct Node {
     link: Link,
     asks: BTreeMap<RequestId, Ask>,
     shards_up: Vec<bool>,
-    /// Deleted puts that this store knows of, for as long as shards remember them, oldest first.
-    recent_deletions: VecDeque<(Time, ObjectId, PutId)>,
+    /// What shards were told of puts that have ended, for as long as shards remember deleted ones, oldest first.
+    recent_ends: VecDeque<(Time, ToShard)>,
     deadlines: BTreeSet<(Time, Deadline)>,
     last_number: u64,
     evictions: u64,
@@ -221,7 +221,7 @@ impl Node {
             errands: VecDeque::new(),
             link: Link::default(),
             asks: BTreeMap::new(),
-            recent_deletions: VecDeque::new(),
+            recent_ends: VecDeque::new(),
             deadlines: BTreeSet::new(),
             last_number: 0,
             evictions: 0,

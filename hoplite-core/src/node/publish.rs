@@ -2,7 +2,7 @@
 
 use super::copies::{Phase, Standing, Visibility};
 use super::fetch::back_off;
-use super::{CopyId, Deadline, Effect, MOST_RECENT_DELETIONS, Node, Urgency};
+use super::{CopyId, Deadline, Effect, MOST_RECENT_ENDS, Node, Urgency};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::shard::{DropReason, Publish, ToShard, UnpublishReason};
@@ -109,9 +109,12 @@ impl Node {
     /// Tells all shards of a copy that it is gone.
     pub(super) fn unpublish(&mut self, copy: CopyId, reason: UnpublishReason) {
         let local = &self.copies[&copy];
-        let (id, put) = (local.id.clone(), local.put);
+        let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
         for shard in local.known_at.clone() {
-            self.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
+            self.tell_shard(shard, message.clone());
+        }
+        if matches!(reason, UnpublishReason::Aborted | UnpublishReason::Superseded) {
+            self.remember_end(message);
         }
     }
 
@@ -131,7 +134,7 @@ impl Node {
         }
         self.shards_up[shard] = is_up;
         if is_up {
-            self.tell_recent_deletions(shard);
+            self.tell_recent_ends(shard);
         }
         let live: Vec<CopyId> = self.index.values().copied().collect();
         for copy in live {
@@ -156,27 +159,31 @@ impl Node {
         self.rehome_asks(shard);
     }
 
-    /// A shard that is away now must hear of a deletion when it comes back, or it would answer with the bytes of a small
-    /// object for ever.
+    /// A shard that is away now must hear of the end of a put when it comes back. Else it would answer with the bytes of a
+    /// small object that was deleted for ever, and take what replaces a target that was superseded for another put.
+    pub(super) fn remember_end(&mut self, message: ToShard) {
+        self.forget_old_ends();
+        if self.recent_ends.len() >= MOST_RECENT_ENDS {
+            self.recent_ends.pop_front();
+        }
+        self.recent_ends.push_back((self.now, message));
+    }
+
     pub(super) fn remember_deletion(&mut self, id: &ObjectId, put: PutId) {
-        self.forget_old_deletions();
-        if self.recent_deletions.len() >= MOST_RECENT_DELETIONS {
-            self.recent_deletions.pop_front();
-        }
-        self.recent_deletions.push_back((self.now, id.clone(), put));
+        self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
-    fn tell_recent_deletions(&mut self, shard: usize) {
-        self.forget_old_deletions();
-        for (_, id, put) in self.recent_deletions.clone() {
-            self.tell_shard(shard, ToShard::Forget { id, put });
+    fn tell_recent_ends(&mut self, shard: usize) {
+        self.forget_old_ends();
+        for (_, message) in self.recent_ends.clone() {
+            self.tell_shard(shard, message);
         }
     }
 
-    fn forget_old_deletions(&mut self) {
+    fn forget_old_ends(&mut self) {
         let ttl = self.config.limits.tombstone_ttl;
-        while self.recent_deletions.front().is_some_and(|(time, ..)| self.now.since(*time) > ttl) {
-            self.recent_deletions.pop_front();
+        while self.recent_ends.front().is_some_and(|(time, _)| self.now.since(*time) > ttl) {
+            self.recent_ends.pop_front();
         }
     }
 

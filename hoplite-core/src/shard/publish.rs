@@ -198,8 +198,9 @@ impl Shard {
             return self.drop_confirmed(turn, node, id, put);
         }
         let Some(entry) = self.entries.get(id).filter(|entry| entry.put == put) else { return };
+        // A shard that is new may have heard of the put from its receivers only: who says that it ends has produced it.
         let is_producing =
-            entry.location(node).is_some_and(|location| location.state == LocationState::Producing);
+            entry.location(node).is_none_or(|location| location.state == LocationState::Producing);
         let is_complete_elsewhere =
             entry.locations().iter().any(|location| location.state == LocationState::Complete);
         let ends_the_put = is_producing && !is_complete_elsewhere;

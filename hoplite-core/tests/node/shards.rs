@@ -162,6 +162,19 @@ fn a_shard_that_was_away_hears_of_deletions_when_it_returns() {
 }
 
 #[test]
+fn a_shard_that_was_away_hears_of_what_was_given_up() {
+    let mut h = Harness::with_shards(2);
+    let call = h.create(A, "x", SIZE);
+    let copy = h.view(call).copy;
+    h.event(Event::ShardDown { shard: 0 });
+    h.request(A, Request::Abort { copy });
+    h.put(B, "x", SIZE);
+    h.sent();
+    h.event(Event::ShardUp { shard: 0 });
+    assert_eq!(h.told(), ["0 unpublish x Aborted", "0 publish x Complete"], "or it would see a conflict");
+}
+
+#[test]
 fn a_shard_that_does_not_exist_is_ignored() {
     let mut h = Harness::new();
     h.event(Event::ShardUp { shard: 7 });

@@ -16,7 +16,7 @@
 //! cancel A                 A's latest get, watch or delete
 //! done A X                 A has all of X: publishes it, and returns its latest slot
 //! fail A OUTCOME           A returns its latest slot
-//! evict A X | end A X | abort A X | dropped A X
+//! evict A X | end A X | abort A X | supersede A X | dropped A X
 //! delete A X | forget A X | watch A X
 //! wait T
 //! ```
@@ -151,6 +151,7 @@ impl Scenario {
             ["evict", name, object] => self.unpublish(name, object, UnpublishReason::Evicted),
             ["end", name, object] => self.unpublish(name, object, UnpublishReason::PullEnded),
             ["abort", name, object] => self.unpublish(name, object, UnpublishReason::Aborted),
+            ["supersede", name, object] => self.unpublish(name, object, UnpublishReason::Superseded),
             ["dropped", name, object] => self.unpublish(name, object, UnpublishReason::Deleted),
             ["delete", name, object] => {
                 self.latest.insert((*name).to_owned(), request);
