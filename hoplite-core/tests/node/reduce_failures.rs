@@ -459,6 +459,31 @@ fn a_small_source_that_is_lost_for_good_ends_the_reduce() {
 }
 
 #[test]
+fn a_small_source_that_is_deleted_on_the_way_makes_room_for_a_spare() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce_unknown(Reduce { count: 1, ..reduce("t", &["a", "b"]) });
+    h.tell(inline("a", 1));
+    h.tell(unknown("a"));
+    h.tell(inline("b", 2));
+    h.answer_small("b", 2);
+    let target = h.combine();
+    h.combine_ended(&target, SMALL, CombineOutcome::Complete);
+    assert_eq!(h.reduced(call), [1]);
+}
+
+#[test]
+fn a_small_source_that_is_deleted_on_the_way_ends_the_reduce_without_a_spare() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a"]);
+    h.tell(inline("a", 1));
+    h.tell(unknown("a"));
+    h.assert_waits(call);
+    h.pass(Duration::from_secs(1));
+    assert_eq!(h.error(call), Error::ObjectLost { id: id("a") });
+    h.assert_empty();
+}
+
+#[test]
 fn a_source_that_was_lost_before_is_lost() {
     let mut h = Harness::with_slow_links();
     let call = h.request_reduce(reduce("t", &["a", "b"]));

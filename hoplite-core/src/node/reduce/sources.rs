@@ -154,8 +154,15 @@ impl Node {
             if let Some(source) = reduction.sources.get_mut(index) {
                 let is_first = source.news.replace(news).is_none();
                 reduction.unheard -= usize::from(is_first);
+                let is_there = source.is_known() && !source.is_lost();
                 if source.is_apart() {
                     reduction.open.insert(index);
+                } else if let Place::Fetching(_) = source.place {
+                    if !is_there {
+                        // The call would wait for another put of it, and keep others from joining.
+                        node.leave_place(reduction, index);
+                        reduction.open.insert(index);
+                    }
                 } else if source.is_gone() {
                     node.joined_source_gone(reduction, index);
                 }
