@@ -75,7 +75,7 @@ class Hoplite:
     Clients on a host find its store by `HOPLITE_SOCKET`, which is set for all commands there.
 
     Attributes:
-        shards: by host. Shard number `i` is on host `i`.
+        shards: by host.
         stores: by host.
     """
 
@@ -84,7 +84,7 @@ class Hoplite:
         lab: Lab,
         programs: Path,
         memory: str | Sequence[str] = "256MiB",
-        shards: int = 1,
+        shard_hosts: Sequence[str] = ("h0",),
         store_arguments: Sequence[str] = ("--no-prefault",),
     ) -> None:
         """Plans it.
@@ -93,7 +93,7 @@ class Hoplite:
             lab: where it is to run; must be entered already.
             programs: the directory of the binaries, such as `target/release`.
             memory: the arena of each store, or of all of them.
-            shards: how many shards the directory has.
+            shard_hosts: the hosts that have a shard of the directory.
             store_arguments: more arguments for each store.
         """
         self.lab = lab
@@ -102,7 +102,7 @@ class Hoplite:
         self.store_arguments = list(store_arguments)
         self.shards: dict[str, Daemon] = {}
         self.stores: dict[str, Daemon] = {}
-        self._shard_hosts = lab.hosts[:shards]
+        self._shard_hosts = [lab.host(name) for name in shard_hosts]
         self._files = registry.STATE / lab.name
 
     def __enter__(self) -> Self:

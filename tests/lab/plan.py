@@ -5,8 +5,10 @@ The figures of a link, all measured with iperf3 on Linux 6.18:
 * A *bucket* of 1 ms of the rate. A larger one lets that much more of each message through unshaped.
 * *Segments* that the kernel hands down whole (GSO) of at most 16 KiB. With the usual 64 KiB, one hop of a link of
   200 Mbit/s holds every message up for 2.6 ms, which no real link does.
-* A *queue* of 10 ms of the rate, and at least 128 KiB: enough for one stream to fill the link in spite of its losses,
-  little enough that a small message does not wait for long behind a large one.
+* A *queue* at the port of a switch of 10 ms of the rate, and at least 512 KiB, which commodity switches give to a busy
+  port: sixteen hosts can send 32 KiB each to one at the same moment without a loss. Links that are slower than real
+  ones do not make objects smaller, so it is the bytes that count.
+* A queue at the host of 1000 packets, which is Linux's default. A host whose own queue overflows is not what is tested.
 
 One stream then gets 1448/1514 = 95.6% of the rate as payload, since the buckets count Ethernet's headers too.
 """
@@ -21,8 +23,9 @@ INTERFACE: Final = "eth0"
 _MTU_BYTES: Final = 1500
 _SEGMENT_BYTES: Final = 16 * 1024
 _BUCKET_S: Final = 0.001
-_QUEUE_S: Final = 0.010
-_MIN_QUEUE_BYTES: Final = 128 * 1024
+_PORT_QUEUE_S: Final = 0.010
+_MIN_PORT_QUEUE_BYTES: Final = 512 * 1024
+_HOST_QUEUE_BYTES: Final = 1000 * 1514
 _MAX_HOSTS: Final = 1000
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
@@ -123,7 +126,7 @@ class Plan:
             ip += [f"link add {rack} type veth peer name up-{rack}"]
             for port, bridge in [(rack, "middle"), (f"up-{rack}", f"br-{rack}")]:
                 ip += _port(port, bridge, self.uplink_rate_bits_s)
-                tc += [_bucket(port, self.uplink_rate_bits_s)]
+                tc += [_bucket(port, self.uplink_rate_bits_s, _port_queue_bytes(self.uplink_rate_bits_s))]
         return _script(ip), _script(tc)
 
     def host_script(self, lab: str, host: int) -> tuple[str, str]:
@@ -136,7 +139,7 @@ class Plan:
             _segments(INTERFACE, self.rate_bits_s),
             f"link set {INTERFACE} up",
         ]
-        return _script(ip), _script([_bucket(INTERFACE, self.rate_bits_s)])
+        return _script(ip), _script([_bucket(INTERFACE, self.rate_bits_s, _HOST_QUEUE_BYTES)])
 
     def ports_script(self) -> tuple[str, str]:
         """What `ip -batch` and `tc -batch` are to do in the namespace of the bridges, once all hosts are there."""
@@ -144,7 +147,7 @@ class Plan:
         for host, name in enumerate(self.host_names):
             bridge = f"br-rack{self.rack_of(host)}" if self.racks > 1 else "middle"
             ip += _port(name, bridge, self.rate_bits_s)
-            tc += [_bucket(name, self.rate_bits_s)]
+            tc += [_bucket(name, self.rate_bits_s, _port_queue_bytes(self.rate_bits_s))]
         return _script(ip), _script(tc)
 
 
@@ -166,8 +169,11 @@ def _segments(interface: str, rate_bits_s: int) -> str:
     return f"link set {interface} gso_max_size {size_bytes}"
 
 
-def _bucket(interface: str, rate_bits_s: int) -> str:
-    queue_bytes = max(_MIN_QUEUE_BYTES, int(rate_bits_s / 8 * _QUEUE_S))
+def _port_queue_bytes(rate_bits_s: int) -> int:
+    return max(_MIN_PORT_QUEUE_BYTES, int(rate_bits_s / 8 * _PORT_QUEUE_S))
+
+
+def _bucket(interface: str, rate_bits_s: int, queue_bytes: int) -> str:
     burst_bytes = _bucket_bytes(rate_bits_s)
     return f"qdisc add dev {interface} root tbf rate {rate_bits_s}bit burst {burst_bytes} limit {queue_bytes}"
 

@@ -49,8 +49,8 @@ class Daemons(unittest.TestCase):
 
     def test_memory_and_shards_are_as_planned(self) -> None:
         memory = ["64MiB", "32MiB", "32MiB"]
-        with Lab(Plan(hosts=3)) as lab, Hoplite(lab, PROGRAMS, memory, shards=2, store_arguments=()) as hoplite:
-            self.assertEqual(list(hoplite.shards), ["h0", "h1"])
+        with Lab(Plan(hosts=3)) as lab, Hoplite(lab, PROGRAMS, memory, ["h0", "h2"], store_arguments=()) as hoplite:
+            self.assertEqual(list(hoplite.shards), ["h0", "h2"])
             for host, size in zip(lab.hosts, (64, 32, 32), strict=True):
                 found = hoplite.status(host)["memory"]
                 self.assertEqual((found["capacity_bytes"], found["prefaulted_bytes"]), (size << 20, size << 20))
