@@ -80,8 +80,9 @@ class Client:
             id: the name; None for a new one.
             value: an array of numpy or torch, or of anything else that has DLPack or the buffer protocol; `bytes`; any other
                 value that can be pickled. Arrays in it are not pickled but put as they are.
-            confirm: whether to wait until the directory knows a small object. Without it, a put of another value under the
-                same id at the same time on another node may go unnoticed here.
+            confirm: whether to wait until the directory knows an object of less than 64 KiB, as it does of larger ones.
+                Without it, `contains` and `stat` may not know it for a moment, and a put of another value under the same id
+                at the same time on another node goes unnoticed here.
         Raises:
             AlreadyExists, StoreFull, ObjectTooLarge, InvalidId, Timeout; TypeError for a value that cannot be put.
         """

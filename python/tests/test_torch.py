@@ -35,7 +35,7 @@ def same(left: Any, right: Any) -> bool:
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (0, 4)], ids=str)
 def test_tensors(client: hoplite.Client, dtype: str, shape: tuple[int, ...]) -> None:
     value = tensor_of(dtype, shape)
-    with client.put(None, value) as ref:
+    with client.put(None, value, confirm=True) as ref:
         known = client.stat(ref)
         assert known is not None
         assert known.kind == "torch"

@@ -63,7 +63,7 @@ def test_arrays(client: hoplite.Client, dtype: np.dtype[Any], shape: tuple[int, 
 
 def test_dtypes_that_reduce_knows_are_known_to_everybody(client: hoplite.Client) -> None:
     for dtype in REDUCIBLE:
-        with client.put(None, np.zeros((2, 3), dtype)) as ref:
+        with client.put(None, np.zeros((2, 3), dtype), confirm=True) as ref:
             known = client.stat(ref)
             assert known is not None
             assert (known.dtype, known.shape, known.nbytes) == (dtype.name, (2, 3), 6 * dtype.itemsize)

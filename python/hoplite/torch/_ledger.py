@@ -10,12 +10,11 @@ them meet for nothing else. They agree on when, since each counts the same colle
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 #: How many collectives a rank may be ahead of another one: enough that the meeting costs little beside them.
 MAX_AHEAD = 16
-#: How many bytes those may leave in the stores: enough that a meeting, of less than a millisecond, costs little beside them.
-MAX_AHEAD_BYTES = 256 << 20
+#: How many bytes those may leave in the stores: enough that a meeting, of about a millisecond, costs little beside them.
+MAX_AHEAD_BYTES = 32 << 20
 
 
 class Ledger:
@@ -26,9 +25,9 @@ class Ledger:
         self._ahead = 0
         self._ahead_bytes = 0
 
-    def made(self, sequence: int, ids: Iterable[str]) -> None:
-        """This rank has made these objects for a collective, or may have."""
-        self._made.append((sequence, list(ids)))
+    def making(self, sequence: int, ids: list[str]) -> None:
+        """This rank makes objects for a collective, and adds their ids to this list as it goes."""
+        self._made.append((sequence, ids))
 
     def passed(self, nbytes: int) -> None:
         """A collective is done that did not meet, and left so many bytes in the stores; for all ranks the same number."""

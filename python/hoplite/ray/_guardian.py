@@ -1,0 +1,221 @@
+"""Keeps the store of a Ray node running, and ends it together with the node.
+
+A program of its own, started by path and without the package, so that it stays small: it uses only the standard library.
+Ray kills what its workers have started when they end, so this becomes a daemon. It ends when it gets SIGTERM, or when the
+raylet of the node is gone, and then leaves nothing behind: no process, no file. If it is killed itself, the kernel ends the
+daemons that it has started, and the keeper (`_keeper.py`) starts another guardian.
+
+    python _guardian.py DIRECTORY
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+#: The files in the directory of the node: what to run; where it listens, while it does; why it does not, if it never did;
+#: what is locked by the guardian as long as it lives, and has its process id; what the daemons say.
+SPEC, READY, FAILED, LOCK, LOG = "spec.json", "ready.json", "failed.txt", "guardian.lock", "log"
+
+#: How long a daemon may take to say where it listens: it does within milliseconds, unless the machine is swamped.
+START_TIMEOUT = 30.0
+#: How long it may take to end before it is killed.
+STOP_TIMEOUT = 10.0
+#: A daemon that ended by itself is started again after a pause, which doubles if that does not help.
+FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
+#: If it ran this long, it has done nothing wrong, and the pauses begin anew.
+STABLE = 30.0
+
+
+class StartFailed(Exception):
+    """A daemon ended before it said where it listens."""
+
+
+class Daemon:
+    """A child that is kept running. It says where it listens in the first line that it prints."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: int) -> None:
+        self.command = command
+        self.says = ""
+        self._environment, self._log = environment, log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._due = 0.0
+        self._pause = FIRST_PAUSE
+
+    def start(self) -> None:
+        command = [*self.command, "--exit-with-parent", str(os.getpid())]
+        process = subprocess.Popen(
+            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log
+        )
+        self._process, self._started = process, time.monotonic()
+        assert process.stdout is not None
+        with process.stdout as out:
+            is_heard, _, _ = select.select([out], [], [], START_TIMEOUT)
+            self.says = out.readline().decode().strip() if is_heard else ""
+        if not self.says:
+            self.stop()
+            raise StartFailed(f"{os.path.basename(self.command[0])} did not start")
+
+    def tend(self, now: float) -> bool:
+        """Starts it again if it has ended and the pause is over. Returns whether it runs."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                return True
+            self._process = None
+            if now - self._started > STABLE:
+                self._pause = FIRST_PAUSE
+            self._due = now + self._pause
+            self._pause = min(2 * self._pause, LAST_PAUSE)
+        if now < self._due:
+            return False
+        try:
+            self.start()
+        except StartFailed:
+            self._due = now + self._pause
+            return False
+        return True
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+class Guardian:
+    def __init__(self, place: Path, log: int) -> None:
+        self._place = place
+        spec: dict[str, Any] = json.loads((place / SPEC).read_text())
+        self._raylet: int | None = spec["raylet"]
+        self._store = Daemon(spec["store"], spec["environment"], log)
+        self._directory: Daemon | None = None
+        if spec["directory"] is not None:
+            self._directory = Daemon(spec["directory"], spec["environment"], log)
+
+    def start(self) -> None:
+        """Starts the daemons for the first time, and says where they listen."""
+        if self._directory is not None:
+            self._directory.start()
+            # After a crash it must be found where it was.
+            listen = self._directory.command.index("--listen") + 1
+            self._directory.command[listen] = self._directory.says
+            self._store.command += ["--directory", self._directory.says]
+        self._store.start()
+        self._announce()
+
+    def tend(self, wakeup: int) -> None:
+        """Keeps the daemons running until it is told to stop."""
+        poll = select.poll()
+        poll.register(wakeup, select.POLLIN)
+        raylet = None
+        if self._raylet is not None:
+            with contextlib.suppress(ProcessLookupError):
+                raylet = os.pidfd_open(self._raylet)
+            if raylet is None:
+                return
+            poll.register(raylet, select.POLLIN)
+        timeout = None
+        while True:
+            fired = {fd for fd, _ in poll.poll(timeout)}
+            if raylet in fired:
+                return
+            if wakeup in fired and signal.SIGTERM in os.read(wakeup, 4096):
+                return
+            now = time.monotonic()
+            # The directory first: the store waits for it.
+            daemons = [daemon for daemon in (self._directory, self._store) if daemon is not None]
+            is_running = all([daemon.tend(now) for daemon in daemons])
+            # The end of a child wakes this up.
+            timeout = None if is_running else 1000 * FIRST_PAUSE
+            self._announce()
+
+    def stop(self) -> None:
+        self._store.stop()
+        if self._directory is not None:
+            self._directory.stop()
+
+    def _announce(self) -> None:
+        directory = None if self._directory is None else self._directory.says
+        ready = json.dumps({"directory": directory, "store": self._store.says})
+        unfinished = self._place / f"{READY}.new"
+        unfinished.write_text(ready)
+        unfinished.rename(self._place / READY)
+
+
+def guard(place: Path) -> None:
+    lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if not lock_soon(lock):
+        return
+    os.pwrite(lock, f"{os.getpid():<10}".encode(), 0)
+    log = os.open(place / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(log, 2)
+    wakeup = wake_up_on_signals()
+    guardian = Guardian(place, log)
+    try:
+        guardian.start()
+    except (StartFailed, OSError) as error:
+        said = (place / LOG).read_text(errors="replace").strip().splitlines()[-5:]
+        guardian.stop()
+        (place / FAILED).write_text("\n".join([str(error), *said]))
+        return
+    guardian.tend(wakeup)
+    guardian.stop()
+    shutil.rmtree(place, ignore_errors=True)
+    for parent in place.parents[:2]:
+        # Those of the Ray cluster, and of all of them, if it was the last on this machine.
+        with contextlib.suppress(OSError):
+            parent.rmdir()
+
+
+def lock_soon(lock: int) -> bool:
+    """Locks the file, unless somebody else keeps it locked; a keeper that looks whether we live has it for microseconds."""
+    for _ in range(20):
+        with contextlib.suppress(OSError):
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def wake_up_on_signals() -> int:
+    """A file descriptor that becomes readable with each signal that matters, and gives its number."""
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    # They are for the terminal that Ray was started in.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return reader
+
+
+def become_daemon() -> None:
+    """Leaves the process that started this one, its session and its working directory."""
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+
+
+if __name__ == "__main__":
+    become_daemon()
+    guard(Path(sys.argv[1]))

@@ -1,0 +1,346 @@
+"""The keeper: an actor on each node of Ray, which sees to the store of the node."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import ray
+from hoplite import Client, ConnectFailed, HopliteError, connect
+from hoplite._node import LOG_VARIABLE
+from hoplite._programs import program
+from hoplite.ray import _guardian, _leases, _private
+from hoplite.ray._place import NAMESPACE, Place, here
+from hoplite.ray._reclaim import Due, Reclaimer, claims_on
+
+logger = logging.getLogger(__name__)
+
+#: The namespace of Ray in which the keepers have their names.
+ACTORS = "hoplite"
+#: How often a keeper looks whether somebody is gone.
+_INTERVAL = 1.0
+#: How long a keeper waits for another one, or for a store, before it leaves the matter for the next time.
+_PATIENCE = 10.0
+#: How long a store may take to start and to stop, at most.
+_START_TIMEOUT = 2 * _guardian.START_TIMEOUT + 5
+_STOP_TIMEOUT = 2 * _guardian.STOP_TIMEOUT + 5
+#: How many objects are deleted at once: far less than a store takes in one request.
+_BATCH = 1024
+#: The files with the settings of a store that was started here, and with the process id of the raylet of a node that
+#: uses the store of somebody else.
+_SETTINGS, _RAYLET = "settings.json", "raylet.pid"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the stores are to be run; the same on all nodes."""
+
+    memory: str | None
+    insecure: bool
+    socket: str | None
+    """Where a store listens on each node that somebody else started; None for where one listens by default."""
+    options: tuple[str, ...]
+    """Further flags of `hoplite-store`."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the Ray cluster, and its store."""
+
+    node_id: str
+    """How Ray calls the node."""
+    socket: str
+    """Where workers reach the store; `hoplite.ray.client()` finds it by itself."""
+    state: Literal["running", "attached", "stopped"]
+    """Whether it was started here, or by somebody else, or is not there."""
+    directory: str | None = None
+    """The address of the directory, if it runs on this node."""
+
+
+def name_of(node_id: str) -> str:
+    """The name of the keeper of a node."""
+    return f"keeper-{node_id}"
+
+
+class Keeper:
+    """Starts the store of its node, or attaches to one; and deletes objects there that nobody needs any more.
+
+    What it has to know is on the disk of the node: if it is killed, Ray starts another one, which goes on.
+    """
+
+    def __init__(self) -> None:
+        self._place = here()
+        self._lock = threading.RLock()
+        self._client: Client | None = None
+        self._settings: Settings | None = None
+        self._reclaimer = Reclaimer()
+        self._is_stopped = threading.Event()
+        threading.Thread(target=self._keep, name="hoplite-keeper", daemon=True).start()
+
+    def node(self) -> Node:
+        """What there is."""
+        state: Literal["running", "attached", "stopped"] = "stopped"
+        if self._place.socket.is_symlink():
+            state = "attached"
+        elif self._is_guarded():
+            state = "running"
+        node_id = ray.get_runtime_context().get_node_id()
+        return Node(node_id, str(self._place.socket), state, self._directory())
+
+    def configuration(self) -> tuple[Settings, tuple[str, ...]] | None:
+        """The settings and the addresses of the directory with which the store was started; None if it was not."""
+        with contextlib.suppress(FileNotFoundError):
+            known = json.loads((self._place.directory / _SETTINGS).read_text())
+            known["settings"]["options"] = tuple(known["settings"]["options"])
+            directory = known["directory"] or [self._directory()]
+            return Settings(**known["settings"]), tuple(directory)
+        return None
+
+    def attach(self, socket: str | None) -> bool:
+        """Uses the store that somebody else has started at `socket`. Returns whether there is one.
+
+        Raises:
+            ConnectFailed: if a socket was named, and no store listens there.
+        """
+        with self._lock:
+            if self._place.socket.is_symlink():
+                return True
+            if self._is_guarded():
+                return False
+            try:
+                with connect(socket) as client:
+                    target = os.path.abspath(client.socket)
+            except ConnectFailed:
+                if socket is not None:
+                    raise
+                return False
+            self._place.create()
+            self._place.socket.unlink(missing_ok=True)
+            self._place.socket.symlink_to(target)
+            if (raylet := _private.raylet_pid()) is not None:
+                (self._place.directory / _RAYLET).write_text(str(raylet))
+            self._clean_up_after_others()
+            return True
+
+    def start(self, settings: Settings, listen: str, directory: tuple[str, ...]) -> Node:
+        """Starts a store, unless there is one; and a directory, if there is none to join.
+
+        Args:
+            listen: the address of this node; ports are chosen here.
+            directory: the addresses of all shards.
+        Raises:
+            RuntimeError: says why it did not start.
+        """
+        with self._lock:
+            if not self._place.socket.is_symlink() and not self._is_guarded():
+                self._place.create()
+                known = {"settings": settings.__dict__, "directory": directory}
+                (self._place.directory / _SETTINGS).write_text(json.dumps(known))
+                spec = self._spec(settings, listen, directory)
+                (self._place.directory / _guardian.SPEC).write_text(json.dumps(spec))
+                self._start_guardian()
+            return self.node()
+
+    def claims(self, token: str) -> set[str]:
+        """The objects that a process has made, by its token, and that living processes of this node claim."""
+        return claims_on(token, _leases.look(self._place))
+
+    def put_mark(self, id: str) -> None:
+        """Puts a few bytes that `sees_mark` can look for elsewhere."""
+        self._connected().put(id, b"here", confirm=True)
+
+    def sees_mark(self, id: str) -> bool:
+        """Whether the store of this node hears of an object, within a while."""
+        return bool(self._connected().wait([id], timeout=_PATIENCE)[0])
+
+    def remove_mark(self, id: str) -> None:
+        """Deletes an object."""
+        self._connected().delete(id)
+
+    def stop(self) -> None:
+        """Stops the store and the directory, if they were started here; deletes the objects of this Ray cluster otherwise.
+
+        Nothing of it is left on the node.
+        """
+        with self._lock:
+            self._is_stopped.set()
+            if self._place.socket.is_symlink():
+                with contextlib.suppress(HopliteError):
+                    self._delete_all(self._place.prefix)
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+            self._stop_guardian()
+            _remove(self._place)
+
+    # What it does by itself
+
+    def _keep(self) -> None:
+        while not self._is_stopped.wait(_INTERVAL):
+            try:
+                with self._lock:
+                    if self._is_stopped.is_set():
+                        return
+                    self._mend()
+                if self._place.leases.exists():
+                    self._reclaim(self._reclaimer.look(_leases.look(self._place), time.monotonic()))
+            except Exception:
+                if self._is_stopped.is_set():
+                    return
+                # It is tried again, for ever: there is nobody else to do it.
+                logger.warning("The keeper of %s has a problem, and tries again.", self._place.node, exc_info=True)
+                self._is_stopped.wait(_PATIENCE)
+
+    def _mend(self) -> None:
+        """Starts another guardian, if there should be one and is none."""
+        if (self._place.directory / _guardian.SPEC).exists() and not self._is_guarded():
+            logger.warning("The guardian of %s is gone; starting another one.", self._place.node)
+            self._start_guardian()
+
+    def _reclaim(self, due: Due) -> None:
+        if not due:
+            return
+        self._delete(due.claimed)
+        for token in due.jobs:
+            self._delete_all(f"{self._place.prefix}{token}/")
+            _leases.forget(self._place, token)
+        for token in due.producers:
+            prefix = f"{self._place.prefix}{token}/"
+            if not (made := self._list(prefix)):
+                _leases.forget(self._place, token)
+                continue
+            claimed = self._claims_of_all(token)
+            self._delete([id for id in made if id not in claimed])
+
+    def _claims_of_all(self, token: str) -> set[str]:
+        """The claims of all nodes.
+
+        Raises:
+            ray.exceptions.RayError: if a node does not answer that Ray takes for alive. Then nothing is known.
+        """
+        claims = []
+        for node in ray.nodes():
+            if not node["Alive"]:
+                continue
+            # A node without a keeper has no leases.
+            with contextlib.suppress(ValueError):
+                claims.append(ray.get_actor(name_of(node["NodeID"]), ACTORS).claims.remote(token))
+        return set[str]().union(*ray.get(claims, timeout=_PATIENCE))
+
+    def _list(self, prefix: str) -> list[str]:
+        return [str(known.id) for known in self._connected().list(prefix)]
+
+    def _delete(self, ids: Iterable[str]) -> None:
+        left = sorted(ids)
+        for start in range(0, len(left), _BATCH):
+            self._connected().delete(left[start : start + _BATCH], timeout=_PATIENCE)
+
+    def _delete_all(self, prefix: str) -> None:
+        self._delete(self._list(prefix))
+
+    def _connected(self) -> Client:
+        with self._lock:
+            if self._client is None or not self._client.usable:
+                self._client = connect(self._place.socket)
+            return self._client
+
+    # The guardian
+
+    def _spec(self, settings: Settings, listen: str, directory: tuple[str, ...]) -> dict[str, Any]:
+        common = ["--cluster", f"ray-{self._place.cluster}"]
+        if settings.insecure:
+            common.append("--insecure")
+        store = [program("hoplite-store"), "--print-addresses", *common]
+        store += ["--listen", f"{listen}:0", "--socket", str(self._place.socket)]
+        store += ["--node-id", f"ray-{self._place.node}", *settings.options]
+        if settings.memory is not None:
+            store += ["--memory", settings.memory]
+        shard = None
+        if directory:
+            store += ["--directory", ",".join(directory)]
+        else:
+            shard = [program("hoplite-directory"), "--print-address", *common, "--listen", f"{listen}:0"]
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name == LOG_VARIABLE or not name.startswith("HOPLITE_")
+        }
+        return {
+            "raylet": _private.raylet_pid(),
+            "store": store,
+            "directory": shard,
+            "environment": {**kept, "NO_COLOR": "1"},
+        }
+
+    def _start_guardian(self) -> None:
+        place = self._place.directory
+        for name in (_guardian.READY, _guardian.FAILED):
+            (place / name).unlink(missing_ok=True)
+        # Isolated, and without packages: it needs none, and is small without.
+        command = [sys.executable, "-I", "-S", _guardian.__file__, str(place)]
+        subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not (place / _guardian.READY).exists():
+            if (place / _guardian.FAILED).exists():
+                raise RuntimeError((place / _guardian.FAILED).read_text())
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the store did not start in time; see {place / _guardian.LOG}")
+            time.sleep(0.01)
+
+    def _stop_guardian(self) -> None:
+        # It is not to be started again.
+        (self._place.directory / _guardian.SPEC).unlink(missing_ok=True)
+        deadline = time.monotonic() + _STOP_TIMEOUT
+        while self._is_guarded():
+            pid = int((self._place.directory / _guardian.LOCK).read_text())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _is_guarded(self) -> bool:
+        try:
+            lock = os.open(self._place.directory / _guardian.LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def _directory(self) -> str | None:
+        """Where the directory listens, if it runs on this node."""
+        with contextlib.suppress(FileNotFoundError):
+            address: str | None = json.loads((self._place.directory / _guardian.READY).read_text())["directory"]
+            return address
+        return None
+
+    def _clean_up_after_others(self) -> None:
+        """Deletes from the store what Ray clusters have left that were on this machine, and ended without `stop`."""
+        for marker in self._place.directory.parent.parent.glob(f"*/*/{_RAYLET}"):
+            other = Place(marker.parent.parent.name, marker.parent.name, marker.parent)
+            if other != self._place and not Path(f"/proc/{marker.read_text()}").exists():
+                self._delete_all(f"{NAMESPACE}/{other.cluster}/")
+                _remove(other)
+
+
+def _remove(place: Place) -> None:
+    shutil.rmtree(place.directory, ignore_errors=True)
+    for parent in place.directory.parents[:2]:
+        with contextlib.suppress(OSError):
+            parent.rmdir()

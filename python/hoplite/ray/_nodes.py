@@ -1,0 +1,194 @@
+"""A store on each node of a Ray cluster: started, refreshed and stopped from one place."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from hoplite.errors import HopliteError
+from hoplite.ray import _leases
+from hoplite.ray._keeper import ACTORS, Keeper, Node, Settings, name_of
+from hoplite.ray._place import here
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+#: The resource that only the head node of a Ray cluster has.
+_HEAD = "node:__internal_head__"
+_LOOPBACK = "127.0.0.1"
+#: A keeper answers the keepers of other nodes while it starts or stops its store.
+_CALLS_AT_ONCE = 8
+
+
+def start_on_all_nodes(
+    *,
+    memory: str | int | None = None,
+    insecure: bool = False,
+    socket: str | None = None,
+    store_options: Sequence[str] = (),
+    timeout: float = 120.0,
+) -> list[Node]:
+    """Has a store run on each node of the Ray cluster, and returns the nodes.
+
+    On each node an actor is started, the keeper, which needs no CPU and does not end with the job. It starts a store that
+    ends with the node, and the keeper on the head node starts the directory. If a store runs on the nodes already that was
+    started by somebody else, by systemd say, it is used instead.
+
+    Where stores run already, nothing changes; so this can be called by every job.
+
+    Args:
+        memory: the size of the shared memory of each store, in bytes or as in "64GiB"; None for 30% of what there is.
+        insecure: whether the stores may listen on the network, although nobody is authenticated: who reaches their ports can
+            read, write and delete objects. Needed if there are nodes on several machines.
+        socket: where the stores listen that were started by somebody else, if not where they listen by default.
+        store_options: further flags of `hoplite-store`.
+        timeout: how long it may take, in seconds.
+    Raises:
+        RuntimeError: says on which node a store did not start, and why; or that only some nodes have a store of
+            somebody else.
+        ConnectFailed: if no store listens at `socket`.
+        ValueError: if `insecure` was not said and is needed.
+        ray.exceptions.GetTimeoutError
+    """
+    settings = Settings(None if memory is None else str(memory), insecure, socket, tuple(store_options))
+    nodes = _alive()
+    keepers = [_keeper_of(node) for node in nodes]
+    attached = _on_all(nodes, [keeper.attach.remote(socket) for keeper in keepers], timeout)
+    if all(attached):
+        found = _on_all(nodes, [keeper.node.remote() for keeper in keepers], timeout)
+    elif any(attached):
+        have = ", ".join(node["NodeManagerAddress"] for node, is_there in zip(nodes, attached, strict=True) if is_there)
+        raise RuntimeError(f"a store was running on {have} before, but not on the other nodes: start it on all, or on none")
+    else:
+        found = _start(nodes, keepers, settings, timeout)
+    _check(nodes, keepers, timeout)
+    _leases.hold_job()
+    return found
+
+
+def refresh(timeout: float = 120.0) -> list[Node]:
+    """Has a store run on the nodes that have joined the Ray cluster since, and returns all nodes.
+
+    A task that needs a store on a new node does this by itself.
+
+    Raises:
+        RuntimeError: if `start_on_all_nodes` was not called before; and what that raises.
+    """
+    for node in _alive():
+        try:
+            keeper = ray.get_actor(name_of(node["NodeID"]), ACTORS)
+        except ValueError:
+            continue
+        configuration = ray.get(keeper.configuration.remote(), timeout=timeout)
+        state = ray.get(keeper.node.remote(), timeout=timeout).state
+        if configuration is not None:
+            settings: Settings = configuration[0]
+        elif state == "attached":
+            settings = Settings(None, False, None, ())
+        else:
+            continue
+        return start_on_all_nodes(
+            memory=settings.memory,
+            insecure=settings.insecure,
+            socket=settings.socket,
+            store_options=settings.options,
+            timeout=timeout,
+        )
+    raise RuntimeError("no store runs on this Ray cluster: call hoplite.ray.start_on_all_nodes() first")
+
+
+def stop_on_all_nodes(timeout: float = 120.0) -> None:
+    """Stops what `start_on_all_nodes` has started, on all nodes, with all objects; and deletes the objects of this Ray
+    cluster from stores that were started by somebody else. Does nothing if nothing was started.
+
+    Arrays that were got stay readable.
+    """
+    nodes, keepers = [], []
+    for node in _alive():
+        try:
+            keepers.append(ray.get_actor(name_of(node["NodeID"]), ACTORS))
+            nodes.append(node)
+        except ValueError:
+            continue
+    _on_all(nodes, [keeper.stop.remote() for keeper in keepers], timeout)
+    for keeper in keepers:
+        ray.kill(keeper, no_restart=True)
+
+
+def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: float) -> list[Node]:
+    addresses = {node["NodeManagerAddress"] for node in nodes}
+    if len(addresses) > 1 and not settings.insecure:
+        raise ValueError(
+            f"the nodes are on {len(addresses)} machines, so the stores must listen on the network, where nobody is "
+            "authenticated yet: if you trust everybody who can reach these machines, say insecure=True"
+        )
+
+    def start(index: int, directory: tuple[str, ...]) -> Any:
+        # Stores of one machine need nobody else to reach them.
+        listen = nodes[index]["NodeManagerAddress"] if settings.insecure else _LOOPBACK
+        return keepers[index].start.remote(settings, listen, directory)
+
+    known = _on_all(nodes, [keeper.configuration.remote() for keeper in keepers], timeout)
+    directory = next((found[1] for found in known if found is not None), None)
+    if directory is None:
+        head = next((index for index, node in enumerate(nodes) if _HEAD in node["Resources"]), 0)
+        (first,) = _on_all([nodes[head]], [start(head, ())], timeout)
+        directory = (first.directory,)
+    return _on_all(nodes, [start(index, directory) for index in range(len(nodes))], timeout)
+
+
+def _check(nodes: list[Any], keepers: list[Any], timeout: float) -> None:
+    """Checks that the stores are of one cluster: those that somebody else has started might not be."""
+    first, *others = keepers
+    mark = f"{here().prefix}mark/{secrets.token_hex(8)}"
+    _on_all(nodes[:1], [first.put_mark.remote(mark)], timeout)
+    try:
+        sees = _on_all(nodes[1:], [keeper.sees_mark.remote(mark) for keeper in others], timeout)
+    finally:
+        ray.get(first.remove_mark.remote(mark), timeout=timeout)
+    blind = [node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does]
+    if blind:
+        raise RuntimeError(
+            f"the stores on {', '.join(blind)} do not know what is on {nodes[0]['NodeManagerAddress']}: "
+            "they are of another Hoplite cluster, or cannot reach its directory"
+        )
+
+
+def _alive() -> list[Any]:
+    return sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeID"])
+
+
+def _keeper_of(node: Any) -> Any:
+    """The keeper of a node, which is started if there is none."""
+    return (
+        ray.remote(Keeper)
+        .options(
+            name=name_of(node["NodeID"]),
+            namespace=ACTORS,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+            max_concurrency=_CALLS_AT_ONCE,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        )
+        .remote()
+    )
+
+
+def _on_all(nodes: Sequence[Any], answers: Sequence[Any], timeout: float) -> list[Any]:
+    """Waits for the answers of keepers; of errors, says on which node."""
+    if answers:
+        _, missing = ray.wait(list(answers), num_returns=len(answers), timeout=timeout)
+        if missing:
+            late = [node["NodeManagerAddress"] for node, answer in zip(nodes, answers, strict=True) if answer in missing]
+            raise ray.exceptions.GetTimeoutError(f"{', '.join(late)} did not answer within {timeout} s")
+    done = []
+    for node, answer in zip(nodes, answers, strict=True):
+        try:
+            done.append(ray.get(answer))
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, HopliteError):
+                raise error.cause from None
+            raise RuntimeError(f"on node {node['NodeManagerAddress']}: {error.cause}") from error
+    return done

@@ -1,0 +1,161 @@
+"""Objects of Ray tasks: what is passed between them is a small handle."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
+
+import hoplite
+from hoplite import Client, ConnectFailed
+from hoplite._client import DEFAULT_TIMEOUT, Op
+from hoplite._node import SOCKET_VARIABLE
+from hoplite.ray import _leases, _nodes
+from hoplite.ray._place import here
+
+
+class Ref(hoplite.Ref):
+    """A handle of an object, which finds the store of the Ray node on which it is used.
+
+    It can be passed to tasks and actors, in whatever they take and return. Ray does not know of the object: it stays until
+    it is deleted, or the job ends.
+    """
+
+    __slots__ = ()
+
+    @property
+    def client(self) -> Client:
+        """The client of this process."""
+        return client()
+
+    def __reduce__(self) -> tuple[type[Ref], tuple[Any, ...]]:
+        return Ref, (self.id, self.dtype, self.shape, self.nbytes)
+
+
+def client() -> Client:
+    """The connection of this process to the store of its Ray node; the same one for every call.
+
+    Raises:
+        ConnectFailed: if there is no store. One that is missing on a new node of the cluster is started.
+        RuntimeError: if Ray was not initialized.
+    """
+    with _state.lock:
+        place = here()
+        known = _state.client
+        if known is not None and known.usable and known.socket == str(place.socket):
+            return known
+        # For `hoplite.init()` in this process, and in those that it starts.
+        os.environ[SOCKET_VARIABLE] = str(place.socket)
+        try:
+            _state.client = hoplite.connect(place.socket)
+        except ConnectFailed as error:
+            if error.reason not in ("NoSuchSocket", "NotListening"):
+                raise
+            _start_here(error)
+            _state.client = hoplite.connect(place.socket)
+        _leases.hold_job()
+        return _state.client
+
+
+def _start_here(error: ConnectFailed) -> None:
+    try:
+        _nodes.refresh()
+    except RuntimeError as refused:
+        raise ConnectFailed(
+            f"there is no store on this Ray node: {refused}", path=error.path, reason=error.reason
+        ) from None
+
+
+def new_ref() -> Ref:
+    """A handle of an object that does not exist yet, to be given to whoever will put it and to those who will get it."""
+    return Ref(f"{here().prefix}{_leases.job_token()}/{uuid.uuid4().hex}")
+
+
+def put(value: object, ref: Ref | None = None, timeout: float | None = DEFAULT_TIMEOUT) -> Ref:
+    """Puts a value into the store of this node, and returns a handle that can be passed to tasks and actors.
+
+    Args:
+        value: what `hoplite.Client.put` takes.
+        ref: a handle from `new_ref`; None for a new one.
+        timeout: how long to wait for room, in seconds.
+    Raises:
+        What `hoplite.Client.put` and `client` raise.
+    """
+    made = client().put(new_ref() if ref is None else ref, value, timeout)
+    return Ref(made.id, made.dtype, made.shape, made.nbytes)
+
+
+@overload
+def get(refs: hoplite.Ref, timeout: float | None = None, copy: bool | None = None) -> Any: ...
+@overload
+def get(refs: Sequence[hoplite.Ref], timeout: float | None = None, copy: bool | None = None) -> list[Any]: ...
+def get(refs: Any, timeout: float | None = None, copy: bool | None = None) -> Any:
+    """Gets the object of a handle, or a list of those of several, wherever in the cluster they are.
+
+    If many tasks get one object, those that have a part of it already serve the others.
+
+    Args:
+        timeout: how long to wait, in seconds, also for objects that do not exist yet; None for ever.
+        copy: True for private arrays that may be written to; by default numpy arrays are read-only and in shared memory.
+    Raises:
+        What `hoplite.Client.get` and `client` raise.
+    """
+    if isinstance(refs, hoplite.Ref):
+        return client().get(refs, timeout, copy)
+    return client().gather(refs, timeout, copy)
+
+
+def wait(
+    refs: Iterable[hoplite.Ref], num: int | None = None, timeout: float | None = None
+) -> tuple[list[hoplite.Ref], list[hoplite.Ref]]:
+    """Waits until `num` of the objects (None: all) are there; see `hoplite.Client.wait`."""
+    return client().wait(refs, num, timeout)
+
+
+def reduce(
+    sources: Iterable[Ref],
+    op: Op = "sum",
+    *,
+    num_objects: int | None = None,
+    target: Ref | None = None,
+    timeout: float | None = None,
+) -> tuple[Ref, list[Ref]]:
+    """Reduces equally shaped arrays into a new object, in the stores and while they arrive; see `hoplite.Client.reduce`.
+
+    Args:
+        sources: they need not exist yet.
+        num_objects: reduce only the first so many to be there; None means all.
+        target: a handle from `new_ref`; None for a new one.
+    Returns:
+        The handle of the result, and the sources that were reduced.
+    """
+    target = new_ref() if target is None else target
+    reduced = client().reduce(target, sources, op, num_objects=num_objects, timeout=timeout)
+    return target, reduced
+
+
+def delete(refs: hoplite.Ref | Iterable[hoplite.Ref], timeout: float | None = DEFAULT_TIMEOUT) -> int:
+    """Deletes the objects, and returns how many there were. Arrays that were got stay readable."""
+    return client().delete(refs, timeout)
+
+
+class _State:
+    """The client of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.client: Client | None = None
+
+
+_state = _State()
+
+
+def _forget() -> None:
+    # In a forked child: the client is the parent's.
+    global _state
+    _state = _State()
+
+
+os.register_at_fork(after_in_child=_forget)

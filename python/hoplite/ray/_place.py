@@ -1,0 +1,84 @@
+"""Where on a machine the things of a Ray node are, and how the objects of a Ray cluster are called."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+#: The names of all objects that this package makes for Ray begin with it.
+NAMESPACE = "ray"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node of a Ray cluster, on the machine that it is on.
+
+    Every process of the node finds the same one, without asking anybody. Several nodes may be on one machine.
+    """
+
+    cluster: str
+    """Short for the session of Ray; another one after Ray was started anew."""
+    node: str
+    """Short for the id of the node."""
+    directory: Path
+
+    @property
+    def socket(self) -> Path:
+        """Where the store listens; a link, if it was started by somebody else."""
+        return self.directory / "store.sock"
+
+    @property
+    def leases(self) -> Path:
+        """Who is alive, and what depends on it; see `_leases`."""
+        return self.directory / "leases"
+
+    @property
+    def prefix(self) -> str:
+        """How the ids of all objects of this Ray cluster begin: a store may serve several."""
+        return f"{NAMESPACE}/{self.cluster}/"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is, or is about to be, a store."""
+        return self.directory.is_dir()
+
+    def create(self) -> None:
+        """Makes the directory.
+
+        Raises:
+            PermissionError: if somebody else has made it, who could then listen at our socket.
+        """
+        root = _root()
+        root.mkdir(mode=0o700, exist_ok=True)
+        status = root.lstat()
+        if status.st_uid != os.geteuid() or not root.is_dir() or root.is_symlink():
+            raise PermissionError(f"{root} belongs to somebody else")
+        self.leases.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def here() -> Place:
+    """The node of this process.
+
+    Raises:
+        RuntimeError: if Ray was not initialized.
+    """
+    if not ray.is_initialized():
+        raise RuntimeError("Ray is not running in this process: call ray.init() first")
+    context = ray.get_runtime_context()
+    return place(context.get_session_name(), context.get_node_id())
+
+
+def place(session: str, node_id: str) -> Place:
+    """The node `node_id` of the Ray cluster with this session."""
+    cluster = hashlib.sha256(session.encode()).hexdigest()[:8]
+    node = node_id[:12]
+    return Place(cluster, node, _root() / "ray" / cluster / node)
+
+
+def _root() -> Path:
+    # Not where TMPDIR says: all processes of a node must agree. The path of a socket has at most 107 bytes.
+    return Path(f"/tmp/hoplite-{os.geteuid()}")

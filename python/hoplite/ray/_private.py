@@ -1,0 +1,32 @@
+"""What is used of Ray that Ray does not document: all of it is here. Checked with Ray 2.60."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import ray
+from ray._private.worker import global_worker
+
+
+def is_driver() -> bool:
+    """Whether this process is the driver of a job, rather than a worker of one."""
+    return bool(global_worker.mode == ray.SCRIPT_MODE)
+
+
+def is_managed_here(object_id: str) -> bool:
+    """Whether Ray counts the references to this RDT object in this process, which owns or borrows it.
+
+    Looks without Ray's lock: Ray may hold it where this is called. A look at a dict is atomic.
+    """
+    return object_id in global_worker.rdt_manager._managed_rdt_metadata
+
+
+def raylet_pid() -> int | None:
+    """The daemon of Ray that started this worker process, and does not outlive its node."""
+    parent = os.getppid()
+    try:
+        is_raylet = Path(f"/proc/{parent}/comm").read_text().strip() == "raylet"
+    except OSError:
+        return None
+    return parent if is_raylet else None

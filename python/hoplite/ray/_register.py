@@ -1,0 +1,65 @@
+"""Making Hoplite known to Ray in a process."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import ray
+from hoplite._node import SOCKET_VARIABLE
+from hoplite.ray import _late, _leases
+from hoplite.ray._place import here
+
+#: What tensors go by, and arrays of numpy. Ray has one type of tensor for each transport.
+TENSORS, ARRAYS = "HOPLITE", "HOPLITE_NUMPY"
+#: The backend of `ray.util.collective`.
+COLLECTIVE = "HOPLITE"
+
+_lock = threading.Lock()
+_is_registered = False
+
+
+def register() -> None:
+    """Makes Hoplite known to Ray in this process: the tensor transports and the collective backend.
+
+    To be called by the driver, and by each worker process when it starts:
+
+        ray.init(runtime_env={"worker_process_setup_hook": "hoplite.ray.register"})
+
+    It may be called any number of times, before Ray is initialized too. Ray takes one hook for a job; if there is another one,
+    let that call this. It connects to nothing, and does not import torch: what needs torch is registered when that is
+    imported.
+    """
+    global _is_registered
+    with _lock:
+        if not _is_registered:
+            from hoplite.ray.transport import NumpyTransport
+            from ray.experimental import register_tensor_transport
+
+            register_tensor_transport(ARRAYS, ["cpu"], NumpyTransport, np.ndarray)
+            _late.when_imported("torch", _register_torch)
+            _late.when_imported("ray.util.collective", _register_collective)
+            _is_registered = True
+    if ray.is_initialized():
+        place = here()
+        # For `hoplite.init()` in tasks.
+        os.environ[SOCKET_VARIABLE] = str(place.socket)
+        if place.exists:
+            _leases.hold_job()
+
+
+def _register_torch() -> None:
+    import torch
+
+    from hoplite.ray.transport import TorchTransport
+    from ray.experimental import register_tensor_transport
+
+    register_tensor_transport(TENSORS, ["cpu"], TorchTransport, torch.Tensor)
+
+
+def _register_collective() -> None:
+    from hoplite.ray.collective import HopliteGroup
+    from ray.util.collective import register_collective_backend
+
+    register_collective_backend(COLLECTIVE, HopliteGroup)

@@ -1,0 +1,568 @@
+"""The backend that torch sees: checks tensors and options, and lends the memory of the tensors to the collectives."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import time
+import weakref
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from multiprocessing import util as multiprocessing_util
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import C10DBackend
+
+from hoplite import _node
+from hoplite._client import Op
+from hoplite._serialize import _NAMES_OF_TORCH
+from hoplite.errors import HopliteError
+from hoplite.torch import NAME, _collectives, _link
+from hoplite.torch._collectives import Round, at_once
+from hoplite.torch._group import Group, Operation
+from hoplite.torch._rendezvous import agree
+from hoplite.torch._work import Work
+
+if TYPE_CHECKING:
+    from hoplite.torch._collectives import Bytes
+
+_logger = logging.getLogger(__name__)
+
+#: What torch passes where no timeout was given.
+_UNSET = timedelta(milliseconds=-1)
+_OPS: dict[Any, Op] = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "sum",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+#: Of truth values, as the NCCL backend has it: their sum is whether any is true.
+_OPS_OF_BOOL: dict[Op, Op] = {"sum": "max", "max": "max", "prod": "min", "min": "min"}
+
+
+def create(options: Any, _backend_options: object) -> HopliteBackend:
+    """Makes a group's backend; torch calls it on each of the ranks."""
+    store, rank, size, timeout = options.store, options.group_rank, options.group_size, options.timeout
+    agreement = agree(store, rank, size, timeout)
+    link = _link.acquire(agreement.socket)
+    try:
+        group = Group(link, agreement.prefix, options.group_id, rank, size, agreement.neighbours)
+        if not agreement.is_shared:
+            group.hello()
+    except BaseException:
+        link.release()
+        raise
+    return HopliteBackend(group, rank, size, timeout)
+
+
+class HopliteBackend(C10DBackend):
+    """A process group on objects of Hoplite."""
+
+    def __init__(self, group: Group, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._group = group
+        self._rank = rank
+        self._size = size
+        self._options = C10DBackend.Options(NAME, timeout)
+        self._issued = 0
+        self._sent: Counter[tuple[int, int]] = Counter()
+        self._received: Counter[tuple[int, int]] = Counter()
+        _open_groups.add(group)
+        _prepare_exit()
+
+    # What torch asks
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return NAME
+
+    @property
+    def options(self) -> C10DBackend.Options:
+        return self._options
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """For operations that are issued from now on."""
+        self._options._timeout = timeout
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._issued
+
+    def shutdown(self) -> None:
+        """Ends the group, once its collectives are done. Every rank does so, in its own time."""
+        self._group.close()
+
+    def abort(self) -> None:
+        """Fails what is under way, on all ranks, and ends the group."""
+        self._group.abort(f"rank {self._rank} has aborted it")
+
+    # Collectives of one tensor of each rank
+
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Work:
+        return self._allreduce("allreduce", [self._only(tensors)], options)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], options: Any) -> Work:
+        return self._allreduce("allreduce_coalesced", tensors, options)
+
+    def _allreduce(self, name: str, tensors: list[torch.Tensor], options: Any) -> Work:
+        reductions = [_Reduction(tensor, options.reduceOp, self._size) for tensor in tensors]
+        lent = [_Lent(tensor, is_read=True, is_written=True) for tensor in tensors]
+
+        async def run(round: Round) -> None:
+            await at_once(
+                *(
+                    _collectives.allreduce(
+                        round, memory.bytes, reduction.dtype, reduction.length, reduction.op, part
+                    )
+                    for memory, reduction, part in zip(lent, reductions, _parts(tensors), strict=True)
+                )
+            )
+            for memory, reduction in zip(lent, reductions, strict=True):
+                reduction.finish(memory.tensor)
+                memory.give_back()
+
+        return self._issue(name, run, tensors, options, meets=True)
+
+    def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Work:
+        tensor, root = self._only(tensors), options.rootRank
+        is_root = root == self._rank
+        lent = _Lent(tensor, is_read=is_root, is_written=not is_root)
+
+        async def run(round: Round) -> None:
+            await _collectives.broadcast(round, root, lent.bytes)
+            lent.give_back()
+
+        return self._issue("broadcast", run, tensors, options, nbytes=lent.nbytes)
+
+    def reduce(self, tensors: list[torch.Tensor], options: Any) -> Work:
+        tensor, root = self._only(tensors), options.rootRank
+        reduction = _Reduction(tensor, options.reduceOp, self._size)
+        lent = _Lent(tensor, is_read=True, is_written=root == self._rank)
+
+        async def run(round: Round) -> None:
+            await _collectives.reduce(
+                round, root, lent.bytes, reduction.dtype, reduction.length, reduction.op
+            )
+            if root == self._rank:
+                reduction.finish(lent.tensor)
+                lent.give_back()
+
+        return self._issue("reduce", run, tensors, options, nbytes=lent.nbytes * (self._size + 1))
+
+    def barrier(self, options: Any) -> Work:
+        return self._issue("barrier", _collectives.meet, [], options, meets=True)
+
+    # Collectives that gather
+
+    def allgather(
+        self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any
+    ) -> Work:
+        tensor, parts = self._only(tensors), self._for_each_rank(self._only(outs))
+        return self._allgather("allgather", [(tensor, parts)], [*parts], options)
+
+    def allgather_coalesced(
+        self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any
+    ) -> Work:
+        parts = [list(of_ranks) for of_ranks in zip(*self._for_each_rank(outs), strict=True)]
+        pairs = list(zip(tensors, parts, strict=True))
+        return self._allgather("allgather_coalesced", pairs, [t for of_rank in outs for t in of_rank], options)
+
+    def all_gather_single(self, out: torch.Tensor, tensor: torch.Tensor, options: Any) -> Work:
+        return self._all_gather_single("all_gather_single", [out], [tensor], options)
+
+    def all_gather_single_coalesced(
+        self, outs: list[torch.Tensor], tensors: list[torch.Tensor], options: Any
+    ) -> Work:
+        return self._all_gather_single("all_gather_single_coalesced", outs, tensors, options)
+
+    def _all_gather_single(
+        self, name: str, outs: list[torch.Tensor], tensors: list[torch.Tensor], options: Any
+    ) -> Work:
+        pairs = []
+        for out, tensor in zip(outs, tensors, strict=True):
+            _check_same_dtype(out, tensor)
+            if out.numel() != tensor.numel() * self._size:
+                raise ValueError(
+                    f"the output has {out.numel()} elements, and {self._size} ranks with {tensor.numel()} each contribute"
+                )
+            pairs.append((tensor, [out]))
+        return self._allgather(name, pairs, outs, options)
+
+    def _allgather(
+        self,
+        name: str,
+        pairs: list[tuple[torch.Tensor, list[torch.Tensor]]],
+        results: list[torch.Tensor],
+        options: Any,
+    ) -> Work:
+        """Gathers several tensors, each into one for each rank, or into one for all."""
+        inputs = [_Lent(tensor, is_read=True) for tensor, _ in pairs]
+        outs = [[_Lent(out, is_written=True) for out in parts] for _, parts in pairs]
+        rooms = [
+            [part.bytes for part in parts] if len(parts) > 1 or self._size == 1 else _split(parts[0].bytes, self._size)
+            for parts in outs
+        ]
+
+        async def run(round: Round) -> None:
+            await at_once(
+                *(
+                    _collectives.allgather(round, memory.bytes, room, part)
+                    for memory, room, part in zip(inputs, rooms, _parts(inputs), strict=True)
+                )
+            )
+            _give_back(out for parts in outs for out in parts)
+
+        return self._issue(name, run, results, options, meets=True)
+
+    def gather(
+        self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any
+    ) -> Work:
+        tensor, root = self._only(tensors), options.rootRank
+        parts = self._for_each_rank(self._only(outs)) if root == self._rank else []
+        lent = _Lent(tensor, is_read=True)
+        rooms = [_Lent(part, is_written=True) for part in parts]
+
+        async def run(round: Round) -> None:
+            await _collectives.gather(round, root, lent.bytes, [room.bytes for room in rooms])
+            _give_back(rooms)
+
+        return self._issue("gather", run, parts, options, nbytes=lent.nbytes * self._size)
+
+    # Collectives that scatter
+
+    def scatter(
+        self, outs: list[torch.Tensor], tensors: list[list[torch.Tensor]], options: Any
+    ) -> Work:
+        out, root = self._only(outs), options.rootRank
+        parts = self._for_each_rank(self._only(tensors)) if root == self._rank else []
+        lent = _Lent(out, is_written=True)
+        contents = [_Lent(part, is_read=True) for part in parts]
+
+        async def run(round: Round) -> None:
+            await _collectives.scatter(round, root, [part.bytes for part in contents], lent.bytes)
+            lent.give_back()
+
+        return self._issue("scatter", run, outs, options, nbytes=lent.nbytes * self._size)
+
+    def reduce_scatter(
+        self, outs: list[torch.Tensor], tensors: list[list[torch.Tensor]], options: Any
+    ) -> Work:
+        out, parts = self._only(outs), self._for_each_rank(self._only(tensors))
+        for part in parts:
+            _check_same_dtype(out, part)
+        if out.numel() != parts[self._rank].numel():
+            raise ValueError(
+                f"the output has {out.numel()} elements, and the input for this rank {parts[self._rank].numel()}"
+            )
+        whole = torch.cat([part.detach().reshape(-1) for part in parts])
+        sizes = [part.numel() * part.element_size() for part in parts]
+        return self._reduce_scatter("reduce_scatter", [(out, whole, sizes)], outs, options)
+
+    def reduce_scatter_single(self, out: torch.Tensor, tensor: torch.Tensor, options: Any) -> Work:
+        return self._reduce_scatter_single("reduce_scatter_single", [out], [tensor], options)
+
+    def reduce_scatter_single_coalesced(
+        self, outs: list[torch.Tensor], tensors: list[torch.Tensor], options: Any
+    ) -> Work:
+        return self._reduce_scatter_single("reduce_scatter_single_coalesced", outs, tensors, options)
+
+    def _reduce_scatter_single(
+        self, name: str, outs: list[torch.Tensor], tensors: list[torch.Tensor], options: Any
+    ) -> Work:
+        parts = []
+        for out, tensor in zip(outs, tensors, strict=True):
+            _check_same_dtype(out, tensor)
+            if tensor.numel() != out.numel() * self._size:
+                raise ValueError(
+                    f"the input has {tensor.numel()} elements, for {self._size} ranks that take {out.numel()} each"
+                )
+            parts.append((out, tensor, [out.numel() * out.element_size()] * self._size))
+        return self._reduce_scatter(name, parts, outs, options)
+
+    def _reduce_scatter(
+        self,
+        name: str,
+        parts: list[tuple[torch.Tensor, torch.Tensor, list[int]]],
+        results: list[torch.Tensor],
+        options: Any,
+    ) -> Work:
+        reductions = [_Reduction(tensor, options.reduceOp, self._size) for _, tensor, _ in parts]
+        inputs = [_Lent(tensor, is_read=True) for _, tensor, _ in parts]
+        outs = [_Lent(out, is_written=True) for out, _, _ in parts]
+        sizes = [part[2] for part in parts]
+
+        async def run(round: Round) -> None:
+            await at_once(
+                *(
+                    _collectives.reduce_scatter(
+                        round, lent.bytes, reduction.dtype, reduction.length, part_bytes, out.bytes, reduction.op, part
+                    )
+                    for lent, reduction, part_bytes, out, part in zip(
+                        inputs, reductions, sizes, outs, _parts(outs), strict=True
+                    )
+                )
+            )
+            for out, reduction in zip(outs, reductions, strict=True):
+                reduction.finish(out.tensor)
+                out.give_back()
+
+        return self._issue(name, run, results, options, meets=True)
+
+    # All to all
+
+    def alltoall(self, outs: list[torch.Tensor], tensors: list[torch.Tensor], options: Any) -> Work:
+        self._for_each_rank(outs)
+        contents = [_Lent(part, is_read=True) for part in self._for_each_rank(tensors)]
+        rooms = [_Lent(part, is_written=True) for part in outs]
+
+        async def run(round: Round) -> None:
+            await _collectives.all_to_all(
+                round, [part.bytes for part in contents], [room.bytes for room in rooms]
+            )
+            _give_back(rooms)
+
+        return self._issue("alltoall", run, outs, options, meets=True)
+
+    def all_to_all_single(
+        self,
+        out: torch.Tensor,
+        tensor: torch.Tensor,
+        out_sizes: list[int],
+        sizes: list[int],
+        options: Any,
+    ) -> Work:
+        _check_same_dtype(out, tensor)
+        contents, room = _Lent(tensor, is_read=True), _Lent(out, is_written=True)
+        parts = _split_rows(contents.bytes, tensor, sizes, self._size)
+        rooms = _split_rows(room.bytes, out, out_sizes, self._size)
+
+        async def run(round: Round) -> None:
+            await _collectives.all_to_all(round, parts, rooms)
+            room.give_back()
+
+        return self._issue("all_to_all_single", run, [out], options, meets=True)
+
+    # Messages
+
+    def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Work:
+        """Done when the message is in the store, whether or not it was received."""
+        lent = _Lent(self._only(tensors), is_read=True)
+        id = self._group.message_id(self._rank, destination, tag, self._sent[destination, tag])
+        self._sent[destination, tag] += 1
+
+        async def run(round: Round) -> None:
+            await _collectives.send(round, id, lent.bytes)
+
+        return self._issue_message(f"send to rank {destination}", run, tensors, id, None)
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Work:
+        lent = _Lent(self._only(tensors), is_written=True)
+        id = self._group.message_id(source, self._rank, tag, self._received[source, tag])
+        self._received[source, tag] += 1
+
+        async def run(round: Round) -> None:
+            await _collectives.receive(round, id, lent.bytes, source)
+            lent.give_back()
+
+        return self._issue_message(f"recv from rank {source}", run, tensors, id, source)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
+        raise NotImplementedError(
+            "the hoplite backend cannot receive from any rank: say from which one "
+            "(torch has no way to tell which it was, of a backend that is written in Python)"
+        )
+
+    def allreduce_sparse(self, tensors: list[torch.Tensor], options: Any) -> Work:
+        raise NotImplementedError(_NO_SPARSE)
+
+    # Issuing
+
+    def _issue(
+        self,
+        name: str,
+        run: Callable[[Round], Awaitable[None]],
+        results: list[torch.Tensor],
+        options: Any,
+        *,
+        meets: bool = False,
+        nbytes: int = 0,
+    ) -> Work:
+        work = Work(name, results, self._group.link)
+        timeout = self._options._timeout if options.timeout == _UNSET else options.timeout
+        self._issued += 1
+        self._group.submit(
+            Operation(name, run, work.finish, timeout.total_seconds(), meets=meets, nbytes=nbytes)
+        )
+        return work
+
+    def _issue_message(
+        self,
+        name: str,
+        run: Callable[[Round], Awaitable[None]],
+        results: list[torch.Tensor],
+        message: str,
+        source: int | None,
+    ) -> Work:
+        work = Work(name, results, self._group.link)
+        timeout = self._options._timeout.total_seconds()
+        self._group.submit_message(Operation(name, run, work.finish, timeout, message=message, source=source))
+        return work
+
+    # Checks
+
+    @staticmethod
+    def _only(several: list[Any]) -> Any:
+        if len(several) != 1:
+            raise ValueError(f"expected one tensor of each rank, not {len(several)}")
+        return several[0]
+
+    def _for_each_rank(self, several: list[Any]) -> list[Any]:
+        if len(several) != self._size:
+            raise ValueError(f"expected a tensor for each of {self._size} ranks, not {len(several)}")
+        return several
+
+
+# Tensors
+
+_NO_SPARSE = "the hoplite backend has no sparse tensors: make them dense first"
+
+
+class _Lent:
+    """The memory of a tensor while an operation uses it: its own if it is contiguous, else that of a copy."""
+
+    def __init__(self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False) -> None:
+        if tensor.layout is not torch.strided:
+            raise NotImplementedError(_NO_SPARSE)
+        if tensor.device.type != "cpu":
+            raise NotImplementedError(
+                f'the hoplite backend has tensors on the CPU only, not on {tensor.device}: initialise with "cpu:hoplite,'
+                f'{tensor.device.type}:..." to leave those to another one'
+            )
+        if tensor.is_quantized:
+            raise NotImplementedError("the hoplite backend has no quantized tensors")
+        self._given = tensor.detach()
+        is_plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+        if is_plain:
+            self.tensor = self._given
+        elif is_read:
+            self.tensor = self._given.resolve_conj().resolve_neg().contiguous()
+        else:
+            self.tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self._is_copy = not is_plain
+        self.nbytes = tensor.numel() * tensor.element_size()
+        self.bytes: Bytes = self.tensor.reshape(-1).view(torch.uint8).numpy()
+
+    def give_back(self) -> None:
+        """To be called when it was written to."""
+        if self._is_copy:
+            self._given.copy_(self.tensor)
+
+
+def _give_back(memories: Any) -> None:
+    for memory in memories:
+        memory.give_back()
+
+
+class _Reduction:
+    """What is done with the elements of a tensor."""
+
+    def __init__(self, tensor: torch.Tensor, op: Any, size: int) -> None:
+        kind = op.op
+        if kind not in _OPS:
+            raise NotImplementedError(
+                f"the hoplite backend reduces with SUM, AVG, PRODUCT, MIN and MAX, not with {kind.name}"
+            )
+        name = str(tensor.dtype).removeprefix("torch.")
+        dtype = _NAMES_OF_TORCH.get(name)
+        if dtype is None:
+            raise NotImplementedError(f"the hoplite backend cannot reduce elements of type {name}")
+        self.dtype = dtype
+        self.length = tensor.numel()
+        self.op = _OPS_OF_BOOL[_OPS[kind]] if dtype == "bool" else _OPS[kind]
+        self._divisor = size if kind == dist.ReduceOp.AVG else 1
+        if kind == dist.ReduceOp.AVG and not tensor.dtype.is_floating_point:
+            raise NotImplementedError(f"the average of elements of type {name} is not one: use SUM")
+
+    def finish(self, tensor: torch.Tensor) -> None:
+        """Does what is left to do with the reduced elements."""
+        if self._divisor != 1:
+            tensor.div_(self._divisor)
+
+
+def _check_same_dtype(out: torch.Tensor, tensor: torch.Tensor) -> None:
+    if out.dtype != tensor.dtype:
+        raise ValueError(f"the output is of {out.dtype}, the input of {tensor.dtype}")
+
+
+def _parts(several: Sequence[Any]) -> list[str]:
+    """What the ids of the parts of one collective begin with."""
+    return [""] if len(several) == 1 else [f"{index}." for index in range(len(several))]
+
+
+def _split(memory: Bytes, count: int) -> list[Bytes]:
+    length = memory.nbytes // count
+    return [memory[index * length : (index + 1) * length] for index in range(count)]
+
+
+def _split_rows(memory: Bytes, tensor: torch.Tensor, rows: list[int], count: int) -> list[Bytes]:
+    """Divides the memory of a tensor along its first dimension, evenly if it is not said how."""
+    total = tensor.shape[0] if tensor.dim() else 1
+    if not rows:
+        if total % count:
+            raise ValueError(f"{total} rows cannot be divided among {count} ranks")
+        return _split(memory, count)
+    if len(rows) != count or sum(rows) != total:
+        raise ValueError(f"the sizes {rows} do not divide {total} rows among {count} ranks")
+    row_bytes = memory.nbytes // total if total else 0
+    parts, start = [], 0
+    for length in rows:
+        parts.append(memory[start * row_bytes : (start + length) * row_bytes])
+        start += length
+    return parts
+
+
+# The end of the process
+
+_open_groups: weakref.WeakSet[Group] = weakref.WeakSet()
+
+#: How long a process that keeps the store of others waits for them when it ends, before it says so, and in all.
+_WAIT_IN_SILENCE = 2.0
+_WAIT_AT_MOST = 30.0
+
+
+def _at_exit() -> None:
+    """Leaves the groups that are left, and waits for those that use the store which ends with this process."""
+    for group in list(_open_groups):
+        with contextlib.suppress(Exception):
+            group.abort(f"rank {group.rank} has left without a word")
+    store = _node._state.store
+    if store is None or not store.is_running():
+        return
+    with contextlib.suppress(HopliteError):
+        client = _node.init(start=False)
+        began = time.monotonic()
+        has_said = False
+        while client.status()["clients"] > 1 and time.monotonic() < began + _WAIT_AT_MOST:
+            if not has_said and time.monotonic() > began + _WAIT_IN_SILENCE:
+                _logger.warning("the store of this process is still in use by other processes; waiting for them")
+                has_said = True
+            time.sleep(0.005)
+
+
+# After `hoplite` has registered the end of its store, so that this comes before.
+atexit.register(_at_exit)
+
+
+def _prepare_exit() -> None:
+    """A process that multiprocessing has forked ends without `atexit`."""
+    global _prepared
+    if _prepared != os.getpid():
+        _prepared = os.getpid()
+        multiprocessing_util.Finalize(None, _at_exit, exitpriority=100)
+
+
+_prepared: int | None = None

@@ -1,0 +1,118 @@
+"""The thread of this process that performs its collectives, and its connections to stores."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from hoplite import _native
+from hoplite._client import CONNECT_TIMEOUT
+from hoplite.errors import ForkedChild
+
+T = TypeVar("T")
+
+#: How the connection is called in the log of the store.
+PROGRAM = "hoplite.torch"
+
+
+class Link:
+    """A connection to a store, and the thread whose event loop uses it. Shared by all groups that use the store."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str) -> None:
+        self.socket = socket
+        self.loop = loop
+        self._thread = thread
+        self._process = os.getpid()
+        self._users = 0
+        self.client = self.run(_connect(socket))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Has the thread do something, and waits for it."""
+        self.check_process(work)
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C, if it was not the work itself that failed.
+            future.cancel()
+            raise
+
+    def check_process(self, work: Coroutine[Any, Any, Any] | None = None) -> None:
+        """Raises `ForkedChild` in a child, where the thread is not."""
+        current = os.getpid()
+        if current != self._process:
+            if work is not None:
+                work.close()
+            raise ForkedChild(
+                f"the process group belongs to process {self._process}, from which this one, {current}, was forked",
+                connected=self._process,
+                current=current,
+            )
+
+    def check_not_inside(self, name: str) -> None:
+        """Raises if the thread is about to wait for something that only it can do."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
+
+    def release(self) -> None:
+        """A group needs it no longer."""
+        with _process.lock:
+            self._users -= 1
+            if self._users == 0:
+                self.client.close()
+                _process.links.pop(self.socket, None)
+
+
+def acquire(socket: str) -> Link:
+    """The link to the store that listens at `socket`.
+
+    Raises:
+        ConnectFailed: if none does.
+    """
+    with _process.lock:
+        link = _process.links.get(socket)
+        if link is None or not link.client.usable:
+            link = Link(*_process.event_loop(), socket)
+            _process.links[socket] = link
+        link._users += 1
+        return link
+
+
+class _Process:
+    """What belongs to this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.links: dict[str, Link] = {}
+        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+
+    def event_loop(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+        if self._running is None:
+            loop = asyncio.new_event_loop()
+            # A daemon: a program that ends without a word to torch does not wait for it.
+            thread = threading.Thread(target=loop.run_forever, name="hoplite-torch", daemon=True)
+            thread.start()
+            self._running = loop, thread
+        return self._running
+
+
+_process = _Process()
+
+
+def _forget() -> None:
+    """In a forked child: the thread is not there, and the connections are the parent's."""
+    global _process
+    _inherited.append(_process)
+    _process = _Process()
+
+
+#: Kept, since to close what a child inherited would disturb the parent.
+_inherited: list[_Process] = []
+os.register_at_fork(after_in_child=_forget)
+
+
+async def _connect(socket: str) -> _native.AsyncClient:
+    return await _native.connect_async(socket, CONNECT_TIMEOUT, PROGRAM)

@@ -1,0 +1,148 @@
+"""How the ranks of a group agree on their stores, and on the name of the group.
+
+Each rank uses the store of its node, as `hoplite.init` finds it. If no rank has one, and all are on one node, the first rank
+starts a private one, which all of them use; it ends with that rank. What a rank has to tell the others it tells through
+the key-value store that torch gives to the group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+import hoplite
+from hoplite.errors import ConnectFailed, HopliteError
+
+_RECORD = "hoplite/{}"
+_PRIVATE = "hoplite/private"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a rank tells the others."""
+
+    host: str
+    """Equal for processes that can use the same socket."""
+    processes: int
+    """Which namespace its process id is of."""
+    process: int
+    socket: str | None = None
+    """Of the store that it uses."""
+    token: str = ""
+    """Of rank 0: makes the ids of the group unique."""
+    error: str | None = None
+    """Why it cannot take part."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all ranks know."""
+
+    socket: str
+    """Of the store that this rank uses."""
+    prefix: str
+    """What the ids of the group begin with."""
+    neighbours: dict[int, int]
+    """The processes of the other ranks of this machine, by rank."""
+    is_shared: bool
+    """Whether all ranks use one and the same store."""
+
+
+def agree(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Agreement:
+    """Agrees with the other ranks, which do the same.
+
+    Raises:
+        DistBackendError: if there are ranks without a store, or one has another problem.
+    """
+    own = _own_record(rank)
+    store.set(_RECORD.format(rank), json.dumps(asdict(own)))
+    keys = [_RECORD.format(peer) for peer in range(size)]
+    store.wait(keys, timeout)
+    records = [Record(**json.loads(record)) for record in store.multi_get(keys)]
+    for peer, record in enumerate(records):
+        if record.error is not None:
+            raise dist.DistBackendError(f"rank {peer} has no store: {record.error}")
+    if all(record.socket is None for record in records):
+        sockets: list[str | None] = [_private_socket(store, records, rank, timeout)] * size
+    else:
+        sockets = [_socket_of(record, records) for record in records]
+    socket = sockets[rank]
+    if socket is None or None in sockets:
+        without = sorted({records[peer].host for peer in range(size) if sockets[peer] is None})
+        raise dist.DistBackendError(f"there is no store on {', '.join(without)}; {_HINT}")
+    return Agreement(
+        socket=socket,
+        prefix=f"torch/{records[0].token}/",
+        neighbours={
+            peer: record.process
+            for peer, record in enumerate(records)
+            if peer != rank and (record.host, record.processes) == (own.host, own.processes)
+        },
+        is_shared=len({(record.host, socket) for record, socket in zip(records, sockets, strict=True)}) == 1,
+    )
+
+
+_HINT = "several nodes need a running hoplite-store each, with a common --directory"
+
+
+def _own_record(rank: int) -> Record:
+    about: dict[str, Any] = {
+        "host": f"{platform.node()} ({_read('/proc/sys/kernel/random/boot_id')})",
+        "processes": _inode("/proc/self/ns/pid"),
+        "process": os.getpid(),
+        "token": secrets.token_hex(8) if rank == 0 else "",
+    }
+    try:
+        return Record(**about, socket=hoplite.init(start=False).socket)
+    except ConnectFailed as error:
+        is_absent = error.reason in ("NoSuchSocket", "NotListening")
+        if is_absent and not os.environ.get("HOPLITE_SOCKET"):
+            return Record(**about)
+        return Record(**about, error=str(error))
+
+
+def _socket_of(record: Record, records: list[Record]) -> str | None:
+    """The socket that a rank uses: its own, else that of the first rank of its machine that has one."""
+    if record.socket is not None:
+        return record.socket
+    return next((other.socket for other in records if other.host == record.host and other.socket), None)
+
+
+def _private_socket(store: dist.Store, records: list[Record], rank: int, timeout: timedelta) -> str | None:
+    """The socket of a store that rank 0 starts; None if not all ranks could use it."""
+    if len({record.host for record in records}) > 1:
+        return None
+    if rank == 0:
+        try:
+            answer = {"socket": hoplite.init().socket}
+        except (HopliteError, OSError) as error:
+            answer = {"error": str(error)}
+        store.set(_PRIVATE, json.dumps(answer))
+    else:
+        store.wait([_PRIVATE], timeout)
+        answer = json.loads(store.get(_PRIVATE))
+    if "error" in answer:
+        raise dist.DistBackendError(f"rank 0 could not start a store: {answer['error']}")
+    return answer["socket"]
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
