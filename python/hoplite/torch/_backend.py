@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import C10DBackend
+from torch._C._distributed_c10d import Backend as C10DBackend
 
 from hoplite import _node
 from hoplite._client import Op

@@ -13,8 +13,9 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch.distributed as dist
 
@@ -332,7 +333,6 @@ class Group:
         while self._messages or self._runner is not None:
             await asyncio.wait([*self._messages, *filter(None, [self._runner])])
         self._leave(self._sequence, f"rank {self.rank} has left")
-        self._announce(End(self.rank, self._sequence, f"rank {self.rank} has left"))
         if self._announcing is not None:
             await self._announcing
         for exit in self._exits:
@@ -393,8 +393,8 @@ def _lost(error: HopliteError) -> str:
 _in_background: set[asyncio.Task[None]] = set()
 
 
-def background(loop: asyncio.AbstractEventLoop, work: Awaitable[None]) -> None:
+def background(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
     """Has something done that nobody waits for."""
-    task = loop.create_task(work)  # type: ignore[arg-type]
+    task = loop.create_task(work)
     _in_background.add(task)
     task.add_done_callback(_in_background.discard)

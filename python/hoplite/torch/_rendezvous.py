@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 import hoplite
 from hoplite.errors import ConnectFailed, HopliteError
@@ -55,7 +56,7 @@ class Agreement:
     """Whether all ranks use one and the same store."""
 
 
-def agree(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Agreement:
+def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
     """Agrees with the other ranks, which do the same.
 
     Raises:
@@ -115,7 +116,7 @@ def _socket_of(record: Record, records: list[Record]) -> str | None:
     return next((other.socket for other in records if other.host == record.host and other.socket), None)
 
 
-def _private_socket(store: dist.Store, records: list[Record], rank: int, timeout: timedelta) -> str | None:
+def _private_socket(store: Store, records: list[Record], rank: int, timeout: timedelta) -> str | None:
     """The socket of a store that rank 0 starts; None if not all ranks could use it."""
     if len({record.host for record in records}) > 1:
         return None

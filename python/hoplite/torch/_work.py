@@ -47,7 +47,7 @@ class Work(dist.Work):
         if self._error is None:
             future.set_result(self._results)
         else:
-            future.set_exception(self._error)
+            future.set_exception(self._error)  # type: ignore[arg-type]
 
     # What torch calls
 
