@@ -433,6 +433,29 @@ fn in_fixed_order_what_comes_after_a_source_joins_after_it_again() {
 }
 
 #[test]
+fn in_fixed_order_what_joins_after_a_refused_hop_takes_in_all_that_it_would_have() {
+    let mut h = Harness::with_slow_links();
+    let request = Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c"]) };
+    let call = h.reduce_unknown(request);
+    for (put, name) in ["a", "b", "c"].iter().enumerate() {
+        h.ready(name, put as u64, name);
+    }
+    let [b, c] = ["b", "c"].map(|node| h.next_hop_at(node));
+    let target = h.combine();
+    h.hop_said(&b, HopReport::Failed(HopFailure::Refused(Error::ShuttingDown)));
+    h.hop_failed(&c, HopFailure::Refused(Error::ShuttingDown));
+    h.stop(&target, 0);
+    let target = h.combine();
+    assert_eq!(h.inputs(&target), ["a at a", "b at b", "c at c"]);
+    h.tell(complete("c", 2, &["e"]));
+    h.input_failed(&target, 4096, 2, UNREACHABLE);
+    assert_eq!(hop_inputs(&h.hop_at("e")), ["a at a", "b at b", "c here"]);
+    let target = h.combine();
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1, 2]);
+}
+
+#[test]
 fn a_small_source_that_is_lost_on_the_way_is_fetched_again() {
     let mut h = Harness::with_slow_links();
     let call = h.reduce("t", &["a"]);

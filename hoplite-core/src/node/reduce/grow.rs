@@ -140,7 +140,11 @@ impl Node {
             reduction.open.remove(index);
             reduction.joined.push(*index);
         }
-        reduction.tree.grow(&schedule, sources, planned(location));
+        if reduction.is_fixed() {
+            reduction.tree.grow_in_order(sources, planned(location));
+        } else {
+            reduction.tree.grow(&schedule, sources, planned(location));
+        }
     }
 
     fn choose_schedule(&self, reduction: &Reduction) -> Choice {

@@ -54,6 +54,17 @@ impl<S> Tree<S> {
     /// Adds a vertex for `sources`, which takes in as many of the loose streams as `schedule` says.
     pub fn grow(&mut self, schedule: &Schedule, sources: Vec<usize>, state: S) -> VertexId {
         let taken = schedule.takes_in(self.joined).min(self.loose.len());
+        self.add(taken, sources, state)
+    }
+
+    /// Adds a vertex for `sources`, which takes in all loose streams: so everything is combined from left to right, also
+    /// where a vertex was dissolved.
+    pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
+        self.add(self.loose.len(), sources, state)
+    }
+
+    /// Adds a vertex that takes in the last `taken` of the loose streams.
+    fn add(&mut self, taken: usize, sources: Vec<usize>, state: S) -> VertexId {
         self.joined += 1;
         let inputs = self.loose.split_off(self.loose.len() - taken);
         let vertex = self.new_id();
