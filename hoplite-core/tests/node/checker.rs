@@ -56,6 +56,7 @@ enum Serve {
 #[derive(Debug)]
 struct Combination {
     copy: CopyId,
+    offset_bytes: u64,
     inputs: Vec<CopyId>,
 }
 
@@ -106,7 +107,7 @@ impl Checker {
                 }
             }
             Event::CombineEnded { combine, .. } => {
-                if let Some(Combination { copy, inputs }) = self.combinations.remove(combine) {
+                if let Some(Combination { copy, inputs, .. }) = self.combinations.remove(combine) {
                     self.copy(copy).combinations -= 1;
                     for input in inputs {
                         self.copy(input).readers -= 1;
@@ -309,7 +310,7 @@ impl Checker {
                 CombineInput::Remote(_) => {}
             }
         }
-        self.combinations.insert(combine, Combination { copy, inputs: local });
+        self.combinations.insert(combine, Combination { copy, offset_bytes, inputs: local });
     }
 
     fn opened(&mut self, copy: CopyId, extent: Extent, size_bytes: u64, producer: Producer) {
@@ -407,6 +408,22 @@ impl Checker {
     /// The serves that were requested and have not ended.
     pub(crate) fn open_serves(&self) -> Vec<ServeId> {
         self.serves.keys().copied().collect()
+    }
+
+    /// The combinations that run, and where each began.
+    pub(crate) fn running_combinations(&self) -> Vec<(CombineId, u64)> {
+        self.combinations.iter().map(|(combine, running)| (*combine, running.offset_bytes)).collect()
+    }
+
+    /// The hops that others perform and that have not failed or ended.
+    pub(crate) fn running_hops(&self) -> Vec<HopId> {
+        let running = self.hops.iter().filter(|(_, report)| !matches!(report, Some(HopReport::Failed(_))));
+        running.map(|(hop, _)| *hop).collect()
+    }
+
+    /// The hops that others asked for and have not released.
+    pub(crate) fn open_hostings(&self) -> Vec<HostingId> {
+        self.hostings.keys().copied().collect()
     }
 
     /// The copies that are being compared.

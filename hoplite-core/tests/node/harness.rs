@@ -16,6 +16,7 @@ use hoplite_core::shard::{
 use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use crate::checker::Checker;
+use crate::ledger::Ledger;
 use crate::reducing::Reduces;
 
 /// Room for ten objects of [`SIZE`].
@@ -74,6 +75,7 @@ pub(crate) struct Harness {
     cancelled: Vec<PullId>,
     /// What `reducing.rs` scripts.
     pub(crate) reduces: Reduces,
+    ledger: Ledger,
     pub(crate) effects: Vec<Effect>,
 }
 
@@ -128,6 +130,7 @@ impl Harness {
             pulls: Vec::new(),
             cancelled: Vec::new(),
             reduces: Reduces::default(),
+            ledger: Ledger::default(),
             effects: Vec::new(),
         }
     }
@@ -135,6 +138,7 @@ impl Harness {
     /// Feeds an event, checks the invariants, and sorts the effects.
     pub(crate) fn event(&mut self, event: Event) {
         self.checker.event(&event);
+        self.ledger.event(&event);
         if let Event::ShardDown { shard: lost } = event {
             self.subscriptions.retain(|(shard, ..)| *shard != lost);
         }
@@ -143,6 +147,7 @@ impl Harness {
         self.checker.effects(&effects, self.node.status());
         for effect in &effects {
             self.reduces.effect(effect);
+            self.ledger.effect(effect, &self.node);
             match effect.clone() {
                 Effect::Reply { client, call, response } => {
                     self.answers.entry((client, call)).or_default().push_back(response);
@@ -433,7 +438,7 @@ impl Harness {
         self.pulls.pop()
     }
 
-    fn grant_as(
+    pub(crate) fn grant_as(
         &mut self,
         shard: usize,
         request: RequestId,
@@ -532,7 +537,8 @@ impl Harness {
     pub(crate) fn assert_empty(&self) {
         let status = self.node.status();
         assert_eq!((status.free_bytes, status.copies, status.pulls), (status.capacity_bytes, 0, 0));
-        assert_eq!((status.reductions, status.hops), (0, 0), "no reduce and no hop is left");
+        assert_eq!((status.reductions, status.combinations), (0, 0), "no reduce is left");
+        assert_eq!((status.hops, status.directed_hops), (0, 0), "no hop is left");
         assert_eq!(self.node.next_deadline(), None, "no deadline is left");
     }
 }

@@ -9,6 +9,7 @@ mod conflicts;
 mod gets;
 mod harness;
 mod hops;
+mod ledger;
 mod properties;
 mod puts;
 mod reduce_failures;

@@ -1,19 +1,22 @@
 //! Random sequences of events, also such that make no sense, under the checker.
 //!
-//! A step names what happens by small numbers, so that steps meet: four ids, three clients, two shards. What the node
-//! asked for is answered at random as well: queries with grants, bytes or errors, pulls with any outcome.
+//! A step names what happens by small numbers, so that steps meet: six ids, three clients, two shards. What the node
+//! asked for is answered at random as well: queries with grants, bytes or errors, pulls, hops and combinations with any
+//! outcome.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use hoplite_core::node::{CallId, ClientId, CopyId, Event, PullId, Request, ServeId, Until};
+use hoplite_core::node::*;
+use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    DropReason, Equality, Locations, PullOutcome, Query, RequestId, ToShard, ToStore, Verdict,
+    DropReason, Equality, LocationState, PullOutcome, Query, RequestId, ToShard, ToStore, Verdict,
 };
-use hoplite_core::{Error, Limits, Metadata, ObjectId, Operation, PutId};
+use hoplite_core::{Dtype, Error, Limits, Metadata, ObjectId, Operation, PutId};
 use proptest::prelude::*;
 
 use crate::harness::*;
+use crate::reducing::*;
 
 const CLIENTS: u64 = 3;
 const SHARDS: usize = 2;
@@ -38,7 +41,13 @@ enum Step {
     Drop { shard: usize, id: usize, put: u64, is_deleted: bool },
     Promote { shard: usize, id: usize, put: u64 },
     DeleteDone { which: usize },
-    Locations { which: usize },
+    Locations { which: usize, kind: u8, put: u64, nodes: u8 },
+    Reduce { client: u64, target: usize, sources: u8, count: usize, kind: u8, timeout: u64 },
+    CombineEnded { which: usize, blocks: u64, outcome: u8 },
+    HopReported { which: usize, report: u8 },
+    HopRequested { output: u64, inputs: Vec<(u8, u64)>, blocks: u64, timeout: u64 },
+    HopReleased { which: usize },
+    ServeOutput { output: u64 },
     PullEnded { which: usize, blocks: u64, outcome: u8 },
     Serve { id: usize, put: u64 },
     ServeEnded { which: usize },
@@ -59,15 +68,20 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let timeout = prop_oneof![Just(0_u64), Just(100), Just(60_000)];
     prop_oneof![
-        8 => (client.clone(), 0..4_usize, size, timeout.clone())
+        8 => (client.clone(), 0..5_usize, size, timeout.clone())
             .prop_map(|(client, id, size_bytes, timeout)| Step::Create { client, id, size_bytes, timeout }),
         8 => (client.clone(), 0..4_usize, any::<bool>())
             .prop_map(|(client, which, is_confirmed)| Step::Seal { client, which, is_confirmed }),
         2 => (client.clone(), 0..4_usize).prop_map(|(client, which)| Step::Abort { client, which }),
         6 => (client.clone(), 0..4_usize).prop_map(|(client, which)| Step::Release { client, which }),
-        10 => (client.clone(), 0..4_usize, any::<bool>(), timeout)
+        6 => (client.clone(), 4..6_usize, 1..64_u8, 1..4_usize, any::<u8>(), timeout.clone()).prop_map(
+            |(client, target, sources, count, kind, timeout)| Step::Reduce {
+                client, target, sources, count, kind, timeout,
+            }
+        ),
+        10 => (client.clone(), 0..6_usize, any::<bool>(), timeout.clone())
             .prop_map(|(client, id, is_patient, timeout)| Step::Get { client, id, is_patient, timeout }),
-        1 => (client.clone(), 0..4_usize).prop_map(|(client, id)| Step::Delete { client, id }),
+        1 => (client.clone(), 0..6_usize).prop_map(|(client, id)| Step::Delete { client, id }),
         1 => (client.clone(), 0..4_usize).prop_map(|(client, id)| Step::Wait { client, id }),
         1 => (client.clone(), 0..4_usize).prop_map(|(client, id)| Step::Subscribe { client, id }),
         3 => (client.clone(), 0..4_u64).prop_map(|(client, back)| Step::Cancel { client, back }),
@@ -77,14 +91,22 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (0..4_usize, 0..3_u64, any::<u8>())
             .prop_map(|(which, put, answer)| Step::AnswerQuery { which, put, answer }),
         8 => (0..4_usize, any::<u8>()).prop_map(|(which, verdict)| Step::Verdict { which, verdict }),
-        2 => (0..SHARDS, 0..4_usize, 0..6_u64, any::<bool>())
+        2 => (0..SHARDS, 0..6_usize, 0..6_u64, any::<bool>())
             .prop_map(|(shard, id, put, is_deleted)| Step::Drop { shard, id, put, is_deleted }),
-        1 => (0..SHARDS, 0..4_usize, 0..6_u64).prop_map(|(shard, id, put)| Step::Promote { shard, id, put }),
+        1 => (0..SHARDS, 0..6_usize, 0..6_u64).prop_map(|(shard, id, put)| Step::Promote { shard, id, put }),
         1 => (0..4_usize).prop_map(|which| Step::DeleteDone { which }),
-        1 => (0..4_usize).prop_map(|which| Step::Locations { which }),
+        24 => (0..8_usize, any::<u8>(), 0..3_u64, 0..16_u8)
+            .prop_map(|(which, kind, put, nodes)| Step::Locations { which, kind, put, nodes }),
+        8 => (0..4_usize, 0..12_u64, any::<u8>())
+            .prop_map(|(which, blocks, outcome)| Step::CombineEnded { which, blocks, outcome }),
+        6 => (0..4_usize, any::<u8>()).prop_map(|(which, report)| Step::HopReported { which, report }),
+        3 => (1..4_u64, proptest::collection::vec((any::<u8>(), 0..4_u64), 2..4), 0..3_u64, timeout)
+            .prop_map(|(output, inputs, blocks, timeout)| Step::HopRequested { output, inputs, blocks, timeout }),
+        2 => (0..4_usize).prop_map(|which| Step::HopReleased { which }),
+        1 => (1..4_u64).prop_map(|output| Step::ServeOutput { output }),
         10 => (0..4_usize, 0..40_u64, any::<u8>())
             .prop_map(|(which, blocks, outcome)| Step::PullEnded { which, blocks, outcome }),
-        3 => (0..4_usize, 0..6_u64).prop_map(|(id, put)| Step::Serve { id, put }),
+        3 => (0..6_usize, 0..6_u64).prop_map(|(id, put)| Step::Serve { id, put }),
         3 => (0..4_usize).prop_map(|which| Step::ServeEnded { which }),
         3 => (0..4_usize, any::<Option<bool>>()).prop_map(|(which, equal)| Step::Compared { which, equal }),
         4 => (0..2000_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
@@ -92,8 +114,60 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// What happens around a reduce of large objects, of which most go well.
+fn reducing_step() -> impl Strategy<Value = Step> {
+    let client = 0..CLIENTS;
+    // See `World::locate`, `Step::CombineEnded` and `Step::HopReported`.
+    let news = prop_oneof![12 => Just(8_u8), 2 => Just(72), 2 => Just(4), 1 => Just(0), 1 => Just(2)];
+    let nodes = prop_oneof![8 => 1..8_u8, 1 => 0..16_u8];
+    let combined = prop_oneof![2 => Just(4_u8), 3 => Just(0), 3 => (0..32_u8).prop_map(|kind| kind * 8 + 1)];
+    let hop_said = prop_oneof![6 => Just(4_u8), 3 => any::<u8>()];
+    prop_oneof![
+        40 => (0..8_usize, news, prop_oneof![4 => Just(4_u64), 1 => Just(5)], nodes)
+            .prop_map(|(which, kind, put, nodes)| Step::Locations { which, kind, put, nodes }),
+        20 => (0..4_usize, 0..10_u64, combined)
+            .prop_map(|(which, blocks, outcome)| Step::CombineEnded { which, blocks, outcome }),
+        20 => (0..4_usize, hop_said).prop_map(|(which, report)| Step::HopReported { which, report }),
+        20 => (1..200_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
+        2 => (client.clone(), 4..6_usize, 1..64_u8, 1..4_usize, any::<u8>()).prop_map(
+            |(client, target, sources, count, kind)| Step::Reduce {
+                client, target, sources, count, kind, timeout: 60_000,
+            }
+        ),
+        4 => (client.clone(), 0..4_usize)
+            .prop_map(|(client, id)| Step::Create { client, id, size_bytes: SIZE, timeout: 60_000 }),
+        4 => (client.clone(), 0..4_usize)
+            .prop_map(|(client, which)| Step::Seal { client, which, is_confirmed: false }),
+        3 => (client.clone(), 0..6_usize, any::<bool>())
+            .prop_map(|(client, id, is_patient)| Step::Get { client, id, is_patient, timeout: 60_000 }),
+        2 => (client.clone(), 0..4_usize).prop_map(|(client, which)| Step::Release { client, which }),
+        1 => (client.clone(), 0..4_u64).prop_map(|(client, back)| Step::Cancel { client, back }),
+        1 => client.prop_map(|client| Step::ClientGone { client }),
+        // Of put 4, which has `SIZE` bytes.
+        4 => (0..4_usize).prop_map(|which| Step::AnswerQuery { which, put: 4, answer: 1 }),
+        4 => (0..4_usize, 0..10_u64, any::<u8>())
+            .prop_map(|(which, blocks, outcome)| Step::PullEnded { which, blocks, outcome }),
+        1 => (0..SHARDS, 0..6_usize, 0..4_u64)
+            .prop_map(|(shard, id, put)| Step::Drop { shard, id, put, is_deleted: true }),
+        8 => (0..4_usize).prop_map(|which| Step::Verdict { which, verdict: 15 }),
+        1 => (0..SHARDS).prop_map(|shard| Step::ShardDown { shard }),
+        2 => (0..SHARDS).prop_map(|shard| Step::ShardUp { shard }),
+    ]
+}
+
 fn object(number: usize) -> ObjectId {
-    id(["w", "x", "y", "z"][number % 4])
+    id(["w", "x", "y", "z", "t", "u"][number % 6])
+}
+
+/// How a transfer ends that does not bring all bytes.
+fn failure(number: u8) -> PullOutcome {
+    match number % 5 {
+        0 => PullOutcome::SenderUnreachable,
+        1 => PullOutcome::SenderStalled,
+        2 => PullOutcome::SenderHasNoCopy,
+        3 => PullOutcome::Corrupt,
+        _ => PullOutcome::Cancelled,
+    }
 }
 
 fn pick<T>(items: &[T], which: usize) -> Option<&T> {
@@ -107,22 +181,24 @@ struct World {
     queries: Vec<(usize, Query)>,
     publications: Vec<(usize, ObjectId, PutId)>,
     deletes: Vec<(usize, RequestId)>,
-    subscriptions: Vec<(usize, RequestId, ObjectId)>,
     next_serve: u64,
+    next_hosting: u64,
 }
 
 impl World {
     fn new() -> Self {
         let limits =
             Limits { max_requests_per_client: 12, max_references_per_client: 6, max_objects: 8, ..limits() };
+        let mut h = Harness::connected(SHARDS, limits);
+        h.slow_down();
         Self {
-            h: Harness::connected(SHARDS, limits),
+            h,
             calls: Vec::new(),
             queries: Vec::new(),
             publications: Vec::new(),
             deletes: Vec::new(),
-            subscriptions: Vec::new(),
             next_serve: 1_000,
+            next_hosting: 0,
         }
     }
 
@@ -152,10 +228,7 @@ impl World {
             Step::Create { client, id, size_bytes, timeout } => {
                 let timeout = Duration::from_millis(timeout);
                 let id = object(id);
-                self.request(
-                    client,
-                    Request::Create { id, size_bytes, metadata: Metadata::default(), timeout },
-                );
+                self.request(client, Request::Create { id, size_bytes, metadata: f32s(), timeout });
             }
             Step::Seal { client, which, is_confirmed } => {
                 let held = self.h.checker.references(ClientId(client));
@@ -216,11 +289,77 @@ impl World {
                     self.say(shard, ToStore::DeleteDone { request, put: Some(PutId(1)) });
                 }
             }
-            Step::Locations { which } => {
-                if let Some((shard, request, id)) = pick(&self.subscriptions, which).cloned() {
-                    let locations = Locations { id, object: None, locations: Vec::new() };
-                    self.say(shard, ToStore::Locations { request, locations });
+            Step::Locations { which, kind, put, nodes } => self.locate(which, kind, put, nodes),
+            Step::Reduce { client, target, sources, count, kind, timeout } => {
+                let is_source = |number: &usize| *number != target && sources & (1 << number) != 0;
+                let sources: Vec<ObjectId> = (0..6).filter(is_source).map(object).collect();
+                let order = if kind.is_multiple_of(3) { ReduceOrder::Fixed } else { ReduceOrder::Any };
+                let range = ByteRange { offset_bytes: 4096, length_bytes: 8192 };
+                self.request(
+                    client,
+                    Request::Reduce(Reduce {
+                        target: object(target),
+                        count: count.min(sources.len()),
+                        sources,
+                        op: ReduceOp::Max,
+                        order,
+                        range: kind.is_multiple_of(8).then_some(range),
+                        timeout: Duration::from_millis(timeout),
+                    }),
+                );
+            }
+            Step::CombineEnded { which, blocks, outcome } => {
+                if let Some((combine, offset_bytes)) =
+                    pick(&self.h.checker.running_combinations(), which).copied()
+                {
+                    let index = usize::from(outcome / 64);
+                    let outcome = match outcome % 8 {
+                        0 => CombineOutcome::Cancelled,
+                        1..4 => CombineOutcome::InputFailed { index, outcome: failure(outcome / 8) },
+                        _ => CombineOutcome::Complete,
+                    };
+                    let valid_bytes = offset_bytes.max(blocks * 4096);
+                    self.h.event(Event::CombineEnded { combine, valid_bytes, outcome });
                 }
+            }
+            Step::HopReported { which, report } => {
+                if let Some(hop) = pick(&self.h.checker.running_hops(), which).copied() {
+                    let index = usize::from(report / 64);
+                    let report = match report % 8 {
+                        0 => HopReport::Failed(HopFailure::Unreachable),
+                        1 => HopReport::Failed(HopFailure::Refused(Error::ShuttingDown)),
+                        2 | 3 => HopReport::Failed(HopFailure::Input { index, outcome: failure(report / 8) }),
+                        _ => HopReport::Complete,
+                    };
+                    self.h.event(Event::HopReported { hop, report });
+                }
+            }
+            Step::HopRequested { output, inputs, blocks, timeout } => {
+                self.next_hosting += 1;
+                let hosting = HostingId(self.next_hosting);
+                let inputs = inputs.into_iter().map(|(kind, number)| self.hop_input(kind, number)).collect();
+                let hop = Hop {
+                    output: ObjectId::of_hop(PutId(output)),
+                    put: PutId(output),
+                    op: ReduceOp::Sum,
+                    dtype: Dtype::F32,
+                    size_bytes: SIZE,
+                    offset_bytes: blocks * 4096,
+                    inputs,
+                    timeout: Duration::from_millis(timeout),
+                };
+                self.h.event(Event::HopRequested { hosting, hop });
+            }
+            Step::HopReleased { which } => {
+                if let Some(hosting) = pick(&self.h.checker.open_hostings(), which).copied() {
+                    self.h.event(Event::HopReleased { hosting });
+                }
+            }
+            Step::ServeOutput { output } => {
+                self.next_serve += 1;
+                let (id, put) = (ObjectId::of_hop(PutId(output)), PutId(output));
+                let serve = ServeId(self.next_serve);
+                self.h.event(Event::ServeRequested { serve, id, put, awaits_hop: true });
             }
             Step::PullEnded { which, blocks, outcome } => self.pull_ended(which, blocks, outcome),
             Step::Serve { id, put } => {
@@ -245,6 +384,49 @@ impl World {
         self.look();
     }
 
+    /// Tells what a shard knows of an object that is followed.
+    fn locate(&mut self, which: usize, kind: u8, put: u64, nodes: u8) {
+        let recent: Vec<_> = self.h.subscriptions.iter().rev().take(8).cloned().collect();
+        let Some((shard, request, id)) = pick(&recent, which).cloned() else { return };
+        let name = id.to_string();
+        let put = if kind < 64 { put } else { self.put_of(&id, 0).0 };
+        let is_target = id == object(4) || id == object(5);
+        if is_target && kind % 16 > 3 {
+            // Nobody else makes those, or hardly anybody.
+            let own = self.publications.iter().rev().find(|(_, published, _)| *published == id);
+            let news = own.map(|(_, _, put)| located(&name, put.0, LocationState::Producing, &["here"]));
+            let locations = news.unwrap_or_else(|| unknown(&name));
+            return self.say(shard, ToStore::Locations { request, locations });
+        }
+        let all = ["n1", "n2", "n3", "here"];
+        let nodes: Vec<&str> = (0..4).filter(|node| nodes & (1 << node) != 0).map(|node| all[node]).collect();
+        let locations = match kind % 16 {
+            0 | 1 => unknown(&name),
+            2 => lost(&name, put),
+            3 => inline(&name, put),
+            4 | 5 => located(&name, put, LocationState::Producing, &nodes),
+            6 => {
+                let mut other = complete(&name, put, &nodes);
+                other.object.iter_mut().for_each(|object| object.metadata = Metadata::default());
+                other
+            }
+            _ => complete(&name, put, &nodes),
+        };
+        self.say(shard, ToStore::Locations { request, locations });
+    }
+
+    fn hop_input(&self, kind: u8, number: u64) -> HopInput {
+        let local = object(usize::from(kind / 4));
+        let (id, put, node, is_hop) = match kind % 4 {
+            0 => (id("elsewhere"), PutId(number), "n1", false),
+            1 => (ObjectId::of_hop(PutId(number)), PutId(number), "n2", true),
+            2 => (ObjectId::of_hop(PutId(number)), PutId(number), "here", true),
+            _ => (local.clone(), self.put_of(&local, number), "here", false),
+        };
+        let (size_bytes, base_bytes) = (SIZE, 0);
+        HopInput { id, put, size_bytes, base_bytes, node: node_id(node), address: address(node), is_hop }
+    }
+
     fn answer_query(&mut self, which: usize, put: u64, answer: u8) {
         // Answers may come twice, or for queries that were taken back.
         let Some((shard, query)) = pick(&self.queries, which).cloned() else { return };
@@ -253,15 +435,15 @@ impl World {
         match answer % 8 {
             0..4 => {
                 let size_bytes = [SIZE, SMALL, 0, 5 * SIZE][usize::try_from(put % 4).expect("below four")];
-                self.h.grant_query(shard, query.request, &name, put, size_bytes, "n1");
+                self.h.grant_as(shard, query.request, (&name, put, size_bytes, f32s()), "n1");
             }
             4 => {
                 let message = ToStore::Inline {
                     request: query.request,
                     id: query.id,
                     put: PutId(put),
-                    metadata: Metadata::default(),
-                    bytes: Bytes::from_static(b"some bytes"),
+                    metadata: f32s(),
+                    bytes: Bytes::from_static(&[7; SMALL as usize]),
                 };
                 self.say(shard, message);
             }
@@ -297,21 +479,14 @@ impl World {
 
     fn pull_ended(&mut self, which: usize, blocks: u64, outcome: u8) {
         let Some(pull) = pick(&self.h.checker.running_pulls(), which).copied() else { return };
-        let outcome = match outcome % 8 {
-            0 => PullOutcome::SenderUnreachable,
-            1 => PullOutcome::SenderStalled,
-            2 => PullOutcome::SenderHasNoCopy,
-            3 => PullOutcome::Corrupt,
-            4 => PullOutcome::Cancelled,
-            _ => PullOutcome::Complete,
-        };
+        let outcome = if outcome % 8 < 5 { failure(outcome % 8) } else { PullOutcome::Complete };
         self.h.event(Event::PullEnded { pull, valid_bytes: blocks * 4096, outcome });
     }
 
     /// What no correct peer would do.
     fn nonsense(&mut self, kind: u8, number: u64) {
         let copy = CopyId(number);
-        match kind % 8 {
+        match kind % 12 {
             0 => self.h.event(Event::PullEnded {
                 pull: PullId(u64::MAX - number),
                 valid_bytes: 1,
@@ -326,7 +501,21 @@ impl World {
                 let error = Error::ShuttingDown;
                 self.say(0, ToStore::Failed { request: RequestId(number), error });
             }
-            _ => self.say(1, ToStore::DeleteDone { request: RequestId(number), put: None }),
+            7 => self.say(1, ToStore::DeleteDone { request: RequestId(number), put: None }),
+            8 => self.h.event(Event::CombineEnded {
+                combine: CombineId(u64::MAX - number),
+                valid_bytes: number,
+                outcome: CombineOutcome::Complete,
+            }),
+            9 => self.h.event(Event::HopReleased { hosting: HostingId(u64::MAX - number) }),
+            10 => {
+                let (hop, report) = (HopId(u64::MAX - number), HopReport::Complete);
+                self.h.event(Event::HopReported { hop, report });
+            }
+            _ => {
+                let (id, put) = (ObjectId::of_hop(PutId(number)), PutId(number));
+                self.say(0, ToStore::Drop { id, put, reason: DropReason::Deleted });
+            }
         }
     }
 
@@ -337,7 +526,6 @@ impl World {
                 ToShard::Publish(publish) => self.publications.push((shard, publish.id, publish.put)),
                 ToShard::Query(query) => self.queries.push((shard, query)),
                 ToShard::Delete { request, .. } => self.deletes.push((shard, request)),
-                ToShard::Subscribe { request, id } => self.subscriptions.push((shard, request, id)),
                 _ => {}
             }
         }
@@ -345,15 +533,60 @@ impl World {
         self.queries.drain(..excess);
     }
 
+    /// Lets all go well from now on: every source is ready, every hop and every combination comes to its end. Clients
+    /// leave, but for the one of the reduce that this is about; it is answered.
+    fn recover(&mut self) {
+        for client in 0..CLIENTS {
+            self.h.gone(ClientId(client));
+        }
+        for shard in 0..SHARDS {
+            self.h.event(Event::ShardUp { shard });
+        }
+        for _ in 0..12 {
+            for (shard, request, id) in self.h.subscriptions.clone() {
+                let name = id.to_string();
+                let locations = if id == object(4) { unknown(&name) } else { complete(&name, 4, &["n1"]) };
+                self.say(shard, ToStore::Locations { request, locations });
+            }
+            for pull in self.h.checker.running_pulls() {
+                let outcome = PullOutcome::Complete;
+                self.h.event(Event::PullEnded { pull, valid_bytes: SIZE, outcome });
+            }
+            for hop in self.h.checker.running_hops() {
+                self.h.event(Event::HopReported { hop, report: HopReport::Complete });
+            }
+            for (combine, _) in self.h.checker.running_combinations() {
+                let is_cancelled = self.h.was_cancelled(combine);
+                let outcome = if is_cancelled { CombineOutcome::Cancelled } else { CombineOutcome::Complete };
+                self.h.event(Event::CombineEnded { combine, valid_bytes: SIZE, outcome });
+            }
+            self.h.accept_all();
+            self.h.pass(Duration::from_millis(1100));
+            self.look();
+        }
+        assert_eq!(
+            self.h.checker.open_calls(),
+            0,
+            "a reduce that nothing stands in the way of comes to its end"
+        );
+    }
+
     /// Lets everything end: all clients leave, all transfers end, all objects are deleted. Nothing must be left.
     fn wind_down(mut self) {
         self.h.pass(Duration::from_secs(100));
         assert_eq!(self.h.checker.open_calls(), 0, "every call is answered by its deadline");
-        for client in 0..CLIENTS {
+        for client in 0..=CLIENTS {
             self.h.gone(ClientId(client));
         }
         for pull in self.h.checker.running_pulls() {
             self.h.event(Event::PullEnded { pull, valid_bytes: 0, outcome: PullOutcome::SenderUnreachable });
+        }
+        for hosting in self.h.checker.open_hostings() {
+            self.h.event(Event::HopReleased { hosting });
+        }
+        for (combine, _) in self.h.checker.running_combinations() {
+            let outcome = CombineOutcome::Cancelled;
+            self.h.event(Event::CombineEnded { combine, valid_bytes: 0, outcome });
         }
         for serve in self.h.checker.open_serves() {
             self.h.event(Event::ServeEnded { serve });
@@ -383,6 +616,20 @@ proptest! {
         for step in steps {
             world.take(step);
         }
+        world.wind_down();
+    }
+
+    #[test]
+    fn each_source_counts_once_in_all_bytes(
+        (sources, count, kind) in (prop_oneof![Just(0b10_1111_u8), 1..64_u8], 1..6_usize, any::<u8>()),
+        steps in proptest::collection::vec(reducing_step(), 20..200),
+    ) {
+        let mut world = World::new();
+        world.take(Step::Reduce { client: CLIENTS, target: 4, sources, count, kind, timeout: 60_000 });
+        for step in steps {
+            world.take(step);
+        }
+        world.recover();
         world.wind_down();
     }
 

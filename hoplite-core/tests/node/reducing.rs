@@ -281,7 +281,11 @@ impl Harness {
     }
 
     pub(crate) fn is_cancelled_combine(&self, combine: &Combine) -> bool {
-        self.reduces.cancelled.contains(&combine.combine)
+        self.was_cancelled(combine.combine)
+    }
+
+    pub(crate) fn was_cancelled(&self, combine: CombineId) -> bool {
+        self.reduces.cancelled.contains(&combine)
     }
 
     pub(crate) fn combined(&mut self, combine: &Combine) {
