@@ -165,6 +165,9 @@ def guard(place: Path) -> None:
     os.pwrite(lock, f"{os.getpid():<10}".encode(), 0)
     log = os.open(place / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 2)
+    with contextlib.suppress(PermissionError):
+        # Ray gives its workers a low priority, and only root gets back from there.
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
     wakeup = wake_up_on_signals()
     guardian = Guardian(place, log)
     try:
@@ -177,8 +180,8 @@ def guard(place: Path) -> None:
     guardian.tend(wakeup)
     guardian.stop()
     shutil.rmtree(place, ignore_errors=True)
-    for parent in place.parents[:2]:
-        # Those of the Ray cluster, and of all of them, if it was the last on this machine.
+    for parent in place.parents[:3]:
+        # Those of the Ray cluster, of all of them, and of this user, if it was the last on this machine.
         with contextlib.suppress(OSError):
             parent.rmdir()
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,8 +66,6 @@ class Node:
     """Where workers reach the store; `hoplite.ray.client()` finds it by itself."""
     state: Literal["running", "attached", "stopped"]
     """Whether it was started here, or by somebody else, or is not there."""
-    directory: str | None = None
-    """The address of the directory, if it runs on this node."""
 
 
 def name_of(node_id: str) -> str:
@@ -98,15 +96,20 @@ class Keeper:
         elif self._is_guarded():
             state = "running"
         node_id = ray.get_runtime_context().get_node_id()
-        return Node(node_id, str(self._place.socket), state, self._directory())
+        return Node(node_id, str(self._place.socket), state)
 
-    def configuration(self) -> tuple[Settings, tuple[str, ...]] | None:
-        """The settings and the addresses of the directory with which the store was started; None if it was not."""
+    def settings(self) -> Settings | None:
+        """The settings of the store; None if there is none."""
         with contextlib.suppress(FileNotFoundError):
             known = json.loads((self._place.directory / _SETTINGS).read_text())
-            known["settings"]["options"] = tuple(known["settings"]["options"])
-            directory = known["directory"] or [self._directory()]
-            return Settings(**known["settings"]), tuple(directory)
+            return Settings(**{**known, "options": tuple(known["options"])})
+        return None
+
+    def directory(self) -> str | None:
+        """The address of the directory that runs on this node; None if none does."""
+        with contextlib.suppress(FileNotFoundError):
+            address: str | None = json.loads((self._place.directory / _guardian.READY).read_text())["directory"]
+            return address
         return None
 
     def attach(self, socket: str | None) -> bool:
@@ -128,6 +131,7 @@ class Keeper:
                     raise
                 return False
             self._place.create()
+            self._remember(Settings(None, False, socket, ()))
             self._place.socket.unlink(missing_ok=True)
             self._place.socket.symlink_to(target)
             if (raylet := _private.raylet_pid()) is not None:
@@ -135,20 +139,19 @@ class Keeper:
             self._clean_up_after_others()
             return True
 
-    def start(self, settings: Settings, listen: str, directory: tuple[str, ...]) -> Node:
+    def start(self, settings: Settings, listen: str, directory: str | None) -> Node:
         """Starts a store, unless there is one; and a directory, if there is none to join.
 
         Args:
             listen: the address of this node; ports are chosen here.
-            directory: the addresses of all shards.
+            directory: where the directory listens.
         Raises:
             RuntimeError: says why it did not start.
         """
         with self._lock:
             if not self._place.socket.is_symlink() and not self._is_guarded():
                 self._place.create()
-                known = {"settings": settings.__dict__, "directory": directory}
-                (self._place.directory / _SETTINGS).write_text(json.dumps(known))
+                self._remember(settings)
                 spec = self._spec(settings, listen, directory)
                 (self._place.directory / _guardian.SPEC).write_text(json.dumps(spec))
                 self._start_guardian()
@@ -231,10 +234,8 @@ class Keeper:
         Raises:
             ray.exceptions.RayError: if a node does not answer that Ray takes for alive. Then nothing is known.
         """
-        claims = []
-        for node in ray.nodes():
-            if not node["Alive"]:
-                continue
+        claims: list[ray.ObjectRef[set[str]]] = []
+        for node in _private.alive_nodes():
             # A node without a keeper has no leases.
             with contextlib.suppress(ValueError):
                 claims.append(ray.get_actor(name_of(node["NodeID"]), ACTORS).claims.remote(token))
@@ -259,7 +260,7 @@ class Keeper:
 
     # The guardian
 
-    def _spec(self, settings: Settings, listen: str, directory: tuple[str, ...]) -> dict[str, Any]:
+    def _spec(self, settings: Settings, listen: str, directory: str | None) -> dict[str, Any]:
         common = ["--cluster", f"ray-{self._place.cluster}"]
         if settings.insecure:
             common.append("--insecure")
@@ -269,8 +270,8 @@ class Keeper:
         if settings.memory is not None:
             store += ["--memory", settings.memory]
         shard = None
-        if directory:
-            store += ["--directory", ",".join(directory)]
+        if directory is not None:
+            store += ["--directory", directory]
         else:
             shard = [program("hoplite-directory"), "--print-address", *common, "--listen", f"{listen}:0"]
         kept = {
@@ -323,12 +324,8 @@ class Keeper:
             os.close(lock)
         return False
 
-    def _directory(self) -> str | None:
-        """Where the directory listens, if it runs on this node."""
-        with contextlib.suppress(FileNotFoundError):
-            address: str | None = json.loads((self._place.directory / _guardian.READY).read_text())["directory"]
-            return address
-        return None
+    def _remember(self, settings: Settings) -> None:
+        (self._place.directory / _SETTINGS).write_text(json.dumps(asdict(settings)))
 
     def _clean_up_after_others(self) -> None:
         """Deletes from the store what Ray clusters have left that were on this machine, and ended without `stop`."""
@@ -341,6 +338,6 @@ class Keeper:
 
 def _remove(place: Place) -> None:
     shutil.rmtree(place.directory, ignore_errors=True)
-    for parent in place.directory.parents[:2]:
+    for parent in place.directory.parents[:3]:
         with contextlib.suppress(OSError):
             parent.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.util
 import sys
@@ -11,15 +12,16 @@ from types import ModuleType
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Calls `act` right after the module `name` was imported, in the thread that does; now, if it was.
+    """Calls `act` right after the module `name` is imported, in the thread that does; now, if it was imported already.
 
-    Of modules whose loader is an ordinary one. If `act` raises, so does the import.
+    If `act` raises, so does the import.
     """
-    module = sys.modules.get(name)
-    if module is not None and not getattr(module.__spec__, "_initializing", False):
+    if name in sys.modules:
+        # Another thread may be about it.
+        importlib.import_module(name)
         act()
-        return
-    sys.meta_path.insert(0, _Finder(name, act))
+    else:
+        sys.meta_path.insert(0, _Finder(name, act))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -36,12 +38,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            loader, act = spec.loader, self._act
-            execute = loader.exec_module
+            act, execute = self._act, spec.loader.exec_module
 
             def execute_and_act(module: ModuleType) -> None:
                 execute(module)
                 act()
 
-            loader.exec_module = execute_and_act  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
         return spec

@@ -35,10 +35,13 @@ Kind = Literal["process", "job"]
 
 
 class Lease:
-    """A lease of this process. It ends with the process, or when it is closed."""
+    """A lease of this process. It ends with the process, or when it is closed.
+
+    Raises:
+        FileNotFoundError: if there is no store on the node.
+    """
 
     def __init__(self, place: Place, token: str) -> None:
-        place.create()
         self.place = place
         self.token = token
         self._path = place.leases / token

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Sequence
 from typing import Any
 
 import ray
+from hoplite._node import SOCKET_VARIABLE
 from hoplite.errors import HopliteError
 from hoplite.ray import _leases
 from hoplite.ray._keeper import ACTORS, Keeper, Node, Settings, name_of
 from hoplite.ray._place import here
+from hoplite.ray._private import alive_nodes
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 #: The resource that only the head node of a Ray cluster has.
@@ -51,7 +54,7 @@ def start_on_all_nodes(
         ray.exceptions.GetTimeoutError
     """
     settings = Settings(None if memory is None else str(memory), insecure, socket, tuple(store_options))
-    nodes = _alive()
+    nodes = alive_nodes()
     keepers = [_keeper_of(node) for node in nodes]
     attached = _on_all(nodes, [keeper.attach.remote(socket) for keeper in keepers], timeout)
     if all(attached):
@@ -74,18 +77,13 @@ def refresh(timeout: float = 120.0) -> list[Node]:
     Raises:
         RuntimeError: if `start_on_all_nodes` was not called before; and what that raises.
     """
-    for node in _alive():
+    for node in alive_nodes():
         try:
             keeper = ray.get_actor(name_of(node["NodeID"]), ACTORS)
         except ValueError:
             continue
-        configuration = ray.get(keeper.configuration.remote(), timeout=timeout)
-        state = ray.get(keeper.node.remote(), timeout=timeout).state
-        if configuration is not None:
-            settings: Settings = configuration[0]
-        elif state == "attached":
-            settings = Settings(None, False, None, ())
-        else:
+        settings: Any = ray.get(keeper.settings.remote(), timeout=timeout)
+        if settings is None:
             continue
         return start_on_all_nodes(
             memory=settings.memory,
@@ -104,7 +102,7 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     Arrays that were got stay readable.
     """
     nodes, keepers = [], []
-    for node in _alive():
+    for node in alive_nodes():
         try:
             keepers.append(ray.get_actor(name_of(node["NodeID"]), ACTORS))
             nodes.append(node)
@@ -113,6 +111,8 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     _on_all(nodes, [keeper.stop.remote() for keeper in keepers], timeout)
     for keeper in keepers:
         ray.kill(keeper, no_restart=True)
+    if os.environ.get(SOCKET_VARIABLE) == str(here().socket):
+        del os.environ[SOCKET_VARIABLE]
 
 
 def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: float) -> list[Node]:
@@ -123,17 +123,17 @@ def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: fl
             "authenticated yet: if you trust everybody who can reach these machines, say insecure=True"
         )
 
-    def start(index: int, directory: tuple[str, ...]) -> Any:
+    def start(index: int, directory: str | None) -> Any:
         # Stores of one machine need nobody else to reach them.
         listen = nodes[index]["NodeManagerAddress"] if settings.insecure else _LOOPBACK
         return keepers[index].start.remote(settings, listen, directory)
 
-    known = _on_all(nodes, [keeper.configuration.remote() for keeper in keepers], timeout)
-    directory = next((found[1] for found in known if found is not None), None)
+    known = _on_all(nodes, [keeper.directory.remote() for keeper in keepers], timeout)
+    directory = next(filter(None, known), None)
     if directory is None:
         head = next((index for index, node in enumerate(nodes) if _HEAD in node["Resources"]), 0)
-        (first,) = _on_all([nodes[head]], [start(head, ())], timeout)
-        directory = (first.directory,)
+        _on_all([nodes[head]], [start(head, None)], timeout)
+        (directory,) = _on_all([nodes[head]], [keepers[head].directory.remote()], timeout)
     return _on_all(nodes, [start(index, directory) for index in range(len(nodes))], timeout)
 
 
@@ -152,10 +152,6 @@ def _check(nodes: list[Any], keepers: list[Any], timeout: float) -> None:
             f"the stores on {', '.join(blind)} do not know what is on {nodes[0]['NodeManagerAddress']}: "
             "they are of another Hoplite cluster, or cannot reach its directory"
         )
-
-
-def _alive() -> list[Any]:
-    return sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeID"])
 
 
 def _keeper_of(node: Any) -> Any:

@@ -15,7 +15,6 @@ from hoplite._node import SOCKET_VARIABLE
 from hoplite.ray import _leases, _nodes
 from hoplite.ray._place import here
 
-
 class Ref(hoplite.Ref):
     """A handle of an object, which finds the store of the Ray node on which it is used.
 
@@ -115,13 +114,13 @@ def wait(
 
 
 def reduce(
-    sources: Iterable[Ref],
+    sources: Iterable[hoplite.Ref],
     op: Op = "sum",
     *,
     num_objects: int | None = None,
     target: Ref | None = None,
     timeout: float | None = None,
-) -> tuple[Ref, list[Ref]]:
+) -> tuple[Ref, list[hoplite.Ref]]:
     """Reduces equally shaped arrays into a new object, in the stores and while they arrive; see `hoplite.Client.reduce`.
 
     Args:

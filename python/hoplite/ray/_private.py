@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray._private.worker import global_worker
@@ -20,6 +21,13 @@ def is_managed_here(object_id: str) -> bool:
     Looks without Ray's lock: Ray may hold it where this is called. A look at a dict is atomic.
     """
     return object_id in global_worker.rdt_manager._managed_rdt_metadata
+
+
+def alive_nodes() -> list[dict[str, Any]]:
+    """The nodes of the Ray cluster, in a fixed order."""
+    # It is documented, but has no types.
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))
 
 
 def raylet_pid() -> int | None:

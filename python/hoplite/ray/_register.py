@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 import ray
 from hoplite._node import SOCKET_VARIABLE
 from hoplite.ray import _late, _leases
 from hoplite.ray._place import here
+from ray.experimental import register_tensor_transport
+
+if TYPE_CHECKING:
+    from hoplite.ray.transport import HopliteTransport
 
 #: What tensors go by, and arrays of numpy. Ray has one type of tensor for each transport.
 TENSORS, ARRAYS = "HOPLITE", "HOPLITE_NUMPY"
@@ -35,9 +41,8 @@ def register() -> None:
     with _lock:
         if not _is_registered:
             from hoplite.ray.transport import NumpyTransport
-            from ray.experimental import register_tensor_transport
 
-            register_tensor_transport(ARRAYS, ["cpu"], NumpyTransport, np.ndarray)
+            _register_transport(ARRAYS, NumpyTransport, np.ndarray)
             _late.when_imported("torch", _register_torch)
             _late.when_imported("ray.util.collective", _register_collective)
             _is_registered = True
@@ -53,9 +58,14 @@ def _register_torch() -> None:
     import torch
 
     from hoplite.ray.transport import TorchTransport
-    from ray.experimental import register_tensor_transport
 
-    register_tensor_transport(TENSORS, ["cpu"], TorchTransport, torch.Tensor)
+    _register_transport(TENSORS, TorchTransport, torch.Tensor)
+
+
+def _register_transport(name: str, transport: type[HopliteTransport], data_type: type) -> None:
+    # Ray may have done it: it makes the transports of the driver known to its actors.
+    with contextlib.suppress(ValueError):
+        register_tensor_transport(name, ["cpu"], transport, data_type)
 
 
 def _register_collective() -> None:

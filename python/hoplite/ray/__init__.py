@@ -1,0 +1,35 @@
+"""Hoplite with Ray: a store on each node, handles for tasks, tensor transports for actors, and a collective backend.
+
+    import ray
+    import hoplite.ray
+
+    ray.init(runtime_env={"worker_process_setup_hook": "hoplite.ray.register"})
+    hoplite.ray.register()
+    hoplite.ray.start_on_all_nodes()
+
+    weights = hoplite.ray.put(array)                       # a small handle, for tasks
+    results = [work.remote(weights) for _ in range(100)]   # each calls hoplite.ray.get(weights)
+
+`docs/ray.md` shows all of it.
+"""
+
+from hoplite.ray._keeper import Node
+from hoplite.ray._nodes import refresh, start_on_all_nodes, stop_on_all_nodes
+from hoplite.ray._objects import Ref, client, delete, get, new_ref, put, reduce, wait
+from hoplite.ray._register import register
+
+__all__ = [
+    "Node",
+    "Ref",
+    "client",
+    "delete",
+    "get",
+    "new_ref",
+    "put",
+    "reduce",
+    "refresh",
+    "register",
+    "start_on_all_nodes",
+    "stop_on_all_nodes",
+    "wait",
+]

@@ -1,0 +1,266 @@
+"""The tensor transports of Ray (RDT, Ray Direct Transport) through Hoplite.
+
+    @ray.remote
+    class Trainer:
+        @ray.method(tensor_transport="hoplite")
+        def weights(self) -> torch.Tensor: ...
+
+The tensors that such a method returns are put into the store of its node, all of one call as one object, and receivers get
+them from there. So what they get is what was returned, whatever the producer does with its tensors afterwards; the
+producer takes no part in the transfer, and need not even live any more; and receivers that have a part of the tensors serve
+others.
+
+Ray says to the producer when nobody refers to an object any more. Who deletes it if the producer is gone by then is in
+`_reclaim`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any
+
+import hoplite.aio
+from hoplite.errors import HopliteError
+from hoplite.ray import _background, _leases, _objects, _private
+from ray.exceptions import RayDirectTransportError
+from ray.experimental import CommunicatorMetadata, TensorTransportManager, TensorTransportMetadata
+from ray.experimental.rdt.tensor_transport_manager import FetchRequest
+
+logger = logging.getLogger(__name__)
+
+
+class Tensors(TensorTransportMetadata):
+    """What the receivers of an RDT object have to know: where the tensors are, and what they are like.
+
+    The process that makes it sends it first of all to the owner of the object, which is the one that called the method. There
+    it lives as long as Ray has a reference to the object, and claims it in the meantime. In all other processes it does nothing.
+    """
+
+    def __init__(self, ray_id: str, id: str | None, tensor_meta: list[Any], tensor_device: str | None) -> None:
+        super().__init__(tensor_meta, tensor_device)
+        self.ray_id = ray_id
+        self.id = id
+        self._was_made_here = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What Ray manages in the process that made it was put there with `ray.put`, and is owned there.
+        goes_to_owner = self._was_made_here and not _private.is_managed_here(self.ray_id)
+        return _arrived, (self.ray_id, self.id, self.tensor_meta, self.tensor_device, goes_to_owner)
+
+
+def _arrived(
+    ray_id: str, id: str | None, tensor_meta: list[Any], tensor_device: str | None, is_owner: bool
+) -> Tensors:
+    tensors = Tensors(ray_id, id, tensor_meta, tensor_device)
+    tensors._was_made_here = False
+    if is_owner and id is not None:
+        try:
+            lease = _leases.of_process()
+            lease.claim(id)
+            # When the process ends, its lease ends too.
+            weakref.finalize(tensors, lease.drop, id).atexit = False
+        except Exception:
+            # Ray does not survive an error here.
+            logger.warning("Hoplite cannot keep %s if its producer ends.", id, exc_info=True)
+    return tensors
+
+
+@dataclass
+class Fetch(FetchRequest):
+    """A transfer that is under way. It ends when nobody waits for it any more."""
+
+    future: Future[list[Any]]
+
+    def __del__(self) -> None:
+        self.future.cancel()
+
+
+class HopliteTransport(TensorTransportManager):
+    """What is common to both transports."""
+
+    _name: str
+
+    def __init__(self) -> None:
+        self._putting = threading.Lock()
+        self._made: dict[str, Tensors] = {}
+        self._lock = threading.Lock()
+        self._fetches: defaultdict[str, set[Future[list[Any]]]] = defaultdict(set)
+
+    def tensor_transport_backend(self) -> str:
+        return self._name
+
+    @staticmethod
+    def is_one_sided() -> bool:
+        return True
+
+    @staticmethod
+    def can_abort_transport() -> bool:
+        return True
+
+    def actor_has_tensor_transport(self, actor: Any) -> bool:
+        return True
+
+    def get_communicator_metadata(
+        self, src_actor: Any, dst_actor: Any, backend: str | None = None
+    ) -> CommunicatorMetadata:
+        return CommunicatorMetadata()
+
+    # In the process that makes the tensors
+
+    def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Tensors:
+        """Puts the tensors. Ray calls it again if it tries the method again."""
+        with self._putting:
+            if obj_id not in self._made:
+                self._made[obj_id] = self._put(obj_id, rdt_object)
+            return self._made[obj_id]
+
+    def _put(self, ray_id: str, tensors: list[Any]) -> Tensors:
+        devices = {self._device(tensor) for tensor in tensors}
+        if devices - {"cpu"}:
+            # Ray refuses it, with a message of its own.
+            return Tensors(ray_id, None, self._describe(tensors), (devices - {"cpu"}).pop())
+        if not tensors:
+            return Tensors(ray_id, None, [], None)
+        client = _objects.client()
+        id = f"{_leases.of_process().prefix}{ray_id}"
+        plain = [self._plain(tensor) for tensor in tensors]
+        # A single one by itself, so that it can be copied to where it belongs while it arrives.
+        client.put(id, plain[0] if len(plain) == 1 else plain)
+        return Tensors(ray_id, id, self._describe(tensors), "cpu")
+
+    def garbage_collect(self, obj_id: str, tensor_transport_meta: TensorTransportMetadata, tensors: list[Any]) -> None:
+        made = self._made.pop(obj_id, None)
+        if made is not None and (id := made.id) is not None:
+            # Nobody waits for it, nor could do anything if it fails.
+            _background.begin(lambda client: client.delete(id))
+
+    def send_multiple_tensors(
+        self, tensors: list[Any], tensor_transport_metadata: Any, communicator_metadata: Any
+    ) -> None:
+        raise NotImplementedError("receivers fetch the tensors themselves")
+
+    # In the processes that receive them
+
+    def recv_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: TensorTransportMetadata,
+        communicator_metadata: CommunicatorMetadata,
+        target_buffers: list[Any] | None = None,
+    ) -> list[Any]:
+        fetch = self.fetch_multiple_tensors(
+            obj_id, tensor_transport_metadata, communicator_metadata, target_buffers
+        )
+        return self.wait_fetch_complete(fetch)
+
+    def fetch_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: TensorTransportMetadata,
+        communicator_metadata: CommunicatorMetadata,
+        target_buffers: list[Any] | None = None,
+    ) -> Fetch:
+        assert isinstance(tensor_transport_metadata, Tensors)
+        id = tensor_transport_metadata.id
+        count = len(tensor_transport_metadata.tensor_meta)
+        future: Future[list[Any]]
+        if id is None:
+            future = Future()
+            future.set_result([])
+        else:
+            try:
+                future = _background.begin(lambda client: self._get(client, id, count, target_buffers))
+            except HopliteError as error:
+                raise _failed(obj_id, error) from error
+            with self._lock:
+                self._fetches[obj_id].add(future)
+            future.add_done_callback(lambda future: self._ended(obj_id, future))
+        return Fetch(obj_id, [], future)
+
+    def wait_fetch_complete(self, fetch_request: FetchRequest, timeout: float = -1) -> list[Any]:
+        assert isinstance(fetch_request, Fetch)
+        try:
+            return fetch_request.future.result(None if timeout < 0 else timeout)
+        except (HopliteError, CancelledError) as error:
+            raise _failed(fetch_request.obj_id, error) from error
+
+    def abort_transport(self, obj_id: str, communicator_metadata: CommunicatorMetadata) -> None:
+        with self._lock:
+            fetches = list(self._fetches.get(obj_id, ()))
+        for future in fetches:
+            future.cancel()
+
+    def _ended(self, obj_id: str, future: Future[list[Any]]) -> None:
+        with self._lock:
+            self._fetches[obj_id].discard(future)
+            if not self._fetches[obj_id]:
+                del self._fetches[obj_id]
+
+    async def _get(
+        self, client: hoplite.aio.Client, id: str, count: int, buffers: Sequence[Any] | None
+    ) -> list[Any]:
+        raise NotImplementedError
+
+    # What differs
+
+    def _describe(self, tensors: list[Any]) -> list[Any]:
+        return [(tensor.shape, tensor.dtype) for tensor in tensors]
+
+    def _device(self, tensor: Any) -> str:
+        return "cpu"
+
+    def _plain(self, tensor: Any) -> Any:
+        return tensor
+
+
+class TorchTransport(HopliteTransport):
+    """Tensors of torch in the memory of the host. Receivers have private copies, which they may write to."""
+
+    _name = "HOPLITE"
+
+    def _device(self, tensor: Any) -> str:
+        return str(tensor.device.type)
+
+    def _plain(self, tensor: Any) -> Any:
+        return tensor.detach()
+
+    async def _get(
+        self, client: hoplite.aio.Client, id: str, count: int, buffers: Sequence[Any] | None
+    ) -> list[Any]:
+        if buffers is not None and count == 1:
+            await client.get_into(id, buffers[0])
+            return list(buffers)
+        got = await client.get(id, copy=True)
+        tensors = [got] if count == 1 else got
+        if buffers is None:
+            return list(tensors)
+        for buffer, tensor in zip(buffers, tensors, strict=True):
+            buffer.copy_(tensor)
+        return list(buffers)
+
+
+class NumpyTransport(HopliteTransport):
+    """Arrays of numpy. Receivers have them read-only and in shared memory, like those of Ray's own object store."""
+
+    _name = "HOPLITE_NUMPY"
+
+    async def _get(
+        self, client: hoplite.aio.Client, id: str, count: int, buffers: Sequence[Any] | None
+    ) -> list[Any]:
+        if buffers is not None:
+            raise TypeError("arrays of numpy cannot be received into buffers")
+        got = await client.get(id)
+        return [got] if count == 1 else list(got)
+
+
+def _failed(obj_id: str, error: BaseException) -> RayDirectTransportError:
+    reason = "the transfer was aborted" if isinstance(error, CancelledError) else f"{type(error).__name__}: {error}"
+    return RayDirectTransportError(  # type: ignore[no-untyped-call]
+        f"hoplite could not fetch the object {obj_id}: {reason}"
+    )
