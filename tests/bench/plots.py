@@ -14,6 +14,7 @@ from .workloads import WORKLOADS
 
 _COLLECTIVES: Final = ["broadcast", "gather", "reduce", "allreduce"]
 _LATE: Final = ["broadcast_late", "reduce_late"]
+_MS: Final = 1e3
 _STYLE: Final[Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 8, "svg.hashsalt": "hoplite"}
 _COLOURS: Final = ["#c0392b", "#2471a3", "#1e8449", "#9a7d0a", "#6c3483", "#34495e"]
 _LIMIT: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1, "label": "limit"}
@@ -43,7 +44,7 @@ def _round_trip(results: Results) -> Any:
         return None
     figure, axes = plt.subplots(figsize=(4, 3))
     _lines(axes, results, cells, lambda cell: cell.size_bytes)
-    axes.set(xscale="log", yscale="log", xlabel="object size, bytes", ylabel="seconds", title="Round trip")
+    axes.set(xscale="log", yscale="log", xlabel="object size, bytes", ylabel="milliseconds", title="Round trip")
     axes.legend(frameon=False)
     return figure
 
@@ -66,7 +67,7 @@ def _collectives(results: Results) -> Any:
     for axes in grid[-1]:
         axes.set_xlabel("hosts")
     for line in grid:
-        line[0].set_ylabel("seconds")
+        line[0].set_ylabel("milliseconds")
     _legend_below(figure, grid[0][0])
     figure.tight_layout()
     return figure
@@ -81,10 +82,11 @@ def _late(results: Results) -> Any:
         cells = results.cells(name)
         most = max((cell.hosts, cell.size_bytes) for cell in cells)
         cells = [cell for cell in cells if (cell.hosts, cell.size_bytes) == most]
-        _lines(axes, results, cells, lambda cell: cell.interval_s)
-        arrivals = [(cell.hosts - 1) * cell.interval_s for cell in cells]
-        axes.plot([cell.interval_s for cell in cells], arrivals, color="grey", linestyle="--", label="last arrival")
-        axes.set(xlabel="interval between arrivals, seconds", ylabel="seconds")
+        _lines(axes, results, cells, lambda cell: cell.interval_s * _MS)
+        intervals = [cell.interval_s * _MS for cell in cells]
+        arrivals = [(cell.hosts - 1) * cell.interval_s * _MS for cell in cells]
+        axes.plot(intervals, arrivals, color="grey", linestyle="--", label="last arrival")
+        axes.set(xlabel="interval between arrivals, milliseconds", ylabel="milliseconds")
         axes.set_title(f"{WORKLOADS[name].title}, {size(most[1])}, {most[0]} hosts", fontsize=8)
         axes.set_ylim(bottom=0)
     _legend_below(figure, grid[0][0])
@@ -94,14 +96,14 @@ def _late(results: Results) -> Any:
 
 def _lines(axes: Any, results: Results, cells: list[Measurement], place: Any) -> None:
     """A line for each system, with the spread, and one for the limit."""
-    axes.plot([place(cell) for cell in cells], [cell.limit_s for cell in cells], **_LIMIT)
+    axes.plot([place(cell) for cell in cells], [cell.limit_s * _MS for cell in cells], **_LIMIT)
     for title, colour in zip(results.titles(), _COLOURS * 2, strict=False):
         found = [best for cell in cells if (best := results.best(title, cell)) and best.median_s]
         if not found:
             continue
-        medians = [cell.median_s or 0 for cell in found]
-        below = [median - min(cell.seconds) for cell, median in zip(found, medians, strict=True)]
-        above = [max(cell.seconds) - median for cell, median in zip(found, medians, strict=True)]
+        medians = [(cell.median_s or 0) * _MS for cell in found]
+        below = [median - min(cell.seconds) * _MS for cell, median in zip(found, medians, strict=True)]
+        above = [max(cell.seconds) * _MS - median for cell, median in zip(found, medians, strict=True)]
         axes.errorbar(
             [place(cell) for cell in found],
             medians,

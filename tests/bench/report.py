@@ -7,7 +7,8 @@ from pathlib import Path
 from .results import Measurement, Results
 from .workloads import WORKLOADS, Workload
 
-_HOPLITE = "Hoplite"
+# What takes less than this at the limit is a matter of latencies, and not compared with it.
+_COMPARED_FROM_S = 0.005
 
 
 def write(results: Results, path: Path) -> list[Path]:
@@ -35,8 +36,8 @@ def _head(results: Results) -> list[str]:
         f"{machine['processor']}, {machine['memory']}, Linux {machine['kernel']}, {machine['distribution']}.",
         "",
         "Times are medians, with the spread from the fastest to the slowest round behind them. *Limit* is the least "
-        "time that the links allow at the measured rate, without any latency. A factor behind a time is how often the "
-        "limit fits into it. `cpu` marks times during which the processors were busy for 90% or more, so that these "
+        "time that the links allow at the measured rate, without any latency. A factor is how often the limit fits "
+        "into the time. `cpu` marks times during which the processors were busy for 90% or more, so that these "
         "may have been what was measured, and not the links.",
         "",
         "| system | version | how it is run |",
@@ -97,9 +98,11 @@ def _entry(cell: Measurement | None) -> str:
         return "-"
     if cell.median_s is None:
         return "timed out" if "within" in (cell.error or "") else "failed"
-    parts = [seconds(cell.median_s), f"{cell.median_s / cell.limit_s:.2f}x"]
+    parts = [seconds(cell.median_s)]
     if len(cell.seconds) > 1:
         parts.append(f"({seconds(min(cell.seconds))} to {seconds(max(cell.seconds))})")
+    if cell.limit_s >= _COMPARED_FROM_S:
+        parts.append(f"{cell.median_s / cell.limit_s:.2f}x")
     parts += ["cpu"] if cell.is_bound_by_processor else []
     parts += ["**not over the links**"] if cell.crossed else []
     return " ".join(parts)

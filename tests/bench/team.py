@@ -160,7 +160,7 @@ class Team:
             while len(answers) < len(self._workers):
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    late = [self._hosts[rank] for rank in self._workers if rank not in answers]
+                    late = [self._hosts[rank] for rank in sorted(self._workers) if rank not in answers]
                     raise Wedged(
                         f"{self._system} on {', '.join(late)} did not finish: {what}, within {timeout_s:.3g} s"
                     )

@@ -129,7 +129,8 @@ _ALL: Final = [
         title="Broadcast, late receivers",
         figure="7a",
         definition="h0 has put an object; the others get it one after the other, a fixed interval apart, beginning one "
-        "interval after the clock starts. Until the last of them has it.",
+        "interval after the clock starts. Until the last of them has it. The limit supposes that nothing is sent to "
+        "those who have not asked yet; MPI, which knows them before, can send ahead what the buffers of sockets hold.",
         finishers=_others,
         limit_factor=lambda _: 1,
         needs=_broadcast_needs,

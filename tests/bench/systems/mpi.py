@@ -21,8 +21,8 @@ class _Mpi(System):
     worker: ClassVar[str]
 
     @abstractmethod
-    def command(self, hosts: list[str]) -> list[str]:
-        """The command that starts one worker on each host, up to the worker's own."""
+    def command(self, hosts: list[str], directory: Path) -> list[str]:
+        """The command that starts one worker on each host, up to the worker's own; temporary files go to `directory`."""
 
     def missing(self) -> str:
         if not output(["which", self.starter]):
@@ -33,7 +33,11 @@ class _Mpi(System):
 
     @contextmanager
     def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
-        command = [*self.command(lab.plan.host_names), str(self.context.built / self.worker), str(socket)]
+        command = [
+            *self.command(lab.plan.host_names, socket.parent),
+            str(self.context.built / self.worker),
+            str(socket),
+        ]
         with self.context.log.open("ab") as log:
             starter = lab.hosts[0].popen(
                 command, env=lab.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
@@ -60,7 +64,7 @@ class Mpich(_Mpi):
         lines = output(["mpichversion"]).splitlines()
         return next((line.split()[-1] for line in lines if line.startswith("MPICH Version")), "?")
 
-    def command(self, hosts: list[str]) -> list[str]:
+    def command(self, hosts: list[str], directory: Path) -> list[str]:
         environment = {"LD_PRELOAD": self.idle, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
         return [
             *[self.starter, "-launcher", "ssh", "-launcher-exec", str(RSH), "-iface", "eth0"],
@@ -82,7 +86,7 @@ class OpenMpi(_Mpi):
     def version(self) -> str:
         return (output([self.starter, "--version"]).splitlines() or ["?"])[0].split()[-1]
 
-    def command(self, hosts: list[str]) -> list[str]:
+    def command(self, hosts: list[str], directory: Path) -> list[str]:
         parameters = {
             "pml": "ob1",
             "btl": "tcp,self",
@@ -92,6 +96,8 @@ class OpenMpi(_Mpi):
             # Otherwise the hosts start each other, and do not know which lab they are in.
             "plm_rsh_no_tree_spawn": "1",
             "mpi_yield_when_idle": "1",
+            # It leaves files behind when it is killed; these go with the lab.
+            "orte_tmpdir_base": str(directory),
             **self.parameters,
         }
         return [

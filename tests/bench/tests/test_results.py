@@ -94,7 +94,7 @@ class Reports(unittest.TestCase):
         self.assertEqual(
             rows,
             [
-                "| 4 | 1 MiB | 500 ms | **600 ms 1.20x (500 ms to 900 ms) cpu** | 700 ms 1.40x cpu |",
+                "| 4 | 1 MiB | 500 ms | **600 ms (500 ms to 900 ms) 1.20x cpu** | 700 ms 1.40x cpu |",
                 "| 4 | 2 MiB | 500 ms | timed out | - |",
             ],
         )
