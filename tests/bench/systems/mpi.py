@@ -22,7 +22,7 @@ class _Mpi(System):
 
     @abstractmethod
     def command(self, hosts: list[str], directory: Path) -> list[str]:
-        """The command that starts one worker on each host, up to the worker's own; temporary files go to `directory`."""
+        """The command that starts one worker on each host, up to the worker's own. `directory` is for its files."""
 
     def missing(self) -> str:
         if not output(["which", self.starter]):
