@@ -33,7 +33,7 @@ impl Client {
     }
 
     /// Reduces equally shaped arrays element by element into the new object `target`, and returns the ids that were
-    /// reduced, in the order in which they joined.
+    /// reduced, in the order in which they joined, or in that of the list if it is fixed.
     ///
     /// The sources need not exist yet, and may be anywhere in the cluster; each joins when its first bytes are there. The
     /// target has their type and shape. It is made on this node, and pinned there as by a put; it may be got, or be the

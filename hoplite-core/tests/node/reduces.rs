@@ -309,13 +309,15 @@ fn in_fixed_order_the_last_source_is_combined_here_if_it_is_here() {
 #[test]
 fn in_fixed_order_small_sources_are_combined_in_the_order_of_the_request() {
     let mut h = Harness::with_slow_links();
-    h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b"]) });
+    let call = h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b"]) });
     h.tell(inline("a", 1));
     h.tell(inline("b", 2));
     h.answer_small("b", 2);
     h.answer_small("a", 1);
     let target = h.combine();
     assert_eq!(h.inputs(&target), ["a here", "b here"]);
+    h.combine_ended(&target, SMALL, CombineOutcome::Complete);
+    assert_eq!(h.reduced(call), [0, 1], "and are named in that order");
 }
 
 #[test]

@@ -209,6 +209,10 @@ impl Node {
         let key = reduction.key;
         if let Some(PendingCall { call: Call::Reduce { reduced, .. }, .. }) = self.calls.get_mut(&key) {
             reduced.clone_from(&reduction.joined);
+            if reduction.is_fixed() {
+                // Small ones arrive in any order; that in which they were combined is what matters.
+                reduced.sort_unstable();
+            }
         }
         reduction.target = Target::None;
         debug_assert_eq!(
