@@ -173,6 +173,19 @@ impl Node {
         self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
+    /// Tells a shard of the end of this put, if it is remembered: the shard has missed it, or has not been responsible then.
+    pub(super) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
+        let is_meant = |message: &ToShard| match message {
+            ToShard::Forget { id: of, put: ended } | ToShard::Unpublish { id: of, put: ended, .. } => {
+                (of, *ended) == (id, put)
+            }
+            _ => false,
+        };
+        let message =
+            self.recent_ends.iter().map(|(_, message)| message).find(|message| is_meant(message)).cloned();
+        message.map(|message| self.tell_shard(shard, message)).is_some()
+    }
+
     fn tell_recent_ends(&mut self, shard: usize) {
         self.forget_old_ends();
         for (_, message) in self.recent_ends.clone() {

@@ -145,6 +145,9 @@ impl Node {
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
             Verdict::Accepted | Verdict::ShardFull if !is_decisive => self.verdict_came(copy, shard),
             Verdict::Conflict { winner, .. } if !is_decisive => self.disputed(copy, shard, winner),
+            Verdict::Conflict { winner, .. } if self.tell_end(shard, id, winner) => {
+                self.publish_again_later(copy);
+            }
             Verdict::Accepted => self.accepted(copy),
             Verdict::ShardFull => {
                 if let Some(key) = self.copies[&copy].sealer {

@@ -1,5 +1,7 @@
 //! Puts of one id at several nodes: the first that the directory heard of counts.
 
+use std::time::Duration;
+
 use hoplite_core::node::*;
 use hoplite_core::shard::{DropReason, Equality, LocationState, Publish, PullOutcome, Verdict};
 use hoplite_core::{Error, PutId};
@@ -225,5 +227,24 @@ fn a_seal_is_answered_when_the_last_shard_goes_during_the_comparison() {
     h.event(Event::ShardDown { shard: 0 });
     h.assert_waits(call);
     h.event(Event::Compared { copy: view.copy, equal: Some(true) });
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+}
+
+#[test]
+fn what_was_given_up_here_is_no_rival() {
+    let mut h = Harness::new();
+    let call = h.create(A, "x", SIZE);
+    let first = h.view(call);
+    h.request(A, Request::Abort { copy: first.copy });
+    let (view, call, publish) = sealed(&mut h, SIZE);
+    // A shard that was not responsible before has heard of the first one from a receiver.
+    let equality = Equality::Unknown { holder: None };
+    h.verdict(0, &publish, Verdict::Conflict { winner: first.put, equality });
+    assert_eq!(h.told(), ["0 unpublish x Aborted"]);
+    h.assert_waits(call);
+    h.pass(Duration::from_millis(50));
+    let again = h.publication().1;
+    assert_eq!(again.put, view.put);
+    h.verdict(0, &again, Verdict::Accepted);
     assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
 }
