@@ -41,6 +41,8 @@ fn clusters_survive_what_happens_to_them() {
     }
     println!("{seeds} seeds: {total:?}");
     assert!(total.pulls > seeds && total.failed_pulls > 0 && total.evictions > 0, "the clusters were busy");
+    assert!(total.reduces > seeds && total.hops > seeds && total.failed_hops > 0, "they reduced");
+    assert!(total.mended_reduces > 0 && total.restarted_reduces > 0, "reduces survived failures");
 }
 
 #[test]

@@ -1,12 +1,13 @@
-//! Applications: they put, get, delete, wait, let go, and die.
+//! Applications: they put, get, delete, wait, let go, and die. How they reduce is in `reduces`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, ObjectView, Request, Response, Until};
-use hoplite_core::{Error, Metadata, ObjectId, Time};
+use hoplite_core::{Dtype, Error, Metadata, ObjectId, Time};
 
-use super::{Faults, Simulation};
+use super::combine::DTYPE;
+use super::{Faults, Kind, Simulation};
 
 /// How long after its deadline a call may be answered at the latest.
 const SLACK: Duration = Duration::from_millis(5);
@@ -15,7 +16,7 @@ const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 /// How often the calls are looked through for late ones.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Before this time not all sessions are open, so that deletes may pass objects by.
-const SETTLED: Duration = Duration::from_millis(300);
+pub(super) const SETTLED: Duration = Duration::from_millis(300);
 
 /// A get of this length of an object that is there succeeds, unless something fails or everything is slow.
 const ENOUGH_TIME: Duration = Duration::from_secs(1);
@@ -26,14 +27,16 @@ const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
 /// One process.
 #[derive(Debug)]
 pub(super) struct Client {
-    store: usize,
+    pub(super) store: usize,
     held: BTreeMap<CopyId, u32>,
+    /// Whether it makes only one call.
+    is_visitor: bool,
 }
 
 /// A call of a client.
 pub(super) type CallKey = (u64, u64);
 
-type Answer = Result<Response, Error>;
+pub(super) type Answer = Result<Response, Error>;
 type Continuation = Box<dyn FnOnce(&mut Simulation, Answer)>;
 
 /// What happens when a call is answered, and until when that must be. Subscriptions have neither.
@@ -55,9 +58,26 @@ struct Put {
 impl Simulation {
     pub(super) fn spawn_client(&mut self, store: usize) {
         let client = self.fresh_number();
-        self.clients.insert(client, Client { store, held: BTreeMap::new() });
+        self.clients.insert(client, Client { store, held: BTreeMap::new(), is_visitor: false });
         let delay = self.random.millis(0..100);
         self.after(delay, move |sim| sim.act(client));
+    }
+
+    /// A client that somebody else lets make one call after `delay`.
+    pub(super) fn visit(
+        &mut self,
+        store: usize,
+        delay: Duration,
+        call: impl FnOnce(&mut Self, u64) + 'static,
+    ) {
+        let run = self.stores[store].run;
+        self.after(delay, move |sim| {
+            if sim.stores[store].is_running(run) && !sim.is_winding_down {
+                let client = sim.fresh_number();
+                sim.clients.insert(client, Client { store, held: BTreeMap::new(), is_visitor: true });
+                call(sim, client);
+            }
+        });
     }
 
     /// The processes of a machine that crashed are gone with it.
@@ -65,18 +85,20 @@ impl Simulation {
         self.clients.retain(|_, client| client.store != store);
         let clients = &self.clients;
         self.calls.retain(|(client, _), _| clients.contains_key(client));
+        self.end_reduces_of_gone();
     }
 
     /// A client dies; its store notices.
     pub(super) fn kill_client(&mut self, client: u64) {
-        let Some(Client { store, held }) = self.clients.remove(&client) else { return };
+        let Some(Client { store, held, is_visitor }) = self.clients.remove(&client) else { return };
         self.note(|_| format!("client {client} of store {store} dies"));
         self.calls.retain(|(owner, _), _| *owner != client);
+        self.end_reduces_of_gone();
         for (copy, count) in held {
             self.copy(store, copy).references -= count;
         }
         self.store_event(store, Event::ClientGone { client: ClientId(client) });
-        if !self.is_winding_down {
+        if !self.is_winding_down && !is_visitor {
             let run = self.stores[store].run;
             let delay = self.random.millis(1..100);
             self.after(delay, move |sim| {
@@ -98,7 +120,9 @@ impl Simulation {
             let is_late = pending.deadline != Time::NEVER && pending.deadline + SLACK < now;
             assert!(!is_late, "call {call} of client {client} is not answered in time: {}", pending.what);
         }
-        self.after(WATCH_INTERVAL, Self::watch_calls);
+        // The final calls are few, and each is asked for.
+        let interval = if self.is_winding_down { WATCH_INTERVAL * 50 } else { WATCH_INTERVAL };
+        self.after(interval, Self::watch_calls);
     }
 
     /// How many calls are open, without subscriptions.
@@ -182,7 +206,7 @@ impl Simulation {
         });
     }
 
-    fn act_later(&mut self, client: u64) {
+    pub(super) fn act_later(&mut self, client: u64) {
         let delay = self.random.millis(1..60);
         self.after(delay, move |sim| sim.act(client));
     }
@@ -191,11 +215,24 @@ impl Simulation {
         if self.is_winding_down || !self.clients.contains_key(&client) {
             return;
         }
+        if self.clients.get(&client).is_some_and(|client| client.is_visitor) {
+            return self.kill_client(client);
+        }
         match self.random.number(0..100) {
-            0..35 => self.put(client),
-            35..78 => self.get(client),
-            78..84 => self.delete(client),
-            84..88 => self.wait(client),
+            0..33 => {
+                let id = self.any_to_put();
+                self.put(client, id);
+            }
+            33..60 => {
+                let id = self.any_object();
+                self.get(client, id);
+            }
+            60..80 => self.reduce(client),
+            80..85 => {
+                let id = self.any_object();
+                self.delete(client, id);
+            }
+            85..88 => self.wait(client),
             88..91 => self.locate(client),
             91..94 => self.subscribe(client),
             94..96 => self.cancelled_get(client),
@@ -203,29 +240,49 @@ impl Simulation {
         }
     }
 
-    pub(super) fn object(&self, number: usize) -> ObjectId {
-        ObjectId::new(format!("object-{number}")).expect("the id is short")
-    }
-
+    /// An object that somebody may have put or made.
     fn any_object(&mut self) -> ObjectId {
-        let number = self.random.index(self.scenario.ids);
-        self.object(number)
+        if !self.results.is_empty() && self.random.chance(20) {
+            return self.random.pick(&self.results).clone();
+        }
+        let kinds = [Kind::Plain, Kind::Plain, Kind::Source, Kind::Target];
+        let kind = *self.random.pick(&kinds);
+        self.any_of(kind)
     }
 
-    fn any_timeout(&mut self) -> Duration {
+    /// An object that somebody may put.
+    fn any_to_put(&mut self) -> ObjectId {
+        let kind = match self.random.number(0..100) {
+            0..45 => Kind::Plain,
+            45..97 => Kind::Source,
+            _ => Kind::Target,
+        };
+        self.any_of(kind)
+    }
+
+    pub(super) fn any_of(&mut self, kind: Kind) -> ObjectId {
+        let number = self.random.index(self.scenario.count_of(kind));
+        kind.object(number)
+    }
+
+    pub(super) fn any_timeout(&mut self) -> Duration {
         if self.random.chance(5) { Duration::ZERO } else { self.random.millis(20..4000) }
     }
 
     // Puts.
 
-    fn put(&mut self, client: u64) {
-        let id = self.any_object();
+    pub(super) fn put(&mut self, client: u64, id: ObjectId) {
+        let is_plain = Kind::of(&id) == Kind::Plain;
         let known = self.history.contents_of(&id);
         let (tag, size_bytes) = if !known.is_empty() && self.random.chance(30) {
             *self.random.pick(&known)
         } else {
             let is_large = self.random.chance(25);
-            let size_bytes = if is_large { self.scenario.largest_bytes } else { *self.random.pick(&SIZES) };
+            let size_bytes = match is_plain {
+                true if is_large => self.scenario.largest_bytes,
+                true => *self.random.pick(&SIZES),
+                false => self.any_size_to_reduce(),
+            };
             // All empty objects are equal.
             (if size_bytes == 0 { 0 } else { self.fresh_number() }, size_bytes)
         };
@@ -233,7 +290,9 @@ impl Simulation {
         let store = self.clients[&client].store;
         self.history.writer_started(&id, store);
         let timeout = self.any_timeout();
-        let request = Request::Create { id: id.clone(), size_bytes, metadata: Metadata::default(), timeout };
+        let dtype = if is_plain { Dtype::Opaque } else { DTYPE };
+        let metadata = Metadata { dtype, ..Metadata::default() };
+        let request = Request::Create { id: id.clone(), size_bytes, metadata, timeout };
         let put = Put { client, store, id, tag };
         let then = move |sim: &mut Self, answer: Answer| sim.create_answered(put, answer);
         self.call(client, request, Some(timeout), Some(Box::new(then)));
@@ -331,8 +390,8 @@ impl Simulation {
 
     // Gets.
 
-    fn get(&mut self, client: u64) {
-        let (id, timeout, started) = (self.any_object(), self.any_timeout(), self.now);
+    pub(super) fn get(&mut self, client: u64, id: ObjectId) {
+        let (timeout, started) = (self.any_timeout(), self.now);
         let until = if self.random.chance(30) { Until::Started } else { Until::Complete };
         let request = Request::Get { id: id.clone(), until, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
@@ -426,8 +485,17 @@ impl Simulation {
 
     // The rest.
 
-    fn delete(&mut self, client: u64) {
-        let (id, timeout) = (self.any_object(), self.any_timeout());
+    pub(super) fn delete(&mut self, client: u64, id: ObjectId) {
+        self.delete_and_then(client, id, Self::act_later);
+    }
+
+    pub(super) fn delete_and_then(
+        &mut self,
+        client: u64,
+        id: ObjectId,
+        then: impl FnOnce(&mut Self, u64) + 'static,
+    ) {
+        let timeout = self.any_timeout();
         let delete = self.history.delete_started(&id, self.now);
         self.history.removal_started(&id);
         let deleted = id.clone();
@@ -439,7 +507,7 @@ impl Simulation {
                 // A delete that timed out may still have effects.
                 sim.history.removal_ended(&deleted);
             }
-            sim.act_later(client);
+            then(sim, client);
         };
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }

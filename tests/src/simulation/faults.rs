@@ -1,7 +1,7 @@
 //! When what fails.
 
-use super::Simulation;
 use super::network::Place;
+use super::{Faults, Kind, Simulation};
 
 impl Simulation {
     /// Plans the next fault.
@@ -27,9 +27,7 @@ impl Simulation {
             }
             40..60 => {
                 let store = self.random.index(self.scenario.stores);
-                self.crash_store(store);
-                let delay = self.random.millis(50..2500);
-                self.after(delay, move |sim| sim.restart_store(store));
+                self.crash_for_a_while(store);
             }
             60..75 => {
                 let shard = self.random.index(self.scenario.shards);
@@ -44,6 +42,38 @@ impl Simulation {
                 self.after(delay, move |sim| sim.mend_link(one, other));
             }
         }
+    }
+
+    /// Something fails, or is deleted, now and then in the middle of what `store` does for a reduce together with `other`.
+    pub(super) fn fail_at_step(&mut self, store: usize, other: usize) {
+        if self.is_winding_down || self.random.number(0..1000) >= self.scenario.faults_per_1000_steps {
+            return;
+        }
+        let delay = self.random.micros(0..1000);
+        if self.scenario.faults == Faults::None || self.random.chance(20) {
+            let (id, deleter) = (self.any_of(Kind::Source), self.random.index(self.scenario.stores));
+            return self.visit(deleter, delay, move |sim, client| sim.delete(client, id));
+        }
+        let kind = self.random.number(0..100);
+        self.after(delay, move |sim| match kind {
+            0..25 => sim.crash_for_a_while(store),
+            25..50 => sim.crash_for_a_while(other),
+            50..70 if store != other => {
+                let (one, other) = (Place::Store(store), Place::Store(other));
+                sim.cut_link(one, other);
+                let delay = sim.random.millis(1..1000);
+                sim.after(delay, move |sim| sim.mend_link(one, other));
+            }
+            // Connections may break though both ends are well.
+            50..90 => sim.break_directions(|direction| direction.host.store == store),
+            _ => sim.fail_something(),
+        });
+    }
+
+    fn crash_for_a_while(&mut self, store: usize) {
+        self.crash_store(store);
+        let delay = self.random.millis(50..2500);
+        self.after(delay, move |sim| sim.restart_store(store));
     }
 
     fn any_link(&mut self) -> (Place, Place) {

@@ -49,7 +49,7 @@ struct Writers {
 }
 
 /// For how long a put that ended without an answer may still have effects.
-const AFTERMATH: Duration = Duration::from_secs(3);
+pub(super) const AFTERMATH: Duration = Duration::from_secs(3);
 
 impl History {
     /// Somebody starts to put contents under an id.

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use hoplite_core::id::Incarnation;
-use hoplite_core::node::{self, CopyId, Node, NodeConfig, PullId, ServeId};
+use hoplite_core::node::{self, CombineId, CopyId, Node, NodeConfig, Producer, PullId, ServeId};
 use hoplite_core::placement::ShardMap;
-use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::{self, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard, UnpublishReason};
-use hoplite_core::{Limits, NodeId, Time};
+use hoplite_core::{Limits, NodeId, ObjectId, Time};
 
 use super::Simulation;
+use super::combine::Combination;
 use super::network::Place;
 use super::transfer::{Pull, Serve};
 
@@ -26,23 +26,53 @@ pub(super) struct StoreHost {
     pub(super) copies: BTreeMap<CopyId, Copy>,
     pub(super) pulls: BTreeMap<PullId, Pull>,
     pub(super) serves: BTreeMap<ServeId, Serve>,
+    pub(super) combinations: BTreeMap<CombineId, Combination>,
     /// When it last had to evict a copy or refuse a slot.
     pub(super) lacked_space_at: Time,
     tick_at: Option<Time>,
 }
 
 /// A copy as the arena has it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Copy {
+    pub(super) id: Option<ObjectId>,
+    pub(super) producer: Producer,
     pub(super) size_bytes: u64,
     pub(super) valid_bytes: u64,
-    /// Which contents its bytes are of.
+    /// Before this byte there are none, though they count as valid: a hop begins where it is needed.
+    pub(super) from_bytes: u64,
+    /// What its bytes are.
     pub(super) tag: Option<u64>,
+    /// In which order and by which steps they were combined.
+    pub(super) shape: u64,
     pub(super) is_complete: bool,
     pub(super) has_failed: bool,
     /// References that clients have, comparisons that read it.
     pub(super) references: u32,
     pub(super) comparisons: u32,
+}
+
+impl Copy {
+    fn new(id: Option<ObjectId>, producer: Producer, size_bytes: u64) -> Self {
+        Self {
+            id,
+            producer,
+            size_bytes,
+            valid_bytes: 0,
+            from_bytes: 0,
+            tag: None,
+            shape: 0,
+            is_complete: false,
+            has_failed: false,
+            references: 0,
+            comparisons: 0,
+        }
+    }
+
+    /// Whether it is the output of a hop.
+    pub(super) fn is_of_hop(&self) -> bool {
+        self.id.as_ref().is_some_and(|id| id.as_bytes().starts_with(b"\0hop-"))
+    }
 }
 
 /// A machine with a shard.
@@ -94,20 +124,22 @@ fn tag_of(bytes: &Bytes) -> u64 {
 }
 
 /// The name of a store.
-fn node_id(store: usize) -> NodeId {
+pub(super) fn node_id(store: usize) -> NodeId {
     NodeId::new(&format!("node-{store}")).expect("the name is valid")
 }
 
 impl Simulation {
     fn new_node(&mut self, store: usize) -> Node {
-        Node::new(NodeConfig {
+        let mut node = Node::new(NodeConfig {
             node: node_id(store),
-            topology: Topology::Uniform,
+            topology: self.scenario.topology.clone(),
             capacity_bytes: self.scenario.capacity_bytes,
             limits: limits(),
             shards: ShardMap::new((0..self.scenario.shards).map(|shard| format!("shard-{shard}"))),
             seed: self.random.next_number(),
-        })
+        });
+        node.measured(self.scenario.link);
+        node
     }
 
     pub(super) fn add_store(&mut self, store: usize) {
@@ -127,6 +159,7 @@ impl Simulation {
             copies: BTreeMap::new(),
             pulls: BTreeMap::new(),
             serves: BTreeMap::new(),
+            combinations: BTreeMap::new(),
             lacked_space_at: Time::ZERO,
             tick_at: None,
         });
@@ -157,7 +190,11 @@ impl Simulation {
         host.pulls.clear();
         host.serves.clear();
         host.tick_at = None;
+        self.combinations_of_crashed(store);
         self.break_sessions_of(Place::Store(store));
+        self.break_directions(|direction| {
+            direction.host.store == store || direction.coordinator.store == store
+        });
         self.clients_of_crashed(store);
     }
 
@@ -177,7 +214,8 @@ impl Simulation {
 
     fn new_shard(&self) -> Shard {
         let limits = limits();
-        let config = ShardConfig { warm_up: limits.node_grace * 3, limits, topology: Topology::Uniform };
+        let config =
+            ShardConfig { warm_up: limits.node_grace * 3, limits, topology: self.scenario.topology.clone() };
         Shard::new(config, self.now)
     }
 
@@ -338,9 +376,12 @@ impl Simulation {
                 }
                 self.send_to_shard(store, shard, message);
             }
-            node::Effect::CopyOpened { copy, size_bytes, .. } => {
-                self.note(|_| format!("store {store} opens {copy:?} of {size_bytes} bytes"));
-                let previous = self.stores[store].copies.insert(copy, Copy { size_bytes, ..Copy::default() });
+            node::Effect::CopyOpened { copy, size_bytes, producer, .. } => {
+                let host = &mut self.stores[store];
+                let id = host.node.object_of(copy).map(|(id, _)| id.clone());
+                let opened = Copy::new(id, producer, size_bytes);
+                let previous = host.copies.insert(copy, opened.clone());
+                self.note(|_| format!("store {store} opens {copy:?}: {opened:?}"));
                 assert!(previous.is_none(), "{copy:?} is opened once");
             }
             node::Effect::Fill { copy, bytes } => {
@@ -354,6 +395,10 @@ impl Simulation {
                 let copy = self.copy(store, copy);
                 assert_eq!(copy.valid_bytes, copy.size_bytes, "a complete copy has all bytes: {copy:?}");
                 copy.is_complete = true;
+                if copy.producer == Producer::Reduce {
+                    let copy = copy.clone();
+                    self.reduce_completed(store, &copy);
+                }
             }
             node::Effect::CopyFailed { copy, error } => {
                 self.note(|_| format!("store {store} fails {copy:?}: {error}"));
@@ -367,12 +412,24 @@ impl Simulation {
                 self.start_pull(store, pull, Pull::new(copy, id, put, size_bytes, sender));
             }
             node::Effect::CancelPull { pull } => self.cancel_pull(store, pull),
-            node::Effect::ServeAccepted { serve, copy, .. } => self.serve_answered(store, serve, Some(copy)),
-            node::Effect::ServeRefused { serve } => self.serve_answered(store, serve, None),
+            node::Effect::ServeAccepted { serve, copy, .. } => {
+                self.serve_answered(store, serve, Serve::Accepted(copy));
+            }
+            node::Effect::ServeRefused { serve } => self.serve_answered(store, serve, Serve::Refused),
             node::Effect::Compare { copy, id, winner, holder } => {
                 let holder = self.store_named(&holder.0);
                 self.start_comparison(store, copy, id, winner, holder);
             }
+            node::Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs } => {
+                self.start_combine(store, combine, copy, (op, dtype), offset_bytes, inputs);
+            }
+            node::Effect::CancelCombine { combine } => self.cancel_combine(store, combine),
+            node::Effect::StartHop { hop, node, spec, .. } => {
+                let host = self.store_named(&node);
+                self.start_hop(store, hop, host, spec);
+            }
+            node::Effect::EndHop { hop } => self.end_hop(store, hop),
+            node::Effect::HopReport { hosting, report } => self.hop_reported(store, hosting, report),
         }
     }
 
@@ -381,10 +438,14 @@ impl Simulation {
         let host = &mut self.stores[store];
         let closed = host.copies.remove(&copy).unwrap_or_else(|| panic!("{copy:?} is not open"));
         let is_pulled = host.pulls.values().any(|pull| pull.copy == copy);
-        let is_served = host.serves.values().any(|serve| serve.copy == Some(copy));
+        let is_served =
+            host.serves.values().any(|serve| matches!(serve, Serve::Accepted(served) if *served == copy));
+        let is_combined =
+            host.combinations.values().any(|combination| combination.copy == copy || combination.reads(copy));
         assert!(
-            !is_pulled && !is_served && closed.references == 0 && closed.comparisons == 0,
-            "store {store} closes {copy:?} in use: {closed:?}, pulled {is_pulled}, served {is_served}"
+            !is_pulled && !is_served && !is_combined && closed.references == 0 && closed.comparisons == 0,
+            "store {store} closes {copy:?} in use: {closed:?}, pulled {is_pulled}, served {is_served}, \
+             combined {is_combined}"
         );
     }
 }

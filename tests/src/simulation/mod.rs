@@ -1,23 +1,33 @@
 //! A deterministic simulation of stores and shards: the real state machines on a simulated network.
 //!
 //! One thread, one heap of events, one seed. Messages take time, sessions break, stores and shards crash and come back,
-//! links are cut, pulls advance block by block behind partial senders and may be corrupted, clients put, get, delete and
-//! die. The bytes of an object are represented by a *tag* that is unique to what was put, so that wrong or mixed bytes
-//! are noticed.
+//! links are cut, pulls advance block by block behind partial senders and may be corrupted, reduces are combined along
+//! chains of hops, clients put, get, reduce, delete and die. The bytes of an object are represented by a *tag* that tells
+//! what was put, or what was combined, so that wrong or mixed bytes are noticed.
 //!
+//! * `scenario`: what a run is made of.
 //! * `machines`: stores and shards, crashes and restarts, and what their effects do.
 //! * `network`: sessions between stores and shards, and cut links.
+//! * `contents`: tags.
 //! * `transfer`: pulls, serves and comparisons.
+//! * `combine`: combinations of several inputs.
+//! * `hops`: connections over which one store has another combine something.
 //! * `clients`: what applications do, and what they may observe.
+//! * `reduces`: how they reduce, and what a reduce may come to.
 //! * `faults`: when what fails.
 //! * `verdict`: what must hold at the end.
 
 mod clients;
+mod combine;
+mod contents;
 mod faults;
 mod history;
+mod hops;
 mod machines;
 mod network;
 mod random;
+mod reduces;
+mod scenario;
 mod transfer;
 mod verdict;
 
@@ -27,71 +37,21 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use hoplite_core::Time;
+use hoplite_core::{ObjectId, Time};
 
 use clients::{CallKey, Client, PendingCall};
+use contents::Contents;
 use history::History;
+use hops::Direction;
 use machines::{ShardHost, StoreHost};
 use network::{Place, Session};
 use random::Random;
+use reduces::ReduceCall;
+pub use scenario::{Faults, Scenario};
+use scenario::{Kind, MOST_RESULTS};
 
 /// A hundred times as many events as an ordinary run has: more than that is a loop.
 const MOST_EVENTS: u64 = 1_000_000;
-
-/// What a run is made of.
-#[derive(Debug, Clone)]
-pub struct Scenario {
-    /// How many stores.
-    pub stores: usize,
-    /// How many shards.
-    pub shards: usize,
-    /// How many clients at each store.
-    pub clients_per_store: usize,
-    /// How many object ids there are.
-    pub ids: usize,
-    /// The arena of each store.
-    pub capacity_bytes: u64,
-    /// For how long clients are busy.
-    pub duration: Duration,
-    /// What fails meanwhile.
-    pub faults: Faults,
-    /// How long it is from one fault to the next, at most.
-    pub fault_interval: Duration,
-    /// How many times as long as usual writes and transfers take.
-    pub slowness: u32,
-    /// The largest object.
-    pub largest_bytes: u64,
-}
-
-/// Whether anything fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Faults {
-    /// Nothing does, apart from clients.
-    None,
-    /// Sessions, stores, shards, links and frames do.
-    Many,
-}
-
-impl Scenario {
-    /// The scenario that belongs to `seed`.
-    pub fn of(seed: u64) -> Self {
-        let mut random = Random::new(seed ^ 0x5ce2_a810);
-        let stores = 3 + random.index(6);
-        let largest_bytes = *random.pick(&[65_536, 150_001, 1_000_000]);
-        Self {
-            fault_interval: random.millis(50..700),
-            slowness: *random.pick(&[1, 1, 10, 100]),
-            largest_bytes,
-            stores,
-            shards: 1 + random.index(3),
-            clients_per_store: 1 + random.index(3),
-            ids: 2 + random.index(8),
-            capacity_bytes: largest_bytes * random.number(2..10),
-            duration: random.millis(1_000..5_000),
-            faults: if random.chance(25) { Faults::None } else { Faults::Many },
-        }
-    }
-}
 
 /// What a run did, to see that it was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -108,6 +68,20 @@ pub struct Summary {
     pub failed_pulls: u64,
     /// Copies evicted.
     pub evictions: u64,
+    /// Combinations completed.
+    pub combinations: u64,
+    /// Hops asked for.
+    pub hops: u64,
+    /// Hops of which the coordinator heard that they failed.
+    pub failed_hops: u64,
+    /// Reduces answered with success.
+    pub reduces: u64,
+    /// Reduces answered with an error.
+    pub failed_reduces: u64,
+    /// Reduces that succeeded though something failed on the way.
+    pub mended_reduces: u64,
+    /// Reduces that succeeded though their target had to be begun anew.
+    pub restarted_reduces: u64,
 }
 
 impl Summary {
@@ -119,6 +93,13 @@ impl Summary {
         self.pulls += other.pulls;
         self.failed_pulls += other.failed_pulls;
         self.evictions += other.evictions;
+        self.combinations += other.combinations;
+        self.hops += other.hops;
+        self.failed_hops += other.failed_hops;
+        self.reduces += other.reduces;
+        self.failed_reduces += other.failed_reduces;
+        self.mended_reduces += other.mended_reduces;
+        self.restarted_reduces += other.restarted_reduces;
     }
 }
 
@@ -192,6 +173,13 @@ pub struct Simulation {
     clients: BTreeMap<u64, Client>,
     calls: BTreeMap<CallKey, PendingCall>,
     history: History,
+    contents: Contents,
+    /// What the targets of reduces were begun as, whether or not they were completed.
+    attempts: BTreeMap<ObjectId, BTreeSet<u64>>,
+    directions: BTreeMap<u64, Direction>,
+    reduces: BTreeMap<CallKey, ReduceCall>,
+    /// The objects made by one reduce each.
+    results: Vec<ObjectId>,
     next_number: u64,
     is_winding_down: bool,
     trace: Option<Trace>,
@@ -217,6 +205,11 @@ impl Simulation {
             clients: BTreeMap::new(),
             calls: BTreeMap::new(),
             history: History::default(),
+            contents: Contents::default(),
+            attempts: BTreeMap::new(),
+            directions: BTreeMap::new(),
+            reduces: BTreeMap::new(),
+            results: Vec::new(),
             next_number: 0,
             is_winding_down: false,
             trace,
@@ -240,6 +233,7 @@ impl Simulation {
         for store in 0..self.scenario.stores {
             self.add_store(store);
         }
+        self.put_sources();
         self.watch_calls();
         if self.scenario.faults == Faults::Many {
             self.schedule_fault();

@@ -47,6 +47,10 @@ impl Simulation {
         for number in broken {
             self.break_session(number);
         }
+        self.break_directions(|direction| {
+            let ends = (Place::Store(direction.coordinator.store), Place::Store(direction.host.store));
+            ends == (one, other) || ends == (other, one)
+        });
     }
 
     pub(super) fn mend_link(&mut self, one: Place, other: Place) {

@@ -2,23 +2,22 @@
 
 use std::time::Duration;
 
-use hoplite_core::block::publishable;
-use hoplite_core::node::{CopyId, Event, PullId, ServeId};
+use hoplite_core::block::{publishable, publishable_unsealed};
+use hoplite_core::node::{CopyId, Event, Producer, PullId, ServeId};
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::{ObjectId, PutId, Time};
 
+use super::contents::MIXED;
+use super::machines::Copy;
 use super::network::Place;
 use super::{Faults, Simulation};
 
 /// A sender that sends nothing for so long counts as stalled.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 /// A connection that does not come about is given up after this.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a comparison waits for the other copy to be complete.
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What the bytes of a copy are of that was put together from different contents.
-pub(super) const MIXED: u64 = u64::MAX;
 
 /// A transfer into a copy, at the receiver.
 #[derive(Debug, Clone)]
@@ -39,17 +38,31 @@ impl Pull {
 
 /// A transfer from a copy, at the sender.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Serve {
-    /// From which copy, if it was accepted.
-    pub(super) copy: Option<CopyId>,
+pub(super) enum Serve {
+    /// The store has not decided yet.
+    #[default]
+    Awaited,
+    Accepted(CopyId),
+    Refused,
 }
 
 /// The sender's end of a transfer.
 #[derive(Debug, Clone, Copy)]
-struct Source {
-    store: usize,
-    run: u64,
+pub(super) struct Source {
+    pub(super) store: usize,
+    pub(super) run: u64,
     serve: ServeId,
+}
+
+/// What can be read from a copy.
+#[derive(Debug, Clone)]
+pub(super) enum Offer {
+    /// Nothing yet: it has not begun.
+    Awaited,
+    /// Nothing any more.
+    Nothing,
+    /// So many leading bytes.
+    Bytes { copy: Copy, limit_bytes: u64 },
 }
 
 /// A comparison under way.
@@ -84,26 +97,23 @@ impl Simulation {
 
     fn pull_connects(&mut self, store: usize, run: u64, pull: PullId) {
         let Some(Pull { id, put, sender, .. }) = self.pull(store, run, pull).cloned() else { return };
-        let outcome = match self.request_serve(store, sender, &id, put) {
-            Ok((source, Some(_))) => return self.pull_step(store, run, pull, source),
-            Ok((source, None)) => {
-                self.end_serve(source);
-                (self.latency(), PullOutcome::SenderHasNoCopy)
+        match self.request_serve(store, sender, &id, put, false) {
+            Ok(source) => self.pull_step(store, run, pull, source),
+            Err(delay) => {
+                self.after(delay, move |sim| sim.end_pull(store, run, pull, PullOutcome::SenderUnreachable));
             }
-            Err(delay) => (delay, PullOutcome::SenderUnreachable),
-        };
-        let (delay, outcome) = outcome;
-        self.after(delay, move |sim| sim.end_pull(store, run, pull, outcome));
+        }
     }
 
     /// Asks a store to serve a put; `Err` says after how long the caller notices that it is not there.
-    fn request_serve(
+    pub(super) fn request_serve(
         &mut self,
         receiver: usize,
         sender: usize,
         id: &ObjectId,
         put: PutId,
-    ) -> Result<(Source, Option<CopyId>), Duration> {
+        awaits_hop: bool,
+    ) -> Result<Source, Duration> {
         if !self.is_linked(Place::Store(receiver), Place::Store(sender)) {
             return Err(CONNECT_TIMEOUT);
         }
@@ -113,18 +123,21 @@ impl Simulation {
         let serve = ServeId(self.fresh_number());
         let source = Source { store: sender, run: self.stores[sender].run, serve };
         self.stores[sender].serves.insert(serve, Serve::default());
-        self.store_event(sender, Event::ServeRequested { serve, id: id.clone(), put });
-        let copy = self.stores[sender].serves.get(&serve).and_then(|serve| serve.copy);
-        Ok((source, copy))
+        self.store_event(sender, Event::ServeRequested { serve, id: id.clone(), put, awaits_hop });
+        let is_open = matches!(self.stores[sender].serves.get(&serve), Some(Serve::Awaited));
+        assert!(awaits_hop || !is_open, "a serve is decided at once unless it awaits a hop");
+        Ok(source)
     }
 
     /// A store has decided about a serve.
-    pub(super) fn serve_answered(&mut self, store: usize, serve: ServeId, copy: Option<CopyId>) {
+    pub(super) fn serve_answered(&mut self, store: usize, serve: ServeId, answer: Serve) {
         let state = self.stores[store].serves.get_mut(&serve);
-        state.unwrap_or_else(|| panic!("{serve:?} was not requested")).copy = copy;
+        let state = state.unwrap_or_else(|| panic!("{serve:?} was not requested"));
+        assert!(matches!(state, Serve::Awaited), "{serve:?} is decided once");
+        *state = answer;
     }
 
-    fn end_serve(&mut self, source: Source) {
+    pub(super) fn end_serve(&mut self, source: Source) {
         let delay = self.latency();
         self.after(delay, move |sim| {
             let host = &mut sim.stores[source.store];
@@ -134,12 +147,26 @@ impl Simulation {
         });
     }
 
-    /// The copy that a serve reads: how many bytes are valid, of what, and whether that is all. `None` if it failed.
-    fn served(&self, source: Source) -> Option<(u64, Option<u64>, bool)> {
-        let host = &self.stores[source.store];
-        let copy = host.serves.get(&source.serve)?.copy?;
-        let copy = &host.copies[&copy];
-        (!copy.has_failed).then_some((copy.valid_bytes, copy.tag, copy.is_complete))
+    /// What a serve has to offer.
+    pub(super) fn offered(&self, source: Source) -> Offer {
+        match self.stores[source.store].serves.get(&source.serve) {
+            Some(Serve::Accepted(copy)) => self.offer_of(source.store, *copy),
+            Some(Serve::Awaited) => Offer::Awaited,
+            Some(Serve::Refused) | None => Offer::Nothing,
+        }
+    }
+
+    /// What can be read from a copy. Of one that may yet be aborted, the end is kept back.
+    pub(super) fn offer_of(&self, store: usize, copy: CopyId) -> Offer {
+        let copy = &self.stores[store].copies[&copy];
+        let (valid_bytes, size_bytes) = (copy.valid_bytes, copy.size_bytes);
+        let limit_bytes = match copy.producer {
+            _ if copy.has_failed => return Offer::Nothing,
+            _ if copy.is_complete => size_bytes,
+            Producer::Store => publishable(valid_bytes, size_bytes),
+            Producer::Worker | Producer::Reduce => publishable_unsealed(valid_bytes, size_bytes),
+        };
+        Offer::Bytes { copy: copy.clone(), limit_bytes }
     }
 
     /// Moves some blocks, if there are any.
@@ -154,12 +181,15 @@ impl Simulation {
             Some(PullOutcome::SenderUnreachable)
         } else if !is_linked {
             (idle > CONNECT_TIMEOUT).then_some(PullOutcome::SenderUnreachable)
-        } else if self.served(source).is_none() {
-            Some(PullOutcome::SenderHasNoCopy)
         } else if idle > STALLED_AFTER {
             Some(PullOutcome::SenderStalled)
         } else {
-            self.move_blocks(store, pull, &state, source)
+            match self.offered(source) {
+                Offer::Awaited | Offer::Nothing => Some(PullOutcome::SenderHasNoCopy),
+                Offer::Bytes { copy, limit_bytes } => {
+                    self.move_blocks(store, pull, &state, &copy, limit_bytes)
+                }
+            }
         };
         if let Some(outcome) = ending {
             self.end_serve(source);
@@ -179,30 +209,30 @@ impl Simulation {
         store: usize,
         pull: PullId,
         state: &Pull,
-        source: Source,
+        sender: &Copy,
+        limit_bytes: u64,
     ) -> Option<PullOutcome> {
-        let (sender_valid, tag, sender_is_complete) = self.served(source)?;
         let size_bytes = state.size_bytes;
         let chunk = self.random.number(4096..65_536);
         let is_damaged = self.scenario.faults == Faults::Many && self.random.number(0..400) == 0;
         let now = self.now;
         let local = self.copy(store, state.copy);
         assert!(!local.is_complete && local.size_bytes == size_bytes, "{local:?} is being received");
-        let next =
-            publishable(sender_valid, size_bytes).min(publishable(local.valid_bytes + chunk, size_bytes));
+        let next = limit_bytes.min(publishable(local.valid_bytes + chunk, size_bytes));
         let has_moved = next > local.valid_bytes;
         if has_moved && is_damaged {
             return Some(PullOutcome::Corrupt);
         }
-        if has_moved || (size_bytes == 0 && sender_is_complete) {
-            local.tag = if local.valid_bytes == 0 || local.tag == tag { tag } else { Some(MIXED) };
+        if has_moved || (size_bytes == 0 && sender.is_complete) {
+            local.tag =
+                if local.valid_bytes == 0 || local.tag == sender.tag { sender.tag } else { Some(MIXED) };
             local.valid_bytes = next;
             if let Some(pull) = self.stores[store].pulls.get_mut(&pull) {
                 pull.last_progress = now;
             }
         }
         let is_whole = self.copy(store, state.copy).valid_bytes == size_bytes;
-        (is_whole && (size_bytes > 0 || sender_is_complete)).then_some(PullOutcome::Complete)
+        (is_whole && (size_bytes > 0 || sender.is_complete)).then_some(PullOutcome::Complete)
     }
 
     pub(super) fn cancel_pull(&mut self, store: usize, pull: PullId) {
@@ -247,12 +277,8 @@ impl Simulation {
             if !sim.stores[store].is_running(comparison.run) {
                 return;
             }
-            match sim.request_serve(store, holder, &id, winner) {
-                Ok((source, Some(_))) => sim.comparison_step(comparison, source),
-                Ok((source, None)) => {
-                    sim.end_serve(source);
-                    sim.end_comparison(comparison, None);
-                }
+            match sim.request_serve(store, holder, &id, winner, false) {
+                Ok(source) => sim.comparison_step(comparison, source),
                 Err(delay) => sim.after(delay, move |sim| sim.end_comparison(comparison, None)),
             }
         });
@@ -265,17 +291,17 @@ impl Simulation {
         let is_late = self.now.since(comparison.since) > COMPARE_TIMEOUT;
         let is_linked = self.is_linked(Place::Store(comparison.store), Place::Store(source.store));
         let is_reachable = is_linked && self.stores[source.store].is_running(source.run);
-        let other = if is_reachable && !is_late { self.served(source) } else { None };
+        let other = if is_reachable && !is_late { self.offered(source) } else { Offer::Nothing };
         match other {
-            Some((_, tag, true)) => {
-                let equal = self.copy(comparison.store, comparison.copy).tag == tag;
+            Offer::Bytes { copy, .. } if copy.is_complete => {
+                let equal = self.copy(comparison.store, comparison.copy).tag == copy.tag;
                 self.end_serve(source);
                 self.end_comparison(comparison, Some(equal));
             }
-            Some(_) => {
+            Offer::Bytes { .. } => {
                 self.after(Duration::from_millis(5), move |sim| sim.comparison_step(comparison, source));
             }
-            None => {
+            Offer::Awaited | Offer::Nothing => {
                 self.end_serve(source);
                 self.end_comparison(comparison, None);
             }

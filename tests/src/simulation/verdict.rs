@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use hoplite_core::Error;
 use hoplite_core::node::{Request, Response, Until};
 use hoplite_core::shard::Locations;
+use hoplite_core::{Error, ObjectId};
 
-use super::Simulation;
+use super::{Kind, Simulation};
 
 /// Longer than the longest call of a client.
 const LAST_CALLS: Duration = Duration::from_secs(7);
@@ -43,8 +43,8 @@ impl Simulation {
                 self.next_number
             })
             .collect();
-        for number in 0..self.scenario.ids {
-            self.read_everywhere(number, &readers);
+        for id in self.all_objects() {
+            self.read_everywhere(&id, &readers);
         }
         self.delete_everything(readers[0]);
         for reader in readers {
@@ -54,9 +54,14 @@ impl Simulation {
         self.check_nothing_is_left();
     }
 
+    fn all_objects(&self) -> Vec<ObjectId> {
+        let kinds = [Kind::Plain, Kind::Source, Kind::Target];
+        let of_kind = |kind: Kind| (0..self.scenario.count_of(kind)).map(move |number| kind.object(number));
+        kinds.into_iter().flat_map(of_kind).chain(self.results.iter().cloned()).collect()
+    }
+
     /// An object that somebody has can be read by everybody, and is the same for all.
-    fn read_everywhere(&mut self, number: usize, readers: &[u64]) {
-        let id = self.object(number);
+    fn read_everywhere(&mut self, id: &ObjectId, readers: &[u64]) {
         let outcomes = Rc::new(RefCell::new(Vec::new()));
         for (store, reader) in readers.iter().copied().enumerate() {
             let (id, outcomes, started) = (id.clone(), outcomes.clone(), self.now);
@@ -88,7 +93,7 @@ impl Simulation {
             .collect();
         // A shard that nobody could tell of a deletion still answers with the bytes of a small object, until one that
         // knows better hears of it.
-        let is_remainder = tags.iter().all(|tag| self.history.is_deleted(&id, *tag, self.now));
+        let is_remainder = tags.iter().all(|tag| self.history.is_deleted(id, *tag, self.now));
         let is_absent =
             !is_remainder && outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Absent(_)));
         assert!(
@@ -98,7 +103,7 @@ impl Simulation {
     }
 
     fn delete_everything(&mut self, reader: u64) {
-        let ids = (0..self.scenario.ids).map(|number| self.object(number)).collect();
+        let ids = self.all_objects();
         let is_done = Rc::new(RefCell::new(false));
         let done = is_done.clone();
         let then = move |_: &mut Self, answer: Result<Response, Error>| {
@@ -120,9 +125,16 @@ impl Simulation {
                 "the arena of store {store} is free: {:?}",
                 host.copies
             );
+            assert_eq!(
+                (status.reductions, status.directed_hops, status.hops, status.combinations),
+                (0, 0, 0, 0),
+                "no reduce is under way, and no part of one"
+            );
             assert!(host.copies.is_empty() && host.pulls.is_empty() && host.serves.is_empty());
+            assert!(host.combinations.is_empty());
             assert_eq!(host.node.next_deadline(), None, "store {store} waits for nothing");
         }
+        assert!(self.directions.is_empty(), "no hop is directed: {:?}", self.directions);
         for (number, host) in self.shards.iter().enumerate() {
             let status = host.shard.status();
             assert_eq!(

@@ -1,0 +1,113 @@
+//! What bytes are, without any bytes: a *tag*. Equal tags mean equal bytes, so wrong or mixed ones are noticed.
+//!
+//! What a client puts has a small number as its tag, unique to what was put. The tag of a part of it, and of a combination
+//! of several, follows from theirs; a combination has the same tag in whatever order it was computed.
+
+use std::collections::BTreeMap;
+
+use hoplite_core::node::ByteRange;
+use hoplite_core::reduce::ReduceOp;
+
+use super::random::Random;
+
+/// The tag of no bytes.
+pub(super) const EMPTY: u64 = 0;
+/// The tag of bytes that were put together from different contents.
+pub(super) const MIXED: u64 = u64::MAX;
+
+/// What was combined.
+#[derive(Debug, Clone)]
+struct Combined {
+    op: ReduceOp,
+    /// The tags of the operands, ascending.
+    operands: Vec<u64>,
+}
+
+/// One operand of a combination.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operand {
+    pub(super) tag: u64,
+    /// In which order and by which steps it was computed, if it is the output of a hop; else its tag.
+    pub(super) shape: u64,
+    /// Whether it is the output of a hop, so that its operands are operands of the whole.
+    pub(super) is_of_hop: bool,
+}
+
+/// All combinations that were ever computed.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    combined: BTreeMap<u64, Combined>,
+}
+
+fn mix(number: u64) -> u64 {
+    Random::new(number).next_number()
+}
+
+/// A tag that no client puts.
+fn derived(hash: u64) -> u64 {
+    (hash | 1 << 63).min(MIXED - 1)
+}
+
+/// The tag of a part of what has `tag` and so many bytes.
+pub(super) fn part(tag: u64, size_bytes: u64, range: ByteRange) -> u64 {
+    let ByteRange { offset_bytes, length_bytes } = range;
+    match tag {
+        _ if length_bytes == 0 => EMPTY,
+        MIXED => MIXED,
+        _ if length_bytes == size_bytes => tag,
+        _ => derived(mix(mix(mix(tag) ^ offset_bytes) ^ length_bytes)),
+    }
+}
+
+/// How operands are combined that have these shapes: from left to right.
+pub(super) fn shape_of(shapes: impl IntoIterator<Item = u64>) -> u64 {
+    shapes.into_iter().reduce(|left, right| mix(left).rotate_left(1) ^ mix(right)).unwrap_or(EMPTY)
+}
+
+impl Contents {
+    /// The tag of the combination of `operands`.
+    pub(super) fn combine(&mut self, op: ReduceOp, operands: &[Operand]) -> u64 {
+        if operands.iter().any(|operand| operand.tag == MIXED) {
+            return MIXED;
+        }
+        let mut all = Vec::new();
+        for operand in operands {
+            match self.combined.get(&operand.tag).filter(|_| operand.is_of_hop) {
+                Some(combined) => {
+                    assert_eq!(combined.op, op, "the hops of a reduce have its operation");
+                    all.extend(&combined.operands);
+                }
+                None => all.push(operand.tag),
+            }
+        }
+        all.sort_unstable();
+        if let [only] = all[..] {
+            return only;
+        }
+        // The length comes in too, so that a combination of combinations has no tag that follows from theirs.
+        let start = mix(mix(all.len() as u64) ^ op as u64);
+        let tag = derived(all.iter().fold(start, |hash, tag| mix(hash ^ tag)));
+        self.combined.entry(tag).or_insert(Combined { op, operands: all });
+        tag
+    }
+
+    /// The tag in words.
+    pub(super) fn describe(&self, tag: u64) -> String {
+        match self.combined.get(&tag) {
+            Some(Combined { op, operands }) => {
+                let operands: Vec<String> = operands.iter().map(|tag| self.describe(*tag)).collect();
+                format!("{op}({})", operands.join(", "))
+            }
+            None => tag.to_string(),
+        }
+    }
+
+    /// The tags that were combined into `tag` by `op`, `count` of them; `None` if it is something else.
+    pub(super) fn operands(&self, op: ReduceOp, tag: u64, count: usize) -> Option<Vec<u64>> {
+        if count == 1 {
+            return Some(vec![tag]);
+        }
+        let combined = self.combined.get(&tag)?;
+        (combined.op == op && combined.operands.len() == count).then(|| combined.operands.clone())
+    }
+}

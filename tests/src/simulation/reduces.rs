@@ -1,0 +1,337 @@
+//! Reduces: what applications ask for, what happens to them meanwhile, and what they may come to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_core::node::{ByteRange, Reduce, ReduceOrder, Request, Response};
+use hoplite_core::reduce::ReduceOp;
+use hoplite_core::{Error, ObjectId, Time};
+
+use super::clients::{Answer, CallKey, SETTLED};
+use super::combine::ELEMENT_BYTES;
+use super::contents::{EMPTY, part, shape_of};
+use super::history::AFTERMATH;
+use super::machines::Copy;
+use super::{Faults, Kind, MOST_RESULTS, Simulation};
+
+/// A reduce of this length succeeds if all that it needs is there, unless something fails or everything is slow.
+const ENOUGH_TIME: Duration = Duration::from_secs(3);
+/// Most sources of a reduce.
+const MOST_SOURCES: usize = 7;
+
+/// A reduce that a client waits for.
+#[derive(Debug, Clone)]
+pub(super) struct ReduceCall {
+    store: usize,
+    request: Reduce,
+    started: Time,
+    /// Whether there never is another reduce of this target.
+    is_only: bool,
+    /// What the target came to, and how it was computed, once it is complete.
+    made: Option<Made>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Made {
+    tag: u64,
+    shape: u64,
+}
+
+impl Simulation {
+    pub(super) fn reduce(&mut self, client: u64) {
+        let is_only = self.results.len() < MOST_RESULTS && self.random.chance(50);
+        let elements = self.scenario.reduced_bytes / ELEMENT_BYTES;
+        let range = (is_only && elements > 0 && self.random.chance(30)).then(|| {
+            let first = self.random.number(0..elements);
+            let length = self.random.number(0..elements - first + 1);
+            ByteRange { offset_bytes: first * ELEMENT_BYTES, length_bytes: length * ELEMENT_BYTES }
+        });
+        let target = if is_only {
+            let kind = if range.is_some() { Kind::Part } else { Kind::Result };
+            kind.object(self.results.len())
+        } else {
+            self.any_of(Kind::Target)
+        };
+        let request = self.any_reduce(target.clone(), range);
+        if is_only {
+            self.results.push(target);
+            self.start_reduce(client, request, true);
+        } else if self.random.chance(80) {
+            self.delete_and_then(client, target, |sim, client| sim.start_reduce(client, request, false));
+        } else {
+            self.start_reduce(client, request, false);
+        }
+    }
+
+    pub(super) fn any_size_to_reduce(&mut self) -> u64 {
+        let is_mistaken = self.scenario.has_mistakes && self.random.chance(3);
+        self.scenario.reduced_bytes + if is_mistaken { ELEMENT_BYTES } else { 0 }
+    }
+
+    fn any_reduce(&mut self, target: ObjectId, range: Option<ByteRange>) -> Reduce {
+        let mut sources: Vec<ObjectId> = Vec::new();
+        for _ in 0..1 + self.random.index(MOST_SOURCES) {
+            let id = match self.random.number(0..100) {
+                0..10 => self.any_of(Kind::Target),
+                10..20 if !self.results.is_empty() => self.random.pick(&self.results).clone(),
+                _ => self.any_of(Kind::Source),
+            };
+            // A part is smaller than the others.
+            let id = if Kind::of(&id) == Kind::Part { self.any_of(Kind::Source) } else { id };
+            if id != target && !sources.contains(&id) {
+                sources.push(id);
+            }
+        }
+        if sources.is_empty() {
+            sources.push(self.any_of(Kind::Source));
+        }
+        let count = if self.random.chance(60) { sources.len() } else { 1 + self.random.index(sources.len()) };
+        Reduce {
+            target,
+            sources,
+            count,
+            op: *self.random.pick(ReduceOp::ALL),
+            order: if self.random.chance(30) { ReduceOrder::Fixed } else { ReduceOrder::Any },
+            range,
+            timeout: self.any_timeout(),
+        }
+    }
+
+    /// What others do with the target meanwhile.
+    fn surround(&mut self, target: &ObjectId) {
+        let longest = 100 * u64::from(self.scenario.slowness.min(20));
+        for _ in 0..self.random.number(0..3) {
+            let (id, delay) = (target.clone(), self.random.millis(0..longest));
+            let reader = self.random.index(self.scenario.stores);
+            self.visit(reader, delay, move |sim, client| sim.get(client, id));
+        }
+        if self.random.chance(8) {
+            let (id, delay) = (target.clone(), self.random.millis(0..longest));
+            let deleter = self.random.index(self.scenario.stores);
+            self.visit(deleter, delay, move |sim, client| sim.delete(client, id));
+        }
+    }
+
+    /// Sources that are there from the beginning, at any store.
+    pub(super) fn put_sources(&mut self) {
+        for number in 0..self.scenario.sources {
+            let (store, delay) = (self.random.index(self.scenario.stores), self.random.millis(0..200));
+            self.visit(store, delay, move |sim, client| sim.put(client, Kind::Source.object(number)));
+        }
+    }
+
+    fn start_reduce(&mut self, client: u64, request: Reduce, is_only: bool) {
+        let (store, timeout, target) = (self.clients[&client].store, request.timeout, request.target.clone());
+        self.surround(&target);
+        self.history.writer_started(&target, store);
+        let call = ReduceCall { store, request: request.clone(), started: self.now, is_only, made: None };
+        // The call is known by the number that it is about to get.
+        let key: CallKey = (client, self.next_number + 1);
+        self.reduces.insert(key, call);
+        let then = move |sim: &mut Self, answer: Answer| sim.reduce_answered(key, answer);
+        let call = self.call(client, Request::Reduce(request), Some(timeout), Some(Box::new(then)));
+        assert_eq!(call.0, key.1, "the call has the number that was foreseen");
+        let delay = self.random.micros(0..50_000 * u64::from(self.scenario.slowness.min(20)));
+        match self.random.number(0..100) {
+            0..6 => self.after(delay, move |sim| {
+                if sim.calls.contains_key(&key) {
+                    sim.kill_client(client);
+                }
+            }),
+            6..10 => self.after(delay, move |sim| {
+                if sim.calls.remove(&key).is_some() {
+                    sim.call(client, Request::Cancel { call }, None, None);
+                    sim.end_reduce(key, AFTERMATH);
+                    sim.act_later(client);
+                }
+            }),
+            _ => {}
+        }
+    }
+
+    /// The target of a reduce has all its bytes, and nobody else can have read them yet.
+    pub(super) fn reduce_completed(&mut self, store: usize, copy: &Copy) {
+        if copy.is_of_hop() {
+            return;
+        }
+        let Some(target) = &copy.id else { panic!("store {store} completes {copy:?} of no object") };
+        let made = Made { tag: copy.tag.unwrap_or(EMPTY), shape: copy.shape };
+        let calls = self
+            .reduces
+            .iter()
+            .filter(|(_, call)| call.store == store && call.request.target == *target && call.made.is_none());
+        let mut keys = calls.filter(|(_, call)| self.is_reduced(call, made, None)).map(|(key, _)| *key);
+        let Some(key) = keys.next() else {
+            self.note(|sim| {
+                let known = |id: &ObjectId| -> Vec<String> {
+                    let contents = sim.contents_to_reduce(id, true).into_iter();
+                    contents.map(|(tag, _)| sim.contents.describe(tag)).collect()
+                };
+                let calls = sim.reduces.values().filter(|call| call.request.target == *target);
+                let sources = calls.map(|call| call.request.sources.iter().map(known).collect::<Vec<_>>());
+                let sources: Vec<_> = sources.collect();
+                format!("it is {}, made of {sources:?}", sim.contents.describe(made.tag))
+            });
+            panic!("store {store} made {copy:?}, which nobody asked for: {:?}", self.reduces);
+        };
+        let Some(call) = self.reduces.get_mut(&key) else { return };
+        call.made = Some(made);
+        self.history.put_started(target, made.tag, copy.size_bytes);
+    }
+
+    /// Whether what was made is what a reduce asked for: the combination of so many of the sources, from left to right if
+    /// their order is fixed. It must be those `indices`, if given.
+    fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
+        let Reduce { sources, count, op, order, range, .. } = &call.request;
+        if made.tag == EMPTY {
+            let length_bytes = range.map_or(self.scenario.reduced_bytes, |range| range.length_bytes);
+            return length_bytes == 0;
+        }
+        let Some(operands) = self.contents.operands(*op, made.tag, *count) else { return false };
+        let may_be = |index: usize, operand: u64| {
+            let id = &sources[index];
+            indices.is_none_or(|indices| indices.contains(&index))
+                && self.contents_to_reduce(id, range.is_some()).into_iter().any(|(tag, size_bytes)| {
+                    let range = range.unwrap_or(ByteRange { offset_bytes: 0, length_bytes: size_bytes });
+                    let is_deleted = self.scenario.faults == Faults::None
+                        && self.history.is_deleted(id, tag, call.started);
+                    part(tag, size_bytes, range) == operand && !is_deleted
+                })
+        };
+        let candidates: Vec<(u64, Vec<usize>)> = operands
+            .into_iter()
+            .map(|operand| (operand, (0..sources.len()).filter(|index| may_be(*index, operand)).collect()))
+            .collect();
+        let is_in_order = |chosen: &BTreeMap<usize, u64>| {
+            *order == ReduceOrder::Any || shape_of(chosen.values().copied()) == made.shape
+        };
+        choose_sources(&candidates, &mut BTreeMap::new(), &is_in_order)
+    }
+
+    /// What may be reduced of a source, with its size. A part of it may be reduced before it is complete, and whether or not
+    /// it ever is.
+    fn contents_to_reduce(&self, id: &ObjectId, is_part: bool) -> Vec<(u64, u64)> {
+        let mut contents = self.history.contents_of(id);
+        if is_part {
+            let begun = self.attempts.get(id).into_iter().flatten();
+            contents.extend(begun.map(|tag| (*tag, self.scenario.reduced_bytes)));
+        }
+        contents
+    }
+
+    fn reduce_answered(&mut self, key: CallKey, answer: Answer) {
+        let Some(call) = self.reduces.get(&key).cloned() else { return };
+        match answer {
+            Ok(Response::Reduced { indices }) => {
+                self.check_reduced(&call, &indices);
+                self.count_reduce(&call);
+                self.history.confirmed(&call.request.target, self.now);
+                self.end_reduce(key, Duration::ZERO);
+                if self.random.chance(30) {
+                    return self.get(key.0, call.request.target);
+                }
+            }
+            Ok(other) => panic!("a reduce is answered with {other:?}"),
+            Err(error) => {
+                self.summary.failed_reduces += 1;
+                self.check_failure(&call, &error);
+                self.end_reduce(key, AFTERMATH);
+            }
+        }
+        self.act_later(key.0);
+    }
+
+    fn count_reduce(&mut self, call: &ReduceCall) {
+        let record = self.stores[call.store].node.reduce_record(&call.request.target);
+        let Some(record) = record else { panic!("a store remembers how a reduce went") };
+        self.summary.reduces += 1;
+        self.summary.mended_reduces += u64::from(record.mendings > 0);
+        self.summary.restarted_reduces += u64::from(record.restarts > 0);
+    }
+
+    fn check_reduced(&self, call: &ReduceCall, indices: &[usize]) {
+        let request = &call.request;
+        let distinct: BTreeSet<usize> = indices.iter().copied().collect();
+        assert!(
+            distinct.len() == request.count && indices.len() == request.count,
+            "as many sources are reduced as were asked for: {indices:?} of {request:?}"
+        );
+        let Some(made) = call.made else { panic!("{request:?} has succeeded without a target") };
+        assert!(
+            self.is_reduced(call, made, Some(indices)),
+            "{indices:?} of {request:?} were reported, but {} was made",
+            self.contents.describe(made.tag)
+        );
+    }
+
+    /// Judges a reduce that failed.
+    fn check_failure(&self, call: &ReduceCall, error: &Error) {
+        let Reduce { target, sources, count, timeout, .. } = &call.request;
+        let elapsed = self.now.since(call.started);
+        let is_expected = match error {
+            Error::ObjectLost { id } => sources.contains(id) || id == target,
+            Error::Deleted { id } => id == target,
+            Error::AlreadyExists { id } => id == target && !(call.is_only && call.made.is_none()),
+            Error::TypeMismatch { id, .. } => sources.contains(id) && self.scenario.has_mistakes,
+            Error::StoreFull { .. } => !self.scenario.is_roomy,
+            Error::Timeout { .. } => elapsed >= *timeout,
+            _ => false,
+        };
+        assert!(is_expected, "{:?} is answered with: {error:?}", call.request);
+        let is_quiet = self.scenario.faults == Faults::None
+            && self.scenario.slowness <= 10
+            && self.scenario.is_roomy
+            && !self.scenario.has_mistakes
+            && call.started.since(Time::ZERO) > SETTLED;
+        let had_time = elapsed >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
+        let is_wanted = call.is_only && !matches!(error, Error::Deleted { .. });
+        if is_quiet && had_time && is_wanted {
+            let is_there = |id: &&ObjectId| self.history.was_available(id, call.store, call.started);
+            let available = sources.iter().filter(is_there).count();
+            assert!(
+                available < *count,
+                "{available} sources were there, but {:?} is answered with: {error}",
+                call.request
+            );
+        }
+    }
+
+    /// Nobody waits for a reduce any more. It may have effects for so long.
+    fn end_reduce(&mut self, key: CallKey, aftermath: Duration) {
+        let Some(ReduceCall { store, request, made, .. }) = self.reduces.remove(&key) else { return };
+        self.history.writer_ended(&request.target, store, self.now);
+        if let Some(made) = made {
+            self.history.put_ended(&request.target, made.tag, self.now + aftermath);
+        }
+    }
+
+    /// Clients that are gone wait for nothing.
+    pub(super) fn end_reduces_of_gone(&mut self) {
+        let clients = &self.clients;
+        let left: Vec<CallKey> =
+            self.reduces.keys().filter(|(client, _)| !clients.contains_key(client)).copied().collect();
+        for key in left {
+            self.end_reduce(key, AFTERMATH);
+        }
+    }
+}
+
+/// Looks for a choice of a source for each operand, no source twice, that is accepted. Contents may be those of several
+/// sources: an object that was reduced from one other has the same.
+fn choose_sources(
+    operands: &[(u64, Vec<usize>)],
+    chosen: &mut BTreeMap<usize, u64>,
+    is_accepted: &dyn Fn(&BTreeMap<usize, u64>) -> bool,
+) -> bool {
+    let Some(((operand, candidates), others)) = operands.split_first() else { return is_accepted(chosen) };
+    for index in candidates {
+        if !chosen.contains_key(index) {
+            chosen.insert(*index, *operand);
+            if choose_sources(others, chosen, is_accepted) {
+                return true;
+            }
+            chosen.remove(index);
+        }
+    }
+    false
+}

@@ -1,0 +1,167 @@
+//! What a run is made of: how many machines, objects and clients, how large, how fast, and what fails.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_core::ObjectId;
+use hoplite_core::plan::broadcast::{CostMatrix, Topology};
+use hoplite_core::plan::reduce::Link;
+
+use super::combine::ELEMENT_BYTES;
+use super::machines::node_id;
+use super::random::Random;
+
+/// Most objects that are made by one reduce each.
+pub(super) const MOST_RESULTS: usize = 8;
+
+/// What a run is made of.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// How many stores.
+    pub stores: usize,
+    /// How many shards.
+    pub shards: usize,
+    /// How many clients at each store.
+    pub clients_per_store: usize,
+    /// How many ids there are of objects that nobody reduces.
+    pub ids: usize,
+    /// How many ids of objects that are put to be reduced.
+    pub sources: usize,
+    /// How many ids of targets that several reduces may have.
+    pub targets: usize,
+    /// The size of objects that are reduced.
+    pub reduced_bytes: u64,
+    /// Whether some of them have another size by mistake.
+    pub has_mistakes: bool,
+    /// Whether no store ever lacks room.
+    pub is_roomy: bool,
+    /// What stores take their links for.
+    pub link: Link,
+    /// What they know of the topology.
+    pub topology: Topology,
+    /// The arena of each store.
+    pub capacity_bytes: u64,
+    /// For how long clients are busy.
+    pub duration: Duration,
+    /// What fails meanwhile.
+    pub faults: Faults,
+    /// How long it is from one fault to the next, at most.
+    pub fault_interval: Duration,
+    /// How often something fails in the middle of a reduce.
+    pub faults_per_1000_steps: u64,
+    /// How many times as long as usual writes and transfers take.
+    pub slowness: u32,
+    /// The largest object.
+    pub largest_bytes: u64,
+}
+
+/// Whether anything fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Faults {
+    /// Nothing does, apart from clients.
+    None,
+    /// Sessions, stores, shards, links and frames do.
+    Many,
+}
+
+impl Scenario {
+    /// The scenario that belongs to `seed`.
+    pub fn of(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5ce2_a810);
+        let stores = 3 + random.index(6);
+        let largest_bytes = *random.pick(&[65_536, 150_001, 1_000_000]);
+        let faults = if random.chance(25) { Faults::None } else { Faults::Many };
+        let is_roomy = random.chance(40);
+        let largest_to_reduce = largest_bytes / ELEMENT_BYTES * ELEMENT_BYTES;
+        let sizes = match random.index(3) {
+            0 => [0, 8, 4088, 4096],
+            _ => [20_000, 65_000, largest_to_reduce, largest_to_reduce],
+        };
+        Self {
+            sources: 2 + random.index(8),
+            targets: 1 + random.index(3),
+            reduced_bytes: *random.pick(&sizes),
+            has_mistakes: random.chance(10),
+            faults_per_1000_steps: *random.pick(&[0, 1, 5, 20]),
+            link: Link {
+                bytes_per_second: *random.pick(&[1_000_000, 1_000_000_000, 1_000_000_000_000]),
+                latency: random.micros(1..100_000),
+            },
+            topology: any_topology(&mut random, stores),
+            fault_interval: random.millis(50..700),
+            slowness: *random.pick(&[1, 1, 10, 100]),
+            largest_bytes,
+            stores,
+            shards: 1 + random.index(3),
+            clients_per_store: 1 + random.index(3),
+            ids: 2 + random.index(8),
+            capacity_bytes: largest_bytes * if is_roomy { 1000 } else { random.number(2..10) },
+            duration: random.millis(1_000..5_000),
+            faults,
+            is_roomy,
+        }
+    }
+
+    /// How many ids there are of a kind.
+    pub(super) fn count_of(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Plain => self.ids,
+            Kind::Source => self.sources,
+            Kind::Target => self.targets,
+            Kind::Result | Kind::Part => MOST_RESULTS,
+        }
+    }
+}
+
+/// Half of the time all links are alike.
+fn any_topology(random: &mut Random, stores: usize) -> Topology {
+    if random.chance(50) {
+        return Topology::Uniform;
+    }
+    let mut costs = BTreeMap::new();
+    for one in 0..stores {
+        for other in 0..stores {
+            costs.insert((node_id(one), node_id(other)), random.number(1..5));
+        }
+    }
+    Topology::Matrix(CostMatrix::new(costs, 1))
+}
+
+/// What an object is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// To be put and read.
+    Plain,
+    /// To be put, read and reduced.
+    Source,
+    /// To be made by any number of reduces, or by mistake put.
+    Target,
+    /// To be made by one reduce.
+    Result,
+    /// The same, of parts of its sources.
+    Part,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Plain, Self::Source, Self::Target, Self::Result, Self::Part];
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Plain => "object",
+            Self::Source => "source",
+            Self::Target => "target",
+            Self::Result => "result",
+            Self::Part => "part",
+        }
+    }
+
+    /// One object of this kind.
+    pub(super) fn object(self, number: usize) -> ObjectId {
+        ObjectId::new(format!("{}-{number}", self.prefix())).expect("the id is short")
+    }
+
+    pub(super) fn of(id: &ObjectId) -> Self {
+        let kind = Self::ALL.into_iter().find(|kind| id.as_bytes().starts_with(kind.prefix().as_bytes()));
+        kind.expect("each object is of a kind")
+    }
+}
