@@ -145,10 +145,18 @@ pub enum Kind {
     Block = 3,
     /// The end of the bytes of an object.
     End = 4,
+    /// Nothing new.
+    Keepalive = 5,
     /// Asks for the digest of an object.
     DigestRequest = 6,
     /// A digest.
     Digest = 7,
+    /// Asks for a hop of a reduce.
+    Combine = 8,
+    /// The output of a hop is complete.
+    Combined = 9,
+    /// A hop is needed no longer.
+    Release = 10,
 }
 
 const HEADER_BYTES: usize = 28;

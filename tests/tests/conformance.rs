@@ -3,7 +3,10 @@
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use hoplite_client::{Client, Confirmation, Dtype, Error, ErrorCode, Metadata, PutOptions, blocking};
+use hoplite_client::{
+    Client, Confirmation, Dtype, Error, ErrorCode, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOptions,
+    ReduceOrder, blocking,
+};
 use hoplite_core::ErrorCode as ObjectErrorCode;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
@@ -62,6 +65,14 @@ enum Call {
     Locate {
         id: &'static str,
     },
+    Reduce {
+        target: &'static str,
+        sources: Vec<&'static str>,
+        op: ReduceOp,
+        count: Option<usize>,
+        order: ReduceOrder,
+        timeout: Duration,
+    },
 }
 
 /// What it answers.
@@ -74,6 +85,8 @@ enum Answer {
     Ready(Vec<usize>),
     Is(bool),
     Nodes(Vec<String>),
+    /// Which sources were reduced, sorted unless the order was fixed.
+    Reduced(Vec<String>),
     /// The code and a part of the message.
     Failed(ObjectErrorCode, &'static str),
     /// This interface cannot say it.
@@ -89,6 +102,12 @@ fn put(id: &'static str, contents: &[u8]) -> Call {
 
 fn get(id: &'static str) -> Call {
     Call::Get { id, timeout: PATIENCE }
+}
+
+/// A reduce of all sources in any order.
+fn sum(target: &'static str, sources: &[&'static str]) -> Call {
+    let (op, order) = (ReduceOp::Sum, ReduceOrder::Any);
+    Call::Reduce { target, sources: sources.to_vec(), op, count: None, order, timeout: PATIENCE }
 }
 
 fn cases() -> Vec<Case> {
@@ -160,6 +179,68 @@ fn cases() -> Vec<Case> {
     let misshapen =
         Call::Put { id: "typed", contents: bytes(3, 23), dtype: Dtype::F32, shape: Some(vec![2, 3]) };
     cases.push(Case(0, misshapen, Failed(ObjectErrorCode::InvalidMetadata, "do not make 23 bytes")));
+    for length in [0, 1, 1000, 100_000] {
+        cases.extend(reduces(length));
+    }
+    cases
+}
+
+/// Reduces of arrays of i32 of this length, one on each node.
+fn reduces(length: i32) -> Vec<Case> {
+    use Answer::{Contents, Count, Described, Done, Failed, Reduced};
+    let shape = Some(vec![u64::try_from(length).expect("it is positive")]);
+    let array = |factor: i32| -> Vec<u8> {
+        (0..length).flat_map(|index| (index - 7).wrapping_mul(factor).to_le_bytes()).collect()
+    };
+    let put = |id, factor, shape: &Option<Vec<u64>>| Call::Put {
+        id,
+        contents: array(factor),
+        dtype: Dtype::I32,
+        shape: shape.clone(),
+    };
+    let largest = |order, count, timeout| Call::Reduce {
+        target: "largest",
+        sources: vec!["c", "never", "a", "b"],
+        op: ReduceOp::Max,
+        count,
+        order,
+        timeout,
+    };
+    let maximum: Vec<u8> = (0..length)
+        .flat_map(|index| {
+            [1, 2, -4].map(|factor| (index - 7) * factor).into_iter().max().unwrap_or(0).to_le_bytes()
+        })
+        .collect();
+    let all = |ids: &[&str]| Reduced(ids.iter().map(|id| (*id).to_owned()).collect());
+    let exists = || Failed(ObjectErrorCode::AlreadyExists, "already exists");
+    let (any, fixed) = (ReduceOrder::Any, ReduceOrder::Fixed);
+    let mut cases = vec![
+        Case(0, put("a", 1, &shape), Done),
+        Case(1, put("b", 2, &shape), Done),
+        Case(2, put("c", -4, &shape), Done),
+        Case(0, sum("sum", &["a", "b", "c"]), all(&["a", "b", "c"])),
+        Case(1, get("sum"), Contents(array(-1))),
+        Case(2, Call::Metadata { id: "sum" }, Described(Dtype::I32, shape.clone())),
+        Case(0, sum("sum", &["a", "b"]), exists()),
+        Case(2, sum("sum", &["a", "b"]), exists()),
+        Case(0, sum("of sums", &["sum", "a"]), all(&["a", "sum"])),
+        Case(0, get("of sums"), Contents(array(0))),
+        Case(1, largest(fixed, Some(3), PATIENCE), all(&["c", "a", "b"])),
+        Case(0, get("largest"), Contents(maximum.clone())),
+        Case(0, Call::Delete { ids: vec!["largest"] }, Count(1)),
+        Case(2, largest(any, Some(3), PATIENCE), all(&["a", "b", "c"])),
+        Case(2, get("largest"), Contents(maximum)),
+        Case(0, Call::Delete { ids: vec!["largest"] }, Count(1)),
+        Case(0, largest(any, None, SHORT), Failed(ObjectErrorCode::Timeout, "timed out")),
+        Case(0, sum("twice", &["a", "b", "a"]), Failed(ObjectErrorCode::DuplicateId, "more than once")),
+        Case(0, sum("a", &["b", "a"]), Failed(ObjectErrorCode::DuplicateId, "more than once")),
+        Case(0, put("flat", 1, &None), Done),
+        Case(1, sum("mixed", &["a", "flat"]), Failed(ObjectErrorCode::TypeMismatch, "cannot be reduced")),
+        Case(1, self::put("bytes", b"1234"), Done),
+        Case(0, sum("opaque", &["bytes"]), Failed(ObjectErrorCode::TypeMismatch, "cannot be reduced")),
+    ];
+    let left = vec!["a", "b", "c", "sum", "of sums", "flat", "bytes", "largest", "twice", "mixed", "opaque"];
+    cases.push(Case(2, Call::Delete { ids: left }, Count(7)));
     cases
 }
 
@@ -198,7 +279,14 @@ fn failed(error: &Error) -> Answer {
 }
 
 fn recognised(code: ObjectErrorCode, message: &str) -> Answer {
-    let known = ["already exists", "timed out", "larger than the limit", "do not make 23 bytes"];
+    let known = [
+        "already exists",
+        "timed out",
+        "larger than the limit",
+        "do not make 23 bytes",
+        "more than once",
+        "cannot be reduced",
+    ];
     let part = known.into_iter().find(|part| message.contains(part));
     Answer::Failed(code, part.unwrap_or_else(|| panic!("an unexpected message: {message}")))
 }
@@ -213,6 +301,14 @@ fn nodes(locations: hoplite_client::Locations) -> Answer {
         locations.locations.iter().map(|location| location.node.as_str().to_owned()).collect();
     nodes.sort();
     Answer::Nodes(nodes)
+}
+
+fn reduced(order: ReduceOrder, ids: impl Iterator<Item = String>) -> Answer {
+    let mut ids: Vec<String> = ids.collect();
+    if order == ReduceOrder::Any {
+        ids.sort();
+    }
+    Answer::Reduced(ids)
 }
 
 async fn perform_async(client: &Client, call: Call) -> hoplite_client::Result<Answer> {
@@ -261,6 +357,14 @@ async fn perform_async(client: &Client, call: Call) -> hoplite_client::Result<An
         Call::Wait { ids, count, timeout } => Answer::Ready(client.wait(ids, count, timeout).await?),
         Call::Contains { id } => Answer::Is(client.contains(id).await?),
         Call::Locate { id } => nodes(client.locate(id, PATIENCE).await?),
+        Call::Reduce { target, sources, op, count, order, timeout } => {
+            let options =
+                ReduceOptions { op, num_objects: count, order, timeout, ..ReduceOptions::default() };
+            reduced(
+                order,
+                client.reduce_with(target, sources, options).await?.iter().map(ObjectId::to_string),
+            )
+        }
     })
 }
 
@@ -308,6 +412,11 @@ fn perform_blocking(client: &blocking::Client, call: Call) -> hoplite_client::Re
         Call::Wait { ids, count, timeout } => Answer::Ready(client.wait(ids, count, timeout)?),
         Call::Contains { id } => Answer::Is(client.contains(id)?),
         Call::Locate { id } => nodes(client.locate(id, PATIENCE)?),
+        Call::Reduce { target, sources, op, count, order, timeout } => {
+            let options =
+                ReduceOptions { op, num_objects: count, order, timeout, ..ReduceOptions::default() };
+            reduced(order, client.reduce_with(target, sources, options)?.iter().map(ObjectId::to_string))
+        }
     })
 }
 
@@ -349,6 +458,8 @@ impl CommandLine {
                     text if text.contains("already exists") => ObjectErrorCode::AlreadyExists,
                     text if text.contains("timed out") => ObjectErrorCode::Timeout,
                     text if text.contains("larger than") => ObjectErrorCode::ObjectTooLarge,
+                    text if text.contains("more than once") => ObjectErrorCode::DuplicateId,
+                    text if text.contains("cannot be reduced") => ObjectErrorCode::TypeMismatch,
                     _ => ObjectErrorCode::InvalidMetadata,
                 };
                 recognised(code, &text)
@@ -424,6 +535,19 @@ impl CommandLine {
                     .collect();
                 nodes.sort();
                 Answer::Nodes(nodes)
+            }
+            Call::Reduce { target, sources, op, count, order, timeout } => {
+                let count = count.map(|count| count.to_string());
+                let mut arguments = vec!["reduce", target, "--op", op.name()];
+                arguments.extend(&sources);
+                arguments.extend(count.iter().flat_map(|count| ["--num", count]));
+                if order == ReduceOrder::Fixed {
+                    arguments.push("--deterministic");
+                }
+                Self::judge(run(timeout, &arguments, b""), |output| {
+                    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                    reduced(order, text.lines().map(str::to_owned))
+                })
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
-use hoplite_client::{ConnectFailure, ConnectOptions, Error, PutOptions};
+use hoplite_client::{ConnectFailure, ConnectOptions, Error, PutOptions, ReduceOp};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
@@ -237,6 +237,11 @@ fn ids_in_a_request_are_limited() {
         assert!(matches!(error, ObjectError::LimitExceeded { maximum: 10, .. }), "{error}");
     }
     assert_eq!(client.delete(&ids[..10], PATIENCE).unwrap(), 0);
+    let reduce = |ids: &[String]| refusal(client.reduce("target", ids, ReduceOp::Sum, SHORT));
+    let error = reduce(&ids);
+    assert!(matches!(error, ObjectError::LimitExceeded { maximum: 10, .. }), "{error}");
+    let error = reduce(&ids[..10]);
+    assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
     cluster.assert_serves();
 }
 

@@ -2,7 +2,7 @@
 
 use hoplite_core::ErrorCode;
 use hoplite_proto::PROTOCOL_VERSION;
-use hoplite_proto::v1::{DigestRequest, End, Pull, end};
+use hoplite_proto::v1::{self, Combine, DigestRequest, Dtype, End, HopInput, Pull, ReduceOp, end};
 use hoplite_tests::cluster::{Cluster, await_that};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::{Kind, RawPeer, data_frame, data_frame_claiming, hello};
@@ -65,6 +65,7 @@ fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
         put,
         size_bytes,
         offset_bytes,
+        ..Pull::default()
     };
 
     let mut peer = RawPeer::greeted(&address);
@@ -80,8 +81,6 @@ fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
     assert_eq!(outcome(&pull(b"object", put ^ 1, 200_000, 0)), no_copy, "another put of it");
     let refused = (end::Outcome::Refused, ErrorCode::InvalidRequest as u32);
     assert_eq!(outcome(&pull(b"object", put, 200_001, 0)), refused, "another size");
-    assert_eq!(outcome(&pull(b"object", put, 200_000, 200_001)), refused, "beyond its end");
-    assert_eq!(outcome(&pull(b"object", put, 200_000, u64::MAX)), refused, "far beyond its end");
     assert_eq!(outcome(&pull(b"object", put, 200_000, 200_000)), (end::Outcome::Complete, 0), "its end");
     peer.say(Kind::DigestRequest, &DigestRequest { id: b"unknown".to_vec().into(), put: 1 });
     assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::End as u8));
@@ -90,6 +89,14 @@ fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
         ("an empty id", data_frame(Kind::Pull, &pull(b"", 1, 1, 0).encode_to_vec())),
         ("a long id", data_frame(Kind::Pull, &pull(&[7; 256], 1, 1, 0).encode_to_vec())),
         ("a pull that is no message", data_frame(Kind::Pull, &[0xff; 40])),
+        (
+            "a pull beyond the end",
+            data_frame(Kind::Pull, &pull(b"object", put, 200_000, 200_001).encode_to_vec()),
+        ),
+        (
+            "a pull far beyond",
+            data_frame(Kind::Pull, &pull(b"object", put, 200_000, u64::MAX).encode_to_vec()),
+        ),
         ("a block that nobody asked for", data_frame(Kind::Block, &[0; 4096])),
         ("an end that nobody asked for", data_frame(Kind::End, &End::default().encode_to_vec())),
         ("a second hello", data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec())),
@@ -118,17 +125,12 @@ fn a_receiver_that_stops_reading_blocks_nobody() {
     client.put("object", &expected).unwrap();
     let put = client.get("object", PATIENCE).unwrap().put_id().0;
     let mut peer = RawPeer::greeted(&cluster.data_address(0));
-    peer.say(
-        Kind::Pull,
-        &Pull { id: b"object".to_vec().into(), put, size_bytes: size as u64, offset_bytes: 0 },
-    );
+    let pull = Pull { id: b"object".to_vec().into(), put, size_bytes: size as u64, ..Pull::default() };
+    peer.say(Kind::Pull, &pull);
     await_that("the transfer begun", || client.status().unwrap().sent_bytes > 0);
     // Another one dies while it is sent to.
     let mut dying = RawPeer::greeted(&cluster.data_address(0));
-    dying.say(
-        Kind::Pull,
-        &Pull { id: b"object".to_vec().into(), put, size_bytes: size as u64, offset_bytes: 0 },
-    );
+    dying.say(Kind::Pull, &pull);
     assert_eq!(dying.hear().map(|(kind, _)| kind), Some(Kind::Block as u8));
     drop(dying);
     assert!(cluster.client(1).get("object", PATIENCE).unwrap()[..] == expected[..]);
@@ -141,4 +143,184 @@ fn a_receiver_that_stops_reading_blocks_nobody() {
     });
     cluster.assert_serves();
     peer.await_close();
+}
+
+/// A hop that makes sense: it passes on an object of 200,000 bytes that store number 0 has.
+fn combine(cluster: &Cluster, put: u64) -> Combine {
+    let input = HopInput {
+        id: b"object".to_vec().into(),
+        put,
+        size_bytes: 200_000,
+        node: "node-0".to_owned(),
+        address: cluster.data_address(0),
+        ..HopInput::default()
+    };
+    Combine {
+        output: b"output".to_vec().into(),
+        put: 1,
+        op: ReduceOp::Sum.into(),
+        dtype: Dtype::F32.into(),
+        size_bytes: 200_000,
+        inputs: vec![input],
+        timeout_ms: 10_000,
+        ..Combine::default()
+    }
+}
+
+/// The next frame that is no keepalive.
+fn hear(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
+    loop {
+        let frame = peer.hear();
+        if frame.as_ref().is_none_or(|(kind, _)| *kind != Kind::Keepalive as u8) {
+            return frame;
+        }
+    }
+}
+
+/// Waits until store number 0 has the object and nothing else.
+fn await_no_output(cluster: &Cluster) {
+    let client = cluster.client(0);
+    await_that("the output gone", || client.status().unwrap().copies == 1);
+}
+
+#[test]
+fn hops_that_make_no_sense_end_the_connection() {
+    let mut cluster = Cluster::of(2);
+    let client = cluster.client(0);
+    client.put("object", &bytes(1, 200_000)).unwrap();
+    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let address = cluster.data_address(0);
+    let changes: [(&str, fn(&mut Combine)); 16] = [
+        ("no output", |combine| combine.output = vec![].into()),
+        ("a long name", |combine| combine.output = vec![7; 256].into()),
+        ("no operation", |combine| combine.op = 0),
+        ("an unknown operation", |combine| combine.op = 99),
+        ("an unknown type", |combine| combine.dtype = 99),
+        ("plain bytes", |combine| combine.dtype = Dtype::Opaque.into()),
+        ("an operation that the type lacks", |combine| combine.dtype = Dtype::Bool.into()),
+        ("no whole elements", |combine| combine.size_bytes = 199_999),
+        ("a beginning inside of an element", |combine| combine.offset_bytes = 2),
+        ("a beginning behind the end", |combine| combine.offset_bytes = 200_004),
+        ("a size without end", |combine| combine.size_bytes = u64::MAX - 3),
+        ("no inputs", |combine| combine.inputs.clear()),
+        ("many inputs", |combine| combine.inputs = vec![combine.inputs[0].clone(); 65]),
+        ("an input that is too short", |combine| combine.inputs[0].base_bytes = 4),
+        ("an address that is none", |combine| combine.inputs[0].address = "nowhere".to_owned()),
+        ("a node that is none", |combine| combine.inputs[0].node = "/".to_owned()),
+    ];
+    for (what, change) in changes {
+        let mut combine = combine(&cluster, put);
+        change(&mut combine);
+        let mut peer = RawPeer::greeted(&address);
+        peer.say(Kind::Combine, &combine);
+        peer.await_close();
+        cluster.assert_serves();
+        eprintln!("{what} was survived");
+    }
+    for (what, said) in [
+        ("no message", data_frame(Kind::Combine, &[0xff; 40])),
+        ("an oversized one", data_frame_claiming(Kind::Combine as u8, 1, (64 << 10) + 1, b"")),
+        ("half of one", data_frame(Kind::Combine, &combine(&cluster, put).encode_to_vec())[..60].to_vec()),
+        ("the news of a hop", data_frame(Kind::Combined, b"")),
+        ("a release with a payload", data_frame(Kind::Release, b"x")),
+    ] {
+        let mut peer = RawPeer::greeted(&address);
+        peer.send_bytes(&said);
+        peer.finish();
+        peer.await_close();
+        cluster.assert_serves();
+        eprintln!("{what} was survived");
+    }
+    await_no_output(&cluster);
+}
+
+#[test]
+fn hops_that_cannot_be_are_refused_and_leave_nothing() {
+    let mut cluster = Cluster::of(2);
+    let client = cluster.client(0);
+    client.put("object", &bytes(1, 200_000)).unwrap();
+    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let mut peer = RawPeer::greeted(&cluster.data_address(0));
+    let right = combine(&cluster, put);
+    let with_input = |change: &dyn Fn(&mut HopInput)| {
+        let mut combine = right.clone();
+        change(&mut combine.inputs[0]);
+        combine
+    };
+    // Nobody listens there any more.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut outcome = |combine: &Combine| {
+        peer.say(Kind::Combine, combine);
+        let (kind, payload) = hear(&mut peer).expect("the store answers");
+        assert_eq!(kind, Kind::End as u8);
+        let end = End::decode(payload.as_slice()).unwrap();
+        await_no_output(&cluster);
+        (end.outcome(), end.failed_input.map(|failed| failed.outcome()))
+    };
+    let failed = |how| (end::Outcome::InputFailed, Some(how));
+    let unknown = with_input(&|input| input.id = b"unknown".to_vec().into());
+    assert_eq!(outcome(&unknown), failed(v1::PullOutcome::SenderHasNoCopy));
+    let other_put = with_input(&|input| input.put ^= 1);
+    assert_eq!(outcome(&other_put), failed(v1::PullOutcome::SenderHasNoCopy));
+    let unreachable = with_input(&|input| {
+        (input.node, input.address) = ("node-7".to_owned(), closed.to_string());
+    });
+    assert_eq!(outcome(&unreachable), failed(v1::PullOutcome::SenderUnreachable));
+    let refused = (end::Outcome::Refused, None);
+    let taken = Combine { output: b"object".to_vec().into(), ..right.clone() };
+    assert_eq!(outcome(&taken), refused, "the name of an object that is there");
+    let mut large = with_input(&|input| input.size_bytes = 1 << 40);
+    large.size_bytes = 1 << 40;
+    assert_eq!(outcome(&large), refused, "more than there is room for");
+    cluster.assert_serves();
+}
+
+#[test]
+fn a_hop_lives_as_long_as_it_is_wanted() {
+    let mut cluster = Cluster::of(2);
+    let client = cluster.client(0);
+    let expected = bytes(1, 200_000);
+    client.put("object", &expected).unwrap();
+    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let address = cluster.data_address(0);
+    let right = combine(&cluster, put);
+    let mut peer = RawPeer::greeted(&address);
+    for round in 0..3 {
+        peer.say(Kind::Combine, &right);
+        assert_eq!(hear(&mut peer), Some((Kind::Combined as u8, vec![])), "round {round}");
+        assert_eq!(client.status().unwrap().copies, 2);
+        let mut puller = RawPeer::greeted(&address);
+        let (id, size_bytes) = (b"output".to_vec().into(), 200_000);
+        puller.say(Kind::Pull, &Pull { id, put: 1, size_bytes, awaits_hop: true, ..Pull::default() });
+        let mut pulled = Vec::new();
+        while let Some((kind, payload)) = hear(&mut puller).filter(|(kind, _)| *kind != Kind::End as u8) {
+            assert_eq!(kind, Kind::Block as u8);
+            pulled.extend(payload);
+        }
+        assert!(pulled == expected);
+        assert!(!cluster.client(1).contains("output").unwrap(), "no shard knows of it");
+        peer.say(Kind::Release, &());
+        let (kind, payload) = hear(&mut peer).expect("the store confirms");
+        let end = End::decode(payload.as_slice()).unwrap();
+        assert_eq!((kind, end.outcome()), (Kind::End as u8, end::Outcome::Released));
+        await_no_output(&cluster);
+    }
+    // One whose input is its own output: it waits until nobody wants it any more.
+    let mut itself = right.clone();
+    (itself.inputs[0].id, itself.inputs[0].put, itself.inputs[0].is_hop) = (right.output, 1, true);
+    for is_released in [true, false] {
+        peer.say(Kind::Combine, &itself);
+        await_that("the output", || client.status().unwrap().copies == 2);
+        if is_released {
+            peer.say(Kind::Release, &());
+            assert_eq!(hear(&mut peer).map(|(kind, _)| kind), Some(Kind::End as u8));
+        }
+    }
+    drop(peer);
+    await_no_output(&cluster);
+    // Who waits for a hop that never begins is no burden.
+    let mut puller = RawPeer::greeted(&address);
+    let id = b"no such hop".to_vec().into();
+    puller.say(Kind::Pull, &Pull { id, put: 1, size_bytes: 1, awaits_hop: true, ..Pull::default() });
+    cluster.assert_serves();
 }

@@ -98,6 +98,18 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
         let id = b"object".to_vec().into();
         Body::Create(request::Create { id, size_bytes: 8, metadata: Some(metadata), timeout_ms: 100 })
     };
+    let reduce = |change: fn(&mut request::Reduce)| {
+        let mut reduce = request::Reduce {
+            target: b"target".to_vec().into(),
+            sources: [b"a", b"b"].map(|id| id.to_vec().into()).to_vec(),
+            count: 2,
+            op: v1::ReduceOp::Sum.into(),
+            timeout_ms: 100,
+            ..request::Reduce::default()
+        };
+        change(&mut reduce);
+        Body::Reduce(reduce)
+    };
     let copy = 12345;
     for (body, code) in [
         (create(vec![], 1), ErrorCode::InvalidId),
@@ -116,6 +128,23 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
             Body::Wait(request::Wait { ids: vec![vec![1].into()], count: 2, timeout_ms: 100 }),
             ErrorCode::InvalidRequest,
         ),
+        (reduce(|reduce| reduce.target = vec![].into()), ErrorCode::InvalidId),
+        (reduce(|reduce| reduce.sources[1] = vec![7; 256].into()), ErrorCode::InvalidId),
+        (reduce(|reduce| reduce.sources[1] = b"a".to_vec().into()), ErrorCode::DuplicateId),
+        (reduce(|reduce| reduce.sources[1] = b"target".to_vec().into()), ErrorCode::DuplicateId),
+        (reduce(|reduce| reduce.sources.clear()), ErrorCode::InvalidRequest),
+        (reduce(|reduce| reduce.count = 0), ErrorCode::InvalidRequest),
+        (reduce(|reduce| reduce.count = u64::MAX), ErrorCode::InvalidRequest),
+        (reduce(|reduce| reduce.op = 0), ErrorCode::Malformed),
+        (reduce(|reduce| reduce.op = 99), ErrorCode::Malformed),
+        (reduce(|reduce| reduce.order = 99), ErrorCode::Malformed),
+        (
+            reduce(|reduce| {
+                reduce.range = Some(request::ByteRange { offset_bytes: 8, length_bytes: u64::MAX });
+            }),
+            ErrorCode::InvalidRequest,
+        ),
+        (reduce(|_| {}), ErrorCode::Timeout),
     ] {
         let what = format!("{body:?}");
         client.request(body);

@@ -1,6 +1,7 @@
 //! Bad input gets a typed error, on every plane, and the daemons go on.
 //!
 //! * `calls`: what an application may ask for that makes no sense or cannot be.
+//! * `reduces`: as `calls`, for reduces.
 //! * `connecting`: paths at which no store of ours listens.
 //! * `starting`: daemons that cannot start.
 //! * `local_plane`, `control_plane`, `data_plane`: what is not of the protocol.
@@ -12,6 +13,7 @@ mod connecting;
 mod control_plane;
 mod data_plane;
 mod local_plane;
+mod reduces;
 mod starting;
 
 use std::time::Duration;
