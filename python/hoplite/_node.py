@@ -104,9 +104,13 @@ atexit.register(shutdown)
 
 
 def _connect(socket: str | os.PathLike[str] | None, memory: str | int | None, start: bool) -> Client:
-    if _state.store is not None and not _state.store.is_running():
-        _state.store.stop()
-        _state.store = None
+    if _state.store is not None and socket is None:
+        try:
+            return Client(_state.store.socket)
+        except ConnectFailed:
+            # It died, or is about to.
+            _state.store.stop()
+            _state.store = None
     try:
         return Client(socket)
     except ConnectFailed as error:
@@ -148,14 +152,11 @@ class PrivateStore:
             json.loads(line)
         except ValueError:
             keeper.process.kill()
-            said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            said = " ".join(log.read_text(errors="replace").split()) or "it said nothing"
             raise ConnectFailed(
-                f"a private store did not start: {said[-1]}", path=self.socket, reason="NotListening"
+                f"a private store did not start: {said}", path=self.socket, reason="NotListening"
             ) from None
         return keeper.process
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
 
     def stop(self) -> None:
         if os.environ.get(SOCKET_VARIABLE) == self.socket:

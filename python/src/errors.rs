@@ -66,12 +66,12 @@ fn set_fields(py: Python<'_>, error: &Error, fields: &Bound<'_, PyDict>) -> PyRe
     Ok(match error {
         Error::Object(error) => set_object_fields(py, error, fields)?,
         Error::Connect { path, kind } => {
-            fields.set_item("path", path)?;
+            fields.set_item("path", path.as_os_str())?;
             fields.set_item("reason", connect_reason(kind))?;
             "ConnectFailed"
         }
         Error::ConnectionLost { path, reason } => {
-            fields.set_item("path", path)?;
+            fields.set_item("path", path.as_os_str())?;
             fields.set_item("reason", reason.to_string())?;
             "ConnectionLost"
         }

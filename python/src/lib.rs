@@ -37,8 +37,8 @@ mod native {
 
     /// Where clients look for the store of this node unless they are told.
     #[pyfunction]
-    fn default_socket_path() -> std::path::PathBuf {
-        hoplite_client::default_socket_path()
+    fn default_socket_path() -> std::ffi::OsString {
+        hoplite_client::default_socket_path().into_os_string()
     }
 
     /// The ids under which an allreduce may leave its result.

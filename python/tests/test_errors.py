@@ -1,0 +1,181 @@
+"""Every error has a class, says what it is about, and comes before anything is sent if it can."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import pickle
+from typing import Any
+
+import hoplite
+import numpy as np
+import pytest
+from hoplite import errors
+
+CLASSES = [getattr(errors, name) for name in errors.__all__]
+
+
+def test_all_classes_are_exported_and_are_of_one_family() -> None:
+    defined = {value for _, value in inspect.getmembers(errors, inspect.isclass) if value.__module__ == errors.__name__}
+    assert defined == set(CLASSES)
+    for error in CLASSES:
+        assert getattr(hoplite, error.__name__) is error
+        assert error.__name__ in hoplite.__all__
+        assert issubclass(error, hoplite.HopliteError)
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_errors_are_pickled_with_all_they_have(error: type[hoplite.HopliteError]) -> None:
+    made = error("what went wrong", id=b"\xff", retryable=True, size_bytes=7)
+    for again in (pickle.loads(pickle.dumps(made)), copy.copy(made)):
+        assert type(again) is error
+        assert str(again) == "what went wrong"
+        assert (again.id, again.retryable, again.size_bytes) == (b"\xff", True, 7)
+
+
+
+def test_ids_in_errors_are_what_people_gave(client: hoplite.Client, fresh: str) -> None:
+    for id, named in ((fresh + "ü", fresh + "ü"), (b"\xff\x00", b"\xff\x00"), (fresh.encode(), fresh)):
+        with pytest.raises(hoplite.Timeout) as caught:
+            client.get(id, 0)
+        assert caught.value.id == named
+        assert isinstance(caught.value, TimeoutError)
+        assert caught.value.operation == "get"
+        assert caught.value.waited < 1
+        assert caught.value.retryable
+    assert str(caught.value).endswith(f"(object {fresh})")
+
+
+WRONG_IDS: list[Any] = [None, 7, 1.5, ["x"], object(), bytearray(b"x"), np.str_]
+
+
+@pytest.mark.parametrize("id", WRONG_IDS, ids=repr)
+def test_wrong_ids(client: hoplite.Client, id: Any) -> None:
+    calls: list[Any] = [
+        lambda: client.get(id),
+        lambda: client.get(id, copy=True),
+        lambda: client.get_into(id, bytearray(1)),
+        lambda: client.contains(id),
+        lambda: client.stat(id),
+        lambda: client.reduce(id, ["x"]),
+        lambda: client.reduce("x", [id]),
+        lambda: client.wait([id]),
+        lambda: client.gather([id]),
+        lambda: client.delete([id]),
+        lambda: client.allreduce("x", [id], 0),
+        lambda: hoplite.Ref(id),
+    ]
+    if id is not None:
+        calls.append(lambda: client.put(id, b"x"))
+    for call in calls:
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_a_lone_id_is_not_several(client: hoplite.Client) -> None:
+    for lone in ("abc", b"abc", hoplite.Ref("abc")):
+        for call in (client._native.gather, client._native.delete):
+            with pytest.raises(TypeError, match="not one"):
+                call(lone, 0.0)
+    for call in (client.wait, client.gather, lambda ids: client.reduce("x", ids)):
+        with pytest.raises(TypeError):
+            call(hoplite.Ref("abc"))
+
+
+def test_ids_that_are_no_ids(client: hoplite.Client) -> None:
+    for id in ("", b"", "x" * 256, "ü" * 128, b"x" * 1000):
+        with pytest.raises(hoplite.InvalidId) as caught:
+            client.get(id)
+        assert isinstance(caught.value, ValueError)
+        assert caught.value.length_bytes == len(id.encode() if isinstance(id, str) else id)
+    with pytest.raises(UnicodeEncodeError):
+        client.get("\udc80")
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, math.nan, -math.inf])
+def test_times_that_are_none(client: hoplite.Client, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        client.get("x", timeout)
+
+
+def test_times_of_the_wrong_type(client: hoplite.Client) -> None:
+    for timeout in ("1", [1], b"1"):
+        with pytest.raises(TypeError):
+            client.get("x", timeout)  # type: ignore[arg-type]
+
+
+def test_long_times(client: hoplite.Client, fresh: str) -> None:
+    client.put(fresh, b"x")
+    for timeout in (math.inf, 1e300, 10**18, True, np.float32(5)):
+        assert client.get(fresh, timeout) == b"x"
+
+
+def test_other_nonsense(client: hoplite.Client, fresh: str) -> None:
+    client.put(fresh + "0", np.zeros(3))
+    client.put(fresh + "bytes", b"123")
+    sources = [fresh + "0"]
+    nonsense: list[tuple[type[Exception], Any]] = [
+        (hoplite.InvalidRequest, lambda: client.reduce(fresh, sources, "mean")),  # type: ignore[arg-type]
+        (TypeError, lambda: client.reduce(fresh, sources, 3)),  # type: ignore[arg-type]
+        (hoplite.InvalidRequest, lambda: client.reduce(fresh, sources, num_objects=0)),
+        (OverflowError, lambda: client.reduce(fresh, sources, num_objects=-1)),
+        (TypeError, lambda: client.reduce(fresh, sources, num_objects=1.5)),  # type: ignore[arg-type]
+        (hoplite.DuplicateId, lambda: client.reduce(fresh + "0", sources)),
+        (hoplite.TypeMismatch, lambda: client.reduce(fresh, [fresh + "bytes"])),
+        (ValueError, lambda: client.get(sources[0], framework="jax")),  # type: ignore[arg-type]
+        (ValueError, lambda: client.allreduce(fresh, sources, 1)),
+        (ValueError, lambda: client.allreduce(fresh, sources, -1)),
+        (TypeError, lambda: client.allreduce(fresh, sources, 0, {"not": "an array"})),
+        (TypeError, lambda: client.allreduce(fresh, sources, 0, b"bytes")),
+        (hoplite.TypeMismatch, lambda: client.allreduce(fresh, sources, 0, out=np.zeros(4))),
+        (ValueError, lambda: client.allgather(sources, 1, b"x")),
+        (hoplite.InvalidRequest, lambda: client.wait(sources, 2)),
+        (OverflowError, lambda: client.wait(sources, -1)),
+        (TypeError, lambda: client.list(7)),  # type: ignore[arg-type]
+        (hoplite.InvalidId, lambda: next(client.list("x" * 256))),
+    ]
+    for error, call in nonsense:
+        with pytest.raises(error):
+            outcome = call()
+            list(outcome)
+    assert not client.contains(fresh)
+
+
+def test_connecting_to_what_is_no_store(tmp_path: Any) -> None:
+    import socket
+
+    (tmp_path / "file").write_text("x")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "left over"))
+    for path, reason in (
+        (tmp_path / "nothing", "NoSuchSocket"),
+        (tmp_path / "file", "NotASocket"),
+        (tmp_path / "left over", "NotListening"),
+        ("/" + "x" * 200, "PathTooLong"),
+    ):
+        with pytest.raises(hoplite.ConnectFailed) as caught:
+            hoplite.connect(path)
+        assert (caught.value.reason, str(caught.value.path)) == (reason, str(path))
+        assert isinstance(caught.value, ConnectionError)
+    listening.listen()
+    with pytest.raises(hoplite.ConnectFailed) as caught:
+        hoplite.connect(tmp_path / "left over", timeout=0.05)
+    assert caught.value.reason == "TimedOut"
+    listening.close()
+    with pytest.raises(TypeError):
+        hoplite.connect(7)  # type: ignore[arg-type]
+
+
+def test_a_client_that_is_closed(cluster: Any) -> None:
+    client = hoplite.connect(cluster.sockets[0])
+    with client as same:
+        assert same is client
+        assert client.usable
+    assert not client.usable
+    client.close()
+    with pytest.raises(ValueError, match="closed"):
+        client.get("x")
+    assert "node-0" in repr(client)
+
+

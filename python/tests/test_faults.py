@@ -1,0 +1,138 @@
+"""Daemons that die, and stores that are full."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from pathlib import Path
+
+import hoplite
+import hoplite.aio
+import numpy as np
+import pytest
+
+from stores import PATIENCE, Cluster, Daemon
+
+
+def test_arrays_stay_readable_when_the_store_dies(node: Cluster) -> None:
+    client = node.connect()
+    value = np.random.default_rng(3).random(2_000_000)
+    ref = client.put(None, value)
+    nested = client.put(None, {"value": value})
+    array, inner = client.get(ref), client.get(nested)["value"]
+    node.store(0).kill()
+    for call in (
+        lambda: client.get(ref),
+        lambda: client.put("x", b"x"),
+        lambda: client.reduce("y", ["x"]),
+        lambda: client.status(),
+    ):
+        with pytest.raises(hoplite.ConnectionLost) as caught:
+            call()
+        assert caught.value.path == node.sockets[0]
+        assert isinstance(caught.value, ConnectionError)
+    assert not client.usable
+    assert (array == value).all()
+    assert (inner[::-1] == value[::-1]).all()
+    client.close()
+    assert (array == value).all()
+    del client
+    assert (array == value).all()
+
+
+def test_whoever_waits_hears_of_the_death_of_the_store(node: Cluster) -> None:
+    client = node.connect()
+    raised: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            client.get(f"never there {number}")
+        except hoplite.ConnectionLost as error:
+            raised.append(error)
+
+    async def main() -> None:
+        other = await hoplite.aio.connect(node.sockets[0])
+        waits = [asyncio.ensure_future(other.get(f"never there {number}")) for number in range(4)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(node.store(0).kill)
+        for outcome in await asyncio.gather(*waits, return_exceptions=True):
+            assert isinstance(outcome, hoplite.ConnectionLost)
+        assert not other.usable
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(main())
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(raised) == 4
+
+
+def test_init_connects_again_to_a_store_that_was_restarted(node: Cluster) -> None:
+    try:
+        client = hoplite.init(node.sockets[0])
+        client.put("x", b"x")
+        store = node.store(0)
+        arguments = list(store.process.args)[1:-2]  # type: ignore[arg-type]
+        store.kill()
+        with pytest.raises(hoplite.ConnectionLost):
+            client.get("x")
+        with pytest.raises(hoplite.ConnectFailed) as caught:
+            hoplite.init()
+        assert caught.value.reason in ("NotListening", "NoSuchSocket")
+        node.daemons[1] = Daemon(store.log, "hoplite-store", *map(str, arguments))
+        again = hoplite.init()
+        assert again is not client
+        again.put("y", b"y")
+        assert again.get("y") == b"y"
+    finally:
+        hoplite.shutdown()
+
+
+def test_a_store_that_is_stopped_answers_late(node: Cluster) -> None:
+    client = node.connect()
+    node.store(0).process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(hoplite.Timeout) as caught:
+            client.get("x", 0.1)
+        assert caught.value.operation == "get"
+    finally:
+        node.store(0).process.send_signal(signal.SIGCONT)
+    client.put("x", b"x")
+    assert client.get("x", PATIENCE) == b"x"
+
+
+def test_a_full_store(node: Cluster) -> None:
+    with node.connect() as client:
+        client.put("filler", np.zeros(40 << 20, np.uint8))
+        with pytest.raises(hoplite.StoreFull) as full:
+            client.put("more", np.zeros(40 << 20, np.uint8), 0.1)
+        assert full.value.id == "more"
+        assert full.value.needed_bytes >= 40 << 20
+        assert full.value.free_bytes < full.value.needed_bytes <= full.value.capacity_bytes
+        assert full.value.retryable
+        with pytest.raises(hoplite.ObjectTooLarge) as large:
+            client.put("too much", np.zeros(65 << 20, np.uint8))
+        assert (large.value.id, large.value.size_bytes) == ("too much", 65 << 20)
+        assert large.value.limit_bytes <= 64 << 20
+        # Room that becomes free is taken by whoever waits for it.
+        thread = threading.Thread(target=client.put, args=("more", np.ones(40 << 20, np.uint8), PATIENCE))
+        thread.start()
+        client.delete("filler")
+        thread.join(PATIENCE)
+        assert client.get("more", PATIENCE)[-1] == 1
+
+
+def test_an_object_that_is_lost(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nodes=2, memory="32MiB") as cluster, cluster.connect(0) as client:
+        with cluster.connect(1) as other:
+            other.put("x", np.zeros(1 << 20, np.uint8))
+        assert client.contains("x")
+        cluster.store(1).kill()
+        with pytest.raises(hoplite.ObjectLost) as caught:
+            client.get("x", PATIENCE)
+        assert caught.value.id == "x"
+        with pytest.raises(hoplite.ObjectLost) as caught:
+            client.reduce("y", ["x"], timeout=PATIENCE)
+        assert caught.value.id == "x"

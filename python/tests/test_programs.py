@@ -1,0 +1,56 @@
+"""The programs that come with the package, and its types."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hoplite import _programs
+
+from stores import PATIENCE
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("name", ["hoplite", "hoplite-store", "hoplite-directory"])
+def test_console_scripts_become_the_programs(name: str) -> None:
+    code = f"import sys; from hoplite import _programs; sys.argv = [{name!r}, '--version']; _programs.{name.replace('-', '_')}()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{name} 0.")
+
+
+def test_a_program_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_programs, "__file__", str(tmp_path / "_programs.py"))
+    monkeypatch.delenv("HOPLITE_BINARIES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    script = tmp_path / "hoplite"
+    script.write_text("#!/usr/bin/env python3\n")
+    script.chmod(0o755)
+    with pytest.raises(FileNotFoundError, match="hoplite is not in the package"):
+        _programs.program("hoplite")
+    with pytest.raises(SystemExit, match="hoplite: hoplite is not in the package"):
+        _programs.hoplite()
+    (tmp_path / "_bin").mkdir()
+    script.rename(tmp_path / "_bin" / "hoplite")
+    assert _programs.program("hoplite") == str(tmp_path / "_bin" / "hoplite")
+    monkeypatch.setenv("HOPLITE_BINARIES", "/nowhere")
+    assert _programs.program("hoplite") == str(tmp_path / "_bin" / "hoplite")
+
+
+def run_mypy(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_package_is_typed() -> None:
+    run_mypy("mypy")
+
+
+def test_the_types_of_the_native_half_are_those_it_has() -> None:
+    run_mypy("mypy.stubtest", "hoplite._native")

@@ -1,0 +1,156 @@
+"""Handles, and what they own."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import hoplite
+import numpy as np
+import pytest
+
+from stores import PATIENCE, Cluster, await_that, used_bytes
+
+
+def test_a_handle_says_what_it_stands_for(client: hoplite.Client) -> None:
+    ref = client.put(None, np.zeros((2, 3), np.float32))
+    assert isinstance(ref.id, str)
+    assert (ref.dtype, ref.shape, ref.nbytes) == ("float32", (2, 3), 24)
+    assert repr(ref) == f"hoplite.Ref({ref.id!r}, float32[2, 3])"
+    assert (ref.get() == 0).all()
+    assert not ref.owned
+    other = client.put(None, {"a": 1})
+    assert other.id != ref.id
+    assert (other.dtype, other.shape) == (None, None)
+    assert repr(other) == f"hoplite.Ref({other.id!r})"
+    client.delete([ref, other])
+
+
+def test_handles_of_one_object_are_equal(client: hoplite.Client) -> None:
+    assert hoplite.Ref("abc") == hoplite.Ref(b"abc") == client.ref("abc")
+    assert hash(hoplite.Ref("abc")) == hash(hoplite.Ref(b"abc", "float32", (1,), 4))
+    assert hoplite.Ref("abc") != hoplite.Ref("abd")
+    assert hoplite.Ref("abc") != "abc"
+    assert len({hoplite.Ref("abc"), hoplite.Ref(b"abc")}) == 1
+
+
+def test_handles_are_small_and_are_pickled(client: hoplite.Client) -> None:
+    with client.put("name", np.zeros(100_000)) as ref:
+        for again in (pickle.loads(pickle.dumps(ref)), copy.copy(ref), copy.deepcopy(ref)):
+            assert again == ref
+            assert (again.dtype, again.shape, again.nbytes) == (ref.dtype, ref.shape, ref.nbytes)
+            assert not again.owned
+            assert (client.get(again) == 0).all()
+            del again
+        assert len(pickle.dumps(ref)) < 200
+
+
+def test_a_handle_takes_the_place_of_an_id_everywhere(client: hoplite.Client, fresh: str) -> None:
+    first, second = client.put(None, np.ones(3)), client.put(None, np.ones(3))
+    target = client.ref(fresh)
+    assert client.reduce(target, [first, second.id], timeout=PATIENCE) in ([first, second.id], [second.id, first])
+    assert (target.get() == 2).all()
+    assert client.wait([first, second, hoplite.Ref("never there")], 2, PATIENCE)[0] == [first, second]
+    assert client.contains(first)
+    known = client.stat(target)
+    assert known is not None and known.id == fresh
+    assert [array[0] for array in client.gather([first, target])] == [1, 2]
+    assert client.delete([first, second, target]) == 3
+
+
+def test_the_end_of_a_block(client: hoplite.Client) -> None:
+    with client.put(None, b"x") as ref:
+        assert ref.owned
+        assert client.get(ref) == b"x"
+    assert not ref.owned
+    assert not client.contains(ref)
+    with pytest.raises(KeyError), client.put(None, b"y") as ref:
+        raise KeyError
+    assert not client.contains(ref)
+    with client.put(None, b"z") as ref:
+        client.delete(ref)
+
+
+def test_the_end_of_an_owner(node: Cluster) -> None:
+    with node.connect() as client:
+        empty = used_bytes(client)
+        ref = client.put(None, np.zeros(1 << 20, np.uint8)).own()
+        assert ref.own() is ref
+        copied = pickle.loads(pickle.dumps(ref))
+        del copied
+        gc.collect()
+        assert used_bytes(client) > empty
+        cycle = [ref]
+        cycle.append(cycle)  # type: ignore[arg-type]
+        del ref, cycle
+        gc.collect()
+        await_that("it is deleted", lambda: used_bytes(client) == empty)
+        left = client.put("left", b"x").own().disown()
+        assert not left.owned
+        del left
+        many = [client.put(None, np.zeros(1000, np.uint8)).own() for _ in range(2000)]
+        threads = [threading.Thread(target=many.clear)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        await_that("all are deleted", lambda: [info.id for info in client.list()] == ["left"])
+        ref = client.put("explicit", b"x").own()
+        ref.delete()
+        assert not ref.owned
+        client.put("explicit", b"y")
+        del ref
+        client.put(None, b"z").own()
+        await_that("it is deleted", lambda: [info.id for info in client.list("py/")] == [])
+        assert client.get("explicit") == b"y"
+
+
+def test_the_end_of_the_program(node: Cluster) -> None:
+    code = f"""
+import hoplite, numpy as np
+client = hoplite.connect({node.sockets[0]!r})
+owned = client.put("owned", np.zeros(100_000)).own()
+left = client.put("left", np.zeros(100_000))
+client.put("dropped", np.zeros(100_000)).own()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
+    with node.connect() as client:
+        assert [info.id for info in client.list()] == ["left"]
+
+
+def test_owners_whose_store_is_gone_do_no_harm(node: Cluster, tmp_path: Path) -> None:
+    code = f"""
+import hoplite, os, signal
+client = hoplite.connect({node.sockets[0]!r})
+owned = [client.put(None, b"x").own() for _ in range(10)]
+os.kill({node.store(0).process.pid}, signal.SIGKILL)
+owned.pop()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_forked_child_owns_nothing(node: Cluster) -> None:
+    code = f"""
+import os, gc, hoplite
+client = hoplite.connect({node.sockets[0]!r})
+ref = client.put("x", b"x").own()
+child = os.fork()
+if child == 0:
+    del ref
+    gc.collect()
+    raise SystemExit
+os.waitpid(child, 0)
+assert client.get("x") == b"x"
+ref.disown()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
+    with node.connect() as client:
+        assert client.get("x", PATIENCE) == b"x"

@@ -1,0 +1,166 @@
+"""Signals reach the program while it waits."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import hoplite
+import numpy as np
+import pytest
+
+from stores import PATIENCE, SHORT, Cluster
+
+WAITS = {
+    "get": "client.get('never there')",
+    "private": "client.get('never there', copy=True)",
+    "get_into": "client.get_into('never there', bytearray(10))",
+    "wait": "client.wait(['never there'])",
+    "reduce": "client.reduce('target', ['never there'])",
+    "gather": "client.gather(['never there', 'nor that'])",
+    "allreduce": "client.allreduce('target', ['mine', 'never there'], 0, np.zeros(10))",
+    "put": "client.put('does not fit', np.zeros(60 << 20, np.uint8), None)",
+    "asyncio": "asyncio.run(a_get())",
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_control_c_ends_a_wait(node: Cluster, what: str) -> None:
+    code = f"""
+import asyncio, hoplite, hoplite.aio, numpy as np, sys, time
+client = hoplite.connect({node.sockets[0]!r})
+client.put("filler", np.zeros(40 << 20, np.uint8))
+
+async def a_get():
+    async with await hoplite.aio.connect({node.sockets[0]!r}) as other:
+        await other.get('never there')
+
+print("ready", flush=True)
+try:
+    {WAITS[what]}
+except KeyboardInterrupt:
+    client.put("afterwards", b"x")
+    print("interrupted", client.get("afterwards"), flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        while process.poll() is None:
+            # The first one may come before the wait.
+            time.sleep(SHORT)
+            process.send_signal(signal.SIGINT)
+            break
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert out == "interrupted b'x'\n"
+        assert process.returncode == 0
+
+
+def test_handlers_run_while_a_call_goes_on(client: hoplite.Client, fresh: str) -> None:
+    heard: list[float] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: heard.append(time.monotonic()))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+        with pytest.raises(hoplite.Timeout):
+            client.get(fresh, 1.0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(heard) >= 2, "they ran before it was over, and did not end it"
+
+
+def test_a_handler_may_use_the_client_that_waits(client: hoplite.Client, fresh: str) -> None:
+    before = signal.signal(signal.SIGALRM, lambda *_: client.put(fresh, b"from the handler"))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert client.get(fresh, PATIENCE) == b"from the handler"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_a_handler_raises_ends_the_call(client: hoplite.Client, fresh: str) -> None:
+    class Enough(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise Enough
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for call in (lambda: client.get(fresh), lambda: client.reduce(fresh + "target", [fresh])):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            with pytest.raises(Enough):
+                call()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    client.put(fresh + "target", b"nothing is left of the reduce")
+
+
+def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fresh: str) -> None:
+    counted = 0
+    stop = threading.Event()
+
+    def count() -> None:
+        nonlocal counted
+        while not stop.is_set():
+            counted += 1
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        # Whoever holds the interpreter would keep it for the whole of a call.
+        sys.setswitchinterval(1e-6)
+        for wait in (
+            lambda: client.wait([fresh], timeout=0.1),
+            lambda: client.put(fresh, np.zeros(32 << 20, np.uint8)),
+            lambda: client.get(fresh, copy=True),
+        ):
+            before = counted
+            wait()
+            assert counted > before
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join()
+    client.delete(fresh)
+
+
+def test_many_threads_wait_for_each_other(client: hoplite.Client, fresh: str) -> None:
+    """A ring: each thread waits for what the one before it puts."""
+    count, rounds = 16, 20
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for round in range(rounds):
+                if (round, number) != (0, 0):
+                    previous = f"{fresh}{round}/{number - 1}" if number else f"{fresh}{round - 1}/{count - 1}"
+                    assert client.get(previous, PATIENCE)[0] >= 0
+                client.put(f"{fresh}{round}/{number}", np.full(5000, number))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    client.delete([f"{fresh}{round}/{number}" for round in range(rounds) for number in range(count)])
+
+
+def test_the_processor_is_idle_while_calls_wait(client: hoplite.Client, fresh: str) -> None:
+    threads = [threading.Thread(target=client.wait, args=([fresh],), kwargs={"timeout": 2.0}) for _ in range(10)]
+    before = time.process_time()
+    for thread in threads:
+        thread.start()
+    client.wait([fresh], timeout=2.0)
+    for thread in threads:
+        thread.join()
+    # Eleven threads that look for signals ten times a second; one that is busy would take two seconds.
+    assert time.process_time() - before < 1.0
+
+
