@@ -63,3 +63,21 @@ bench-report: ## Writes docs/benchmarks.md from the results of bench-compare.
 
 test-lab: ## Tests of the lab and of the benchmarks themselves; most need root.
 	cd tests && $(PYTHON) -m unittest discover -s lab/tests -t . && $(PYTHON) -m unittest discover -s bench/tests -t .
+
+# The Python package, in an environment of its own that is kept.
+.PHONY: python-env python test-python
+PYTHON_ENV := python/.venv
+
+python-env: $(PYTHON_ENV)/.installed ## Installs what the Python package is tested with, torch and Ray too (8 GB), once.
+
+$(PYTHON_ENV)/.installed: python/requirements-dev.txt python/requirements-integrations.txt
+	$(PYTHON) -m venv $(PYTHON_ENV)
+	$(PYTHON_ENV)/bin/pip install --quiet $(addprefix --requirement ,$^)
+	touch $@
+
+python: python-env ## Builds the Python package, unoptimised and in place, and the programs that it uses.
+	$(CARGO) build -p hoplite-client -p hoplite-store -p hoplite-directory --bins
+	cd python && .venv/bin/maturin develop --quiet
+
+test-python: python ## Tests of the Python package.
+	cd python && .venv/bin/pytest
