@@ -13,8 +13,9 @@ use hoplite_core::block::BLOCK_BYTES;
 use hoplite_core::node::{self, ByteRange};
 use hoplite_core::{Dtype, Error as ObjectError, ObjectId, Operation};
 use hoplite_proto::local::check_reduce;
+use tokio::sync::Semaphore;
 
-use super::gather::{into_places, no_such_rank};
+use super::gather::{Place, into_places, no_such_rank};
 use super::reduce::reduce;
 use crate::client::{Client, checked};
 use crate::connection::Connection;
@@ -66,7 +67,8 @@ impl Client {
     /// **Large objects** are divided into one segment for each participant, of whole blocks of 4 KiB, the first ones a
     /// block longer where that does not come out even. Rank r reduces segment r of all sources, its own last, into the
     /// object that is called like the target with `/r` after it; all get all of the segments. Steps: n-1 in the chains of the
-    /// reduces, n-1 in those of the broadcasts, which overlap. Each node receives 2S(n-1)/n bytes, and sends about as many.
+    /// reduces, n-1 in those of the broadcasts, which overlap. Each node receives 2S(n-1)/n bytes. It sends as many, unless
+    /// some are only called when others have their result: what those need, each node that has it sends.
     ///
     /// The sources, and the target or its segments, stay. [`allreduce_ids`] names the latter. Whoever
     /// knows that all participants have their result should [delete](Client::delete) them, for example one of them, after a
@@ -180,14 +182,16 @@ impl Allreduce {
 
     /// Does this participant's part, and gets all of them into `out`, which is as long as a source.
     async fn run(&self, connection: &Arc<Connection>, mut out: &mut [u8]) -> Result<()> {
-        let mut places = Vec::with_capacity(self.parts.len());
+        let next_rank = (self.rank + 1) % self.sources.len().max(1);
+        let (mut next, mut others) = (Vec::new(), Vec::new());
         for part in &self.parts {
             let length = usize::try_from(part.range.length_bytes).unwrap_or(usize::MAX);
             let (place, rest) = out.split_at_mut(length);
             out = rest;
+            let places = if part.rank == next_rank { &mut next } else { &mut others };
             places.push((part.id.clone(), place));
         }
-        let gets = into_places(connection, places, self.deadline);
+        let gets = get_all(connection, others, next, self.deadline);
         let Some(own) = self.parts.iter().find(|part| part.rank == self.rank) else { return gets.await };
         let AllreduceOptions { op, order, .. } = self.options;
         let timeout = self.deadline.left();
@@ -198,21 +202,44 @@ impl Allreduce {
             let sources = own_last(&self.sources, self.rank);
             reduce(connection, own.id.clone(), sources, ReduceOptions { range: Some(own.range), ..options })
         };
-        match select(pin!(reduce), pin!(gets)).await {
-            Either::Left((reduced, gets)) => {
-                reduced?;
-                gets.await
-            }
-            Either::Right((Ok(()), reduce)) => reduce.await.map(drop),
-            Either::Right((Err(error), reduce)) => {
+        // The gets are sent first, so that whoever hears of this participant's part knows that it has asked for the others.
+        match select(pin!(gets), pin!(reduce)).await {
+            Either::Left((Ok(()), reduce)) => reduce.await.map(drop),
+            Either::Left((Err(error), reduce)) => {
                 if is_end_of(&own.id, &error) {
                     // That is a consequence: the reduce is about to say why.
                     reduce.await?;
                 }
                 Err(error)
             }
+            Either::Right((reduced, gets)) => {
+                reduced?;
+                gets.await
+            }
         }
     }
+}
+
+/// Gets each part into its place; the one that the participant with the next rank makes when all others have begun.
+///
+/// The receivers of a part form a chain in the order in which they ask, and the last one of them sends nothing. If that was
+/// the same participant for all parts, the others would send n S/n bytes. When all other parts have begun, everybody has
+/// asked for the next one already, so each participant is the last in one chain and sends (n-1) S/n.
+async fn get_all(
+    connection: &Arc<Connection>,
+    others: Vec<Place<'_>>,
+    next: Vec<Place<'_>>,
+    deadline: Deadline,
+) -> Result<()> {
+    let begun = Semaphore::new(0);
+    // As many as there are ids in a request at most.
+    let awaited = u32::try_from(others.len()).unwrap_or(u32::MAX);
+    let last = async {
+        // It fails if it is closed, which it never is.
+        let _all = begun.acquire_many(awaited).await;
+        into_places(connection, next, &begun, deadline).await
+    };
+    tokio::try_join!(into_places(connection, others, &begun, deadline), last).map(drop)
 }
 
 /// Whether the object that this participant makes has ended before its time.

@@ -390,8 +390,8 @@ async fn the_reduce_says_why_its_target_was_lost() {
         let segment = store.produce("t/0", &array[..4096], 0);
         store.until("it is copied", |state| state.count(is_follow) == 1).await;
         store.lose(segment);
-        // The calls before the reduce: two puts, and the look at the own source.
-        store.send_response(4, Err(reason.clone()));
+        // The calls before the reduce: two puts, the look at the own source, and the gets of two segments.
+        store.send_response(6, Err(reason.clone()));
     });
     assert_eq!(object_error(result), reason);
 }
