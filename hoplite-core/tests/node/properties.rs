@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::node::*;
+use hoplite_core::plan::reduce::Link;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, LocationState, PullOutcome, Query, RequestId, ToShard, ToStore, Verdict,
@@ -190,7 +191,7 @@ impl World {
         let limits =
             Limits { max_requests_per_client: 12, max_references_per_client: 6, max_objects: 8, ..limits() };
         let mut h = Harness::connected(SHARDS, limits);
-        h.slow_down();
+        h.node.measured(SLOW);
         Self {
             h,
             calls: Vec::new(),
@@ -622,9 +623,11 @@ proptest! {
     #[test]
     fn each_source_counts_once_in_all_bytes(
         (sources, count, kind) in (prop_oneof![Just(0b10_1111_u8), 1..64_u8], 1..6_usize, any::<u8>()),
+        link in prop_oneof![Just(SLOW), Just(Link::default())],
         steps in proptest::collection::vec(reducing_step(), 20..200),
     ) {
         let mut world = World::new();
+        world.h.node.measured(link);
         world.take(Step::Reduce { client: CLIENTS, target: 4, sources, count, kind, timeout: 60_000 });
         for step in steps {
             world.take(step);

@@ -456,6 +456,24 @@ fn in_fixed_order_what_joins_after_a_refused_hop_takes_in_all_that_it_would_have
 }
 
 #[test]
+fn in_fixed_order_a_hop_here_that_finds_no_room_is_combined_by_its_consumer() {
+    let mut h = Harness::with_slow_links();
+    let b = h.put_f32("b", SIZE);
+    h.put_f32("rest", CAPACITY - 2 * (SIZE + 64));
+    let request = Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c", "d"]) };
+    h.reduce_unknown(Reduce { timeout: Duration::from_secs(8), ..request });
+    h.ready("a", 1, "n1");
+    h.tell(complete("b", b.put.0, &["here"]));
+    h.ready("c", 3, "n3");
+    let third = h.hop_at("n3");
+    assert_eq!(hop_inputs(&third), ["hop at here", "c here"]);
+    assert!(h.has_no_combine(), "the hop here waits for room");
+    h.pass(Duration::from_secs(4) + GATHERING);
+    assert_eq!(hop_inputs(&h.hop_at("n3")), ["a at n1", "b at here", "c here"]);
+    assert!(h.has_ended(&third));
+}
+
+#[test]
 fn a_small_source_that_is_lost_on_the_way_is_fetched_again() {
     let mut h = Harness::with_slow_links();
     let call = h.reduce("t", &["a"]);

@@ -493,7 +493,7 @@ fn a_reduce_takes_in_the_target_of_another_while_it_grows() {
 #[test]
 fn a_reduce_goes_on_when_its_shard_is_lost_in_the_middle() {
     let mut h = Harness::with_shards(3);
-    h.slow_down();
+    h.node.measured(SLOW);
     let call = h.reduce("t", &["a", "b"]);
     h.ready("a", 1, "n1");
     for shard in 0..3 {

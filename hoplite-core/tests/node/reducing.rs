@@ -1,7 +1,7 @@
 //! What scenarios of reduces need beside the [harness](crate::harness): news of the directory about sources, and the
 //! combinations and hops that the node starts, which the test ends as it likes.
 //!
-//! Objects are of `f32`, and the links so slow that every schedule is a plain chain unless a test says otherwise.
+//! Objects are of `f32`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,6 +16,9 @@ use hoplite_core::shard::{
 use hoplite_core::{Dtype, Metadata, ObjectId, PutId};
 
 use crate::harness::*;
+
+/// Links so slow that the schedule is a plain chain.
+pub(crate) const SLOW: Link = Link { bytes_per_second: 10_000, latency: Duration::from_micros(10) };
 
 /// How long failures are gathered before they are mended.
 pub(crate) const GATHERING: Duration = Duration::from_millis(2);
@@ -144,15 +147,11 @@ pub(crate) fn inline(name: &str, put: u64) -> Locations {
 }
 
 impl Harness {
-    /// A node as [`Harness::new`] makes it, with links so slow that every schedule is a chain.
+    /// A node as [`Harness::new`] makes it, with [`SLOW`] links.
     pub(crate) fn with_slow_links() -> Self {
         let mut harness = Self::new();
-        harness.slow_down();
+        harness.node.measured(SLOW);
         harness
-    }
-
-    pub(crate) fn slow_down(&mut self) {
-        self.node.measured(Link { bytes_per_second: 10_000, latency: Duration::from_micros(10) });
     }
 
     // The directory.
