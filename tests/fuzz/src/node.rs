@@ -11,21 +11,26 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::node::{
-    CallId, ClientId, CopyId, Effect, Event, Node, NodeConfig, PullId, Request, Response, ServeId, Until,
+    ByteRange, CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, Hop,
+    HopFailure, HopId, HopInput, HopReport, HostingId, MAX_HOP_INPUTS, Node, NodeConfig, PullId, Reduce,
+    ReduceOrder, Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, ObjectSummary,
     PullOutcome, RequestId, Retention, ToShard, ToStore, Verdict,
 };
-use hoplite_core::{Error, Limits, Metadata, NodeId, ObjectId, Operation, PutId, Time};
+use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, Operation, PutId, Time};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use crate::checker::Checker;
 
 const OBJECTS: [&str; 4] = ["w", "x", "y", "z"];
 const SENDERS: [&str; 3] = ["a", "b", "c"];
+/// Outputs of hops that others ask for.
+const OUTPUTS: u64 = 3;
 const CLIENTS: usize = 3;
 const SHARDS: usize = 3;
 /// Room for a few objects of [`LARGE`].
@@ -66,8 +71,15 @@ struct World {
     /// The pulls that run: where they began and where the object ends.
     pulls: BTreeMap<PullId, (u64, u64)>,
     serves: BTreeSet<ServeId>,
+    /// The combinations that run: where they began and where the object ends.
+    combinations: BTreeMap<CombineId, (u64, u64)>,
+    /// The hops that others perform: those that were not ended, and those of which more may be heard.
+    hops: BTreeSet<HopId>,
+    audible_hops: BTreeSet<HopId>,
+    hostings: BTreeSet<HostingId>,
     comparisons: BTreeSet<CopyId>,
-    open_copies: BTreeSet<CopyId>,
+    /// With their sizes.
+    open_copies: BTreeMap<CopyId, u64>,
     /// Copies that clients were told of.
     told: Vec<CopyId>,
     calls: Vec<CallId>,
@@ -103,8 +115,12 @@ impl World {
             is_up: [false; SHARDS],
             pulls: BTreeMap::new(),
             serves: BTreeSet::new(),
+            combinations: BTreeMap::new(),
+            hops: BTreeSet::new(),
+            audible_hops: BTreeSet::new(),
+            hostings: BTreeSet::new(),
             comparisons: BTreeSet::new(),
-            open_copies: BTreeSet::new(),
+            open_copies: BTreeMap::new(),
             told: Vec::new(),
             calls: Vec::new(),
             asked: Vec::new(),
@@ -138,32 +154,32 @@ impl World {
             Effect::Reply { response: Ok(response), .. } => {
                 if let Response::Created(view) | Response::Existing(view) | Response::Object(view) = response
                 {
-                    assert!(self.open_copies.contains(&view.copy), "{view:?} is open");
+                    assert!(self.open_copies.contains_key(&view.copy), "{view:?} is open");
                     self.told.push(view.copy);
                 }
             }
             Effect::Reply { response: Err(_), .. } => {}
             Effect::ToShard { shard, message, inline_from, .. } => {
-                assert!(inline_from.is_none_or(|copy| self.open_copies.contains(&copy)), "{message:?}");
+                assert!(inline_from.is_none_or(|copy| self.open_copies.contains_key(&copy)), "{message:?}");
                 self.note(shard, message);
             }
             Effect::CopyOpened { copy, extent, size_bytes, .. } => {
                 let end = extent.offset_bytes + extent.length_bytes;
                 assert!(end <= CAPACITY && extent.length_bytes >= size_bytes + HEADER_BYTES, "{extent:?}");
-                assert!(self.open_copies.insert(copy), "{copy:?} is opened once");
+                assert!(self.open_copies.insert(copy, size_bytes).is_none(), "{copy:?} is opened once");
             }
             Effect::CopyClosed { copy } => {
                 assert!(!self.comparisons.contains(&copy), "{copy:?} is being compared");
-                assert!(self.open_copies.remove(&copy), "{copy:?} was open");
+                assert!(self.open_copies.remove(&copy).is_some(), "{copy:?} was open");
             }
             Effect::Fill { copy, .. }
             | Effect::CopyCompleted { copy }
             | Effect::CopyFailed { copy, .. }
             | Effect::ServeAccepted { copy, .. } => {
-                assert!(self.open_copies.contains(&copy), "{copy:?} is open");
+                assert!(self.open_copies.contains_key(&copy), "{copy:?} is open");
             }
             Effect::StartPull { pull, copy, size_bytes, offset_bytes, .. } => {
-                assert!(self.open_copies.contains(&copy) && offset_bytes <= size_bytes, "{pull:?}");
+                assert!(self.open_copies.contains_key(&copy) && offset_bytes <= size_bytes, "{pull:?}");
                 assert!(self.pulls.insert(pull, (offset_bytes, size_bytes)).is_none(), "{pull:?} is new");
             }
             Effect::CancelPull { pull } => assert!(self.pulls.contains_key(&pull), "{pull:?} runs"),
@@ -171,8 +187,35 @@ impl World {
                 assert!(self.serves.contains(&serve), "{serve:?} was asked for")
             }
             Effect::Compare { copy, .. } => {
-                assert!(self.open_copies.contains(&copy), "{copy:?} is open");
+                assert!(self.open_copies.contains_key(&copy), "{copy:?} is open");
                 assert!(self.comparisons.insert(copy), "{copy:?} is compared once at a time");
+            }
+            Effect::StartCombine { combine, copy, offset_bytes, inputs, .. } => {
+                let size_bytes = self.open_copies[&copy];
+                assert!(offset_bytes <= size_bytes && !inputs.is_empty(), "{combine:?} makes sense");
+                for input in inputs {
+                    if let CombineInput::Local { copy, base_bytes } = input {
+                        let is_inside = base_bytes.checked_add(size_bytes);
+                        assert!(is_inside.is_some_and(|end| end <= self.open_copies[&copy]), "{combine:?}");
+                    }
+                }
+                let range = (offset_bytes, size_bytes);
+                assert!(self.combinations.insert(combine, range).is_none(), "{combine:?} is new");
+            }
+            Effect::CancelCombine { combine } => {
+                assert!(self.combinations.contains_key(&combine), "{combine:?} runs")
+            }
+            Effect::StartHop { hop, spec, .. } => {
+                assert!((2..=MAX_HOP_INPUTS).contains(&spec.inputs.len()), "{spec:?} can be asked for");
+                assert!(spec.offset_bytes <= spec.size_bytes, "{spec:?} makes sense");
+                assert!(self.hops.insert(hop) && self.audible_hops.insert(hop), "{hop:?} is new");
+            }
+            Effect::EndHop { hop } => {
+                assert!(self.hops.remove(&hop), "{hop:?} is ended once");
+                self.audible_hops.remove(&hop);
+            }
+            Effect::HopReport { hosting, .. } => {
+                assert!(self.hostings.contains(&hosting), "somebody waits for {hosting:?}");
             }
         }
     }
@@ -206,11 +249,23 @@ impl World {
         }
     }
 
+    fn end_combination(&mut self, combine: CombineId, valid_bytes: u64, outcome: CombineOutcome) {
+        if self.combinations.remove(&combine).is_some() {
+            self.apply(Event::CombineEnded { combine, valid_bytes, outcome });
+        }
+    }
+
     /// Ends everything: then all memory is free.
     fn finish(mut self) {
         self.apply(Event::ShutDown);
         for pull in self.pulls.keys().copied().collect::<Vec<_>>() {
             self.end_pull(pull, 0, PullOutcome::Cancelled);
+        }
+        for combine in self.combinations.keys().copied().collect::<Vec<_>>() {
+            self.end_combination(combine, 0, CombineOutcome::Cancelled);
+        }
+        for hosting in std::mem::take(&mut self.hostings) {
+            self.apply(Event::HopReleased { hosting });
         }
         for serve in std::mem::take(&mut self.serves) {
             self.apply(Event::ServeEnded { serve });
@@ -223,13 +278,15 @@ impl World {
         }
         let status = self.node.status();
         assert_eq!((status.copies, status.pulls), (0, 0), "{status:?}");
+        assert_eq!((status.reductions, status.hops, status.combinations), (0, 0, 0), "{status:?}");
+        assert!(self.hops.is_empty() && status.directed_hops == 0, "all hops are ended: {status:?}");
         assert_eq!(status.free_bytes, status.capacity_bytes, "nothing leaks");
         assert!(self.open_copies.is_empty() && self.pulls.is_empty(), "all copies are closed");
     }
 }
 
 fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
-    match input.int_in_range(0..=31)? {
+    match input.int_in_range(0..=39)? {
         0..=13 => {
             let client = world.clients[input.choose_index(CLIENTS)?];
             let call = match (&world.checker, input.int_in_range(0..=7)?) {
@@ -260,9 +317,15 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
         24..=26 => pull_ended(input, world)?,
         27 => {
             let serve = ServeId(world.next_number());
-            let (_, id, put) = publication(input, world)?;
+            let awaits_hop = input.arbitrary()?;
+            let (id, put) = if awaits_hop {
+                output(input)?
+            } else {
+                let (_, id, put) = publication(input, world)?;
+                (id, put)
+            };
             world.serves.insert(serve);
-            world.apply(Event::ServeRequested { serve, id, put });
+            world.apply(Event::ServeRequested { serve, id, put, awaits_hop });
         }
         28 => {
             let serves: Vec<ServeId> = world.serves.iter().copied().collect();
@@ -278,8 +341,24 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
                 world.apply(Event::Compared { copy, equal: input.arbitrary()? });
             }
         }
+        30..=33 => combination_ended(input, world)?,
+        34 | 35 => hop_reported(input, world)?,
+        36 => {
+            let hop = hop(input, world)?;
+            let hosting = HostingId(world.next_number());
+            world.hostings.insert(hosting);
+            world.apply(Event::HopRequested { hosting, hop });
+        }
+        37 => {
+            let hostings: Vec<HostingId> = world.hostings.iter().copied().collect();
+            if let Some(hosting) = pick(input, &hostings)? {
+                world.apply(Event::HopReleased { hosting });
+                world.hostings.remove(&hosting);
+            }
+        }
         _ => {
-            world.now = world.now + Duration::from_millis(input.int_in_range(0..=2000)?);
+            let most = *input.choose(&[5, 100, 2000])?;
+            world.now = world.now + Duration::from_millis(input.int_in_range(0..=most)?);
             world.apply(Event::Tick);
         }
     }
@@ -287,11 +366,11 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
 }
 
 fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
-    Ok(match input.int_in_range(0..=15)? {
+    Ok(match input.int_in_range(0..=19)? {
         0..=2 => Request::Create {
             id: object(input)?,
             size_bytes: *input.choose(&[0, 100, LARGE, LARGE, 3 * LARGE, CAPACITY, 1 << 40, u64::MAX])?,
-            metadata: Metadata::default(),
+            metadata: f32s(),
             timeout: timeout(input)?,
         },
         3 => Request::Seal { copy: copy(input, world)?, timeout: timeout(input)? },
@@ -311,11 +390,97 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         }
         13 => Request::Locate { id: object(input)?, timeout: timeout(input)? },
         14 => Request::Subscribe { id: object(input)? },
+        15..=18 => Request::Reduce(reduce(input)?),
         _ => {
             let call = pick(input, &world.calls)?.unwrap_or(CallId(0));
             if input.arbitrary()? { Request::Cancel { call } } else { Request::Unsubscribe { call } }
         }
     })
+}
+
+fn reduce(input: &mut Unstructured<'_>) -> Result<Reduce> {
+    let sources = objects(input)?;
+    let range = ByteRange { offset_bytes: 4096, length_bytes: *input.choose(&[0, 8192, 6, 1 << 40])? };
+    Ok(Reduce {
+        target: object(input)?,
+        count: input.int_in_range(0..=sources.len())?,
+        sources,
+        op: *input.choose(ReduceOp::ALL)?,
+        order: *input.choose(&[ReduceOrder::Any, ReduceOrder::Fixed])?,
+        range: if input.ratio(1, 8)? { Some(range) } else { None },
+        timeout: timeout(input)?,
+    })
+}
+
+/// What a coordinator may ask for, as far as the decoders let it through.
+fn hop(input: &mut Unstructured<'_>, world: &World) -> Result<Hop> {
+    let (output, put) = output(input)?;
+    let size_bytes = *input.choose(&[LARGE, LARGE, 0, CAPACITY])?;
+    let count = input.int_in_range(1..=3)?;
+    Ok(Hop {
+        output,
+        put,
+        op: ReduceOp::Sum,
+        dtype: Dtype::F32,
+        size_bytes,
+        offset_bytes: *input.choose(&[0, size_bytes / 2, size_bytes])?,
+        inputs: (0..count).map(|_| hop_input(input, world, size_bytes)).collect::<Result<_>>()?,
+        timeout: timeout(input)?,
+    })
+}
+
+fn hop_input(input: &mut Unstructured<'_>, world: &World, length_bytes: u64) -> Result<HopInput> {
+    let is_hop = input.arbitrary()?;
+    let (id, put) = if is_hop {
+        output(input)?
+    } else {
+        let id = object(input)?;
+        let put = put(input, world, &id)?;
+        (id, put)
+    };
+    let (node, address) = sender(input)?;
+    let node = if input.arbitrary()? { NodeId::new("here").expect("the name is valid") } else { node };
+    let base_bytes = *input.choose(&[0, 0, 4096])?;
+    let size_bytes = base_bytes + length_bytes + *input.choose(&[0, 0, 4])?;
+    Ok(HopInput { id, put, size_bytes, base_bytes, node, address, is_hop })
+}
+
+fn output(input: &mut Unstructured<'_>) -> Result<(ObjectId, PutId)> {
+    let put = PutId(input.int_in_range(1..=OUTPUTS)?);
+    Ok((ObjectId::of_hop(put), put))
+}
+
+fn combination_ended(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
+    let running: Vec<_> = world.combinations.iter().map(|(combine, range)| (*combine, *range)).collect();
+    let Some((combine, (start, end))) = pick(input, &running)? else { return Ok(()) };
+    let outcome = match input.int_in_range(0..=3)? {
+        0 => CombineOutcome::Complete,
+        1 => CombineOutcome::Cancelled,
+        _ => CombineOutcome::InputFailed { index: input.int_in_range(0..=3)?, outcome: ended(input)? },
+    };
+    let reached = *input.choose(&[start, end, start.midpoint(end)])?;
+    let valid_bytes = if outcome == CombineOutcome::Complete { end } else { reached };
+    world.end_combination(combine, valid_bytes, outcome);
+    Ok(())
+}
+
+fn hop_reported(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
+    let hops: Vec<HopId> = world.audible_hops.iter().copied().collect();
+    let Some(hop) = pick(input, &hops)? else { return Ok(()) };
+    let report = match input.int_in_range(0..=7)? {
+        0 => HopReport::Failed(HopFailure::Unreachable),
+        1 => HopReport::Failed(HopFailure::Refused(Error::ShuttingDown)),
+        2 | 3 => {
+            let (index, outcome) = (input.int_in_range(0..=3)?, ended(input)?);
+            HopReport::Failed(HopFailure::Input { index, outcome })
+        }
+        _ => HopReport::Complete,
+    };
+    if report != HopReport::Complete {
+        world.audible_hops.remove(&hop);
+    }
+    world.apply(Event::HopReported { hop, report });
+    Ok(())
 }
 
 /// What a shard says: mostly an answer to something, sometimes nonsense.
@@ -330,13 +495,7 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
         4 | 5 => {
             let length = *input.choose(&[0, 100, 100, 5000])?;
             let bytes = Bytes::from(vec![7; length]);
-            ToStore::Inline {
-                request,
-                put: put(input, world, &id)?,
-                id,
-                metadata: Metadata::default(),
-                bytes,
-            }
+            ToStore::Inline { request, put: put(input, world, &id)?, id, metadata: f32s(), bytes }
         }
         6 => ToStore::Failed { request, error: failure(input, id)? },
         7 => {
@@ -351,7 +510,7 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
         }
         13 | 14 => {
             let (shard, id, put) = publication(input, world)?;
-            let reason = *input.choose(&[DropReason::Deleted, DropReason::Lost])?;
+            let reason = *input.choose(&[DropReason::Deleted, DropReason::Lost, DropReason::Superseded])?;
             return Ok((shard, ToStore::Drop { id, put, reason }));
         }
         _ => {
@@ -370,7 +529,7 @@ fn grant(input: &mut Unstructured<'_>, world: &World, request: RequestId, id: Ob
         put: put(input, world, &id)?,
         id,
         size_bytes: *input.choose(&[LARGE, LARGE, 0, 3 * LARGE, CAPACITY, u64::MAX])?,
-        metadata: Metadata::default(),
+        metadata: f32s(),
         sender,
         sender_address,
         sender_state: *input.choose(&[LocationState::Complete, LocationState::Partial])?,
@@ -395,13 +554,17 @@ fn locations(input: &mut Unstructured<'_>, world: &World, id: ObjectId) -> Resul
     let object = if input.arbitrary()? {
         let put = put(input, world, &id)?;
         let (inline, lost) = input.arbitrary()?;
-        Some(ObjectSummary { put, size_bytes: LARGE, metadata: Metadata::default(), inline, lost })
+        let size_bytes = *input.choose(&[LARGE, LARGE, LARGE, 100])?;
+        let metadata = if input.ratio(1, 16)? { Metadata::default() } else { f32s() };
+        Some(ObjectSummary { put, size_bytes, metadata, inline, lost })
     } else {
         None
     };
     let count = input.int_in_range(0..=2)?;
     let location = |_| {
         let (node, data_address) = sender(input)?;
+        let here = NodeId::new("here").expect("the name is valid");
+        let node = if input.ratio(1, 4)? { here } else { node };
         let state = *input.choose(&[LocationState::Complete, LocationState::Producing])?;
         Ok(Location { node, data_address, state, retention: Retention::Pinned, pulling_from: None })
     };
@@ -422,15 +585,7 @@ fn failure(input: &mut Unstructured<'_>, id: ObjectId) -> Result<Error> {
 fn pull_ended(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
     let pulls: Vec<(PullId, (u64, u64))> = world.pulls.iter().map(|(pull, range)| (*pull, *range)).collect();
     let Some((pull, (start, end))) = pick(input, &pulls)? else { return Ok(()) };
-    let outcome = *input.choose(&[
-        PullOutcome::Complete,
-        PullOutcome::Complete,
-        PullOutcome::SenderUnreachable,
-        PullOutcome::SenderStalled,
-        PullOutcome::SenderHasNoCopy,
-        PullOutcome::Corrupt,
-        PullOutcome::Cancelled,
-    ])?;
+    let outcome = if input.ratio(1, 3)? { PullOutcome::Complete } else { ended(input)? };
     let valid_bytes = if outcome == PullOutcome::Complete {
         end
     } else {
@@ -438,6 +593,18 @@ fn pull_ended(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
     };
     world.end_pull(pull, valid_bytes, outcome);
     Ok(())
+}
+
+/// How a transfer ends that does not bring all bytes.
+fn ended(input: &mut Unstructured<'_>) -> Result<PullOutcome> {
+    let outcomes = [
+        PullOutcome::SenderUnreachable,
+        PullOutcome::SenderStalled,
+        PullOutcome::SenderHasNoCopy,
+        PullOutcome::Corrupt,
+        PullOutcome::Cancelled,
+    ];
+    input.choose(&outcomes).copied()
 }
 
 /// A put that a shard was told of, or one that nobody ever heard of.
@@ -481,6 +648,10 @@ fn sender(input: &mut Unstructured<'_>) -> Result<(NodeId, SocketAddr)> {
     let port = 7000 + u16::try_from(which).expect("there are a few senders");
     let name = NodeId::new(SENDERS[which]).expect("the name is valid");
     Ok((name, SocketAddr::from(([127, 0, 0, 1], port))))
+}
+
+fn f32s() -> Metadata {
+    Metadata { dtype: Dtype::F32, ..Metadata::default() }
 }
 
 fn timeout(input: &mut Unstructured<'_>) -> Result<Duration> {
