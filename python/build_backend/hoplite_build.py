@@ -19,7 +19,11 @@ import maturin
 
 HERE = Path(__file__).resolve().parent.parent
 BINARIES = HERE / "hoplite" / "_bin"
-PROGRAMS = {"hoplite-client": "hoplite", "hoplite-store": "hoplite-store", "hoplite-directory": "hoplite-directory"}
+PROGRAMS = {
+    "hoplite-client": "hoplite",
+    "hoplite-store": "hoplite-store",
+    "hoplite-directory": "hoplite-directory",
+}
 
 
 def build_wheel(

@@ -46,7 +46,9 @@ class Client:
 
     __slots__ = ("__weakref__", "_native", "_process", "_socket")
 
-    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float = CONNECT_TIMEOUT) -> None:
+    def __init__(
+        self, socket: str | os.PathLike[str] | None = None, *, timeout: float = CONNECT_TIMEOUT
+    ) -> None:
         """Connects; see `hoplite.connect`."""
         socket = _native.default_socket_path() if socket is None else socket
         self._native = _native.connect(socket, timeout, program_name())
@@ -65,7 +67,7 @@ class Client:
 
     @property
     def usable(self) -> bool:
-        """Whether it may be used: it is not closed, has not lost its connection as far as it knows, and is of this process."""
+        """Whether it is of this process, not closed, and has not found its connection lost."""
         return self._native.usable
 
     def put(
@@ -88,9 +90,7 @@ class Client:
         """
         encoded = _serialize.encode(value)
         name = new_id() if id is None else id
-        self._native.put(
-            name, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, timeout, confirm
-        )
+        self._native.put(name, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, timeout, confirm)
         return self._ref(name, encoded)
 
     def ref(self, id: str | bytes) -> Ref:
@@ -183,9 +183,7 @@ class Client:
             TypeMismatch, AlreadyExists, ObjectLost, DuplicateId, InvalidRequest, StoreFull, Timeout.
         """
         sources = list(sources)
-        reduced = self._native.reduce(
-            target, sources, op, num_objects, deterministic, None, timeout
-        )
+        reduced = self._native.reduce(target, sources, op, num_objects, deterministic, None, timeout)
         return as_given(reduced, sources)
 
     def gather(
@@ -244,9 +242,9 @@ class Client:
     ) -> Any:
         """Reduces the arrays of all participants, and returns the result to each of them, as a private array.
 
-        Every participant calls this with the same `target`, the same sources in the same order, and its own `rank`, its index
-        among them; in its own time, for there is no group to form. All get the same bits. From 1 MiB on, and three
-        participants, the work is divided among them, so that no node receives more than twice the array.
+        Every participant calls this with the same `target`, the same sources in the same order, and its own `rank`, its
+        index among them; in its own time, for there is no group to form. All get the same bits. From 1 MiB and three
+        participants on, the work is divided among them, so that no node receives more than twice the array.
 
         Args:
             target: a new id for this round. Objects under it and under it with "/0", "/1" and so on after it stay until
@@ -392,7 +390,9 @@ def program_name() -> str:
 
 
 def refuse_to_pickle() -> TypeError:
-    return TypeError("a client belongs to its process; pass hoplite.Ref, and call hoplite.init() where it arrives")
+    return TypeError(
+        "a client belongs to its process; pass hoplite.Ref, and call hoplite.init() where it arrives"
+    )
 
 
 def new_id() -> str:

@@ -7,7 +7,9 @@ import weakref
 
 from hoplite import _native
 
-_mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _native.Mailbox] = weakref.WeakKeyDictionary()
+_mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _native.Mailbox] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:

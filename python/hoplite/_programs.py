@@ -30,7 +30,9 @@ def program(name: str) -> str:
     # Not the script that asks: it would become itself for ever.
     if found is not None and not _is_script(found):
         return found
-    raise FileNotFoundError(f"{name} is not in the package; build it, and set {DIRECTORY_VARIABLE} to where it is")
+    raise FileNotFoundError(
+        f"{name} is not in the package; build it, and set {DIRECTORY_VARIABLE} to where it is"
+    )
 
 
 def hoplite() -> NoReturn:

@@ -25,7 +25,7 @@ import pickle
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -459,7 +459,9 @@ def _bfloat16() -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError as error:
-        raise ImportError('numpy needs the package ml_dtypes for bfloat16; or get it as framework="torch"') from error
+        raise ImportError(
+            'numpy needs the package ml_dtypes for bfloat16; or get it as framework="torch"'
+        ) from error
     return _DTYPES.setdefault("bf16", np.dtype(ml_dtypes.bfloat16))
 
 
@@ -484,7 +486,9 @@ def _import_torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise ImportError('the object is a torch tensor, and there is no torch; get it as framework="numpy"') from error
+        raise ImportError(
+            'the object is a torch tensor, and there is no torch; get it as framework="numpy"'
+        ) from error
     return torch
 
 
@@ -498,7 +502,9 @@ def as_room(out: object) -> tuple[Any, Layout]:
     if torch is not None and isinstance(out, torch.Tensor):
         if out.device.type != "cpu" or not _is_plain(out, torch) or not out.is_contiguous():
             raise TypeError("only a contiguous tensor in the memory of the host can be filled")
-        return _raw_tensor(out, torch), Layout("tensor", str(out.dtype).removeprefix("torch."), tuple(out.shape))
+        return _raw_tensor(out, torch), Layout(
+            "tensor", str(out.dtype).removeprefix("torch."), tuple(out.shape)
+        )
     if isinstance(out, np.ndarray):
         if not out.flags.writeable or not out.flags.c_contiguous or out.dtype.hasobject:
             raise TypeError("only a contiguous array that can be written to can be filled")

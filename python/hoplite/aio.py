@@ -54,8 +54,8 @@ __all__ = ["Client", "connect", "init"]
 class Client:
     """A connection to the store of this node, for event loops.
 
-    Made by `connect` or `init`. It may be used by several event loops. The methods are those of `hoplite.Client`, which say what
-    they do and raise; the work of pickling happens in the thread of the event loop.
+    Made by `connect` or `init`. It may be used by several event loops. The methods are those of `hoplite.Client`, which
+    say what they do and raise; the work of pickling happens in the thread of the event loop.
     """
 
     __slots__ = ("__weakref__", "_native")
@@ -108,8 +108,10 @@ class Client:
             return finish()
 
     async def get_into(self, id: Id, out: object, timeout: float | None = None) -> int:
-        """See `hoplite.Client.get_into`. Nobody else may use `out` until it is done, also if it is cancelled: the copy of the
-        piece that is under way ends first."""
+        """See `hoplite.Client.get_into`.
+
+        Cancelled, it may go on to write to `out` for a moment, until the piece that is under way is copied.
+        """
         room, wanted = _serialize.as_room(out)
         if wanted.kind == "buffer":
             return await self._native.get_into(id, room, timeout)
@@ -135,9 +137,7 @@ class Client:
     ) -> list[AnyId]:
         """See `hoplite.Client.reduce`. Cancelled, it ends everywhere."""
         sources = list(sources)
-        reduced = await self._native.reduce(
-            target, sources, op, num_objects, deterministic, None, timeout
-        )
+        reduced = await self._native.reduce(target, sources, op, num_objects, deterministic, None, timeout)
         return as_given(reduced, sources)
 
     async def gather(

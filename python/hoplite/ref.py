@@ -78,9 +78,7 @@ class Ref:
     def __hoplite_id__(self) -> str | bytes:
         return self.id
 
-    def get(
-        self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None
-    ) -> Any:
+    def get(self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None) -> Any:
         """Gets the object; see `Client.get`."""
         return self.client.get(self.id, timeout, copy, framework)
 

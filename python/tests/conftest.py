@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import hoplite
 import pytest
 from hypothesis import HealthCheck, settings
 
+import hoplite
 from stores import Cluster
 
 HERE = Path(__file__).parent
@@ -54,6 +54,6 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def fresh() -> Iterator[str]:
+def fresh() -> str:
     """The beginning of ids that no other test uses."""
-    yield f"test-{next(_numbers)}/"
+    return f"test-{next(_numbers)}/"

@@ -64,7 +64,8 @@ class Cluster:
         for socket in self.sockets:
             with hoplite.connect(socket) as client:
                 await_that(
-                    "the store is ready", lambda client=client: all(s["connected"] for s in client.status()["shards"])
+                    "the store is ready",
+                    lambda client=client: all(s["connected"] for s in client.status()["shards"]),
                 )
         return self
 

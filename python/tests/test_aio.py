@@ -11,11 +11,11 @@ import threading
 import time
 from typing import Any
 
-import hoplite
-import hoplite.aio
 import numpy as np
 import pytest
 
+import hoplite
+import hoplite.aio
 from stores import PATIENCE, Cluster, await_that, used_bytes
 
 
@@ -26,7 +26,9 @@ def test_many_calls_at_once(cluster: Cluster, fresh: str) -> None:
             arrays = [np.full(1000 + number, number, np.int32) for number in range(200)]
             gets = [asyncio.create_task(client.get(f"{fresh}{number}", PATIENCE)) for number in range(200)]
             await asyncio.sleep(0)
-            refs = await asyncio.gather(*(client.put(f"{fresh}{n}", array, confirm=True) for n, array in enumerate(arrays)))
+            refs = await asyncio.gather(
+                *(client.put(f"{fresh}{n}", array, confirm=True) for n, array in enumerate(arrays))
+            )
             for array, got in zip(arrays, await asyncio.gather(*gets), strict=True):
                 assert (got == array).all()
             listed = [info.id async for info in client.list(fresh)]
@@ -129,10 +131,13 @@ def test_loops_that_end_leave_no_descriptors(cluster: Cluster) -> None:
         async with await hoplite.aio.connect(cluster.sockets[0]) as client:
             await client.status()
             # Left waiting, for the end of the loop to cancel it.
-            asyncio.ensure_future(client.get("never there"))
+            left.append(asyncio.ensure_future(client.get("never there")))
             await asyncio.sleep(0)
 
+    left: list[Any] = []
+
     def descriptors() -> int:
+        left.clear()
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
 
@@ -171,7 +176,9 @@ def test_collectives(cluster: Cluster, fresh: str) -> None:
     async def participant(rank: int) -> tuple[Any, Any]:
         client = await hoplite.aio.connect(cluster.sockets[rank])
         sources = [f"{fresh}{number}" for number in range(3)]
-        total = await client.allreduce(fresh + "total", sources, rank, np.full(400_000, rank + 1.0), timeout=PATIENCE)
+        total = await client.allreduce(
+            fresh + "total", sources, rank, np.full(400_000, rank + 1.0), timeout=PATIENCE
+        )
         out = np.zeros(400_000)
         peers = [f"{fresh}peer/{number}" for number in range(3)]
         everyone = await client.allgather(peers, rank, total + rank, PATIENCE)

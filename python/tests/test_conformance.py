@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hoplite
-import hoplite.aio
 import ml_dtypes
 import numpy as np
 import pytest
 
+import hoplite
+import hoplite.aio
 from stores import PATIENCE, SHORT, Cluster, await_that, used_bytes
 
 SMALL = bytes(index * 31 % 251 for index in range(1000))
@@ -58,7 +58,13 @@ def cases() -> Iterator[Case]:
     yield 0, "put", ("huge", bytes(9 << 20)), {}, Failed(hoplite.ObjectTooLarge, "larger than the limit")
     yield 1, "put", ("known", SMALL), {"confirm": True}, anything
     yield 0, "get", ("known",), {"timeout": PATIENCE}, SMALL
-    yield 2, "wait", (["unknown", "known", "neither"], 1), {"timeout": PATIENCE}, (["known"], ["unknown", "neither"])
+    yield (
+        2,
+        "wait",
+        (["unknown", "known", "neither"], 1),
+        {"timeout": PATIENCE},
+        (["known"], ["unknown", "neither"]),
+    )
     yield 2, "wait", (["unknown", "known"], 2), {"timeout": SHORT}, (["known"], ["unknown"])
     yield 2, "wait", (["unknown"], 2), {}, Failed(hoplite.InvalidRequest, "more objects than there are ids")
     yield 1, "delete", ("known",), {}, 1
@@ -88,7 +94,13 @@ def cases() -> Iterator[Case]:
     yield 1, "put", ("other type", np.zeros(20_000, np.int64)), {}, anything
     mismatch = Failed(hoplite.TypeMismatch, "cannot be reduced")
     yield 0, "reduce", ("mixed", [*sources, "other type"]), {"timeout": PATIENCE}, mismatch
-    yield 0, "gather", (sources,), {"timeout": PATIENCE}, [np.full(20_000, rank + 1, np.int32) for rank in range(4)]
+    yield (
+        0,
+        "gather",
+        (sources,),
+        {"timeout": PATIENCE},
+        [np.full(20_000, rank + 1, np.int32) for rank in range(4)],
+    )
     yield 0, "gather", ([*sources, "unknown"],), {"timeout": SHORT}, timed_out
     yield 0, "delete", ([*sources, "other type", "sum", "max", "min", "prod"],), {}, 9
     yield 0, "contains", ("",), {}, Failed(hoplite.InvalidId, "1 to 255 bytes")
@@ -138,5 +150,7 @@ def test_asyncio(own_cluster: Cluster) -> None:
         check(
             "asyncio",
             own_cluster,
-            lambda node, method, arguments, options: runner.run(getattr(clients[node], method)(*arguments, **options)),
+            lambda node, method, arguments, options: runner.run(
+                getattr(clients[node], method)(*arguments, **options)
+            ),
         )

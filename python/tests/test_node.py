@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import hoplite
 import numpy as np
 import pytest
 
+import hoplite
 from stores import PATIENCE, Cluster, await_that
 
 
@@ -79,7 +79,9 @@ def test_processes_that_are_started_find_the_private_store() -> None:
     assert client.get("from the child") == b"hello"
 
 
-def test_the_store_of_the_machine_comes_first(node: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_of_the_machine_comes_first(
+    node: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "run" / "hoplite"
     place.mkdir(parents=True)
     (place / "store.sock").symlink_to(node.sockets[0])
@@ -119,7 +121,7 @@ def test_settings_of_the_machine_are_not_for_a_private_store(monkeypatch: pytest
 
 
 def test_what_keeps_a_private_store_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(hoplite.ConnectFailed, match="did not start: .*memory"):
+    with pytest.raises(hoplite.ConnectFailed, match=r"did not start: .*memory"):
         hoplite.init(memory="plenty")
     monkeypatch.setenv("HOPLITE_BINARIES", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -9,10 +9,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import hoplite
 import numpy as np
 import pytest
 
+import hoplite
 from stores import PATIENCE, Cluster, await_that, used_bytes
 
 

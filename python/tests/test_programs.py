@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hoplite import _programs
 
+from hoplite import _programs
 from stores import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize("name", ["hoplite", "hoplite-store", "hoplite-directory"])
 def test_console_scripts_become_the_programs(name: str) -> None:
-    code = f"import sys; from hoplite import _programs; sys.argv = [{name!r}, '--version']; _programs.{name.replace('-', '_')}()"
+    entry = name.replace("-", "_")
+    code = f"import sys; from hoplite._programs import {entry}; sys.argv = [{name!r}, '--version']; {entry}()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{name} 0.")

@@ -10,10 +10,10 @@ import sys
 import threading
 from pathlib import Path
 
-import hoplite
 import numpy as np
 import pytest
 
+import hoplite
 from stores import PATIENCE, Cluster, await_that, used_bytes
 
 
@@ -53,12 +53,16 @@ def test_handles_are_small_and_are_pickled(client: hoplite.Client) -> None:
 def test_a_handle_takes_the_place_of_an_id_everywhere(client: hoplite.Client, fresh: str) -> None:
     first, second = client.put(None, np.ones(3)), client.put(None, np.ones(3))
     target = client.ref(fresh)
-    assert client.reduce(target, [first, second.id], timeout=PATIENCE) in ([first, second.id], [second.id, first])
+    assert client.reduce(target, [first, second.id], timeout=PATIENCE) in (
+        [first, second.id],
+        [second.id, first],
+    )
     assert (target.get() == 2).all()
     assert client.wait([first, second, hoplite.Ref("never there")], 2, PATIENCE)[0] == [first, second]
     assert client.contains(first)
     known = client.stat(target)
-    assert known is not None and known.id == fresh
+    assert known is not None
+    assert known.id == fresh
     assert [array[0] for array in client.gather([first, target])] == [1, 2]
     assert client.delete([first, second, target]) == 3
 

@@ -8,10 +8,10 @@ import sys
 import threading
 import time
 
-import hoplite
 import numpy as np
 import pytest
 
+import hoplite
 from stores import PATIENCE, SHORT, Cluster
 
 WAITS = {
@@ -153,7 +153,9 @@ def test_many_threads_wait_for_each_other(client: hoplite.Client, fresh: str) ->
 
 
 def test_the_processor_is_idle_while_calls_wait(client: hoplite.Client, fresh: str) -> None:
-    threads = [threading.Thread(target=client.wait, args=([fresh],), kwargs={"timeout": 2.0}) for _ in range(10)]
+    threads = [
+        threading.Thread(target=client.wait, args=([fresh],), kwargs={"timeout": 2.0}) for _ in range(10)
+    ]
     before = time.process_time()
     for thread in threads:
         thread.start()
@@ -162,5 +164,3 @@ def test_the_processor_is_idle_while_calls_wait(client: hoplite.Client, fresh: s
         thread.join()
     # Eleven threads that look for signals ten times a second; one that is busy would take two seconds.
     assert time.process_time() - before < 1.0
-
-

@@ -7,10 +7,11 @@ import sys
 import warnings
 from typing import Any
 
-import hoplite
 import ml_dtypes
 import numpy as np
 import pytest
+
+import hoplite
 
 torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
@@ -60,14 +61,20 @@ def test_arrays_and_tensors_are_exchanged(client: hoplite.Client) -> None:
         assert private.flags.writeable
     with client.put(None, np.arange(6.0).reshape(2, 3)) as ref:
         for copy in (None, True):
-            assert same(client.get(ref, framework="torch", copy=copy), torch.arange(6.0, dtype=torch.float64).reshape(2, 3))
+            assert same(
+                client.get(ref, framework="torch", copy=copy),
+                torch.arange(6.0, dtype=torch.float64).reshape(2, 3),
+            )
     with client.put(None, torch.ones(3, dtype=torch.bfloat16)) as ref:
         assert client.get(ref, framework="numpy").dtype == ml_dtypes.bfloat16
     with client.put(None, np.ones(3, "M8[s]")) as ref:
         for copy in (None, True):
             with pytest.raises(TypeError, match="torch has no arrays"):
                 client.get(ref, framework="torch", copy=copy)
-    with client.put(None, torch.ones(3, dtype=torch.float8_e5m2)) as ref, pytest.raises(TypeError, match="numpy has no"):
+    with (
+        client.put(None, torch.ones(3, dtype=torch.float8_e5m2)) as ref,
+        pytest.raises(TypeError, match="numpy has no"),
+    ):
         client.get(ref, framework="numpy")
 
 

@@ -9,14 +9,15 @@ import pickle
 import sys
 from typing import Any
 
-import hoplite
 import hypothesis.extra.numpy as npst
 import ml_dtypes
 import numpy as np
 import pytest
-from hoplite import _serialize
 from hypothesis import given
 from hypothesis import strategies as st
+
+import hoplite
+from hoplite import _serialize
 
 REDUCIBLE = [*_serialize._DTYPES.values(), np.dtype(ml_dtypes.bfloat16)]
 OTHERS = [
@@ -265,7 +266,8 @@ def test_arrays_in_a_pickle_stay_where_they_are(client: hoplite.Client) -> None:
         private["large"][:] = 0
         assert same(client.get(ref)["large"], large)
         assert not np.shares_memory(private["large"], got["large"])
-    assert ref.nbytes is not None and ref.nbytes < 2 * large.nbytes + 10_000
+    assert ref.nbytes is not None
+    assert ref.nbytes < 2 * large.nbytes + 10_000
 
 
 def test_what_cannot_be_put(client: hoplite.Client, fresh: str) -> None:

@@ -9,10 +9,10 @@ import threading
 import weakref
 from typing import Any
 
-import hoplite
 import numpy as np
 import pytest
 
+import hoplite
 from stores import Cluster, await_that, used_bytes
 
 LARGE = 4 << 20
