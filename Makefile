@@ -65,7 +65,7 @@ test-lab: ## Tests of the lab and of the benchmarks themselves; most need root.
 	cd tests && $(PYTHON) -m unittest discover -s lab/tests -t . && $(PYTHON) -m unittest discover -s bench/tests -t .
 
 # The Python package, in an environment of its own that is kept.
-.PHONY: python-env python test-python
+.PHONY: python-env python lint-python test-python
 PYTHON_ENV := python/.venv
 
 python-env: $(PYTHON_ENV)/.installed ## Installs what the Python package is tested with, torch and Ray too (8 GB), once.
@@ -78,6 +78,9 @@ $(PYTHON_ENV)/.installed: python/requirements-dev.txt python/requirements-integr
 python: python-env ## Builds the Python package, unoptimised and in place, and the programs that it uses.
 	$(CARGO) build -p hoplite-client -p hoplite-store -p hoplite-directory --bins
 	cd python && .venv/bin/maturin develop --quiet
+
+lint-python: python-env ## Formatting, mistakes and types of the Python package.
+	cd python && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy
 
 test-python: python ## Tests of the Python package.
 	cd python && .venv/bin/pytest
