@@ -1,11 +1,12 @@
 //! A client of a store for tests, in a process that can be killed. Takes one command per line on standard input, and
 //! answers each with `done` or with the error.
 //!
-//! * `create ID SIZE`: begins an object of so many bytes.
+//! * `create ID SIZE [DTYPE LENGTH]`: begins an object of so many bytes, maybe an array of so many elements.
 //! * `write COUNT`: writes so many of its bytes, zeros.
 //! * `seal`: completes it.
 //! * `get ID`: gets a view, and holds it.
 //! * `put ID SIZE`: puts an object of zeros.
+//! * `reduce TARGET SOURCE...`: adds up arrays.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, Write};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hoplite_client::blocking::{Client, ObjectWriter};
-use hoplite_client::{ObjectView, PutOptions};
+use hoplite_client::{Metadata, ObjectView, PutOptions, ReduceOp};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,6 +46,12 @@ fn perform(client: &Client, held: &mut Held, line: &str) -> anyhow::Result<()> {
         ["create", id, size] => {
             held.writer = Some(client.create(id, size.parse()?, PutOptions::default())?);
         }
+        ["create", id, size, dtype, length] => {
+            let shape = Some(vec![length.parse()?]);
+            let metadata = Metadata { dtype: dtype.parse()?, shape, ..Metadata::default() };
+            let options = PutOptions { metadata, ..PutOptions::default() };
+            held.writer = Some(client.create(id, size.parse()?, options)?);
+        }
         ["write", count] => {
             let writer = held.writer.as_mut().context("nothing was created")?;
             writer.write(&vec![0; count.parse()?])?;
@@ -52,6 +59,9 @@ fn perform(client: &Client, held: &mut Held, line: &str) -> anyhow::Result<()> {
         ["seal"] => held.writer.take().context("nothing was created")?.seal()?,
         ["get", id] => held.views.push(client.get(id, PATIENCE)?),
         ["put", id, size] => client.put(id, &vec![0; size.parse()?])?,
+        ["reduce", target, ref sources @ ..] => {
+            client.reduce(target, sources, ReduceOp::Sum, PATIENCE)?;
+        }
         _ => bail!("{line:?} is no command"),
     }
     Ok(())

@@ -167,6 +167,9 @@ fn combine(cluster: &Cluster, put: u64) -> Combine {
     }
 }
 
+/// Makes a hop senseless.
+type Change = fn(&mut Combine);
+
 /// The next frame that is no keepalive.
 fn hear(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
     loop {
@@ -180,7 +183,7 @@ fn hear(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
 /// Waits until store number 0 has the object and nothing else.
 fn await_no_output(cluster: &Cluster) {
     let client = cluster.client(0);
-    await_that("the output gone", || client.status().unwrap().copies == 1);
+    await_that("the output gone", || client.status().is_ok_and(|status| status.copies == 1));
 }
 
 #[test]
@@ -190,7 +193,7 @@ fn hops_that_make_no_sense_end_the_connection() {
     client.put("object", &bytes(1, 200_000)).unwrap();
     let put = client.get("object", PATIENCE).unwrap().put_id().0;
     let address = cluster.data_address(0);
-    let changes: [(&str, fn(&mut Combine)); 16] = [
+    let changes: [(&str, Change); 16] = [
         ("no output", |combine| combine.output = vec![].into()),
         ("a long name", |combine| combine.output = vec![7; 256].into()),
         ("no operation", |combine| combine.op = 0),

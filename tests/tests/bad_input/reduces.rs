@@ -15,11 +15,12 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn put(client: &Client, id: &str, dtype: Dtype, shape: Option<Vec<u64>>, size: usize) {
     let metadata = Metadata { dtype, shape, ..Metadata::default() };
-    client.put_with(id, &bytes(1, size), PutOptions { metadata, ..PutOptions::default() }).unwrap();
+    let options = PutOptions { metadata, ..PutOptions::default() };
+    client.put_with(id, &bytes(1, size), options).expect("an array is put");
 }
 
 fn id(text: &str) -> ObjectId {
-    ObjectId::new(text).unwrap()
+    ObjectId::new(text).expect("an id")
 }
 
 fn attempt(client: &Client, target: &str, sources: &[&str], op: ReduceOp) -> ObjectError {
@@ -44,7 +45,7 @@ fn assert_mismatch(error: &ObjectError, right: (&str, &str), wrong: (&str, &str)
 fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
     let mut cluster = Cluster::of(3);
     let (one, other) = (cluster.client(1), cluster.client(2));
-    let kinds: [(&str, Dtype, Option<Vec<u64>>, usize, &str); 8] = [
+    let kinds = [
         ("array", Dtype::F32, Some(vec![50, 1000]), 200_000, "f32[50, 1000]"),
         ("other-type", Dtype::I32, Some(vec![50, 1000]), 200_000, "i32[50, 1000]"),
         ("other-shape", Dtype::F32, Some(vec![1000, 50]), 200_000, "f32[1000, 50]"),

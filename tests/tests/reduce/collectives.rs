@@ -1,0 +1,189 @@
+//! Allreduce, gather and allgather among real nodes, which join in any order.
+
+use std::thread::scope;
+
+use hoplite_client::{AllreduceOptions, ReduceOp, ReduceOrder};
+use hoplite_tests::cluster::Cluster;
+use hoplite_tests::contents::{bytes, seed};
+
+use super::*;
+
+/// The ranks of `count` participants in an order that depends on the seed.
+fn shuffled(seed: u64, count: usize) -> Vec<usize> {
+    let keys = bytes(seed, count);
+    let mut ranks: Vec<usize> = (0..count).collect();
+    ranks.sort_by_key(|rank| keys[*rank]);
+    ranks
+}
+
+/// Lets participants join one after the other, each with the array of its number, and checks what all of them get.
+fn allreduce(cluster: &Cluster, target: &str, arrays: Arrays, order: &[usize], options: &AllreduceOptions) {
+    let all: Vec<u64> = (0..order.len() as u64).collect();
+    let expected = arrays.reduced(options.op, &all);
+    scope(|scope| {
+        let participants: Vec<_> = order
+            .iter()
+            .map(|rank| {
+                let (client, sources, options) = (cluster.client(*rank), ids(&all), options.clone());
+                // Every other one puts its array only after it has called.
+                let puts_first = rank.is_multiple_of(2);
+                if puts_first {
+                    put(cluster, *rank, arrays, *rank as u64);
+                }
+                let call = scope.spawn(move || client.allreduce(target, sources, *rank, options));
+                if !puts_first {
+                    put(cluster, *rank, arrays, *rank as u64);
+                }
+                call
+            })
+            .collect();
+        for participant in participants {
+            assert!(participant.join().unwrap().unwrap() == expected, "{arrays:?}, {order:?}");
+        }
+    });
+}
+
+#[test]
+fn all_participants_of_an_allreduce_get_the_same() {
+    let seed = seed();
+    let mut cluster = Cluster::start(chained(4));
+    let small = Arrays::of_bytes(1000);
+    let uneven = Arrays { length: 300_001, ..LARGE };
+    for (round, participants) in [1, 2, 3, 4].into_iter().enumerate() {
+        for arrays in [Arrays::of_bytes(0), small, LARGE, uneven] {
+            for order in [ReduceOrder::Any, ReduceOrder::Fixed] {
+                let options = AllreduceOptions { op: ReduceOp::Max, order, ..AllreduceOptions::default() };
+                let ranks = shuffled(seed ^ (round as u64) << 32, participants);
+                allreduce(&cluster, "target", arrays, &ranks, &options);
+                let left = hoplite_client::allreduce_ids("target", participants).unwrap();
+                cluster.client(0).delete(left, PATIENCE).unwrap();
+                cluster.client(0).delete(ids(&[0, 1, 2, 3]), PATIENCE).unwrap();
+            }
+        }
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_segmented_allreduce_moves_no_more_than_a_ring() {
+    let seed = seed();
+    let arrays = Arrays::of_bytes(4 * MIB);
+    for participants in [3, 4] {
+        let mut cluster = Cluster::start(chained(participants));
+        let all: Vec<u64> = (0..participants as u64).collect();
+        let order = shuffled(seed, participants);
+        scope(|scope| {
+            let unfinished =
+                order.iter().map(|rank| Unfinished::begin(&cluster, *rank, arrays, *rank as u64));
+            let unfinished: Vec<_> = unfinished.collect();
+            let call = |rank: &usize| {
+                let (client, rank, sources) = (cluster.client(*rank), *rank, ids(&all));
+                scope.spawn(move || client.allreduce("target", sources, rank, AllreduceOptions::default()))
+            };
+            let calls: Vec<_> = order.iter().map(call).collect();
+            // Nothing is written before everybody has asked for everything.
+            for rank in 0..participants {
+                let client = cluster.client(rank);
+                let others = participants as u64 - 1;
+                await_that("all parts on their way", || client.status().unwrap().pulls == others);
+            }
+            finish_all(unfinished);
+            let expected = arrays.reduced(ReduceOp::Sum, &all);
+            for call in calls {
+                assert!(call.join().unwrap().unwrap() == expected, "{order:?}");
+            }
+        });
+        let ring = 2 * arrays.size_bytes() * (participants as u64 - 1) / participants as u64;
+        for node in 0..participants {
+            let status = cluster.client(node).status().unwrap();
+            let (received, sent) = (status.received_bytes, status.sent_bytes);
+            eprintln!("node {node} of {participants}: {received} bytes in, {sent} out, {ring} in a ring");
+            assert!(received.max(sent) <= ring + ring / 50, "node {node} of {participants}: {order:?}");
+        }
+        assert_nothing_left(&mut cluster);
+    }
+}
+
+#[test]
+fn an_allreduce_whose_participant_dies_fails_for_all() {
+    let mut cluster = Cluster::start(chained(3));
+    for rank in 0..2 {
+        put(&cluster, rank, LARGE, rank as u64);
+    }
+    // Less than the first segment, so that no segment is complete.
+    let mut unfinished = Unfinished::begin(&cluster, 2, LARGE, 2);
+    unfinished.write_to(MIB / 4).unwrap();
+    scope(|scope| {
+        let call = |rank: usize| {
+            let client = cluster.client(rank);
+            scope
+                .spawn(move || client.allreduce("target", ids(&[0, 1, 2]), rank, AllreduceOptions::default()))
+        };
+        let participants = [call(0), call(1)];
+        let client = cluster.client(0);
+        await_that("bytes", || client.status().unwrap().received_bytes > 0);
+        cluster.kill_store(2);
+        for participant in participants {
+            let error = refusal(participant.join().unwrap());
+            assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
+        }
+    });
+    assert!(unfinished.finish().is_err());
+    cluster.restart_store(2);
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn objects_of_all_nodes_are_gathered() {
+    let mut cluster = Cluster::start(chained(4));
+    let contents = |number: u64| bytes(number, 1 + 40_001 * number as usize);
+    let names: Vec<String> = (0..12).map(|number| format!("part-{number}")).collect();
+    let all: Vec<u8> = (0..12).flat_map(contents).collect();
+    scope(|scope| {
+        let (viewing, copying) = (cluster.client(0), cluster.client(1));
+        let (names, all) = (&names, &all);
+        let views = scope.spawn(move || viewing.gather(names, PATIENCE));
+        let copies = scope.spawn(move || {
+            let mut out = vec![0; all.len()];
+            copying.gather_into(names, &mut out, PATIENCE).map(|lengths| (out, lengths))
+        });
+        for (number, name) in names.iter().enumerate().rev() {
+            cluster.client(number % 4).put(name, &contents(number as u64)).unwrap();
+        }
+        for (view, number) in views.join().unwrap().unwrap().iter().zip(0..) {
+            assert!(view[..] == contents(number)[..], "{number}");
+        }
+        let (out, lengths) = copies.join().unwrap().unwrap();
+        assert!(out == *all);
+        assert_eq!(lengths, (0..12).map(|number| contents(number).len()).collect::<Vec<_>>());
+    });
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn every_participant_of_an_allgather_gets_all() {
+    let seed = seed();
+    let mut cluster = Cluster::start(chained(4));
+    let arrays = Arrays::of_bytes(MIB);
+    scope(|scope| {
+        let calls: Vec<_> = shuffled(seed, 4)
+            .into_iter()
+            .map(|rank| {
+                let client = cluster.client(rank);
+                let own = arrays.bytes(rank as u64);
+                scope.spawn(move || client.allgather(ids(&[0, 1, 2, 3]), rank, &own, arrays.options()))
+            })
+            .collect();
+        for call in calls {
+            let views = call.join().unwrap().unwrap();
+            for (view, number) in views.iter().zip(0..4) {
+                assert!(view[..] == arrays.bytes(number)[..], "{number}");
+            }
+        }
+    });
+    for node in 0..4 {
+        let received = cluster.client(node).status().unwrap().received_bytes;
+        assert_eq!(received, 3 * arrays.size_bytes(), "each object once");
+    }
+    assert_nothing_left(&mut cluster);
+}

@@ -1,0 +1,218 @@
+//! Reduces with real daemons and sockets. Sources that are written in part hold a reduce where a test wants it.
+//!
+//! * `results`: sizes, types, operations, orders, places and counts of sources.
+//! * `streams`: sources that come late or slowly, and reduces of reduces.
+//! * `sources`: sources that are deleted, or whose producer dies.
+//! * `stores`: nodes of a chain that die or freeze, and the coordinator.
+//! * `ends`: reduces that are given up, and memory that is short.
+//! * `shards`: the directory in the middle of a reduce.
+//! * `chances`: a node dies at a random moment, many times.
+//! * `collectives`: allreduce, gather and allgather.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+mod arrays;
+mod chances;
+mod collectives;
+mod ends;
+mod results;
+mod shards;
+mod sources;
+mod stores;
+mod streams;
+
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use hoplite_client::blocking::{Client, ObjectReader, ObjectWriter};
+use hoplite_client::{ObjectId, ReduceOp, ReduceOptions, Result, v1};
+use hoplite_core::Error as ObjectError;
+use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
+
+use arrays::Arrays;
+
+/// How long what should succeed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+const MIB: usize = 1 << 20;
+/// Arrays that take long enough to be caught in the middle.
+const LARGE: Arrays = Arrays::of_bytes(2 * MIB);
+
+/// Stores with little memory, and a directory with little patience for those that are away. The links are said to be such
+/// that sources of 2 MiB are arranged in a chain, in the order of the list.
+fn chained(nodes: usize) -> Plan {
+    let all = |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    Plan {
+        nodes,
+        memory: "24MiB".to_owned(),
+        store_arguments: all(&["--no-prefault", "--link-bandwidth=100MiB", "--link-latency=100us"]),
+        shard_arguments: all(&["--node-grace=300ms"]),
+        ..Plan::default()
+    }
+}
+
+/// The id of array number `number`.
+fn id(number: u64) -> String {
+    format!("array-{number}")
+}
+
+fn ids(numbers: &[u64]) -> Vec<String> {
+    numbers.iter().copied().map(id).collect()
+}
+
+/// Which arrays were reduced.
+fn numbers(joined: &[ObjectId]) -> Vec<u64> {
+    let number = |id: &ObjectId| id.to_string().strip_prefix("array-")?.parse().ok();
+    joined.iter().map(|id| number(id).unwrap_or_else(|| panic!("{id} is no source"))).collect()
+}
+
+/// Puts an array on store number `node`.
+fn put(cluster: &Cluster, node: usize, arrays: Arrays, number: u64) {
+    cluster.client(node).put_with(id(number), &arrays.bytes(number), arrays.options()).unwrap();
+}
+
+/// An array that is being put.
+struct Unfinished {
+    writer: ObjectWriter,
+    contents: Vec<u8>,
+}
+
+impl Unfinished {
+    /// Begins to put an array on store number `node`, and writes nothing yet.
+    fn begin(cluster: &Cluster, node: usize, arrays: Arrays, number: u64) -> Self {
+        let contents = arrays.bytes(number);
+        let client = cluster.client(node);
+        let writer = client.create(id(number), contents.len() as u64, arrays.options()).unwrap();
+        Self { writer, contents }
+    }
+
+    /// Begins to put an array on store number `node`, and writes half of it.
+    fn half(cluster: &Cluster, node: usize, arrays: Arrays, number: u64) -> Self {
+        let mut unfinished = Self::begin(cluster, node, arrays, number);
+        unfinished.write_to(unfinished.contents.len() / 2).unwrap();
+        unfinished
+    }
+
+    /// Writes the bytes before `end`.
+    fn write_to(&mut self, end: usize) -> Result<()> {
+        let start = usize::try_from(self.writer.written_bytes()).unwrap();
+        self.writer.write(&self.contents[start..end])
+    }
+
+    /// Writes the rest.
+    fn finish(mut self) -> Result<()> {
+        self.write_to(self.contents.len())?;
+        self.writer.seal()
+    }
+}
+
+/// Begins to put arrays number 1 to `nodes` on the stores of the same numbers, and writes half of each.
+fn halves(cluster: &Cluster, nodes: usize) -> Vec<Unfinished> {
+    (1..=nodes).map(|node| Unfinished::half(cluster, node, LARGE, node as u64)).collect()
+}
+
+fn finish_all(unfinished: impl IntoIterator<Item = Unfinished>) {
+    unfinished.into_iter().for_each(|unfinished| unfinished.finish().unwrap());
+}
+
+/// A reduce that runs in a thread of its own.
+type Running<'scope> = ScopedJoinHandle<'scope, Result<Vec<ObjectId>>>;
+
+/// Starts to reduce arrays into `target`, on store number `node`.
+fn start<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    cluster: &Cluster,
+    node: usize,
+    target: &'scope str,
+    numbers: &[u64],
+    options: ReduceOptions,
+) -> Running<'scope> {
+    let (client, sources) = (cluster.client(node), ids(numbers));
+    scope.spawn(move || client.reduce_with(target, sources, options))
+}
+
+/// The options of a reduce of the first `count` sources.
+fn first(count: usize) -> ReduceOptions {
+    ReduceOptions { num_objects: Some(count), ..ReduceOptions::default() }
+}
+
+/// Checks that `target` is the reduction of these arrays, on each of the nodes.
+fn assert_reduced(
+    cluster: &Cluster,
+    nodes: impl IntoIterator<Item = usize>,
+    target: &str,
+    (arrays, op): (Arrays, ReduceOp),
+    numbers: &[u64],
+) {
+    let expected = arrays.reduced(op, numbers);
+    for node in nodes {
+        let view = cluster.client(node).get(target, PATIENCE).unwrap();
+        assert_eq!(*view.metadata(), arrays.options().metadata, "{target} on node {node}");
+        assert!(view[..] == expected[..], "{target} on node {node}: {op} of {numbers:?}, {arrays:?}");
+    }
+}
+
+/// Checks that `target` is the sum of these arrays, on all nodes that run.
+fn assert_sum(cluster: &Cluster, target: &str, numbers: &[u64]) {
+    assert_reduced(cluster, running(cluster), target, (LARGE, ReduceOp::Sum), numbers);
+}
+
+/// The stores that run.
+fn running(cluster: &Cluster) -> Vec<usize> {
+    (0..cluster.stores.len()).filter(|node| cluster.stores[*node].is_some()).collect()
+}
+
+/// Reads from the front of an object until `end` bytes are there.
+fn read_to(reader: &mut ObjectReader, end: usize) -> Vec<u8> {
+    let mut bytes = vec![0; end];
+    let mut length = 0;
+    while length < end {
+        length += reader.read(&mut bytes[length..], PATIENCE).unwrap();
+    }
+    bytes
+}
+
+/// Waits until half of the sum of arrays 1 to `nodes` is at store number `node`; returns the reader that has read it.
+fn await_half(cluster: &Cluster, node: usize, target: &str, numbers: &[u64]) -> ObjectReader {
+    let mut reader = cluster.client(node).get_reader(target, PATIENCE).unwrap();
+    let half = LARGE.bytes(0).len() / 2;
+    let expected = LARGE.reduced(ReduceOp::Sum, numbers);
+    assert!(read_to(&mut reader, half) == expected[..half], "the first half of {target}");
+    reader
+}
+
+/// Waits until what this reader has read is known to be wrong.
+fn await_superseded(mut reader: ObjectReader) {
+    let error = refusal(reader.read(&mut [0; 10], PATIENCE));
+    assert!(matches!(error, ObjectError::Superseded { .. }), "{error}");
+}
+
+/// How the reduce that made `target` went, as store number `node` remembers, which coordinated it.
+fn record(cluster: &Cluster, node: usize, target: &str) -> v1::ReduceRecord {
+    cluster.client(node).describe(target).unwrap().reduce.expect("the coordinator remembers")
+}
+
+/// Waits until each store has the copies that the directory knows of and no others: no hop keeps anything.
+fn await_no_hops(cluster: &Cluster) {
+    let watcher = cluster.client(running(cluster)[0]);
+    for node in running(cluster) {
+        let client = cluster.client(node);
+        let name = client.node().clone();
+        await_that("no other copies", || {
+            let objects = watcher.list("", "", 1000).unwrap().objects;
+            let locations = objects.iter().flat_map(|object| &object.locations);
+            let known = locations.filter(|location| location.node == name).count();
+            client.status().unwrap().copies == known as u64
+        });
+    }
+}
+
+/// Checks that no reduce has left anything: memory, a hop, a daemon that does not serve.
+fn assert_nothing_left(cluster: &mut Cluster) {
+    await_no_hops(cluster);
+    let client: Client = cluster.client(running(cluster)[0]);
+    let objects = client.list("", "", 1000).unwrap().objects;
+    client.delete(objects.iter().map(|object| object.id.as_bytes()), PATIENCE).unwrap();
+    for node in running(cluster) {
+        cluster.await_empty(node);
+    }
+    cluster.assert_serves();
+}
