@@ -54,7 +54,7 @@ def create(options: Any, _backend_options: object) -> HopliteBackend:
     try:
         group = Group(link, agreement.prefix, options.group_id, rank, size, agreement.neighbours)
         if not agreement.is_shared:
-            group.hello()
+            group.hello(timeout.total_seconds())
     except BaseException:
         link.release()
         raise
@@ -63,6 +63,14 @@ def create(options: Any, _backend_options: object) -> HopliteBackend:
 
 class HopliteBackend(C10DBackend):
     """A process group on objects of Hoplite."""
+
+    # What it does not do. Each is said here, since torch 2.15 asks for ever what a subclass does not answer itself.
+    supports_coalescing = False
+    supports_splitting = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    _supports_time_estimate = False
 
     def __init__(self, group: Group, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
@@ -530,8 +538,8 @@ def _split_rows(memory: Bytes, tensor: torch.Tensor, rows: list[int], count: int
 _open_groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
 #: How long a process that keeps the store of others waits for them when it ends, before it says so, and in all.
-_WAIT_IN_SILENCE = 2.0
-_WAIT_AT_MOST = 30.0
+_WAIT_IN_SILENCE = 10.0
+_WAIT_AT_MOST = 60.0
 
 
 def _at_exit() -> None:
@@ -539,8 +547,7 @@ def _at_exit() -> None:
     for group in list(_open_groups):
         with contextlib.suppress(Exception):
             group.abort(f"rank {group.rank} has left without a word")
-    store = _node._state.store
-    if store is None or not store.is_running():
+    if _node._state.store is None:
         return
     with contextlib.suppress(HopliteError):
         client = _node.init(start=False)

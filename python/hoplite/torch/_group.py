@@ -20,7 +20,7 @@ from typing import Any
 import torch.distributed as dist
 
 from hoplite._client import DEFAULT_TIMEOUT
-from hoplite.errors import ConnectionLost, HopliteError, Timeout
+from hoplite.errors import ConnectionLost, HopliteError, ShuttingDown, Timeout
 from hoplite.torch._collectives import Round, meet
 from hoplite.torch._ledger import Ledger
 from hoplite.torch._link import Link
@@ -62,6 +62,8 @@ class End:
     after: int
     """The last collective that it has done its part of."""
     reason: str
+    is_failure: bool = True
+    """Or else it left in order."""
 
 
 class Group:
@@ -86,6 +88,7 @@ class Group:
         self._unneeded: list[str] = []
         self._deleter: asyncio.Task[None] | None = None
         self._end: End | None = None
+        self._has_failed = False
         self._announcing: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._exits: list[int] = []
@@ -106,21 +109,23 @@ class Group:
         """The id of a message between two ranks."""
         return f"{self._prefix}m/{source}/{destination}/{tag}/{number}"
 
-    def hello(self) -> None:
+    def hello(self, timeout: float) -> None:
         """Makes sure that this rank sees what rank 0 puts.
 
         Raises:
             DistBackendError: if it does not.
         """
-        self.link.run(self._hello())
+        self.link.run(self._hello(timeout))
 
     def close(self) -> None:
         """Performs what was submitted, but for receives, and leaves. The last one to leave removes all that is left."""
-        self.link.run(self._close())
+        if self.link.run(self._close()):
+            self.link.release()
 
     def abort(self, reason: str) -> None:
         """Fails what was submitted, and leaves."""
-        self.link.run(self._abort(reason))
+        self.link.run(self._give_up(reason))
+        self.close()
 
     # Collectives
 
@@ -223,11 +228,9 @@ class Group:
             return cause
         what = f"{operation.name}{which} of {self._described()}"
         if isinstance(cause, Timeout):
-            message = f"{what} timed out after {operation.timeout:g} s{await self._missing(round)}"
-        elif isinstance(cause, ConnectionLost):
-            message = f"{what} failed: {_lost(cause)}"
+            message = f"{what} failed: timeout after {operation.timeout:g} s{await self._missing(round)}"
         else:
-            message = f"{what} failed: {cause}"
+            message = f"{what} failed: {_lost(cause)}"
         error = dist.DistBackendError(message)
         error.__cause__ = cause
         return error
@@ -262,14 +265,15 @@ class Group:
                 self._exits.append(exit)
                 self.link.loop.add_reader(exit, self._exited, exit, rank, process)
 
-    async def _hello(self) -> None:
+    async def _hello(self, timeout: float) -> None:
         id = f"{self._prefix}hello"
+        timeout = min(timeout, HELLO_TIMEOUT)
         if self.rank == 0:
             self._ledger.making(0, [id])
-            await self._client.put(id, [b""], "opaque", None, b"", HELLO_TIMEOUT, False)
+            await self._client.put(id, [b""], "opaque", None, b"", timeout, False)
             return
         try:
-            await self._client.get(id, HELLO_TIMEOUT)
+            await self._client.get(id, timeout)
         except Timeout:
             raise dist.DistBackendError(
                 f"rank {self.rank} of {self._described()} does not see what rank 0 puts: have their stores the same directory?"
@@ -287,6 +291,7 @@ class Group:
     async def _hear(self, end: End) -> None:
         if self._end is None or end.after < self._end.after:
             self._end = end
+            self._has_failed |= end.is_failure
         if self._runner is not None and self._is_running and self._sequence > self._end.after:
             self._runner.cancel()
         await self._give_up_messages()
@@ -298,16 +303,18 @@ class Group:
     async def _mourn(self, rank: int, process: int) -> None:
         """The process of a rank of this machine has ended, perhaps without having left."""
         with contextlib.suppress(*_GONE):
-            if await self._client.contains(self._done_id(rank)):
+            if await self._client.contains(self._id("done", rank)):
                 return
+            await self._client.put(self._id("dead", rank), [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
         end = End(rank, -1, f"rank {rank} is gone: its process {process} has ended")
         self._announce(end)
         await self._hear(end)
 
-    def _leave(self, after: int, reason: str) -> None:
+    def _leave(self, after: int, reason: str, *, is_failure: bool = True) -> None:
         """This rank takes no part in what comes later."""
         if self._end is None:
-            self._end = End(self.rank, after, reason)
+            self._end = End(self.rank, after, reason, is_failure)
+            self._has_failed = is_failure
             self._announce(self._end)
 
     def _announce(self, end: End) -> None:
@@ -320,19 +327,20 @@ class Group:
         with contextlib.suppress(*_GONE):
             await self._client.put(f"{self._prefix}end", [text], "opaque", None, b"", GOODBYE_TIMEOUT, False)
 
-    def _done_id(self, rank: int) -> str:
-        return f"{self._prefix}done/{rank}"
+    def _id(self, what: str, rank: int) -> str:
+        return f"{self._prefix}{what}/{rank}"
 
-    async def _close(self) -> None:
+    async def _close(self) -> bool:
+        """Returns whether it was open."""
         if self._is_closed:
-            return
+            return False
         self._is_closed = True
         for task, operation in list(self._messages.items()):
             if operation.source is not None:
                 task.cancel()
         while self._messages or self._runner is not None:
             await asyncio.wait([*self._messages, *filter(None, [self._runner])])
-        self._leave(self._sequence, f"rank {self.rank} has left")
+        self._leave(self._sequence, f"rank {self.rank} has left", is_failure=False)
         if self._announcing is not None:
             await self._announcing
         for exit in self._exits:
@@ -341,21 +349,25 @@ class Group:
         if self._watcher is not None:
             self._watcher.cancel()
         with contextlib.suppress(*_GONE):
+            if self._has_failed:
+                # Nobody else may come to be the last.
+                await self._client.delete(self._ledger.everything(), DEFAULT_TIMEOUT)
             await self._remove_all_if_last()
-        self.link.release()
+        return True
 
     async def _remove_all_if_last(self) -> None:
         # Confirmed, so that of ranks that leave at the same time at least one sees all.
-        await self._client.put(self._done_id(self.rank), [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
-        done = [self._done_id(rank) for rank in range(self._size)]
-        if len(await self._client.wait(done, self._size, 0.0)) < self._size:
+        await self._client.put(self._id("done", self.rank), [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
+        marks = [self._id(what, rank) for rank in range(self._size) for what in ("done", "dead")]
+        there = await self._client.wait(marks, len(marks), 0.0)
+        if len({index // 2 for index in there}) < self._size:
             return
         after: bytes | None = b""
         while after is not None:
             page, after = await self._client.list(self._prefix.encode(), after, PAGE)
             await self._client.delete([about["id"] for about in page], DEFAULT_TIMEOUT)
 
-    async def _abort(self, reason: str) -> None:
+    async def _give_up(self, reason: str) -> None:
         if self._is_closed:
             return
         self._leave(self._sequence - self._is_running, reason)
@@ -363,7 +375,6 @@ class Group:
         await self._hear(End(self.rank, -1, reason))
         for task in list(self._messages):
             task.cancel()
-        await self._close()
 
     # Deletions
 
@@ -385,8 +396,8 @@ class Group:
             self._deleter = None
 
 
-def _lost(error: HopliteError) -> str:
-    return f"the connection to the store broke ({error})" if isinstance(error, ConnectionLost) else str(error)
+def _lost(error: BaseException) -> str:
+    return f"the store is gone: {error}" if isinstance(error, (ConnectionLost, ShuttingDown)) else str(error)
 
 
 #: Tasks that nobody waits for: the event loop itself would forget them.

@@ -46,5 +46,9 @@ class Ledger:
             unneeded += self._made.popleft()[1]
         return unneeded
 
+    def everything(self) -> list[str]:
+        """All that this rank has made and has not been told to delete."""
+        return [id for _, ids in self._made for id in ids]
+
     def __len__(self) -> int:
         return sum(len(ids) for _, ids in self._made)

@@ -31,6 +31,8 @@ class Work(dist.Work):
         self._link = link
         self._done = threading.Event()
         self._lock = threading.Lock()
+        # The one that others have is made of it: only what a callback raises is an error wherever torch passes it on to.
+        self._settled: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._error: Exception | None = None
 
@@ -39,15 +41,14 @@ class Work(dist.Work):
         with self._lock:
             self._error = error
             self._done.set()
-            future = self._future
-        if future is not None:
-            _callbacks.submit(self._settle, future)
+            settled = self._settled
+        if settled is not None:
+            _callbacks.submit(settled.set_result, None)
 
-    def _settle(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
-        if self._error is None:
-            future.set_result(self._results)
-        else:
-            future.set_exception(self._error)  # type: ignore[arg-type]
+    def _outcome(self, _settled: object) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._results
 
     # What torch calls
 
@@ -68,10 +69,12 @@ class Work(dist.Work):
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         with self._lock:
-            if self._future is None:
-                self._future = torch.futures.Future()
+            if self._settled is None:
+                self._settled = torch.futures.Future()
+                self._future = self._settled.then(self._outcome)
                 if self._done.is_set():
-                    self._settle(self._future)
+                    self._settled.set_result(None)
+            assert self._future is not None
             return self._future
 
     def is_completed(self) -> bool:

@@ -1,0 +1,129 @@
+"""Process groups of real processes, for the tests."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import multiprocessing
+import os
+import pickle
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+#: How long all ranks may take, on a machine that is busy with other things.
+PATIENCE = 90.0
+#: How long a collective may take that is to succeed.
+TIMEOUT = 60.0
+
+# They are forked from a process that has imported what they need but uses nothing of it yet.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed", "hoplite", "hoplite.torch._backend"])
+
+
+@dataclass
+class Setting:
+    """How the ranks are started."""
+
+    sockets: Sequence[str | None] = ()
+    """Of the store of each rank; none: they find their own."""
+    backend: str = "hoplite"
+    timeout: float = TIMEOUT
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def run(size: int, function: Callable[..., Any], *arguments: Any, setting: Setting | None = None) -> list[Any]:
+    """Runs a function as each rank of a group, with its rank as the first argument, and returns what they return.
+
+    A rank that was killed returns None.
+    """
+    setting = setting or Setting()
+    with tempfile.TemporaryDirectory() as directory:
+        ends = []
+        processes = []
+        for rank in range(size):
+            end, other = _context.Pipe(duplex=False)
+            environment = dict(setting.environment)
+            if setting.sockets and (socket := setting.sockets[rank]):
+                environment["HOPLITE_SOCKET"] = socket
+            environment["HOPLITE_BINARIES"] = os.environ.get("HOPLITE_BINARIES", "")
+            # By name: what a test module defines is not known to the process from which they are forked.
+            task = pickle.dumps((function, arguments))
+            process = _context.Process(
+                target=_be_rank,
+                args=(other, rank, size, setting.backend, setting.timeout, environment, directory, task),
+                name=f"rank {rank}",
+            )
+            process.start()
+            other.close()
+            ends.append(end)
+            processes.append(process)
+        try:
+            outcomes = [_outcome(rank, end) for rank, end in enumerate(ends)]
+            failed = [f"rank {rank}: {value}" for rank, (outcome, value) in enumerate(outcomes) if outcome == "raised"]
+            assert not failed, "\n".join(failed)
+            return [value for _, value in outcomes]
+        finally:
+            for process in processes:
+                process.join(PATIENCE if sys.exc_info()[0] is None else 1.0)
+                is_late = process.is_alive()
+                process.kill()
+                process.join()
+                assert not is_late or sys.exc_info()[0] is not None, f"{process.name} does not end"
+
+
+def _outcome(rank: int, end: Connection) -> tuple[str, Any]:
+    if not end.poll(PATIENCE):
+        return "raised", "it does not answer"
+    try:
+        outcome, value = end.recv()
+    except EOFError:
+        return "killed", None
+    return outcome, value
+
+
+def _be_rank(
+    end: Connection,
+    rank: int,
+    size: int,
+    backend: str,
+    timeout: float,
+    environment: dict[str, str],
+    directory: str,
+    task: bytes,
+) -> None:
+    os.environ.pop("HOPLITE_SOCKET", None)
+    os.environ.update({name: value for name, value in environment.items() if value})
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    try:
+        function, arguments = pickle.loads(task)
+        dist.init_process_group(
+            backend,
+            init_method=f"file://{Path(directory) / 'rendezvous'}",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+        )
+        value = function(rank, *arguments)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    except BaseException:
+        end.send(("raised", traceback.format_exc()))
+        raise
+    else:
+        end.send(("returned", value))
+
+
+def is_installed() -> bool:
+    """Whether torch finds the backend by itself."""
+    return any(
+        entry.name == "hoplite" for entry in importlib.metadata.entry_points(group="torch.distributed.backends")
+    )

@@ -1,0 +1,278 @@
+"""What the collectives and messages do with tensors of all kinds."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
+
+import torch.distributed as dist  # noqa: E402
+from hoplite.torch._backend import _NAMES_OF_TORCH  # noqa: E402
+from ranks import Setting, run  # noqa: E402
+
+SIZE = 3
+DTYPES = sorted(_NAMES_OF_TORCH)
+OPS = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
+
+
+def contribution(rank: int, dtype: Any, shape: tuple[int, ...] = (5, 3)) -> Any:
+    count = int(torch.Size(shape).numel())
+    values = (torch.arange(count) * 7 + rank * 3) % 5
+    return (values % 2 if dtype == torch.bool else values).reshape(shape).to(dtype)
+
+
+def reduced(op: str, dtype: Any, shape: tuple[int, ...] = (5, 3)) -> Any:
+    parts = [contribution(rank, dtype, shape) for rank in range(SIZE)]
+    if dtype == torch.bool:
+        return functools.reduce(torch.logical_or if op in ("SUM", "MAX") else torch.logical_and, parts)
+    wide = torch.float64 if dtype.is_floating_point else torch.int64
+    return functools.reduce(OPS[op], [part.to(wide) for part in parts]).to(dtype)
+
+
+def check(found: Any, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def reduce_everything(rank: int) -> None:
+    for name in DTYPES:
+        dtype = getattr(torch, name)
+        for op in OPS:
+            tensor = contribution(rank, dtype)
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
+            check(tensor, reduced(op, dtype))
+            tensor = contribution(rank, dtype)
+            dist.reduce(tensor, 1, getattr(dist.ReduceOp, op))
+            check(tensor, reduced(op, dtype) if rank == 1 else contribution(rank, dtype))
+            out = torch.empty(2, 3, dtype=dtype)
+            dist.reduce_scatter_tensor(
+                out, contribution(rank, dtype, (2 * SIZE, 3)), getattr(dist.ReduceOp, op)
+            )
+            check(out, reduced(op, dtype, (2 * SIZE, 3))[2 * rank : 2 * rank + 2])
+        if dtype.is_floating_point:
+            tensor = contribution(rank, dtype)
+            dist.all_reduce(tensor, dist.ReduceOp.AVG)
+            check(tensor, reduced("SUM", dtype) / SIZE)
+
+
+def test_reduce_of_all_types() -> None:
+    run(SIZE, reduce_everything)
+
+
+def test_reduce_on_several_nodes(cluster: Any) -> None:
+    run(SIZE, reduce_everything, setting=Setting(sockets=cluster.sockets))
+
+
+def move_everything(rank: int) -> None:
+    for name in [*DTYPES, "complex64", "complex128", "float8_e4m3fn"]:
+        dtype = getattr(torch, name)
+
+        def of(peer: int, dtype: Any = dtype) -> Any:
+            return contribution(peer, torch.float32).to(dtype)
+
+        def as_bytes(tensor: Any) -> Any:
+            return tensor.contiguous().view(torch.uint8)
+
+        tensor = of(rank) if rank == 2 else torch.zeros(5, 3).to(dtype)
+        dist.broadcast(tensor, 2)
+        check(as_bytes(tensor), as_bytes(of(2)))
+        outs = [torch.zeros(5, 3).to(dtype) for _ in range(SIZE)]
+        dist.all_gather(outs, of(rank))
+        for peer in range(SIZE):
+            check(as_bytes(outs[peer]), as_bytes(of(peer)))
+        whole = torch.zeros(SIZE * 5, 3).to(dtype)
+        dist.all_gather_into_tensor(whole, of(rank))
+        check(as_bytes(whole), as_bytes(torch.cat([of(peer) for peer in range(SIZE)])))
+
+
+def test_moves_of_all_types() -> None:
+    run(SIZE, move_everything)
+
+
+def shapes(rank: int) -> None:
+    for shape in [(), (0,), (0, 4), (1,), (2, 3, 4), (300_000,), (SIZE, 120_000)]:
+        tensor = torch.full(shape, rank + 1.0)
+        dist.all_reduce(tensor)
+        check(tensor, torch.full(shape, 6.0))
+        tensor = torch.full(shape, float(rank))
+        dist.broadcast(tensor, 1)
+        check(tensor, torch.full(shape, 1.0))
+        outs = [torch.empty(shape) for _ in range(SIZE)]
+        dist.all_gather(outs, torch.full(shape, float(rank)))
+        for peer in range(SIZE):
+            check(outs[peer], torch.full(shape, float(peer)))
+        gathered = [torch.empty(shape) for _ in range(SIZE)] if rank == 2 else None
+        dist.gather(torch.full(shape, float(rank)), gathered, dst=2)
+        for peer in range(SIZE if rank == 2 else 0):
+            check(gathered[peer], torch.full(shape, float(peer)))
+        out = torch.empty(shape)
+        dist.scatter(out, [torch.full(shape, 10.0 * peer) for peer in range(SIZE)] if rank == 1 else None, src=1)
+        check(out, torch.full(shape, 10.0 * rank))
+
+
+def test_shapes() -> None:
+    run(SIZE, shapes)
+
+
+def not_contiguous(rank: int) -> None:
+    tensor = torch.zeros(4, 6)
+    part = tensor[:, ::2]
+    part.fill_(rank + 1)
+    dist.all_reduce(part)
+    check(tensor, torch.tensor([6.0, 0.0]).repeat(4, 3))
+    transposed = (torch.arange(6.0).reshape(2, 3) * (rank == 0)).t()
+    dist.broadcast(transposed, 0)
+    check(transposed, torch.arange(6.0).reshape(2, 3).t())
+    # A view with a lazy sign.
+    negative = torch.full((2,), complex(0, rank)).conj().imag
+    outs = list(torch.zeros(2, SIZE).unbind(1))
+    dist.all_gather(outs, negative)
+    for peer in range(SIZE):
+        check(outs[peer], torch.full((2,), -float(peer)))
+    parameter = torch.nn.Parameter(torch.full((3,), float(rank)))
+    with torch.no_grad():
+        dist.all_reduce(parameter, dist.ReduceOp.MAX)
+    check(parameter.detach(), torch.full((3,), 2.0))
+
+
+def test_tensors_that_are_not_contiguous() -> None:
+    run(SIZE, not_contiguous)
+
+
+def all_to_all(rank: int) -> None:
+    out = torch.empty(SIZE, 2)
+    dist.all_to_all_single(out, torch.arange(SIZE * 2.0).reshape(SIZE, 2) + 100 * rank)
+    check(out, torch.tensor([[100.0 * peer + 2 * rank, 100.0 * peer + 2 * rank + 1] for peer in range(SIZE)]))
+    # Rank r sends p + 1 rows to rank p.
+    sizes = [peer + 1 for peer in range(SIZE)]
+    out = torch.empty(SIZE * (rank + 1), 2)
+    dist.all_to_all_single(out, torch.full((sum(sizes), 2), float(rank)), [rank + 1] * SIZE, sizes)
+    check(out, torch.cat([torch.full((rank + 1, 2), float(peer)) for peer in range(SIZE)]))
+    outs = [torch.empty(rank + 1) for _ in range(SIZE)]
+    dist.all_to_all(outs, [torch.full((peer + 1,), 10.0 * rank + peer) for peer in range(SIZE)])
+    for peer in range(SIZE):
+        check(outs[peer], torch.full((rank + 1,), 10.0 * peer + rank))
+    out = torch.empty(2 * (rank + 1))
+    dist.reduce_scatter(out, [torch.full((2 * (peer + 1),), float(rank + peer)) for peer in range(SIZE)])
+    check(out, torch.full((2 * (rank + 1),), 3.0 + 3 * rank))
+
+
+def test_all_to_all_and_uneven_parts() -> None:
+    run(SIZE, all_to_all)
+
+
+def messages(rank: int) -> None:
+    right, left = (rank + 1) % SIZE, (rank - 1) % SIZE
+    # All receive first: nobody waits for anybody but the sender.
+    inbox = [torch.empty(3) for _ in range(4)]
+    receives = [dist.irecv(inbox[index], left, tag=index % 2) for index in range(4)]
+    for index in range(4):
+        dist.isend(torch.full((3,), 10.0 * rank + index), right, tag=index % 2).wait()
+    for receive in receives:
+        receive.wait()
+    for index in range(4):
+        check(inbox[index], torch.full((3,), 10.0 * left + index))
+    objects = [{"from": rank}] if rank == 0 else [None]
+    if rank == 0:
+        dist.send_object_list(objects, 1)
+    elif rank == 1:
+        dist.recv_object_list(objects, 0)
+        assert objects == [{"from": 0}]
+    ops = [dist.P2POp(dist.isend, torch.tensor([rank]), right), dist.P2POp(dist.irecv, torch.empty(1, dtype=int), left)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert ops[1].tensor.item() == left
+
+
+def test_messages() -> None:
+    run(SIZE, messages)
+
+
+def objects(rank: int) -> None:
+    everything: list[Any] = [None] * SIZE
+    dist.all_gather_object(everything, {"rank": rank, "list": list(range(rank * 100))})
+    assert everything == [{"rank": peer, "list": list(range(peer * 100))} for peer in range(SIZE)]
+    said = [f"from {rank}"]
+    dist.broadcast_object_list(said, 2)
+    assert said == ["from 2"]
+    mine: list[Any] = [None]
+    dist.scatter_object_list(mine, [f"for {peer}" for peer in range(SIZE)] if rank == 0 else None, 0)
+    assert mine == [f"for {rank}"]
+
+
+def test_objects() -> None:
+    run(SIZE, objects)
+
+
+def coalesced(rank: int) -> None:
+    tensors = [torch.full((size,), rank + 1.0) for size in (3, 1, 200_000)]
+    with dist._coalescing_manager():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    for tensor in tensors:
+        check(tensor, torch.full(tensor.shape, 6.0))
+    outs = [torch.empty(SIZE * size) for size in (2, 5)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for out, size in zip(outs, (2, 5), strict=True):
+            dist.all_gather_into_tensor(out, torch.full((size,), float(rank)))
+    manager.wait()
+    for out, size in zip(outs, (2, 5), strict=True):
+        check(out, torch.arange(3.0).repeat_interleave(size))
+    outs = [torch.empty(size) for size in (2, 5)]
+    with dist._coalescing_manager():
+        for out, size in zip(outs, (2, 5), strict=True):
+            dist.reduce_scatter_tensor(out, torch.arange(3.0).repeat_interleave(size))
+    for out in outs:
+        check(out, torch.full(out.shape, 3.0 * rank))
+
+
+def test_coalesced() -> None:
+    run(SIZE, coalesced)
+
+
+def functional(rank: int) -> None:
+    from torch.distributed import _functional_collectives as functional
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (SIZE,))
+    total = functional.all_reduce(torch.full((2,), rank + 1.0), "sum", mesh)
+    check(functional.wait_tensor(total), torch.full((2,), 6.0))
+    gathered = functional.all_gather_tensor(torch.full((2,), float(rank)), 0, mesh)
+    check(functional.wait_tensor(gathered), torch.arange(3.0).repeat_interleave(2))
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    whole = torch.arange(12.0).reshape(6, 2)
+    tensor = distribute_tensor(whole, mesh, [Shard(0)])
+    assert isinstance(tensor, DTensor)
+    check(tensor.redistribute(mesh, [Replicate()]).to_local(), whole)
+    check((tensor.t() @ tensor).full_tensor(), whole.t() @ whole)
+
+
+def test_functional_collectives_and_meshes() -> None:
+    run(SIZE, functional)
+
+
+def single(rank: int) -> None:
+    tensor = torch.arange(3.0)
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    check(tensor, torch.arange(3.0))
+    outs = [torch.empty(3)]
+    dist.all_gather(outs, tensor)
+    check(outs[0], tensor)
+    dist.barrier()
+
+
+def test_a_group_of_one() -> None:
+    run(1, single)
+
+
+def checked(rank: int) -> None:
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    check(tensor, torch.full((3,), float(SIZE)))
+
+
+def test_with_the_checks_of_torch() -> None:
+    run(SIZE, checked, setting=Setting(environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}))
