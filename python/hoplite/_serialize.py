@@ -201,7 +201,8 @@ def _encode_tensor(tensor: torch.Tensor, torch: Any) -> Encoded:
 def _encode_dlpack(value: Any) -> Encoded:
     device, _ = value.__dlpack_device__()
     if device not in _HOST_DEVICES:
-        raise TypeError(f"an array on the device {value.device} cannot be put; move it to the host first")
+        where = getattr(value, "device", device)
+        raise TypeError(f"an array on the device {where} cannot be put; move it to the host first")
     try:
         return _encode_array(np.from_dlpack(value))
     except (BufferError, RuntimeError) as error:
@@ -420,7 +421,9 @@ def raw(array: npt.NDArray[Any]) -> Bytes:
     """The bytes of an array in C order: its own memory if it is contiguous."""
     if array.nbytes == 0:
         return np.empty(0, np.uint8)
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return array.reshape(-1).view(np.uint8)
 
 
 def _raw_tensor(tensor: Any, torch: Any) -> Bytes:
