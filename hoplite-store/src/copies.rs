@@ -68,16 +68,16 @@ impl LiveCopy {
     /// How many leading bytes may be read or passed on now. Before the node calls the copy complete that is never all of
     /// what a worker writes, whatever it says, nor of what a reduce makes: whoever has all bytes has a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
-        self.passable(self.buffer.valid_bytes())
+        self.passable(self.buffer.valid_bytes(), self.size_bytes())
     }
 
-    /// How much may be passed on if the header says that `valid_bytes` are valid.
-    fn passable(&self, valid_bytes: u64) -> u64 {
+    /// How much of what is before `end_bytes` may be passed on if the header says that `valid_bytes` are valid.
+    fn passable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
+        let is_part = end_bytes < self.size_bytes();
         match self.producer {
-            Producer::Worker | Producer::Reduce if !self.is_completed() => {
-                publishable_unsealed(valid_bytes, self.size_bytes())
-            }
-            _ => publishable(valid_bytes, self.size_bytes()),
+            _ if self.is_completed() => publishable(valid_bytes, self.size_bytes()).min(end_bytes),
+            Producer::Store if !is_part => publishable(valid_bytes, end_bytes),
+            _ => publishable_unsealed(valid_bytes, end_bytes),
         }
     }
 
@@ -89,7 +89,8 @@ impl LiveCopy {
     pub(crate) fn advance(&self, valid_bytes: u64) {
         // Workers read the header too, so what a reduce keeps back is kept back there.
         let is_reduce = self.producer == Producer::Reduce;
-        self.buffer.publish(if is_reduce { self.passable(valid_bytes) } else { valid_bytes });
+        let passable = self.passable(valid_bytes, self.size_bytes());
+        self.buffer.publish(if is_reduce { passable } else { valid_bytes });
         self.progressed.notify_waiters();
     }
 
@@ -128,12 +129,24 @@ impl LiveCopy {
     /// # Cancel safety
     /// Cancel safe.
     pub(crate) async fn beyond(&self, offset_bytes: u64) -> Result<u64, Error> {
+        self.beyond_within(offset_bytes, self.size_bytes()).await
+    }
+
+    /// As [`beyond`](Self::beyond), as if the object ended at `end_bytes`. The end of a part, too, is kept back until the copy
+    /// is complete: whoever has all of a part takes it for a part of a complete object.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(crate) async fn beyond_within(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         loop {
             let mut progressed = pin!(self.progressed.notified());
             // From here on no notification is missed, so what is read below is not stale when we sleep.
             progressed.as_mut().enable();
-            let valid_bytes = self.valid_or_wanted(offset_bytes)?;
-            if !self.is_old_news(valid_bytes, offset_bytes) {
+            let valid_bytes = self.valid_or_wanted(offset_bytes, end_bytes)?;
+            if !self.is_old_news(valid_bytes, offset_bytes, end_bytes) {
                 return Ok(valid_bytes);
             }
             progressed.await;
@@ -141,21 +154,21 @@ impl LiveCopy {
     }
 
     /// How many bytes are valid; if that is old news, the worker that writes the copy will ring when there are more.
-    fn valid_or_wanted(&self, offset_bytes: u64) -> Result<u64, Error> {
+    fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();
         if let Some(error) = &*failure {
             return Err(error.clone());
         }
-        let valid_bytes = self.valid_bytes();
-        if self.is_old_news(valid_bytes, offset_bytes) && self.producer == Producer::Worker {
+        let valid_bytes = self.passable(self.buffer.valid_bytes(), end_bytes);
+        if self.is_old_news(valid_bytes, offset_bytes, end_bytes) && self.producer == Producer::Worker {
             // What the worker has published before it could see that we wait is in the answer.
-            return Ok(self.passable(self.buffer.want_doorbell()));
+            return Ok(self.passable(self.buffer.want_doorbell(), end_bytes));
         }
         Ok(valid_bytes)
     }
 
-    fn is_old_news(&self, valid_bytes: u64, offset_bytes: u64) -> bool {
-        let is_all = valid_bytes == self.size_bytes() && (valid_bytes > 0 || self.is_completed());
+    fn is_old_news(&self, valid_bytes: u64, offset_bytes: u64, end_bytes: u64) -> bool {
+        let is_all = valid_bytes == end_bytes && (valid_bytes > 0 || self.is_completed());
         valid_bytes <= offset_bytes && !is_all
     }
 

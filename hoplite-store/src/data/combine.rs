@@ -93,7 +93,7 @@ impl Puller {
         };
         let lane = |input| match input {
             &CombineSource::Local { ref live, base_bytes } => {
-                Lane::local(Arc::clone(live), base_bytes, *done_bytes)
+                Lane::local(Arc::clone(live), base_bytes, size_bytes, *done_bytes)
             }
             CombineSource::Remote(input) => Lane::remote(self, input, size_bytes, *done_bytes, destination),
         };

@@ -21,6 +21,8 @@ use crate::copies::LiveCopy;
 pub(super) struct Lane<'a> {
     /// Where the range begins in the object.
     base_bytes: u64,
+    /// How long the range is.
+    size_bytes: u64,
     /// Up to where bytes are at hand.
     at_hand_bytes: u64,
     origin: Origin<'a>,
@@ -33,9 +35,9 @@ enum Origin<'a> {
 }
 
 impl<'a> Lane<'a> {
-    /// A range of a local copy, from `base_bytes` of it on, of which the first `done_bytes` are not needed.
-    pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, done_bytes: u64) -> Self {
-        Self { base_bytes, at_hand_bytes: done_bytes, origin: Origin::Local(live) }
+    /// A range of `size_bytes` of a local copy, from `base_bytes` of it on, of which the first `done_bytes` are not needed.
+    pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, size_bytes: u64, done_bytes: u64) -> Self {
+        Self { base_bytes, size_bytes, at_hand_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
     /// A range of `size_bytes` of an object that another node has, without its first `done_bytes`. Its bytes go straight
@@ -61,6 +63,7 @@ impl<'a> Lane<'a> {
         };
         Self {
             base_bytes: input.base_bytes,
+            size_bytes,
             at_hand_bytes: done_bytes,
             origin: Origin::Remote(Box::new(remote)),
         }
@@ -88,7 +91,7 @@ impl<'a> Lane<'a> {
             Origin::Local(live) => {
                 // Also if there are enough: what has failed is of no use any more.
                 let last_bytes = self.base_bytes + needed_bytes - 1;
-                match live.beyond(last_bytes).await {
+                match live.beyond_within(last_bytes, self.base_bytes + self.size_bytes).await {
                     Ok(valid_bytes) if valid_bytes > last_bytes => {
                         self.at_hand_bytes = valid_bytes - self.base_bytes;
                     }

@@ -184,17 +184,17 @@ impl<S: ServeSource + HopHost> Server<S> {
         if pull.size_bytes != served.size_bytes() {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
-        let is_to_the_end = pull.range.end == pull.size_bytes;
         let mut rate = Rate::new();
-        // Who asks for the end of an object learns of it when it is complete, also if there are no more bytes to send.
-        while *offset_bytes < pull.range.end || is_to_the_end {
-            let Ok(valid_bytes) = self.keep_alive(connection, served.beyond(*offset_bytes)).await? else {
+        // Who asks for a part learns of its end when the object is complete, also if there are no more bytes to send.
+        loop {
+            let beyond = served.beyond_within(*offset_bytes, pull.range.end);
+            let Ok(valid_bytes) = self.keep_alive(connection, beyond).await? else {
                 return Ok(Ending::NoCopy);
             };
             if valid_bytes <= *offset_bytes {
-                break;
+                return Ok(Ending::Complete);
             }
-            let end_bytes = valid_bytes.min(pull.range.end).min(*offset_bytes + rate.block_bytes());
+            let end_bytes = valid_bytes.min(*offset_bytes + rate.block_bytes());
             let begun = Instant::now();
             send_block(connection, &served, *offset_bytes, end_bytes).await?;
             let length_bytes = end_bytes - *offset_bytes;
@@ -202,7 +202,6 @@ impl<S: ServeSource + HopHost> Server<S> {
             count(&self.metrics.sent_bytes, length_bytes);
             *offset_bytes = end_bytes;
         }
-        Ok(Ending::Complete)
     }
 
     async fn answer_digest(

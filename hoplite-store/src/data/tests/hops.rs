@@ -23,7 +23,7 @@ pub(super) fn hop(inputs: &[&str]) -> Hop {
         is_hop: true,
     };
     Hop {
-        output: id("out"),
+        output: ObjectId::of_hop(PUT),
         put: PUT,
         op: ReduceOp::Sum,
         dtype: Dtype::F32,
