@@ -431,8 +431,9 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
         },
     );
     let inputs = prop::collection::vec(input, 1..8);
-    (id(), put(), kinds, (0_u64..1 << 40, any::<prop::sample::Index>()), inputs, timeout()).prop_map(
-        |(output, put, (op, dtype), (elements, offset), mut inputs, timeout)| {
+    (put(), kinds, (0_u64..1 << 40, any::<prop::sample::Index>()), inputs, timeout()).prop_map(
+        |(put, (op, dtype), (elements, offset), mut inputs, timeout)| {
+            let output = ObjectId::of_hop(put);
             let item = dtype.size_bytes();
             for input in &mut inputs {
                 // Until here each number counts elements, and the size only those behind the range.

@@ -94,10 +94,16 @@ pub fn decode_hop(combine: v1::Combine) -> Result<Hop> {
     if offset_bytes > size_bytes {
         return Err(malformed("a hop that begins behind its end"));
     }
+    let put = PutId(combine.put);
+    let output = ObjectId::new(&combine.output)?;
+    if output != ObjectId::of_hop(put) {
+        // Anything else could be the name of an object.
+        return Err(malformed("the output of a hop under a name that is not private"));
+    }
     let inputs = combine.inputs.into_iter().map(|input| decode_input(input, size_bytes, dtype));
     Ok(Hop {
-        output: ObjectId::new(&combine.output)?,
-        put: PutId(combine.put),
+        output,
+        put,
         op,
         dtype,
         size_bytes,
@@ -249,7 +255,7 @@ mod tests {
             ..Default::default()
         };
         v1::Combine {
-            output: b"out".as_slice().into(),
+            output: ObjectId::of_hop(PutId(0)).as_bytes().to_vec().into(),
             op: v1::ReduceOp::Sum.into(),
             dtype: v1::Dtype::F32.into(),
             size_bytes: 8,
@@ -270,6 +276,8 @@ mod tests {
         assert!(!refused(|_| {}));
         assert!(!refused(|combine| combine.offset_bytes = 8));
         assert!(refused(|combine| combine.output.clear()));
+        assert!(refused(|combine| combine.output = b"model".as_slice().into()));
+        assert!(refused(|combine| combine.put = 1));
         assert!(refused(|combine| combine.op = 0));
         assert!(refused(|combine| combine.op = 99));
         assert!(refused(|combine| combine.dtype = 99));

@@ -198,7 +198,7 @@ pub fn frames() -> Vec<Vec<u8>> {
         is_hop: true,
     };
     let hop = Hop {
-        output: object(),
+        output: ObjectId::of_hop(put),
         put,
         op: ReduceOp::Sum,
         dtype: Dtype::F32,
