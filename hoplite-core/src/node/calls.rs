@@ -57,9 +57,10 @@ pub(super) enum Call {
     Subscription {
         ask: Option<RequestId>,
     },
-    /// `reduced`: which sources, in joining order, once the target is complete.
+    /// `sources`: how many; `reduced`: which of them, in joining order, once the target is complete.
     Reduce {
         target: ObjectId,
+        sources: usize,
         reduced: Vec<usize>,
     },
 }
@@ -76,6 +77,7 @@ impl Call {
     fn open_ids(&self) -> usize {
         match self {
             Self::Delete { asks, .. } | Self::Wait { asks, .. } => asks.len(),
+            Self::Reduce { sources, .. } => *sources,
             _ => 0,
         }
     }
@@ -341,7 +343,7 @@ impl Node {
     }
 
     /// Whether a client may ask for so many ids, given those that its open calls still wait for.
-    fn check_ids(&self, client: ClientId, ids: &[ObjectId]) -> Result<()> {
+    pub(super) fn check_ids(&self, client: ClientId, ids: &[ObjectId]) -> Result<()> {
         let limit = self.config.limits.max_ids_per_request;
         let open: usize = self.calls_of(client).map(|(_, pending)| pending.call.open_ids()).sum();
         if ids.len() + open > limit {

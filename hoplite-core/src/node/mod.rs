@@ -95,6 +95,8 @@ pub struct NodeStatus {
     pub copies: usize,
     /// How many pulls are under way.
     pub pulls: usize,
+    /// How much is set aside for targets of reduces that have not begun to grow.
+    pub reserved_bytes: u64,
     /// How many reduces this store coordinates.
     pub reductions: usize,
     /// How many hops it performs, for itself or others, failed ones included that were not released yet.
@@ -281,6 +283,7 @@ impl Node {
             evictable_bytes: self.evictable_bytes,
             copies: self.copies.len(),
             pulls: self.pulls.len(),
+            reserved_bytes: self.reductions.values().map(Reduction::reserved_bytes).sum(),
             reductions: self.reductions.len(),
             hops: self.hostings.len(),
             evictions: self.evictions,

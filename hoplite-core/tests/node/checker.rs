@@ -361,6 +361,7 @@ impl Checker {
     /// Compares the node's own accounts with what was seen.
     fn status(&self, status: NodeStatus) {
         let used: u64 = self.extents.values().map(|extent| extent.length_bytes).sum();
+        let used = used + status.reserved_bytes;
         assert_eq!(status.free_bytes, status.capacity_bytes - used, "free bytes");
         assert_eq!(status.copies, self.copies.len(), "open copies");
         assert_eq!(status.pulls, self.pulls.len(), "pulls under way");

@@ -221,14 +221,62 @@ fn a_hop_that_is_complete_releases_what_it_has_taken_in() {
 }
 
 #[test]
-fn a_hop_waits_for_room_for_half_of_the_time_that_is_left() {
+fn a_hop_waits_for_room_for_a_while_and_at_most_half_of_the_time_that_is_left() {
+    for (timeout, patience) in [(10, 2), (7, 1)] {
+        let mut h = Harness::with_slow_links();
+        let timeout = Duration::from_secs(timeout);
+        h.reduce_unknown(Reduce { timeout, ..reduce("t", &["a", "b"]) });
+        h.ready("a", 1, "n1");
+        h.pass(Duration::from_secs(5));
+        h.ready("b", 2, "n2");
+        assert_eq!(h.hop_at("n2").spec.timeout, Duration::from_secs(patience));
+    }
+}
+
+#[test]
+fn workers_of_one_node_that_finish_at_about_the_same_time_share_a_hop() {
     let mut h = Harness::with_slow_links();
-    let timeout = Duration::from_secs(10);
-    h.reduce_unknown(Reduce { timeout, ..reduce("t", &["a", "b"]) });
+    let call = h.reduce("t", &["a", "b", "c", "d"]);
     h.ready("a", 1, "n1");
-    h.pass(Duration::from_secs(4));
     h.ready("b", 2, "n2");
-    assert_eq!(h.hop_at("n2").spec.timeout, Duration::from_secs(3));
+    let first = h.hop_at("n2");
+    h.ready("c", 3, "n1");
+    assert!(h.has_ended(&first));
+    assert_eq!(hop_inputs(&h.next_hop_at("n1")), ["a here", "c here"]);
+    assert_eq!(hop_inputs(&h.next_hop_at("n2")), ["hop at n1", "b here"]);
+    h.ready("d", 4, "n2");
+    let second = h.hop_at("n2");
+    assert_eq!(hop_inputs(&second), ["hop at n1", "b here", "d here"]);
+    let target = h.combine();
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1, 2, 3]);
+}
+
+#[test]
+fn in_fixed_order_neighbours_at_one_node_share_a_hop() {
+    let mut h = Harness::with_slow_links();
+    let request = Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c", "d"]) };
+    let call = h.reduce_unknown(request);
+    h.ready("b", 2, "n1");
+    h.ready("c", 3, "n1");
+    h.ready("d", 4, "n2");
+    h.ready("a", 1, "n1");
+    assert_eq!(hop_inputs(&h.next_hop_at("n1")), ["a here", "b here", "c here"]);
+    assert_eq!(hop_inputs(&h.hop_at("n2")), ["hop at n1", "d here"]);
+    let target = h.combine();
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_source_that_is_not_needed_need_not_be_like_the_others() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce_unknown(Reduce { count: 1, ..reduce("t", &["a", "b"]) });
+    h.ready("a", 1, "n1");
+    let target = h.combine();
+    h.tell(inline("b", 2));
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0]);
 }
 
 #[test]

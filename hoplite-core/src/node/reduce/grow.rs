@@ -2,18 +2,29 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::super::{Hop, HopInput, MAX_HOP_INPUTS, Node};
 use super::sources::{Place, Readiness};
+use super::target::Target;
 use super::{Reduction, Run, RunPhase};
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::broadcast::Topology;
 use crate::plan::reduce::{Choice, Schedule, Vertex, VertexId, choose, estimate};
 use crate::shard::Location;
+use crate::time::Time;
 
 /// Most sources of one node in one hop: half of what a hop takes in, the rest is for streams.
 const MOST_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
+
+/// For so long, a vertex takes in further sources of its node, though its hop has to begin anew: to let each be a vertex of
+/// its own costs a transfer. Workers of one node that do the same finish within milliseconds of each other.
+const COMPANY_WINDOW: Duration = Duration::from_millis(5);
+
+/// How long a hop waits for room, at most. Its consumer can do without it.
+const HOP_ROOM_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sources that are ready at one node.
 #[derive(Debug)]
@@ -59,8 +70,7 @@ impl Node {
                 _ => {}
             }
         }
-        self.join_groups(reduction, elsewhere.into_values().collect());
-        Ok(())
+        self.join_groups(reduction, elsewhere.into_values().collect())
     }
 
     fn join_at_receiver(
@@ -80,7 +90,7 @@ impl Node {
     /// Lets groups join, each as one vertex: next the one that is closest to the last vertex; among equals the one whose
     /// turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with different
     /// receivers, do not all begin at the same node.
-    fn join_groups(&mut self, reduction: &mut Reduction, mut groups: Vec<Group>) {
+    fn join_groups(&mut self, reduction: &mut Reduction, mut groups: Vec<Group>) -> Result<()> {
         let own = reduction.sources.iter().position(|source| matches!(source.place, Place::Here { .. }));
         let (count, first) = (reduction.sources.len(), own.map_or(0, |own| own + 1));
         for group in &mut groups {
@@ -97,10 +107,36 @@ impl Node {
             };
             let Some(Group { location, mut sources, .. }) = next else { break };
             sources.truncate(reduction.request.count - reduction.taken());
+            sources = self.join_company(reduction, &location, sources)?;
             for part in sources.chunks(MOST_SOURCES_PER_VERTEX) {
-                self.join_at(reduction, &location, part.to_vec());
+                self.join_at(reduction, &location, part.to_vec())?;
             }
         }
+        Ok(())
+    }
+
+    /// Lets sources join a vertex of their node that has only begun; answers those for which there is none.
+    fn join_company(
+        &mut self,
+        reduction: &mut Reduction,
+        location: &Location,
+        sources: Vec<usize>,
+    ) -> Result<Vec<usize>> {
+        let is_young = |vertex: &Vertex<Run>| {
+            vertex.state.node == location.node
+                && vertex.sources.len() + sources.len() <= MOST_SOURCES_PER_VERTEX
+                && self.now <= vertex.state.joined_at + COMPANY_WINDOW
+        };
+        let young = reduction.tree.iter().find(|(_, vertex)| is_young(vertex)).map(|(id, _)| id);
+        let has_begun = !matches!(reduction.target, Target::None | Target::Reserved { .. });
+        let Some(vertex) = young.filter(|_| !has_begun) else { return Ok(sources) };
+        for index in sources {
+            self.join_elsewhere(reduction, index)?;
+            for changed in reduction.tree.add_source(vertex, index) {
+                self.redo(reduction, changed);
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// In fixed order: the next ones in the order of the request; of a part of the sources, once it is known which.
@@ -110,24 +146,49 @@ impl Node {
         if !takes_all && reduction.taken() + ready.len() < count {
             return Ok(());
         }
-        for (index, _) in ready {
-            if !reduction.has_room() {
-                break;
-            }
+        let mut ready = ready.iter().map(|(index, _)| *index).peekable();
+        while reduction.has_room()
+            && let Some(index) = ready.next()
+        {
             // Asked again: the last one can be combined here.
-            match self.readiness(reduction, *index) {
-                Some(Readiness::At(location)) if !takes_all || *index == reduction.taken() => {
-                    self.join_at(reduction, &location, vec![*index]);
+            match self.readiness(reduction, index) {
+                Some(Readiness::At(location)) if !takes_all || index == reduction.taken() => {
+                    let mut sources = vec![index];
+                    // Neighbours in the order that are at one node cost one hop.
+                    while let Some(next) = ready.next_if(|next| {
+                        let is_next = !takes_all || *next == index + sources.len();
+                        is_next && self.may_accompany(reduction, *next, &location, sources.len())
+                    }) {
+                        sources.push(next);
+                    }
+                    self.join_at(reduction, &location, sources)?;
                 }
                 Some(Readiness::At(_)) | None => break,
                 // What is small is put into order at the end.
-                Some(readiness) => self.join_at_receiver(reduction, *index, &readiness)?,
+                Some(readiness) => self.join_at_receiver(reduction, index, &readiness)?,
             }
         }
         Ok(())
     }
 
-    fn join_at(&mut self, reduction: &mut Reduction, location: &Location, sources: Vec<usize>) {
+    /// Whether a source can be combined by the same hop, elsewhere, as `others` before it in the order.
+    fn may_accompany(&self, reduction: &Reduction, index: usize, location: &Location, others: usize) -> bool {
+        location.node != self.config.node
+            && others < MOST_SOURCES_PER_VERTEX
+            && reduction.taken() + others < reduction.request.count
+            && matches!(self.readiness(reduction, index), Some(Readiness::At(at)) if at.node == location.node)
+    }
+
+    /// Notes that a source joins at a vertex.
+    fn join_elsewhere(&self, reduction: &mut Reduction, index: usize) -> Result<()> {
+        self.examine_known(reduction, index)?;
+        reduction.sources[index].join_elsewhere();
+        reduction.open.remove(&index);
+        reduction.joined.push(index);
+        Ok(())
+    }
+
+    fn join_at(&mut self, reduction: &mut Reduction, location: &Location, sources: Vec<usize>) -> Result<()> {
         let schedule = match &reduction.choice {
             Some(choice) => choice.schedule.clone(),
             None => {
@@ -136,15 +197,15 @@ impl Node {
             }
         };
         for index in &sources {
-            reduction.sources[*index].join_elsewhere();
-            reduction.open.remove(index);
-            reduction.joined.push(*index);
+            self.join_elsewhere(reduction, *index)?;
         }
+        let state = Run { joined_at: self.now, ..planned(location.node.clone(), location.data_address) };
         if reduction.is_fixed() {
-            reduction.tree.grow_in_order(sources, planned(location));
+            reduction.tree.grow_in_order(sources, state);
         } else {
-            reduction.tree.grow(&schedule, sources, planned(location));
+            reduction.tree.grow(&schedule, sources, state);
         }
+        Ok(())
     }
 
     fn choose_schedule(&self, reduction: &Reduction) -> Choice {
@@ -184,7 +245,7 @@ impl Node {
 
     /// Begins the hops of all vertices that have something to combine, as far as it is decided at which offset.
     pub(super) fn start_hops(&mut self, reduction: &mut Reduction) {
-        let Some(offset_bytes) = self.offset_of_new_hops(reduction) else { return };
+        let Some(offset_bytes) = reduction.offset_of_new_hops() else { return };
         let Some(common) = reduction.common.clone() else { return };
         self.dissolve_oversized(reduction);
         let planned: Vec<VertexId> = planned_hops(reduction).map(|(id, _)| id).collect();
@@ -211,8 +272,8 @@ impl Node {
                 size_bytes: common.length_bytes,
                 offset_bytes,
                 inputs: streams.chain(own).collect(),
-                // Half of the time that is left, so that another way can be tried if there is no room.
-                timeout: timeout / 2,
+                // Not all of the time that is left, so that another way can be tried if there is no room.
+                timeout: (timeout / 2).min(HOP_ROOM_PATIENCE),
             };
             let hop = self.begin_directed_hop(&reduction.request.target, id, &run, spec);
             if let Some(run) = reduction.tree.state_mut(id) {
@@ -236,11 +297,12 @@ fn closest(reduction: &Reduction, groups: &[Group], topology: &Topology) -> Opti
     ranked.map(|(place, _)| place)
 }
 
-/// A vertex at this location whose hop was not asked for.
-pub(super) fn planned(location: &Location) -> Run {
+/// A vertex at this node whose hop was not asked for.
+pub(super) fn planned(node: NodeId, address: SocketAddr) -> Run {
     Run {
-        node: location.node.clone(),
-        address: location.data_address,
+        node,
+        address,
+        joined_at: Time::ZERO,
         phase: RunPhase::Planned,
         output: ObjectId::of_hop(PutId(0)),
         put: PutId(0),

@@ -8,10 +8,10 @@ use super::super::{HopFailure, HopId, HopReport, Node};
 use super::grow::planned;
 use super::sources::Place;
 use super::target::{Stream, Target};
-use super::{DirectedHop, Progress, Reduction, RunPhase};
+use super::{DirectedHop, Progress, Reduction, Run, RunPhase};
 use crate::id::NodeId;
-use crate::plan::reduce::VertexId;
-use crate::shard::{Location, LocationState, PullOutcome, Retention};
+use crate::plan::reduce::{Vertex, VertexId};
+use crate::shard::PullOutcome;
 use crate::time::Time;
 
 /// One failure shows in several places within a round trip: at the hop, and at those that take in its stream. What they
@@ -219,7 +219,22 @@ impl Node {
         for source in faults.sources {
             self.take_out(reduction, source);
         }
+        self.redo_heirs(reduction);
         Mending::Done
+    }
+
+    /// Prepares those to be done again that were released, since what took them in had all of it, and that is gone.
+    fn redo_heirs(&mut self, reduction: &mut Reduction) {
+        let is_missed = |vertex: &Vertex<Run>| {
+            let consumer = vertex.consumer.and_then(|consumer| reduction.tree.get(consumer));
+            vertex.state.phase == RunPhase::Released
+                && !consumer.is_some_and(|consumer| consumer.state.phase.has_all())
+        };
+        let missed: Vec<VertexId> =
+            reduction.tree.iter().filter(|(_, vertex)| is_missed(vertex)).map(|(id, _)| id).collect();
+        for vertex in missed {
+            self.redo(reduction, vertex);
+        }
     }
 
     /// Takes a source out of the reduce; it can join again.
@@ -251,15 +266,8 @@ impl Node {
     /// Lets the consumer of a vertex combine in its place.
     pub(super) fn dissolve(&mut self, reduction: &mut Reduction, vertex: VertexId) {
         let Some(entry) = reduction.tree.get(vertex) else { return };
-        let (node, data_address) = (entry.state.node.clone(), entry.state.address);
-        let location = Location {
-            node,
-            data_address,
-            state: LocationState::Complete,
-            retention: Retention::Pinned,
-            pulling_from: None,
-        };
-        let (changed, gone) = reduction.tree.dissolve(vertex, |_| planned(&location));
+        let (node, address) = (entry.state.node.clone(), entry.state.address);
+        let (changed, gone) = reduction.tree.dissolve(vertex, |_| planned(node.clone(), address));
         if let Some(run) = gone {
             self.end_hop(run.phase);
         }

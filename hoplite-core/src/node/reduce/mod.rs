@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::calls::{Call, CallKey};
-use super::{CallId, Deadline, Effect, Hop, HopId, Node, Reduce, ReduceOrder};
+use super::{CallId, ClientId, Deadline, Effect, Hop, HopId, Node, Reduce, ReduceOrder};
 use crate::error::{Error, Operation, Result};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::reduce::{Choice, Tree, VertexId};
@@ -73,6 +73,8 @@ pub(super) struct Reduction {
 struct Run {
     node: NodeId,
     address: std::net::SocketAddr,
+    /// When the vertex joined.
+    joined_at: Time,
     phase: RunPhase,
     /// The name of the output.
     output: ObjectId,
@@ -136,11 +138,12 @@ impl Reduction {
 
 impl Node {
     pub(super) fn reduce(&mut self, key: CallKey, request: Reduce) {
-        if let Err(error) = self.check_reduce(&request) {
+        if let Err(error) = self.check_reduce(key.client, &request) {
             return self.reply(key, Err(error));
         }
         let target = request.target.clone();
-        let call = Call::Reduce { target: target.clone(), reduced: Vec::new() };
+        let call =
+            Call::Reduce { target: target.clone(), sources: request.sources.len(), reduced: Vec::new() };
         self.enter(key, call, Operation::Reduce, request.timeout);
         let existence = Some(self.ask_target(&target));
         let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
@@ -166,15 +169,12 @@ impl Node {
         self.reconsider_reduce(&target);
     }
 
-    fn check_reduce(&self, request: &Reduce) -> Result<()> {
+    fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
         let Reduce { target, sources, count, op: _, order: _, range: _, timeout: _ } = request;
         if sources.is_empty() {
             return Err(Error::invalid_request("a reduce needs at least one source"));
         }
-        let limit = self.config.limits.max_ids_per_request;
-        if sources.len() > limit {
-            return Err(Error::limit_exceeded("sources of a reduce", limit as u64));
-        }
+        self.check_ids(client, sources)?;
         if !(1..=sources.len()).contains(count) {
             let reason = "the number of objects to reduce is between one and the number of sources";
             return Err(Error::invalid_request(reason));
@@ -252,8 +252,12 @@ impl Node {
         if self.has_heard_enough(reduction) {
             self.join_ready(reduction)?;
             self.check_hope(reduction)?;
-            self.start_hops(reduction);
-            self.start_target(reduction)?;
+            self.supersede_if_wrong(reduction);
+            // First room for the target: hops that wait for each other's target could wait for ever.
+            if self.reserve_target(reduction)? {
+                self.start_hops(reduction);
+                self.start_target(reduction)?;
+            }
         }
         Ok(self.sleep(reduction))
     }

@@ -22,6 +22,10 @@ const MISSING_PATIENCE: Duration = Duration::from_secs(1);
 /// How long to wait before a source is fetched again that was lost on the way: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
+/// Most bytes of all sources together that are fetched to the receiver instead of being reduced on their way: what takes as long
+/// as a few hops on a fast link, and a small part of any store.
+const MOST_FETCHED_BYTES: u64 = 4 << 20;
+
 /// One source.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -148,7 +152,9 @@ impl Node {
     /// The directory told what it knows about a source.
     pub(in super::super) fn source_located(&mut self, target: &ObjectId, index: usize, news: Locations) {
         self.change_reduction(target, |node, reduction| {
-            if let Some(object) = news.object.as_ref().filter(|object| !object.lost) {
+            // Those that are not needed need not be like the others.
+            let may_join = reduction.joined.len() < reduction.request.count;
+            if let Some(object) = news.object.as_ref().filter(|object| !object.lost && may_join) {
                 node.examine(reduction, index, object.size_bytes, &object.metadata)?;
             }
             if let Some(source) = reduction.sources.get_mut(index) {
@@ -202,13 +208,26 @@ impl Node {
         Ok(())
     }
 
+    /// Checks what the directory says of a source that is about to join.
+    pub(super) fn examine_known(&self, reduction: &mut Reduction, index: usize) -> Result<()> {
+        let object = reduction.sources[index].news.as_ref().and_then(|news| news.object.clone());
+        object.map_or(Ok(()), |object| self.examine(reduction, index, object.size_bytes, &object.metadata))
+    }
+
+    /// Whether sources of this size are fetched to the receiver: those that are inline, as long as all of them together are
+    /// not much.
+    fn is_fetched(&self, reduction: &Reduction, size_bytes: u64) -> bool {
+        let all_bytes = size_bytes.saturating_mul(reduction.request.count as u64);
+        self.is_inline(size_bytes) && all_bytes <= MOST_FETCHED_BYTES
+    }
+
     /// How a source that is apart can join now, if it can.
     pub(super) fn readiness(&self, reduction: &Reduction, index: usize) -> Option<Readiness> {
         let source = &reduction.sources[index];
         let id = &reduction.request.sources[index];
         let is_last = reduction.joined.len() + 1 == reduction.request.count;
         if let Some((copy, local)) = self.live(id) {
-            let is_small = self.is_inline(local.size_bytes);
+            let is_small = self.is_fetched(reduction, local.size_bytes);
             // In fixed order only the last one is combined after all others.
             let may_be_here = !reduction.is_fixed() || is_small || is_last;
             if may_be_here && !source.is_shunned(&self.config.node, self.now) {
@@ -225,7 +244,9 @@ impl Node {
         let best = usable.min_by_key(|location| (preference(location), location.node.clone()));
         let may_fetch = !source.is_shunned(&self.config.node, self.now);
         match best {
-            Some(location) if !self.is_inline(object.size_bytes) => Some(Readiness::At(location.clone())),
+            Some(location) if !self.is_fetched(reduction, object.size_bytes) => {
+                Some(Readiness::At(location.clone()))
+            }
             best => (may_fetch && (object.inline || best.is_some())).then_some(Readiness::Small),
         }
     }
@@ -286,6 +307,9 @@ impl Node {
 
     /// Ends a reduce that can no longer have enough sources.
     pub(super) fn check_hope(&mut self, reduction: &mut Reduction) -> Result<()> {
+        if reduction.is_full() {
+            return Ok(());
+        }
         let mut lost = Vec::new();
         for index in reduction.open.clone() {
             let is_ready = self.readiness(reduction, index).is_some();

@@ -10,6 +10,7 @@ use super::grow::stream;
 use super::sources::Place;
 use super::{Progress, Reduction, RunPhase};
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::id::{ObjectId, PutId};
 use crate::plan::reduce::VertexId;
 use crate::shard::{Locations, UnpublishReason};
@@ -31,6 +32,8 @@ type Ingredients = BTreeSet<(usize, PutId)>;
 pub(super) enum Target {
     /// Not begun.
     None,
+    /// There is room for it.
+    Reserved { extent: Extent },
     /// Being combined.
     Combining { copy: CopyId, ingredients: Ingredients, streams: Vec<Stream> },
     /// Waits until it can go on from the first `valid_bytes`.
@@ -40,15 +43,31 @@ pub(super) enum Target {
 impl Target {
     pub(super) const fn copy(&self) -> Option<CopyId> {
         match self {
-            Self::None => None,
+            Self::None | Self::Reserved { .. } => None,
             Self::Combining { copy, .. } | Self::Stopped { copy, .. } => Some(*copy),
         }
     }
 }
 
 impl Reduction {
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.joined.len() == self.request.count && self.fetching == 0
+    }
+
+    /// At which offset hops are begun now: where the target has got to. `None` as long as it is open whether it goes on.
+    pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
+        match &self.target {
+            Target::Stopped { valid_bytes, .. } => self.is_full().then_some(*valid_bytes),
+            _ => Some(0),
+        }
+    }
+
+    /// How much room is set aside for its target.
+    pub(in super::super) const fn reserved_bytes(&self) -> u64 {
+        match self.target {
+            Target::Reserved { extent } => extent.length_bytes,
+            _ => 0,
+        }
     }
 
     fn ingredients(&self) -> Ingredients {
@@ -65,28 +84,22 @@ impl Node {
                 node.withdraw_ask(ask);
             }
             let exists = news.object.as_ref().is_some_and(|object| !object.lost);
-            if exists && reduction.target == Target::None {
+            if exists && reduction.target.copy().is_none() {
                 return Err(Error::AlreadyExists { id: news.id.clone() });
             }
             Ok(Progress::Going)
         });
     }
 
-    /// At which offset hops are begun now; `None` as long as that is open.
-    ///
-    /// A target that has some bytes goes on after them if it still has the same ingredients. If not, it is given up, and
-    /// all hops start from the beginning.
-    pub(super) fn offset_of_new_hops(&mut self, reduction: &mut Reduction) -> Option<u64> {
-        let Target::Stopped { copy, ingredients, valid_bytes } = &reduction.target else { return Some(0) };
-        let (copy, valid_bytes) = (*copy, *valid_bytes);
-        if !reduction.is_full() {
-            return None;
+    /// Gives up a target that has some bytes, if what has joined by now is not what they were made of.
+    pub(super) fn supersede_if_wrong(&mut self, reduction: &mut Reduction) {
+        if let Target::Stopped { copy, ingredients, .. } = &reduction.target
+            && reduction.is_full()
+            && *ingredients != reduction.ingredients()
+        {
+            let copy = *copy;
+            self.supersede_target(reduction, copy);
         }
-        if *ingredients == reduction.ingredients() {
-            return Some(valid_bytes);
-        }
-        self.supersede_target(reduction, copy);
-        Some(0)
     }
 
     fn supersede_target(&mut self, reduction: &mut Reduction, copy: CopyId) {
@@ -150,21 +163,38 @@ impl Node {
         Ok(())
     }
 
-    /// Makes room for the target and publishes it as one that is being produced. `None`: it waits for room.
-    fn open_target(&mut self, reduction: &mut Reduction) -> Result<Option<CopyId>> {
-        let Some(common) = &reduction.common else { return Ok(None) };
-        let id = reduction.request.target.clone();
-        let (size_bytes, metadata) = (common.length_bytes, common.target_metadata());
-        if self.live(&id).is_some() {
-            return Err(Error::AlreadyExists { id });
+    /// Makes room for the target, before anything elsewhere is made for it; whether there is room. If not, it waits.
+    pub(super) fn reserve_target(&mut self, reduction: &mut Reduction) -> Result<bool> {
+        let is_needed = reduction.is_full() || reduction.tree.iter().next().is_some();
+        if reduction.target != Target::None || !is_needed {
+            return Ok(true);
         }
-        metadata.validate(size_bytes)?;
+        let Some(common) = &reduction.common else { return Ok(true) };
+        let id = reduction.request.target.clone();
+        let size_bytes = common.length_bytes;
+        common.target_metadata().validate(size_bytes)?;
         self.check_size(&id, size_bytes)?;
         let Some(extent) = self.allocate(size_bytes) else {
             self.wait_for_space(SpaceWaiter::Target(id));
+            return Ok(false);
+        };
+        self.stop_waiting_for_space(&SpaceWaiter::Target(id));
+        reduction.target = Target::Reserved { extent };
+        Ok(true)
+    }
+
+    /// Opens the target in the room that was made for it, and publishes it as one that is being produced.
+    fn open_target(&mut self, reduction: &mut Reduction) -> Result<Option<CopyId>> {
+        let (Some(common), Target::Reserved { extent }) = (&reduction.common, &reduction.target) else {
             return Ok(None);
         };
-        self.stop_waiting_for_space(&SpaceWaiter::Target(id.clone()));
+        let id = reduction.request.target.clone();
+        let (size_bytes, metadata, extent) = (common.length_bytes, common.target_metadata(), *extent);
+        if self.live(&id).is_some() {
+            return Err(Error::AlreadyExists { id });
+        }
+        // From here on it belongs to the copy.
+        reduction.target = Target::None;
         // Whoever waits here for the object gets this one.
         self.end_fetch(&id);
         let put = self.next_put();
@@ -242,6 +272,10 @@ impl Node {
         let id = reduction.request.target.clone();
         self.stop_waiting_for_space(&SpaceWaiter::Target(id.clone()));
         let target = std::mem::replace(&mut reduction.target, Target::None);
+        if let Target::Reserved { extent } = target {
+            self.allocator.free(extent);
+            self.has_new_space = true;
+        }
         // One that was given up before another was begun has left those who wait for it with nothing.
         let Some(copy) = target.copy() else { return self.wake(&id) };
         let Some(local) = self.copies.get(&copy).filter(|local| local.detached.is_none()) else { return };

@@ -13,6 +13,9 @@ const MAX_BLOCK_BYTES: u64 = 1 << 20;
 /// More dimensions than this have no shape of their own: 2^16 vertices are more than a shard takes nodes.
 const MOST_DIMENSIONS: u32 = 16;
 
+/// Most streams that a receiver takes in at once by plan. Each needs a connection, and a frame's worth of memory.
+const MOST_STREAMS: usize = 64;
+
 /// What a link between two nodes does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
@@ -64,14 +67,14 @@ pub fn estimate(schedule: &Schedule, vertices: usize, size_bytes: u64, link: Lin
 
 /// Chooses the cheapest schedule for `vertices` vertices beside the receiver, for objects of `size_bytes`.
 ///
-/// By their [`estimate`]. If the links are not alike, only chains are considered: they can
+/// By their [`estimate`]. A star is considered up to 64 vertices. If the links are not alike, only chains are considered: they can
 /// be laid along the topology. Among equals the plainest wins: chain, star, more dimensions, tree.
 ///
 /// Source: Hoplite, appendix A: between one and two dimensions this is the test n B L > S.
 pub fn choose(vertices: usize, size_bytes: u64, link: Link, topology: &Topology) -> Choice {
     let mut candidates = vec![Schedule::chain(vertices)];
     let is_flat = *topology == Topology::Uniform;
-    if is_flat {
+    if is_flat && vertices <= MOST_STREAMS {
         candidates.push(Schedule::Star);
     }
     let dimensions = vertices.max(2).ilog2().min(MOST_DIMENSIONS);

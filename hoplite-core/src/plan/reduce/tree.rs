@@ -78,6 +78,15 @@ impl<S> Tree<S> {
         vertex
     }
 
+    /// Gives one more source to a vertex. Answers the vertices whose stream is another one now: those between it, which is
+    /// included, and the receiver.
+    pub fn add_source(&mut self, vertex: VertexId, source: usize) -> Vec<VertexId> {
+        if let Some(vertex) = self.vertices.get_mut(&vertex) {
+            vertex.sources.push(source);
+        }
+        self.way_to_receiver(vertex)
+    }
+
     fn new_id(&mut self) -> VertexId {
         self.last += 1;
         VertexId(self.last)
