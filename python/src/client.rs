@@ -107,7 +107,7 @@ fn spawn<T: Answer>(
     is_lost: Arc<AtomicBool>,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
-    let runtime = runtime::handle()?;
+    let runtime = runtime::handle(py)?;
     let (mailbox, event_loop) = Mailbox::of_running_loop(py)?;
     let (future, number, slot) = mailbox.get().expect(&event_loop)?;
     let task = runtime.spawn(async move {

@@ -3,13 +3,13 @@
 //! It binds `hoplite-client` and nothing else: bytes, ids and metadata go in and out, and waits and copies happen without
 //! the interpreter. What the bytes mean to a Python program is decided in `hoplite/_serialize.py`.
 //!
-//! * [`client`]: the two classes that Python sees, one that blocks and one for asyncio, with the same methods.
-//! * [`operations`]: what these methods do, once for both.
-//! * [`view`]: the memory of an object as a buffer of Python, and an object that is read while it arrives.
-//! * [`buffers`]: memory of Python that bytes are copied from and to. With [`view`], all unsafe code of this crate.
-//! * [`arguments`] and [`report`]: from Python and to Python.
-//! * [`mailbox`] and [`runtime`]: how the results of tasks reach an event loop.
-//! * [`errors`]: the one place that makes exceptions.
+//! * `client`: the two classes that Python sees, one that blocks and one for asyncio, with the same methods.
+//! * `operations`: what these methods do, once for both.
+//! * `view`: the memory of an object as a buffer of Python, and an object that is read while it arrives.
+//! * `buffers`: memory of Python that bytes are copied from and to. With `view`, all unsafe code of this crate.
+//! * `arguments` and `report`: from Python and to Python.
+//! * `mailbox` and `runtime`: how the results of tasks reach an event loop.
+//! * `errors`: the one place that makes exceptions.
 
 mod arguments;
 mod buffers;
