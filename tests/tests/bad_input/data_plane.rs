@@ -1,6 +1,7 @@
 //! What is not of the protocol, and who does not take what he asked for, on the port between stores.
 
-use hoplite_core::ErrorCode;
+use bytes::Bytes;
+use hoplite_core::{ErrorCode, ObjectId, PutId};
 use hoplite_proto::PROTOCOL_VERSION;
 use hoplite_proto::v1::{self, Combine, DigestRequest, Dtype, End, HopInput, Pull, ReduceOp, end};
 use hoplite_tests::cluster::{Cluster, await_that};
@@ -145,6 +146,11 @@ fn a_receiver_that_stops_reading_blocks_nobody() {
     peer.await_close();
 }
 
+/// The private name of the output of a hop.
+fn output(put: u64) -> Bytes {
+    Bytes::copy_from_slice(ObjectId::of_hop(PutId(put)).as_bytes())
+}
+
 /// A hop that makes sense: it passes on an object of 200,000 bytes that store number 0 has.
 fn combine(cluster: &Cluster, put: u64) -> Combine {
     let input = HopInput {
@@ -156,7 +162,7 @@ fn combine(cluster: &Cluster, put: u64) -> Combine {
         ..HopInput::default()
     };
     Combine {
-        output: b"output".to_vec().into(),
+        output: output(1),
         put: 1,
         op: ReduceOp::Sum.into(),
         dtype: Dtype::F32.into(),
@@ -193,9 +199,11 @@ fn hops_that_make_no_sense_end_the_connection() {
     client.put("object", &bytes(1, 200_000)).unwrap();
     let put = client.get("object", PATIENCE).unwrap().put_id().0;
     let address = cluster.data_address(0);
-    let changes: [(&str, Change); 16] = [
+    let changes: [(&str, Change); 18] = [
         ("no output", |combine| combine.output = vec![].into()),
         ("a long name", |combine| combine.output = vec![7; 256].into()),
+        ("the name of an object", |combine| combine.output = b"object".to_vec().into()),
+        ("the name of another hop", |combine| combine.put = 2),
         ("no operation", |combine| combine.op = 0),
         ("an unknown operation", |combine| combine.op = 99),
         ("an unknown type", |combine| combine.dtype = 99),
@@ -270,8 +278,6 @@ fn hops_that_cannot_be_are_refused_and_leave_nothing() {
     });
     assert_eq!(outcome(&unreachable), failed(v1::PullOutcome::SenderUnreachable));
     let refused = (end::Outcome::Refused, None);
-    let taken = Combine { output: b"object".to_vec().into(), ..right.clone() };
-    assert_eq!(outcome(&taken), refused, "the name of an object that is there");
     let mut large = with_input(&|input| input.size_bytes = 1 << 40);
     large.size_bytes = 1 << 40;
     assert_eq!(outcome(&large), refused, "more than there is room for");
@@ -293,7 +299,7 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
         assert_eq!(hear(&mut peer), Some((Kind::Combined as u8, vec![])), "round {round}");
         assert_eq!(client.status().unwrap().copies, 2);
         let mut puller = RawPeer::greeted(&address);
-        let (id, size_bytes) = (b"output".to_vec().into(), 200_000);
+        let (id, size_bytes) = (output(1), 200_000);
         puller.say(Kind::Pull, &Pull { id, put: 1, size_bytes, awaits_hop: true, ..Pull::default() });
         let mut pulled = Vec::new();
         while let Some((kind, payload)) = hear(&mut puller).filter(|(kind, _)| *kind != Kind::End as u8) {
@@ -301,7 +307,11 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
             pulled.extend(payload);
         }
         assert!(pulled == expected);
-        assert!(!cluster.client(1).contains("output").unwrap(), "no shard knows of it");
+        assert!(!cluster.client(1).contains(output(1)).unwrap(), "no shard knows of it");
+        let mut rival = RawPeer::greeted(&address);
+        rival.say(Kind::Combine, &right);
+        let (_, payload) = hear(&mut rival).expect("the store refuses it");
+        assert_eq!(End::decode(payload.as_slice()).unwrap().outcome(), end::Outcome::Refused);
         peer.say(Kind::Release, &());
         let (kind, payload) = hear(&mut peer).expect("the store confirms");
         let end = End::decode(payload.as_slice()).unwrap();
@@ -323,7 +333,7 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
     await_no_output(&cluster);
     // Who waits for a hop that never begins is no burden.
     let mut puller = RawPeer::greeted(&address);
-    let id = b"no such hop".to_vec().into();
-    puller.say(Kind::Pull, &Pull { id, put: 1, size_bytes: 1, awaits_hop: true, ..Pull::default() });
+    puller
+        .say(Kind::Pull, &Pull { id: output(2), put: 2, size_bytes: 1, awaits_hop: true, ..Pull::default() });
     cluster.assert_serves();
 }

@@ -90,7 +90,7 @@ fn a_store_without_room_for_the_output_of_a_hop_is_done_without() {
         put(&cluster, node, LARGE, node as u64);
     }
     // The hop waits for room for half of that.
-    let timeout = Duration::from_secs(4);
+    let timeout = Duration::from_secs(3);
     let joined = cluster.client(0).reduce_with("target", ids(&[1, 2, 3]), within(timeout)).unwrap();
     assert_eq!(joined.len(), 3);
     assert_reduced(&cluster, [0, 1, 3], "target", (LARGE, ReduceOp::Sum), &[1, 2, 3]);
@@ -137,8 +137,15 @@ fn a_target_waits_for_room_as_long_as_it_may() {
     await_no_hops(&cluster);
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2], ReduceOptions::default());
-        // It waits: the sum is ready at the last node of the chain.
-        await_that("the hop", || cluster.client(2).status().unwrap().copies == 2);
+        await_that("the reduce", || {
+            let error = refusal(client.reduce_with("target", ids(&[3]), within(Duration::ZERO)));
+            matches!(error, ObjectError::AlreadyExists { .. })
+        });
+        assert_eq!(
+            cluster.client(2).status().unwrap().copies,
+            1,
+            "nothing is combined before there is room for the sum"
+        );
         client.delete(["filler"], PATIENCE).unwrap();
         running.join().unwrap().unwrap();
     });
