@@ -115,6 +115,7 @@ class Guardian:
             # After a crash it must be found where it was.
             listen = self._directory.command.index("--listen") + 1
             self._directory.command[listen] = self._directory.says
+            self._remember(self._directory.command)
             self._store.command += ["--directory", self._directory.says]
         self._store.start()
         self._announce()
@@ -150,12 +151,21 @@ class Guardian:
         if self._directory is not None:
             self._directory.stop()
 
+    def _remember(self, directory: list[str]) -> None:
+        """Has the next guardian start the directory in the same way."""
+        spec = json.loads((self._place / SPEC).read_text())
+        write(self._place / SPEC, json.dumps({**spec, "directory": directory}))
+
     def _announce(self) -> None:
         directory = None if self._directory is None else self._directory.says
-        ready = json.dumps({"directory": directory, "store": self._store.says})
-        unfinished = self._place / f"{READY}.new"
-        unfinished.write_text(ready)
-        unfinished.rename(self._place / READY)
+        write(self._place / READY, json.dumps({"directory": directory, "store": self._store.says}))
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file that is there as a whole or not at all."""
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text(text)
+    unfinished.rename(path)
 
 
 def guard(place: Path) -> None:

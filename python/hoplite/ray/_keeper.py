@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -13,18 +14,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import ray
-from hoplite import Client, ConnectFailed, HopliteError, connect
+from hoplite import Client, ConnectFailed, ConnectionLost, HopliteError, connect
 from hoplite._node import LOG_VARIABLE
 from hoplite._programs import program
 from hoplite.ray import _guardian, _leases, _private
+from hoplite.ray._connection import Connection, twice
 from hoplite.ray._place import NAMESPACE, Place, here
 from hoplite.ray._reclaim import Due, Reclaimer, claims_on
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +86,7 @@ class Keeper:
     def __init__(self) -> None:
         self._place = here()
         self._lock = threading.RLock()
-        self._client: Client | None = None
-        self._settings: Settings | None = None
+        self._connection = Connection()
         self._reclaimer = Reclaimer()
         self._is_stopped = threading.Event()
         threading.Thread(target=self._keep, name="hoplite-keeper", daemon=True).start()
@@ -147,6 +150,7 @@ class Keeper:
             directory: where the directory listens.
         Raises:
             RuntimeError: says why it did not start.
+            ConnectFailed: if there is one, which does not answer.
         """
         with self._lock:
             if not self._place.socket.is_symlink() and not self._is_guarded():
@@ -154,7 +158,14 @@ class Keeper:
                 self._remember(settings)
                 spec = self._spec(settings, listen, directory)
                 (self._place.directory / _guardian.SPEC).write_text(json.dumps(spec))
-                self._start_guardian()
+                try:
+                    self._start_guardian()
+                except RuntimeError:
+                    # It is not to be tried again with what is wrong.
+                    self._stop_guardian()
+                    _remove(self._place)
+                    raise
+            self._await_store()
             return self.node()
 
     def claims(self, token: str) -> set[str]:
@@ -163,15 +174,15 @@ class Keeper:
 
     def put_mark(self, id: str) -> None:
         """Puts a few bytes that `sees_mark` can look for elsewhere."""
-        self._connected().put(id, b"here", confirm=True)
+        self._perform(lambda client: client.put(id, b"here", confirm=True))
 
     def sees_mark(self, id: str) -> bool:
         """Whether the store of this node hears of an object, within a while."""
-        return bool(self._connected().wait([id], timeout=_PATIENCE)[0])
+        return bool(self._perform(lambda client: client.wait([id], timeout=_PATIENCE))[0])
 
     def remove_mark(self, id: str) -> None:
         """Deletes an object."""
-        self._connected().delete(id)
+        self._perform(lambda client: client.delete(id, timeout=_PATIENCE))
 
     def stop(self) -> None:
         """Stops the store and the directory, if they were started here; deletes the objects of this Ray cluster otherwise.
@@ -183,9 +194,7 @@ class Keeper:
             if self._place.socket.is_symlink():
                 with contextlib.suppress(HopliteError):
                     self._delete_all(self._place.prefix)
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+            self._connection.close()
             self._stop_guardian()
             _remove(self._place)
 
@@ -242,21 +251,19 @@ class Keeper:
         return set[str]().union(*ray.get(claims, timeout=_PATIENCE))
 
     def _list(self, prefix: str) -> list[str]:
-        return [str(known.id) for known in self._connected().list(prefix)]
+        return self._perform(lambda client: [str(known.id) for known in client.list(prefix)])
 
     def _delete(self, ids: Iterable[str]) -> None:
         left = sorted(ids)
         for start in range(0, len(left), _BATCH):
-            self._connected().delete(left[start : start + _BATCH], timeout=_PATIENCE)
+            some = left[start : start + _BATCH]
+            self._perform(functools.partial(Client.delete, ids=some, timeout=_PATIENCE))
 
     def _delete_all(self, prefix: str) -> None:
         self._delete(self._list(prefix))
 
-    def _connected(self) -> Client:
-        with self._lock:
-            if self._client is None or not self._client.usable:
-                self._client = connect(self._place.socket)
-            return self._client
+    def _perform(self, act: Callable[[Client], T]) -> T:
+        return twice(lambda: self._connection.client(self._place.socket), act)
 
     # The guardian
 
@@ -285,6 +292,18 @@ class Keeper:
             "directory": shard,
             "environment": {**kept, "NO_COLOR": "1"},
         }
+
+    def _await_store(self) -> None:
+        """Waits until the store answers, which may have been killed just now."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._connection.client(self._place.socket).contains("ray")
+                return
+            except (ConnectFailed, ConnectionLost):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def _start_guardian(self) -> None:
         place = self._place.directory

@@ -54,9 +54,22 @@ def start_on_all_nodes(
         ray.exceptions.GetTimeoutError
     """
     settings = Settings(None if memory is None else str(memory), insecure, socket, tuple(store_options))
-    nodes = alive_nodes()
+    while True:
+        nodes = alive_nodes()
+        try:
+            found = _attach_or_start(nodes, settings, timeout)
+        except ray.exceptions.RayError:
+            if alive_nodes() == nodes:
+                raise
+            # One of them has left in the meantime.
+            continue
+        _leases.hold_job()
+        return found
+
+
+def _attach_or_start(nodes: list[Any], settings: Settings, timeout: float) -> list[Node]:
     keepers = [_keeper_of(node) for node in nodes]
-    attached = _on_all(nodes, [keeper.attach.remote(socket) for keeper in keepers], timeout)
+    attached = _on_all(nodes, [keeper.attach.remote(settings.socket) for keeper in keepers], timeout)
     if all(attached):
         found = _on_all(nodes, [keeper.node.remote() for keeper in keepers], timeout)
     elif any(attached):
@@ -65,7 +78,6 @@ def start_on_all_nodes(
     else:
         found = _start(nodes, keepers, settings, timeout)
     _check(nodes, keepers, timeout)
-    _leases.hold_job()
     return found
 
 
@@ -145,7 +157,7 @@ def _check(nodes: list[Any], keepers: list[Any], timeout: float) -> None:
     try:
         sees = _on_all(nodes[1:], [keeper.sees_mark.remote(mark) for keeper in others], timeout)
     finally:
-        ray.get(first.remove_mark.remote(mark), timeout=timeout)
+        first.remove_mark.remote(mark)
     blind = [node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does]
     if blind:
         raise RuntimeError(

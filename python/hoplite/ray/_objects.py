@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
@@ -12,7 +11,9 @@ import hoplite
 from hoplite import Client, ConnectFailed
 from hoplite._client import DEFAULT_TIMEOUT, Op
 from hoplite._node import SOCKET_VARIABLE
+from hoplite._serialize import Framework
 from hoplite.ray import _leases, _nodes
+from hoplite.ray._connection import Connection, twice
 from hoplite.ray._place import here
 
 class Ref(hoplite.Ref):
@@ -29,6 +30,17 @@ class Ref(hoplite.Ref):
         """The client of this process."""
         return client()
 
+    def get(
+        self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None
+    ) -> Any:
+        """Gets the object; see `hoplite.Client.get`."""
+        return twice(client, lambda client: client.get(self.id, timeout, copy, framework))
+
+    def delete(self, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+        """Deletes the object, if it is still there."""
+        self.disown()
+        twice(client, lambda client: client.delete(self.id, timeout))
+
     def __reduce__(self) -> tuple[type[Ref], tuple[Any, ...]]:
         return Ref, (self.id, self.dtype, self.shape, self.nbytes)
 
@@ -40,22 +52,18 @@ def client() -> Client:
         ConnectFailed: if there is no store. One that is missing on a new node of the cluster is started.
         RuntimeError: if Ray was not initialized.
     """
-    with _state.lock:
-        place = here()
-        known = _state.client
-        if known is not None and known.usable and known.socket == str(place.socket):
-            return known
-        # For `hoplite.init()` in this process, and in those that it starts.
-        os.environ[SOCKET_VARIABLE] = str(place.socket)
-        try:
-            _state.client = hoplite.connect(place.socket)
-        except ConnectFailed as error:
-            if error.reason not in ("NoSuchSocket", "NotListening"):
-                raise
-            _start_here(error)
-            _state.client = hoplite.connect(place.socket)
-        _leases.hold_job()
-        return _state.client
+    place = here()
+    # For `hoplite.init()` in this process, and in those that it starts.
+    os.environ[SOCKET_VARIABLE] = str(place.socket)
+    try:
+        connected = _connection.client(place.socket)
+    except ConnectFailed as error:
+        if error.reason not in ("NoSuchSocket", "NotListening"):
+            raise
+        _start_here(error)
+        connected = _connection.client(place.socket)
+    _leases.hold_job()
+    return connected
 
 
 def _start_here(error: ConnectFailed) -> None:
@@ -82,7 +90,8 @@ def put(value: object, ref: Ref | None = None, timeout: float | None = DEFAULT_T
     Raises:
         What `hoplite.Client.put` and `client` raise.
     """
-    made = client().put(new_ref() if ref is None else ref, value, timeout)
+    given = new_ref() if ref is None else ref
+    made = twice(client, lambda client: client.put(given, value, timeout))
     return Ref(made.id, made.dtype, made.shape, made.nbytes)
 
 
@@ -102,15 +111,16 @@ def get(refs: Any, timeout: float | None = None, copy: bool | None = None) -> An
         What `hoplite.Client.get` and `client` raise.
     """
     if isinstance(refs, hoplite.Ref):
-        return client().get(refs, timeout, copy)
-    return client().gather(refs, timeout, copy)
+        return twice(client, lambda client: client.get(refs, timeout, copy))
+    return twice(client, lambda client: client.gather(refs, timeout, copy))
 
 
 def wait(
     refs: Iterable[hoplite.Ref], num: int | None = None, timeout: float | None = None
 ) -> tuple[list[hoplite.Ref], list[hoplite.Ref]]:
     """Waits until `num` of the objects (None: all) are there; see `hoplite.Client.wait`."""
-    return client().wait(refs, num, timeout)
+    refs = list(refs)
+    return twice(client, lambda client: client.wait(refs, num, timeout))
 
 
 def reduce(
@@ -130,31 +140,26 @@ def reduce(
     Returns:
         The handle of the result, and the sources that were reduced.
     """
-    target = new_ref() if target is None else target
-    reduced = client().reduce(target, sources, op, num_objects=num_objects, timeout=timeout)
-    return target, reduced
+    made, sources = new_ref() if target is None else target, list(sources)
+    reduced = twice(
+        client, lambda client: client.reduce(made, sources, op, num_objects=num_objects, timeout=timeout)
+    )
+    return made, reduced
 
 
 def delete(refs: hoplite.Ref | Iterable[hoplite.Ref], timeout: float | None = DEFAULT_TIMEOUT) -> int:
     """Deletes the objects, and returns how many there were. Arrays that were got stay readable."""
-    return client().delete(refs, timeout)
+    refs = [refs] if isinstance(refs, hoplite.Ref) else list(refs)
+    return twice(client, lambda client: client.delete(refs, timeout))
 
 
-class _State:
-    """The client of this process."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.client: Client | None = None
-
-
-_state = _State()
+_connection = Connection()
 
 
 def _forget() -> None:
-    # In a forked child: the client is the parent's.
-    global _state
-    _state = _State()
+    # In a forked child: it is the parent's.
+    global _connection
+    _connection = Connection()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -92,8 +92,7 @@ class HopliteGroup(BaseGroup):
         """Leaves the group. The last member to leave deletes what is left of it."""
         ids = [f"{prefix}left" for prefix in self._prefixes]
         self._client.put(ids[self._rank], b"", confirm=True)
-        _, missing = self._client.wait(ids, timeout=0)
-        if not missing:
+        if all(map(self._client.contains, ids)):
             left = [known.id for prefix in self._prefixes for known in self._client.list(prefix)]
             self._client.delete(left)
 

@@ -28,6 +28,7 @@ from typing import Any
 import hoplite.aio
 from hoplite.errors import HopliteError
 from hoplite.ray import _background, _leases, _objects, _private
+from hoplite.ray._connection import twice
 from ray.exceptions import RayDirectTransportError
 from ray.experimental import CommunicatorMetadata, TensorTransportManager, TensorTransportMetadata
 from ray.experimental.rdt.tensor_transport_manager import FetchRequest
@@ -127,11 +128,13 @@ class HopliteTransport(TensorTransportManager):
             return Tensors(ray_id, None, self._describe(tensors), (devices - {"cpu"}).pop())
         if not tensors:
             return Tensors(ray_id, None, [], None)
-        client = _objects.client()
+        # First, since there may be no store yet.
+        _objects.client()
         id = f"{_leases.of_process().prefix}{ray_id}"
         plain = [self._plain(tensor) for tensor in tensors]
         # A single one by itself, so that it can be copied to where it belongs while it arrives.
-        client.put(id, plain[0] if len(plain) == 1 else plain)
+        value = plain[0] if len(plain) == 1 else plain
+        twice(_objects.client, lambda client: client.put(id, value))
         return Tensors(ray_id, id, self._describe(tensors), "cpu")
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: TensorTransportMetadata, tensors: list[Any]) -> None:

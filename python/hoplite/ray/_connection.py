@@ -1,0 +1,50 @@
+"""A connection to a store that may be started anew."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from hoplite import Client, ConnectionLost, connect
+
+T = TypeVar("T")
+
+
+class Connection:
+    """The client of a store, made when it is needed, and made anew when its connection is lost."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+
+    def client(self, socket: Path) -> Client:
+        """The client of the store that listens at `socket`.
+
+        Raises:
+            ConnectFailed
+        """
+        with self._lock:
+            known = self._client
+            if known is None or not known.usable or known.socket != str(socket):
+                self._client = connect(socket)
+            assert self._client is not None
+            return self._client
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+
+def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
+    """Performs `act`, once more if the store has ended since it was last used: that is noticed only then.
+
+    For what may be done twice, which is all that a client does: objects do not change.
+    """
+    try:
+        return act(client())
+    except ConnectionLost:
+        return act(client())

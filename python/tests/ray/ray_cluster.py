@@ -1,0 +1,37 @@
+"""What the tests in this folder share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import hoplite
+import hoplite.ray
+
+#: What the stores of the tests have: none of them needs much.
+MEMORY = "128MiB"
+OPTIONS = ["--no-prefault"]
+#: How long something may take that happens by itself, at most: the machine may be swamped.
+PATIENCE = 40.0
+
+
+def eventually(happens: Callable[[], object]) -> None:
+    """Waits until `happens` returns something true."""
+    deadline = time.monotonic() + PATIENCE
+    while not happens():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def start_stores() -> list[hoplite.ray.Node]:
+    return hoplite.ray.start_on_all_nodes(memory=MEMORY, store_options=OPTIONS)
+
+
+def objects(client: hoplite.Client) -> set[str]:
+    """The ids of all objects there are."""
+    return {str(known.id) for known in client.list()}
+
+
+def on(node: str) -> dict[str, object]:
+    """The options of a task or an actor that is to be on the node "first" or "second"."""
+    return {"num_cpus": 0, "resources": {node: 1}}
