@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import time
-import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -23,7 +22,7 @@ from hoplite._client import Op
 from hoplite._serialize import _NAMES_OF_TORCH
 from hoplite.errors import HopliteError
 from hoplite.torch import NAME, _collectives, _link
-from hoplite.torch._collectives import Round, at_once
+from hoplite.torch._collectives import Reduction, Round, at_once
 from hoplite.torch._group import Group, Operation
 from hoplite.torch._rendezvous import agree
 from hoplite.torch._work import Work
@@ -81,7 +80,8 @@ class HopliteBackend(C10DBackend):
         self._issued = 0
         self._sent: Counter[tuple[int, int]] = Counter()
         self._received: Counter[tuple[int, int]] = Counter()
-        _open_groups.add(group)
+        # The wrapper with which torch checks collectives holds the half of this object only that is written in C++.
+        _open.add(self)
         _prepare_exit()
 
     # What torch asks
@@ -103,10 +103,16 @@ class HopliteBackend(C10DBackend):
     def shutdown(self) -> None:
         """Ends the group, once its collectives are done. Every rank does so, in its own time."""
         self._group.close()
+        _open.discard(self)
 
     def abort(self) -> None:
         """Fails what is under way, on all ranks, and ends the group."""
-        self._group.abort(f"rank {self._rank} has aborted it")
+        self.abort_with(f"rank {self._rank} has aborted it")
+
+    def abort_with(self, reason: str) -> None:
+        """Tells the others why."""
+        self._group.abort(reason)
+        _open.discard(self)
 
     # Collectives of one tensor of each rank
 
@@ -117,23 +123,22 @@ class HopliteBackend(C10DBackend):
         return self._allreduce("allreduce_coalesced", tensors, options)
 
     def _allreduce(self, name: str, tensors: list[torch.Tensor], options: Any) -> Work:
-        reductions = [_Reduction(tensor, options.reduceOp, self._size) for tensor in tensors]
+        reductions = [_reduction(tensor, options.reduceOp) for tensor in tensors]
         lent = [_Lent(tensor, is_read=True, is_written=True) for tensor in tensors]
 
         async def run(round: Round) -> None:
             await at_once(
                 *(
-                    _collectives.allreduce(
-                        round, memory.bytes, reduction.dtype, reduction.length, reduction.op, part
-                    )
+                    _collectives.allreduce(round, memory.bytes, reduction, part)
                     for memory, reduction, part in zip(lent, reductions, _parts(tensors), strict=True)
                 )
             )
-            for memory, reduction in zip(lent, reductions, strict=True):
-                reduction.finish(memory.tensor)
+            for memory in lent:
+                self._average(memory.tensor, options)
                 memory.give_back()
 
-        return self._issue(name, run, tensors, options, meets=True)
+        nbytes = 2 * sum(memory.nbytes for memory in lent)
+        return self._issue(name, run, tensors, options, meets=True, nbytes=nbytes)
 
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Work:
         tensor, root = self._only(tensors), options.rootRank
@@ -148,15 +153,13 @@ class HopliteBackend(C10DBackend):
 
     def reduce(self, tensors: list[torch.Tensor], options: Any) -> Work:
         tensor, root = self._only(tensors), options.rootRank
-        reduction = _Reduction(tensor, options.reduceOp, self._size)
+        reduction = _reduction(tensor, options.reduceOp)
         lent = _Lent(tensor, is_read=True, is_written=root == self._rank)
 
         async def run(round: Round) -> None:
-            await _collectives.reduce(
-                round, root, lent.bytes, reduction.dtype, reduction.length, reduction.op
-            )
+            await _collectives.reduce(round, root, lent.bytes, reduction)
             if root == self._rank:
-                reduction.finish(lent.tensor)
+                self._average(lent.tensor, options)
                 lent.give_back()
 
         return self._issue("reduce", run, tensors, options, nbytes=lent.nbytes * (self._size + 1))
@@ -224,7 +227,8 @@ class HopliteBackend(C10DBackend):
             )
             _give_back(out for parts in outs for out in parts)
 
-        return self._issue(name, run, results, options, meets=True)
+        nbytes = sum(memory.nbytes for memory in inputs)
+        return self._issue(name, run, results, options, meets=True, nbytes=nbytes)
 
     def gather(
         self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any
@@ -298,7 +302,7 @@ class HopliteBackend(C10DBackend):
         results: list[torch.Tensor],
         options: Any,
     ) -> Work:
-        reductions = [_Reduction(tensor, options.reduceOp, self._size) for _, tensor, _ in parts]
+        reductions = [_reduction(tensor, options.reduceOp) for _, tensor, _ in parts]
         inputs = [_Lent(tensor, is_read=True) for _, tensor, _ in parts]
         outs = [_Lent(out, is_written=True) for out, _, _ in parts]
         sizes = [part[2] for part in parts]
@@ -306,19 +310,23 @@ class HopliteBackend(C10DBackend):
         async def run(round: Round) -> None:
             await at_once(
                 *(
-                    _collectives.reduce_scatter(
-                        round, lent.bytes, reduction.dtype, reduction.length, part_bytes, out.bytes, reduction.op, part
-                    )
+                    _collectives.reduce_scatter(round, lent.bytes, part_bytes, out.bytes, reduction, part)
                     for lent, reduction, part_bytes, out, part in zip(
                         inputs, reductions, sizes, outs, _parts(outs), strict=True
                     )
                 )
             )
-            for out, reduction in zip(outs, reductions, strict=True):
-                reduction.finish(out.tensor)
+            for out in outs:
+                self._average(out.tensor, options)
                 out.give_back()
 
-        return self._issue(name, run, results, options, meets=True)
+        nbytes = 2 * sum(memory.nbytes for memory in inputs)
+        return self._issue(name, run, results, options, meets=True, nbytes=nbytes)
+
+    def _average(self, tensor: torch.Tensor, options: Any) -> None:
+        """Makes the average of the sum, where it was asked for."""
+        if options.reduceOp.op == dist.ReduceOp.AVG:
+            tensor.div_(self._size)
 
     # All to all
 
@@ -333,7 +341,8 @@ class HopliteBackend(C10DBackend):
             )
             _give_back(rooms)
 
-        return self._issue("alltoall", run, outs, options, meets=True)
+        nbytes = sum(part.nbytes for part in contents)
+        return self._issue("alltoall", run, outs, options, meets=True, nbytes=nbytes)
 
     def all_to_all_single(
         self,
@@ -352,7 +361,7 @@ class HopliteBackend(C10DBackend):
             await _collectives.all_to_all(round, parts, rooms)
             room.give_back()
 
-        return self._issue("all_to_all_single", run, [out], options, meets=True)
+        return self._issue("all_to_all_single", run, [out], options, meets=True, nbytes=contents.nbytes)
 
     # Messages
 
@@ -365,7 +374,7 @@ class HopliteBackend(C10DBackend):
         async def run(round: Round) -> None:
             await _collectives.send(round, id, lent.bytes)
 
-        return self._issue_message(f"send to rank {destination}", run, tensors, id, None)
+        return self._issue_message(f"send to rank {destination}", run, tensors, id, lent.nbytes)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Work:
         lent = _Lent(self._only(tensors), is_written=True)
@@ -376,7 +385,7 @@ class HopliteBackend(C10DBackend):
             await _collectives.receive(round, id, lent.bytes, source)
             lent.give_back()
 
-        return self._issue_message(f"recv from rank {source}", run, tensors, id, source)
+        return self._issue_message(f"recv from rank {source}", run, tensors, id, lent.nbytes, source)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
         raise NotImplementedError(
@@ -413,11 +422,14 @@ class HopliteBackend(C10DBackend):
         run: Callable[[Round], Awaitable[None]],
         results: list[torch.Tensor],
         message: str,
-        source: int | None,
+        nbytes: int,
+        source: int | None = None,
     ) -> Work:
         work = Work(name, results, self._group.link)
         timeout = self._options._timeout.total_seconds()
-        self._group.submit_message(Operation(name, run, work.finish, timeout, message=message, source=source))
+        self._group.submit_message(
+            Operation(name, run, work.finish, timeout, nbytes=nbytes, message=message, source=source)
+        )
         return work
 
     # Checks
@@ -475,30 +487,19 @@ def _give_back(memories: Any) -> None:
         memory.give_back()
 
 
-class _Reduction:
+def _reduction(tensor: torch.Tensor, op: Any) -> Reduction:
     """What is done with the elements of a tensor."""
-
-    def __init__(self, tensor: torch.Tensor, op: Any, size: int) -> None:
-        kind = op.op
-        if kind not in _OPS:
-            raise NotImplementedError(
-                f"the hoplite backend reduces with SUM, AVG, PRODUCT, MIN and MAX, not with {kind.name}"
-            )
-        name = str(tensor.dtype).removeprefix("torch.")
-        dtype = _NAMES_OF_TORCH.get(name)
-        if dtype is None:
-            raise NotImplementedError(f"the hoplite backend cannot reduce elements of type {name}")
-        self.dtype = dtype
-        self.length = tensor.numel()
-        self.op = _OPS_OF_BOOL[_OPS[kind]] if dtype == "bool" else _OPS[kind]
-        self._divisor = size if kind == dist.ReduceOp.AVG else 1
-        if kind == dist.ReduceOp.AVG and not tensor.dtype.is_floating_point:
-            raise NotImplementedError(f"the average of elements of type {name} is not one: use SUM")
-
-    def finish(self, tensor: torch.Tensor) -> None:
-        """Does what is left to do with the reduced elements."""
-        if self._divisor != 1:
-            tensor.div_(self._divisor)
+    if op.op not in _OPS:
+        raise NotImplementedError(
+            f"the hoplite backend reduces with SUM, AVG, PRODUCT, MIN and MAX, not with {op.op.name}"
+        )
+    name = str(tensor.dtype).removeprefix("torch.")
+    dtype = _NAMES_OF_TORCH.get(name)
+    if dtype is None:
+        raise NotImplementedError(f"the hoplite backend cannot reduce elements of type {name}")
+    if op.op == dist.ReduceOp.AVG and not tensor.dtype.is_floating_point:
+        raise NotImplementedError(f"the average of elements of type {name} is not one: use SUM")
+    return Reduction(dtype, _OPS_OF_BOOL[_OPS[op.op]] if dtype == "bool" else _OPS[op.op])
 
 
 def _check_same_dtype(out: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -535,7 +536,7 @@ def _split_rows(memory: Bytes, tensor: torch.Tensor, rows: list[int], count: int
 
 # The end of the process
 
-_open_groups: weakref.WeakSet[Group] = weakref.WeakSet()
+_open: set[HopliteBackend] = set()
 
 #: How long a process that keeps the store of others waits for them when it ends, before it says so, and in all.
 _WAIT_IN_SILENCE = 10.0
@@ -544,9 +545,9 @@ _WAIT_AT_MOST = 60.0
 
 def _at_exit() -> None:
     """Leaves the groups that are left, and waits for those that use the store which ends with this process."""
-    for group in list(_open_groups):
+    for backend in list(_open):
         with contextlib.suppress(Exception):
-            group.abort(f"rank {group.rank} has left without a word")
+            backend.abort_with(f"rank {backend.rank()} has ended without destroying the group")
     if _node._state.store is None:
         return
     with contextlib.suppress(HopliteError):

@@ -29,6 +29,9 @@ from hoplite.torch._link import Link
 GOODBYE_TIMEOUT = 5.0
 #: How long a rank waits to see what another one has put, when they use different stores.
 HELLO_TIMEOUT = 20.0
+#: What is deleted at once: a delete takes the store as long as two small collectives, whatever it names.
+DISCARD_OBJECTS = 64
+DISCARD_BYTES = 1 << 20
 #: How many objects are listed and deleted at once.
 PAGE = 1000
 
@@ -47,7 +50,7 @@ class Operation:
     meets: bool = False
     """Of a collective: whether its result depends on what every rank contributes."""
     nbytes: int = 0
-    """Of a collective that does not meet: how much it leaves in the stores. The same number on all ranks."""
+    """About how much it leaves in the stores. Of a collective that does not meet, the same number on all ranks."""
     message: str = ""
     """Of a send or a receive: the id of the object."""
     source: int | None = None
@@ -86,6 +89,7 @@ class Group:
         self._sequence = 0
         self._messages: dict[asyncio.Task[None], Operation] = {}
         self._unneeded: list[str] = []
+        self._unneeded_bytes = 0
         self._deleter: asyncio.Task[None] | None = None
         self._end: End | None = None
         self._has_failed = False
@@ -154,7 +158,7 @@ class Group:
                 meeting = self._round(f"{sequence}m", operation.timeout)
                 self._ledger.making(sequence, meeting.made)
                 await meet(meeting)
-                self._discard(self._ledger.met(sequence))
+                self._discard(self._ledger.met(sequence), DISCARD_BYTES)
             self._ledger.making(sequence, round.made)
             await operation.run(round)
         except BaseException as cause:
@@ -166,7 +170,7 @@ class Group:
             self._is_running = False
             operation.finish(None)
             if operation.meets:
-                self._discard(self._ledger.met(sequence))
+                self._discard(self._ledger.met(sequence), operation.nbytes)
             else:
                 self._ledger.passed(operation.nbytes)
 
@@ -195,7 +199,7 @@ class Group:
         else:
             operation.finish(None)
             if operation.source is not None:
-                self._discard([operation.message])
+                self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
         """Whether there is still somebody for it: a message that was sent is there, though its sender is gone."""
@@ -378,16 +382,19 @@ class Group:
 
     # Deletions
 
-    def _discard(self, ids: Iterable[str]) -> None:
-        """Deletes what nobody needs, without anybody waiting for it."""
+    def _discard(self, ids: Iterable[str], nbytes: int) -> None:
+        """Deletes what nobody needs, without anybody waiting for it; little by little, if it is little."""
         self._unneeded += ids
-        if self._unneeded and self._deleter is None:
+        self._unneeded_bytes += nbytes
+        is_much = len(self._unneeded) >= DISCARD_OBJECTS or self._unneeded_bytes >= DISCARD_BYTES
+        if is_much and self._deleter is None:
             self._deleter = self.link.loop.create_task(self._delete())
 
     async def _delete(self) -> None:
         try:
             while self._unneeded:
                 ids, self._unneeded = self._unneeded, []
+                self._unneeded_bytes = 0
                 await self._client.delete(ids, DEFAULT_TIMEOUT)
         except _GONE:
             # They stay until the last rank leaves.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,33 +38,36 @@ def check(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def reduce_everything(rank: int) -> None:
+#: Reduced by each rank, by the stores, and by the stores in parts.
+LENGTHS = {"small": 2, "large": 24_000, "very large": 400_000}
+
+
+def reduce_everything(rank: int, length: int) -> None:
+    whole = (SIZE * length, 1)
     for name in DTYPES:
         dtype = getattr(torch, name)
         for op in OPS:
-            tensor = contribution(rank, dtype)
+            expected = reduced(op, dtype, whole)
+            tensor = contribution(rank, dtype, whole)
             dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
-            check(tensor, reduced(op, dtype))
-            tensor = contribution(rank, dtype)
+            check(tensor, expected)
+            tensor = contribution(rank, dtype, whole)
             dist.reduce(tensor, 1, getattr(dist.ReduceOp, op))
-            check(tensor, reduced(op, dtype) if rank == 1 else contribution(rank, dtype))
-            out = torch.empty(2, 3, dtype=dtype)
-            dist.reduce_scatter_tensor(
-                out, contribution(rank, dtype, (2 * SIZE, 3)), getattr(dist.ReduceOp, op)
-            )
-            check(out, reduced(op, dtype, (2 * SIZE, 3))[2 * rank : 2 * rank + 2])
+            check(tensor, expected if rank == 1 else contribution(rank, dtype, whole))
+            out = torch.empty(length, 1, dtype=dtype)
+            dist.reduce_scatter_tensor(out, contribution(rank, dtype, whole), getattr(dist.ReduceOp, op))
+            check(out, expected[rank * length : (rank + 1) * length])
         if dtype.is_floating_point:
-            tensor = contribution(rank, dtype)
+            tensor = contribution(rank, dtype, whole)
             dist.all_reduce(tensor, dist.ReduceOp.AVG)
-            check(tensor, reduced("SUM", dtype) / SIZE)
+            check(tensor, reduced("SUM", dtype, whole) / SIZE)
 
 
-def test_reduce_of_all_types() -> None:
-    run(SIZE, reduce_everything)
-
-
-def test_reduce_on_several_nodes(cluster: Any) -> None:
-    run(SIZE, reduce_everything, setting=Setting(sockets=cluster.sockets))
+@pytest.mark.parametrize("length", ["small", "large", "very large"])
+@pytest.mark.parametrize("where", ["one node", "several nodes"])
+def test_reduce_of_all_types(cluster: Any, where: str, length: str) -> None:
+    sockets = cluster.sockets if where == "several nodes" else cluster.sockets[:1] * SIZE
+    run(SIZE, reduce_everything, LENGTHS[length], setting=Setting(sockets=sockets))
 
 
 def move_everything(rank: int) -> None:
@@ -269,10 +274,20 @@ def test_a_group_of_one() -> None:
 
 
 def checked(rank: int) -> None:
+    dist.destroy_process_group()
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    dist.set_debug_level_from_env()
+    dist.init_process_group("hoplite", store=dist.FileStore(os.environ["RENDEZVOUS"], SIZE), rank=rank, world_size=SIZE)
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     check(tensor, torch.full((3,), float(SIZE)))
 
 
-def test_with_the_checks_of_torch() -> None:
-    run(SIZE, checked, setting=Setting(environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}))
+    everything: list[Any] = [None] * SIZE
+    dist.all_gather_object(everything, rank)
+    assert everything == list(range(SIZE))
+
+
+def test_with_the_checks_of_torch(tmp_path: Path) -> None:
+    # torch wraps the backend in another one then.
+    run(SIZE, checked, setting=Setting(environment={"RENDEZVOUS": str(tmp_path / "rendezvous")}))

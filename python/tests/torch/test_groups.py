@@ -220,17 +220,18 @@ def test_a_rank_is_killed(where: str, cluster: Cluster) -> None:
     assert "rank 1 is gone" in last
 
 
-def killed_while_all_wait(rank: int) -> str | None:
+def killed_while_all_wait(rank: int, size: int) -> str | None:
     if rank == 2:
         with hoplite.connect() as client:
             # The others wait for this one.
-            await_that("the others are there", lambda: sum(1 for info in client.list("torch/") if "/1/s" in str(info.id)) == 2)
+            await_that("the others are there", lambda: sum("/1/" in str(info.id) for info in client.list("torch/")) >= 2)
         os.kill(os.getpid(), signal.SIGKILL)
-    return error_of(lambda: dist.all_reduce(torch.ones(10)))
+    return error_of(lambda: dist.all_reduce(torch.ones(size)))
 
 
-def test_a_rank_is_killed_while_others_wait_for_it(node: Cluster) -> None:
-    first, second, _ = run(3, killed_while_all_wait, setting=Setting(sockets=node.sockets * 3, timeout=NEVER))
+@pytest.mark.parametrize("size", [10, 20_000, 400_000])
+def test_a_rank_is_killed_while_others_wait_for_it(node: Cluster, size: int) -> None:
+    first, second, _ = run(3, killed_while_all_wait, size, setting=Setting(sockets=node.sockets * 3, timeout=NEVER))
     assert "rank 2 is gone" in first
     assert "rank 2 is gone" in second
     with node.connect() as client:
@@ -293,7 +294,9 @@ def forgetful(rank: int) -> str | None:
 
 def test_a_timeout_says_who_is_missing(node: Cluster) -> None:
     said = run(3, forgetful, setting=Setting(sockets=node.sockets * 3, timeout=3.0))
-    assert all("timeout after 3 s; nothing has come from rank 2" in text for text in said), said
+    assert all("timeout after 3 s" in text for text in said), said
+    # Whoever gives up last may find it there.
+    assert any("nothing has come from rank 2" in text for text in said[:2]), said
 
 
 def own_timeouts(rank: int) -> None:
@@ -315,13 +318,14 @@ def test_timeouts_of_receives() -> None:
     run(2, own_timeouts)
 
 
-def disagreeing(rank: int) -> str:
-    tensor = torch.ones(10, dtype=torch.float32 if rank else torch.float64)
+def disagreeing(rank: int, size: int) -> str:
+    tensor = torch.ones(size, dtype=torch.float32 if rank else torch.float64)
     return error_of(lambda: dist.all_reduce(tensor))
 
 
-def test_ranks_that_disagree_on_the_type(node: Cluster) -> None:
-    said = run(3, disagreeing, setting=Setting(sockets=node.sockets * 3, timeout=NEVER))
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_ranks_that_disagree_on_the_type(node: Cluster, size: int) -> None:
+    said = run(3, disagreeing, size, setting=Setting(sockets=node.sockets * 3, timeout=NEVER))
     assert any("f64" in text for text in said), said
 
 

@@ -14,31 +14,38 @@ import tempfile
 import unittest
 from typing import Any
 
-#: Those that test what the backend has: collectives, messages, groups, DDP.
-SELECTED = re.compile(sys.argv[2] if len(sys.argv) > 2 else ".*")
-#: Those that need what it does not have, each with the reason.
-EXCLUDED = [
-    (re.compile("cuda|nccl|gpu|accelerator", re.I), "needs other devices"),
-]
+#: What torch's list of its own backends says, and does not hold for this one.
+UNTRUE = re.compile(
+    "Only MPI supports|Test requires backend|get_future is only supported|Only gloo backend supports timeouts"
+    "|GLOO Batch Send Recv|Only Nccl & Gloo backend support"
+)
+#: What the backend has: collectives, messages, groups, DDP.
+SELECTED = (
+    "^test_(all_gather|all_reduce|all_to_all|barrier|batch_isend_irecv_gloo|broadcast|gather|reduce|scatter|send_recv)"
+    "|^test_(get|destroy|Backend_enum_class|DistributedDataParallel(CPU|_requires_grad)|grads_same|static_graph_api_cpu)"
+)
+#: Those that need other devices or more ranks, and those that need what torch does not let a backend in Python do: to
+#: receive from any rank. For the same reason isend and irecv are not among the selected: they ask `Work.is_completed`.
+EXCLUDED = re.compile("cuda|nccl|any_source|(?<!full)_group(_|$)|_v_|object_list$|gather_object$")
 
 
-def load() -> type[unittest.TestCase]:
-    name = os.environ.setdefault("BACKEND", "hoplite")
-    os.environ.update(WORLD_SIZE=sys.argv[1])
+def load(world_size: str) -> type[unittest.TestCase]:
+    os.environ.update(BACKEND="hoplite", WORLD_SIZE=world_size, TEMP_DIR=tempfile.mkdtemp())
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ["TEMP_DIR"] = tempfile.mkdtemp()
+    import torch
     from hoplite.torch import register
+    from torch.testing._internal import common_distributed, common_utils
 
     register()
-    import torch
-    from torch.testing._internal import common_distributed
-
-    if name != "hoplite":
-        import torch.distributed as dist
-        from hoplite.torch._backend import create
-        dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"], _backend_type=dist.Backend.backend_type_map[name])
     for feature in ("plugin", "ddp", "subgroup"):
         common_distributed.DistTestCases.backend_feature[feature].add("hoplite")
+    skip, skip_if = common_utils.skip_but_pass_in_sandcastle, common_utils.skip_but_pass_in_sandcastle_if
+    common_utils.skip_but_pass_in_sandcastle = lambda reason: (
+        (lambda case: case) if UNTRUE.search(reason) else skip(reason)
+    )
+    common_utils.skip_but_pass_in_sandcastle_if = lambda condition, reason: skip_if(
+        condition and not UNTRUE.search(reason), reason
+    )
     from torch.testing._internal.distributed import distributed_test as cases
 
     class OnHoplite(cases.TestDistBackend, cases.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
@@ -50,15 +57,13 @@ def load() -> type[unittest.TestCase]:
     return OnHoplite
 
 
-def main() -> int:
-    case: Any = load()
-    names = [name for name in unittest.TestLoader().getTestCaseNames(case) if SELECTED.search(name)]
-    suite = unittest.TestSuite(
-        case(name) for name in names if not any(pattern.search(name) for pattern, _ in EXCLUDED)
-    )
+def main(world_size: str, pattern: str = SELECTED) -> int:
+    case: Any = load(world_size)
+    names = [name for name in unittest.TestLoader().getTestCaseNames(case) if re.search(pattern, name)]
+    suite = unittest.TestSuite(case(name) for name in names if not EXCLUDED.search(name))
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
     return 0 if result.wasSuccessful() else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
