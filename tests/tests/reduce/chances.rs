@@ -1,12 +1,12 @@
-//! A node of a chain dies at a random moment of a reduce, many times.
+//! A node dies at a random moment of a reduce, many times.
 
-use hoplite_tests::cluster::Cluster;
+use hoplite_tests::cluster::{Cluster, Plan};
 use hoplite_tests::contents::{bytes, seed};
 
 use super::*;
 
-const ROUNDS: u64 = 8;
-const SOURCES: usize = 4;
+const ROUNDS: u64 = 5;
+const SOURCES: usize = 6;
 
 /// A number below `limit` that depends on all of these.
 fn random(seed: u64, round: u64, purpose: u64, limit: usize) -> usize {
@@ -16,9 +16,23 @@ fn random(seed: u64, round: u64, purpose: u64, limit: usize) -> usize {
 }
 
 #[test]
-fn a_reduce_survives_the_death_of_any_node_at_any_moment() {
+fn a_chain_survives_the_death_of_any_node_at_any_moment() {
+    survives("chain", chained(SOURCES + 2));
+}
+
+#[test]
+fn a_tree_survives_the_death_of_any_node_at_any_moment() {
+    let mut plan = chained(SOURCES + 2);
+    // As long as 2 MiB take.
+    let latency = "--link-latency=20ms".to_owned();
+    plan.store_arguments.retain(|argument| !argument.starts_with("--link-latency"));
+    plan.store_arguments.push(latency);
+    survives("binary tree", plan);
+}
+
+fn survives(schedule: &str, plan: Plan) {
     let seed = seed();
-    let mut cluster = Cluster::start(chained(SOURCES + 2));
+    let mut cluster = Cluster::start(plan);
     let all: Vec<u64> = (1..=SOURCES as u64 + 1).collect();
     for round in 0..ROUNDS {
         let victim = 1 + random(seed, round, 1, SOURCES);
@@ -57,6 +71,8 @@ fn a_reduce_survives_the_death_of_any_node_at_any_moment() {
             assert!(get.join().unwrap().unwrap() == expected, "seed {seed}, round {round}: {joined:?}");
             assert_sum(&cluster, "target", &joined);
         });
+        let plan = record(&cluster, 0, "target").plan;
+        assert!(plan.starts_with(schedule), "{plan}");
         cluster.restart_store(victim);
         assert_nothing_left(&mut cluster);
     }
