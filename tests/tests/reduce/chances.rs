@@ -30,6 +30,7 @@ fn a_tree_survives_the_death_of_any_node_at_any_moment() {
     survives("binary tree", plan);
 }
 
+#[expect(clippy::print_stderr, reason = "the output of a failed test is where its seed belongs")]
 fn survives(schedule: &str, plan: Plan) {
     let seed = seed();
     let mut cluster = Cluster::start(plan);

@@ -122,6 +122,32 @@ fn a_hop_waits_for_room() {
 }
 
 #[test]
+fn reduces_that_compete_for_room_all_succeed() {
+    let nodes = 4;
+    // Room for the source, the targets and the output of one hop.
+    let mut cluster = Cluster::start(Plan { memory: "11MiB".to_owned(), ..chained(nodes) });
+    for node in 0..nodes {
+        put(&cluster, node, LARGE, node as u64);
+    }
+    let calls = (0..nodes).flat_map(|node| (0..3).map(move |call| (node, format!("target-{node}-{call}"))));
+    let calls: Vec<(usize, String)> = calls.collect();
+    let all = [0, 1, 2, 3];
+    std::thread::scope(|scope| {
+        let running: Vec<_> = calls
+            .iter()
+            .map(|(node, target)| start(scope, &cluster, *node, target, &all, ReduceOptions::default()))
+            .collect();
+        for running in running {
+            assert_eq!(running.join().unwrap().unwrap().len(), nodes);
+        }
+    });
+    for (node, target) in &calls {
+        assert_reduced(&cluster, [*node], target, (LARGE, ReduceOp::Sum), &all);
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
 fn a_target_waits_for_room_as_long_as_it_may() {
     let mut cluster = Cluster::start(Plan { memory: "5MiB".to_owned(), ..chained(3) });
     let client = cluster.client(0);

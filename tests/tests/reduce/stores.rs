@@ -134,6 +134,27 @@ fn a_frozen_node_is_left_after_its_silence() {
 }
 
 #[test]
+fn a_coordinator_that_was_frozen_begins_again_what_has_ended() {
+    let mut cluster = Cluster::start(chained(4));
+    let unfinished = halves(&cluster, 3);
+    std::thread::scope(|scope| {
+        let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
+        drop(await_half(&cluster, 0, "target", &[1, 2, 3]));
+        cluster.store(0).signal(Signal::STOP);
+        for node in 1..4 {
+            let client = cluster.client(node);
+            await_that("only the source", || client.status().unwrap().copies == 1);
+        }
+        cluster.store(0).signal(Signal::CONT);
+        finish_all(unfinished);
+        running.join().unwrap().unwrap();
+    });
+    cluster.await_sessions(0);
+    assert_sum(&cluster, "target", &[1, 2, 3]);
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
 fn the_hops_of_a_coordinator_that_dies_end() {
     let mut cluster = Cluster::start(chained(4));
     let unfinished = halves(&cluster, 3);
