@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,23 @@ class Connection:
             if self._client is not None:
                 self._client.close()
                 self._client = None
+
+
+_own = Connection()
+
+
+def own() -> Connection:
+    """That of this process to the store of its node."""
+    return _own
+
+
+def _forget() -> None:
+    # In a forked child: it is the parent's.
+    global _own
+    _own = Connection()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:

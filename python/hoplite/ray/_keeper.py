@@ -85,6 +85,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self._place = here()
+        self._raylet = _private.raylet_pid()
         self._lock = threading.RLock()
         self._connection = Connection()
         self._reclaimer = Reclaimer()
@@ -137,8 +138,8 @@ class Keeper:
             self._remember(Settings(None, False, socket, ()))
             self._place.socket.unlink(missing_ok=True)
             self._place.socket.symlink_to(target)
-            if (raylet := _private.raylet_pid()) is not None:
-                (self._place.directory / _RAYLET).write_text(str(raylet))
+            if self._raylet is not None:
+                (self._place.directory / _RAYLET).write_text(str(self._raylet))
             self._clean_up_after_others()
             return True
 
@@ -149,10 +150,12 @@ class Keeper:
             listen: the address of this node; ports are chosen here.
             directory: where the directory listens.
         Raises:
-            RuntimeError: says why it did not start.
+            RuntimeError: says why it did not start, or that the node is ending.
             ConnectFailed: if there is one, which does not answer.
         """
         with self._lock:
+            if self._is_orphan():
+                raise RuntimeError("the raylet of the node is gone")
             if not self._place.socket.is_symlink() and not self._is_guarded():
                 self._place.create()
                 self._remember(settings)
@@ -218,7 +221,8 @@ class Keeper:
 
     def _mend(self) -> None:
         """Starts another guardian, if there should be one and is none."""
-        if (self._place.directory / _guardian.SPEC).exists() and not self._is_guarded():
+        is_wanted = (self._place.directory / _guardian.SPEC).exists() and not self._is_orphan()
+        if is_wanted and not self._is_guarded():
             logger.warning("The guardian of %s is gone; starting another one.", self._place.node)
             self._start_guardian()
 
@@ -287,7 +291,7 @@ class Keeper:
             if name == LOG_VARIABLE or not name.startswith("HOPLITE_")
         }
         return {
-            "raylet": _private.raylet_pid(),
+            "raylet": self._raylet,
             "store": store,
             "directory": shard,
             "environment": {**kept, "NO_COLOR": "1"},
@@ -329,6 +333,10 @@ class Keeper:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
             time.sleep(0.05)
+
+    def _is_orphan(self) -> bool:
+        """Whether the node has ended, and so will this process, and nothing must be started any more."""
+        return self._raylet is not None and os.getppid() != self._raylet
 
     def _is_guarded(self) -> bool:
         try:

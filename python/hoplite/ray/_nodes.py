@@ -11,6 +11,7 @@ import ray
 from hoplite._node import SOCKET_VARIABLE
 from hoplite.errors import HopliteError
 from hoplite.ray import _leases
+from hoplite.ray._connection import own
 from hoplite.ray._keeper import ACTORS, Keeper, Node, Settings, name_of
 from hoplite.ray._place import here
 from hoplite.ray._private import alive_nodes
@@ -120,6 +121,7 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
             nodes.append(node)
         except ValueError:
             continue
+    own().close()
     _on_all(nodes, [keeper.stop.remote() for keeper in keepers], timeout)
     for keeper in keepers:
         ray.kill(keeper, no_restart=True)

@@ -13,7 +13,7 @@ from hoplite._client import DEFAULT_TIMEOUT, Op
 from hoplite._node import SOCKET_VARIABLE
 from hoplite._serialize import Framework
 from hoplite.ray import _leases, _nodes
-from hoplite.ray._connection import Connection, twice
+from hoplite.ray._connection import own, twice
 from hoplite.ray._place import here
 
 class Ref(hoplite.Ref):
@@ -56,12 +56,12 @@ def client() -> Client:
     # For `hoplite.init()` in this process, and in those that it starts.
     os.environ[SOCKET_VARIABLE] = str(place.socket)
     try:
-        connected = _connection.client(place.socket)
+        connected = own().client(place.socket)
     except ConnectFailed as error:
         if error.reason not in ("NoSuchSocket", "NotListening"):
             raise
         _start_here(error)
-        connected = _connection.client(place.socket)
+        connected = own().client(place.socket)
     _leases.hold_job()
     return connected
 
@@ -152,14 +152,3 @@ def delete(refs: hoplite.Ref | Iterable[hoplite.Ref], timeout: float | None = DE
     refs = [refs] if isinstance(refs, hoplite.Ref) else list(refs)
     return twice(client, lambda client: client.delete(refs, timeout))
 
-
-_connection = Connection()
-
-
-def _forget() -> None:
-    # In a forked child: it is the parent's.
-    global _connection
-    _connection = Connection()
-
-
-os.register_at_fork(after_in_child=_forget)

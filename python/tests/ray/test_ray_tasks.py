@@ -23,7 +23,8 @@ pytestmark = pytest.mark.usefixtures("stores", "nothing_left")
 
 @ray.remote
 def total(ref: hoplite.ray.Ref) -> tuple[str, float]:
-    return hoplite.ray.client().node, float(hoplite.ray.get(ref, timeout=30).sum())
+    got = hoplite.ray.get(ref, timeout=30)
+    return hoplite.ray.client().node, float(got.sum())
 
 
 @ray.remote
