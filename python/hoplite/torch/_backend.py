@@ -1,48 +1,26 @@
-"""The backend that torch sees: checks tensors and options, and lends the memory of the tensors to the collectives."""
+"""The backend that torch sees: checks the arguments, and lends the memory of the tensors to the collectives."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import logging
-import os
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from multiprocessing import util as multiprocessing_util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
-from hoplite import _node
-from hoplite._client import Op
-from hoplite._serialize import _NAMES_OF_TORCH
-from hoplite.errors import HopliteError
 from hoplite.torch import NAME, _collectives, _link
-from hoplite.torch._collectives import Reduction, Round, at_once
+from hoplite.torch._collectives import Round, at_once
+from hoplite.torch._exit import Departed, depart, prepare_exit, still_open
 from hoplite.torch._group import Group, Operation
 from hoplite.torch._rendezvous import agree
+from hoplite.torch._tensors import NO_SPARSE, Lent, check_same_dtype, reduction_of, split, split_rows
 from hoplite.torch._work import Work
-
-if TYPE_CHECKING:
-    from hoplite.torch._collectives import Bytes
-
-_logger = logging.getLogger(__name__)
 
 #: What torch passes where no timeout was given.
 _UNSET = timedelta(milliseconds=-1)
-_OPS: dict[Any, Op] = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "sum",
-    dist.ReduceOp.PRODUCT: "prod",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-}
-#: Of truth values, as the NCCL backend has it: their sum is whether any is true.
-_OPS_OF_BOOL: dict[Op, Op] = {"sum": "max", "max": "max", "prod": "min", "min": "min"}
 
 
 def create(options: Any, _backend_options: object) -> HopliteBackend:
@@ -81,8 +59,8 @@ class HopliteBackend(C10DBackend):
         self._sent: Counter[tuple[int, int]] = Counter()
         self._received: Counter[tuple[int, int]] = Counter()
         # The wrapper with which torch checks collectives holds the half of this object only that is written in C++.
-        _open.add(self)
-        _prepare_exit()
+        still_open.add(self)
+        prepare_exit()
 
     # What torch asks
 
@@ -103,7 +81,7 @@ class HopliteBackend(C10DBackend):
     def shutdown(self) -> None:
         """Ends the group, once its collectives are done. Every rank does so, in its own time."""
         self._group.close()
-        _open.discard(self)
+        self._departed()
 
     def abort(self) -> None:
         """Fails what is under way, on all ranks, and ends the group."""
@@ -112,7 +90,12 @@ class HopliteBackend(C10DBackend):
     def abort_with(self, reason: str) -> None:
         """Tells the others why."""
         self._group.abort(reason)
-        _open.discard(self)
+        self._departed()
+
+    def _departed(self) -> None:
+        if self in still_open:
+            still_open.discard(self)
+            depart(self._group.link.socket, Departed(self._group.done_mark, self._group.neighbours))
 
     # Collectives of one tensor of each rank
 
@@ -123,14 +106,14 @@ class HopliteBackend(C10DBackend):
         return self._allreduce("allreduce_coalesced", tensors, options)
 
     def _allreduce(self, name: str, tensors: list[torch.Tensor], options: Any) -> Work:
-        reductions = [_reduction(tensor, options.reduceOp) for tensor in tensors]
-        lent = [_Lent(tensor, is_read=True, is_written=True) for tensor in tensors]
+        reductions = [reduction_of(tensor, options.reduceOp) for tensor in tensors]
+        lent = [Lent(tensor, is_read=True, is_written=True) for tensor in tensors]
 
         async def run(round: Round) -> None:
             await at_once(
                 *(
                     _collectives.allreduce(round, memory.bytes, reduction, part)
-                    for memory, reduction, part in zip(lent, reductions, _parts(tensors), strict=True)
+                    for memory, reduction, part in zip(lent, reductions, _parts(len(tensors)), strict=True)
                 )
             )
             for memory in lent:
@@ -143,7 +126,7 @@ class HopliteBackend(C10DBackend):
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Work:
         tensor, root = self._only(tensors), options.rootRank
         is_root = root == self._rank
-        lent = _Lent(tensor, is_read=is_root, is_written=not is_root)
+        lent = Lent(tensor, is_read=is_root, is_written=not is_root)
 
         async def run(round: Round) -> None:
             await _collectives.broadcast(round, root, lent.bytes)
@@ -153,8 +136,8 @@ class HopliteBackend(C10DBackend):
 
     def reduce(self, tensors: list[torch.Tensor], options: Any) -> Work:
         tensor, root = self._only(tensors), options.rootRank
-        reduction = _reduction(tensor, options.reduceOp)
-        lent = _Lent(tensor, is_read=True, is_written=root == self._rank)
+        reduction = reduction_of(tensor, options.reduceOp)
+        lent = Lent(tensor, is_read=True, is_written=root == self._rank)
 
         async def run(round: Round) -> None:
             await _collectives.reduce(round, root, lent.bytes, reduction)
@@ -195,7 +178,7 @@ class HopliteBackend(C10DBackend):
     ) -> Work:
         pairs = []
         for out, tensor in zip(outs, tensors, strict=True):
-            _check_same_dtype(out, tensor)
+            check_same_dtype(out, tensor)
             if out.numel() != tensor.numel() * self._size:
                 raise ValueError(
                     f"the output has {out.numel()} elements, and {self._size} ranks with {tensor.numel()} each contribute"
@@ -211,10 +194,10 @@ class HopliteBackend(C10DBackend):
         options: Any,
     ) -> Work:
         """Gathers several tensors, each into one for each rank, or into one for all."""
-        inputs = [_Lent(tensor, is_read=True) for tensor, _ in pairs]
-        outs = [[_Lent(out, is_written=True) for out in parts] for _, parts in pairs]
+        inputs = [Lent(tensor, is_read=True) for tensor, _ in pairs]
+        outs = [[Lent(out, is_written=True) for out in parts] for _, parts in pairs]
         rooms = [
-            [part.bytes for part in parts] if len(parts) > 1 or self._size == 1 else _split(parts[0].bytes, self._size)
+            [part.bytes for part in parts] if len(parts) > 1 or self._size == 1 else split(parts[0].bytes, self._size)
             for parts in outs
         ]
 
@@ -222,7 +205,7 @@ class HopliteBackend(C10DBackend):
             await at_once(
                 *(
                     _collectives.allgather(round, memory.bytes, room, part)
-                    for memory, room, part in zip(inputs, rooms, _parts(inputs), strict=True)
+                    for memory, room, part in zip(inputs, rooms, _parts(len(inputs)), strict=True)
                 )
             )
             _give_back(out for parts in outs for out in parts)
@@ -235,8 +218,8 @@ class HopliteBackend(C10DBackend):
     ) -> Work:
         tensor, root = self._only(tensors), options.rootRank
         parts = self._for_each_rank(self._only(outs)) if root == self._rank else []
-        lent = _Lent(tensor, is_read=True)
-        rooms = [_Lent(part, is_written=True) for part in parts]
+        lent = Lent(tensor, is_read=True)
+        rooms = [Lent(part, is_written=True) for part in parts]
 
         async def run(round: Round) -> None:
             await _collectives.gather(round, root, lent.bytes, [room.bytes for room in rooms])
@@ -251,8 +234,8 @@ class HopliteBackend(C10DBackend):
     ) -> Work:
         out, root = self._only(outs), options.rootRank
         parts = self._for_each_rank(self._only(tensors)) if root == self._rank else []
-        lent = _Lent(out, is_written=True)
-        contents = [_Lent(part, is_read=True) for part in parts]
+        lent = Lent(out, is_written=True)
+        contents = [Lent(part, is_read=True) for part in parts]
 
         async def run(round: Round) -> None:
             await _collectives.scatter(round, root, [part.bytes for part in contents], lent.bytes)
@@ -265,7 +248,7 @@ class HopliteBackend(C10DBackend):
     ) -> Work:
         out, parts = self._only(outs), self._for_each_rank(self._only(tensors))
         for part in parts:
-            _check_same_dtype(out, part)
+            check_same_dtype(out, part)
         if out.numel() != parts[self._rank].numel():
             raise ValueError(
                 f"the output has {out.numel()} elements, and the input for this rank {parts[self._rank].numel()}"
@@ -287,7 +270,7 @@ class HopliteBackend(C10DBackend):
     ) -> Work:
         parts = []
         for out, tensor in zip(outs, tensors, strict=True):
-            _check_same_dtype(out, tensor)
+            check_same_dtype(out, tensor)
             if tensor.numel() != out.numel() * self._size:
                 raise ValueError(
                     f"the input has {tensor.numel()} elements, for {self._size} ranks that take {out.numel()} each"
@@ -302,9 +285,9 @@ class HopliteBackend(C10DBackend):
         results: list[torch.Tensor],
         options: Any,
     ) -> Work:
-        reductions = [_reduction(tensor, options.reduceOp) for _, tensor, _ in parts]
-        inputs = [_Lent(tensor, is_read=True) for _, tensor, _ in parts]
-        outs = [_Lent(out, is_written=True) for out, _, _ in parts]
+        reductions = [reduction_of(tensor, options.reduceOp) for _, tensor, _ in parts]
+        inputs = [Lent(tensor, is_read=True) for _, tensor, _ in parts]
+        outs = [Lent(out, is_written=True) for out, _, _ in parts]
         sizes = [part[2] for part in parts]
 
         async def run(round: Round) -> None:
@@ -312,7 +295,7 @@ class HopliteBackend(C10DBackend):
                 *(
                     _collectives.reduce_scatter(round, lent.bytes, part_bytes, out.bytes, reduction, part)
                     for lent, reduction, part_bytes, out, part in zip(
-                        inputs, reductions, sizes, outs, _parts(outs), strict=True
+                        inputs, reductions, sizes, outs, _parts(len(outs)), strict=True
                     )
                 )
             )
@@ -332,8 +315,8 @@ class HopliteBackend(C10DBackend):
 
     def alltoall(self, outs: list[torch.Tensor], tensors: list[torch.Tensor], options: Any) -> Work:
         self._for_each_rank(outs)
-        contents = [_Lent(part, is_read=True) for part in self._for_each_rank(tensors)]
-        rooms = [_Lent(part, is_written=True) for part in outs]
+        contents = [Lent(part, is_read=True) for part in self._for_each_rank(tensors)]
+        rooms = [Lent(part, is_written=True) for part in outs]
 
         async def run(round: Round) -> None:
             await _collectives.all_to_all(
@@ -352,10 +335,10 @@ class HopliteBackend(C10DBackend):
         sizes: list[int],
         options: Any,
     ) -> Work:
-        _check_same_dtype(out, tensor)
-        contents, room = _Lent(tensor, is_read=True), _Lent(out, is_written=True)
-        parts = _split_rows(contents.bytes, tensor, sizes, self._size)
-        rooms = _split_rows(room.bytes, out, out_sizes, self._size)
+        check_same_dtype(out, tensor)
+        contents, room = Lent(tensor, is_read=True), Lent(out, is_written=True)
+        parts = split_rows(contents.bytes, tensor, sizes, self._size)
+        rooms = split_rows(room.bytes, out, out_sizes, self._size)
 
         async def run(round: Round) -> None:
             await _collectives.all_to_all(round, parts, rooms)
@@ -367,7 +350,7 @@ class HopliteBackend(C10DBackend):
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Work:
         """Done when the message is in the store, whether or not it was received."""
-        lent = _Lent(self._only(tensors), is_read=True)
+        lent = Lent(self._only(tensors), is_read=True)
         id = self._group.message_id(self._rank, destination, tag, self._sent[destination, tag])
         self._sent[destination, tag] += 1
 
@@ -377,7 +360,7 @@ class HopliteBackend(C10DBackend):
         return self._issue_message(f"send to rank {destination}", run, tensors, id, lent.nbytes)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Work:
-        lent = _Lent(self._only(tensors), is_written=True)
+        lent = Lent(self._only(tensors), is_written=True)
         id = self._group.message_id(source, self._rank, tag, self._received[source, tag])
         self._received[source, tag] += 1
 
@@ -394,7 +377,7 @@ class HopliteBackend(C10DBackend):
         )
 
     def allreduce_sparse(self, tensors: list[torch.Tensor], options: Any) -> Work:
-        raise NotImplementedError(_NO_SPARSE)
+        raise NotImplementedError(NO_SPARSE)
 
     # Issuing
 
@@ -408,6 +391,9 @@ class HopliteBackend(C10DBackend):
         meets: bool = False,
         nbytes: int = 0,
     ) -> Work:
+        if not results and name != "barrier" and meets:
+            # It would not tell anybody that this rank is here.
+            raise ValueError(f"{name} of no tensors")
         work = Work(name, results, self._group.link)
         timeout = self._options._timeout if options.timeout == _UNSET else options.timeout
         self._issued += 1
@@ -446,131 +432,11 @@ class HopliteBackend(C10DBackend):
         return several
 
 
-# Tensors
-
-_NO_SPARSE = "the hoplite backend has no sparse tensors: make them dense first"
-
-
-class _Lent:
-    """The memory of a tensor while an operation uses it: its own if it is contiguous, else that of a copy."""
-
-    def __init__(self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False) -> None:
-        if tensor.layout is not torch.strided:
-            raise NotImplementedError(_NO_SPARSE)
-        if tensor.device.type != "cpu":
-            raise NotImplementedError(
-                f'the hoplite backend has tensors on the CPU only, not on {tensor.device}: initialise with "cpu:hoplite,'
-                f'{tensor.device.type}:..." to leave those to another one'
-            )
-        if tensor.is_quantized:
-            raise NotImplementedError("the hoplite backend has no quantized tensors")
-        self._given = tensor.detach()
-        is_plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-        if is_plain:
-            self.tensor = self._given
-        elif is_read:
-            self.tensor = self._given.resolve_conj().resolve_neg().contiguous()
-        else:
-            self.tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
-        self._is_copy = not is_plain
-        self.nbytes = tensor.numel() * tensor.element_size()
-        self.bytes: Bytes = self.tensor.reshape(-1).view(torch.uint8).numpy()
-
-    def give_back(self) -> None:
-        """To be called when it was written to."""
-        if self._is_copy:
-            self._given.copy_(self.tensor)
-
-
-def _give_back(memories: Any) -> None:
+def _give_back(memories: Iterable[Lent]) -> None:
     for memory in memories:
         memory.give_back()
 
 
-def _reduction(tensor: torch.Tensor, op: Any) -> Reduction:
-    """What is done with the elements of a tensor."""
-    if op.op not in _OPS:
-        raise NotImplementedError(
-            f"the hoplite backend reduces with SUM, AVG, PRODUCT, MIN and MAX, not with {op.op.name}"
-        )
-    name = str(tensor.dtype).removeprefix("torch.")
-    dtype = _NAMES_OF_TORCH.get(name)
-    if dtype is None:
-        raise NotImplementedError(f"the hoplite backend cannot reduce elements of type {name}")
-    if op.op == dist.ReduceOp.AVG and not tensor.dtype.is_floating_point:
-        raise NotImplementedError(f"the average of elements of type {name} is not one: use SUM")
-    return Reduction(dtype, _OPS_OF_BOOL[_OPS[op.op]] if dtype == "bool" else _OPS[op.op])
-
-
-def _check_same_dtype(out: torch.Tensor, tensor: torch.Tensor) -> None:
-    if out.dtype != tensor.dtype:
-        raise ValueError(f"the output is of {out.dtype}, the input of {tensor.dtype}")
-
-
-def _parts(several: Sequence[Any]) -> list[str]:
+def _parts(count: int) -> list[str]:
     """What the ids of the parts of one collective begin with."""
-    return [""] if len(several) == 1 else [f"{index}." for index in range(len(several))]
-
-
-def _split(memory: Bytes, count: int) -> list[Bytes]:
-    length = memory.nbytes // count
-    return [memory[index * length : (index + 1) * length] for index in range(count)]
-
-
-def _split_rows(memory: Bytes, tensor: torch.Tensor, rows: list[int], count: int) -> list[Bytes]:
-    """Divides the memory of a tensor along its first dimension, evenly if it is not said how."""
-    total = tensor.shape[0] if tensor.dim() else 1
-    if not rows:
-        if total % count:
-            raise ValueError(f"{total} rows cannot be divided among {count} ranks")
-        return _split(memory, count)
-    if len(rows) != count or sum(rows) != total:
-        raise ValueError(f"the sizes {rows} do not divide {total} rows among {count} ranks")
-    row_bytes = memory.nbytes // total if total else 0
-    parts, start = [], 0
-    for length in rows:
-        parts.append(memory[start * row_bytes : (start + length) * row_bytes])
-        start += length
-    return parts
-
-
-# The end of the process
-
-_open: set[HopliteBackend] = set()
-
-#: How long a process that keeps the store of others waits for them when it ends, before it says so, and in all.
-_WAIT_IN_SILENCE = 10.0
-_WAIT_AT_MOST = 60.0
-
-
-def _at_exit() -> None:
-    """Leaves the groups that are left, and waits for those that use the store which ends with this process."""
-    for backend in list(_open):
-        with contextlib.suppress(Exception):
-            backend.abort_with(f"rank {backend.rank()} has ended without destroying the group")
-    if _node._state.store is None:
-        return
-    with contextlib.suppress(HopliteError):
-        client = _node.init(start=False)
-        began = time.monotonic()
-        has_said = False
-        while client.status()["clients"] > 1 and time.monotonic() < began + _WAIT_AT_MOST:
-            if not has_said and time.monotonic() > began + _WAIT_IN_SILENCE:
-                _logger.warning("the store of this process is still in use by other processes; waiting for them")
-                has_said = True
-            time.sleep(0.005)
-
-
-# After `hoplite` has registered the end of its store, so that this comes before.
-atexit.register(_at_exit)
-
-
-def _prepare_exit() -> None:
-    """A process that multiprocessing has forked ends without `atexit`."""
-    global _prepared
-    if _prepared != os.getpid():
-        _prepared = os.getpid()
-        multiprocessing_util.Finalize(None, _at_exit, exitpriority=100)
-
-
-_prepared: int | None = None
+    return [""] if count == 1 else [f"{index}." for index in range(count)]

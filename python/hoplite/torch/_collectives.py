@@ -9,7 +9,7 @@ and buffers of S bytes, each on a node of its own, a node receives and sends at 
 | broadcast | S | S, in whatever tree comes about | 1 put, 1 get |
 | reduce, at the root | S | S | 1 put, 1 reduce along a chain or tree |
 | allreduce, reduce_scatter, barrier, below 64 KiB and 17 ranks | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
-| allreduce | 2S (n-1)/n; S, below 1 MiB or 3 ranks | as much | 1 put, then reduces and gets that overlap |
+| allreduce | 2S (n-1)/n; 2S, below 1 MiB or 3 ranks | as much | 1 put, then reduces and gets that overlap |
 | reduce_scatter, of n parts of S | S, and what the chains carry | | 1 put, n reduces at once |
 | allgather | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
 | gather, at the root | S (n-1) | | 1 put, n-1 gets at once |

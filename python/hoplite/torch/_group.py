@@ -76,6 +76,10 @@ class Group:
         self, link: Link, prefix: str, name: str, rank: int, size: int, neighbours: dict[int, int]
     ) -> None:
         self.link = link
+        #: The processes of the other ranks of this machine.
+        self.neighbours = list(neighbours.values())
+        #: Says that this rank has left, until all have.
+        self.done_mark = f"{prefix}done/{rank}"
         self._client = link.client
         self._prefix = prefix
         self._name = name
@@ -183,7 +187,13 @@ class Group:
     def _start(self, operation: Operation) -> None:
         task = self.link.loop.create_task(self._pass(operation))
         self._messages[task] = operation
-        task.add_done_callback(lambda task: self._messages.pop(task, None))
+        task.add_done_callback(self._passed)
+
+    def _passed(self, task: asyncio.Task[None]) -> None:
+        operation = self._messages.pop(task, None)
+        if operation is not None and task.cancelled():
+            # Before it had begun.
+            operation.finish(self._ended(operation))
 
     async def _pass(self, operation: Operation) -> None:
         round = self._round("m", operation.timeout)
@@ -228,8 +238,6 @@ class Group:
             assert task is not None
             task.uncancel()
             return self._ended(operation)
-        if isinstance(cause, dist.DistBackendError):
-            return cause
         what = f"{operation.name}{which} of {self._described()}"
         if isinstance(cause, Timeout):
             message = f"{what} failed: timeout after {operation.timeout:g} s{await self._missing(round)}"
@@ -280,7 +288,8 @@ class Group:
             await self._client.get(id, timeout)
         except Timeout:
             raise dist.DistBackendError(
-                f"rank {self.rank} of {self._described()} does not see what rank 0 puts: have their stores the same directory?"
+                f"rank {self.rank} of {self._described()} does not see what rank 0 puts: "
+                "have their stores the same --directory?"
             ) from None
 
     async def _watch(self) -> None:
@@ -361,7 +370,7 @@ class Group:
 
     async def _remove_all_if_last(self) -> None:
         # Confirmed, so that of ranks that leave at the same time at least one sees all.
-        await self._client.put(self._id("done", self.rank), [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
+        await self._client.put(self.done_mark, [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
         marks = [self._id(what, rank) for rank in range(self._size) for what in ("done", "dead")]
         there = await self._client.wait(marks, len(marks), 0.0)
         if len({index // 2 for index in there}) < self._size:

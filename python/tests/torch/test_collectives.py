@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
 import torch.distributed as dist  # noqa: E402
-from hoplite.torch._backend import _NAMES_OF_TORCH  # noqa: E402
+from hoplite.torch._tensors import _NAMES_OF_TORCH  # noqa: E402
 from ranks import Setting, run  # noqa: E402
 
 SIZE = 3

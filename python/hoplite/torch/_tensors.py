@@ -1,0 +1,99 @@
+"""What the backend does with tensors before and after it lends their memory to collectives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from hoplite._client import Op
+from hoplite._serialize import _NAMES_OF_TORCH
+from hoplite.torch._collectives import Reduction
+
+if TYPE_CHECKING:
+    from hoplite.torch._collectives import Bytes
+
+_OPS: dict[Any, Op] = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "sum",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+#: Of truth values, as the NCCL backend has it: their sum is whether any is true.
+_OPS_OF_BOOL: dict[Op, Op] = {"sum": "max", "max": "max", "prod": "min", "min": "min"}
+NO_SPARSE = "the hoplite backend has no sparse tensors: make them dense first"
+
+
+class Lent:
+    """The memory of a tensor while an operation uses it: its own if it is contiguous, else that of a copy."""
+
+    def __init__(self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False) -> None:
+        if tensor.layout is not torch.strided:
+            raise NotImplementedError(NO_SPARSE)
+        if tensor.device.type != "cpu":
+            raise NotImplementedError(
+                f'the hoplite backend has tensors on the CPU only, not on {tensor.device}: initialise with "cpu:hoplite,'
+                f'{tensor.device.type}:..." to leave those to another one'
+            )
+        if tensor.is_quantized:
+            raise NotImplementedError("the hoplite backend has no quantized tensors")
+        self._given = tensor.detach()
+        is_plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+        if is_plain:
+            self.tensor = self._given
+        elif is_read:
+            self.tensor = self._given.resolve_conj().resolve_neg().contiguous()
+        else:
+            self.tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self._is_copy = not is_plain
+        self.nbytes = tensor.numel() * tensor.element_size()
+        self.bytes: Bytes = self.tensor.reshape(-1).view(torch.uint8).numpy()
+
+    def give_back(self) -> None:
+        """To be called when it was written to."""
+        if self._is_copy:
+            self._given.copy_(self.tensor)
+
+
+def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
+    """What is done with the elements of a tensor."""
+    if op.op not in _OPS:
+        raise NotImplementedError(
+            f"the hoplite backend reduces with SUM, AVG, PRODUCT, MIN and MAX, not with {op.op.name}"
+        )
+    name = str(tensor.dtype).removeprefix("torch.")
+    dtype = _NAMES_OF_TORCH.get(name)
+    if dtype is None:
+        raise NotImplementedError(f"the hoplite backend cannot reduce elements of type {name}")
+    if op.op == dist.ReduceOp.AVG and not tensor.dtype.is_floating_point:
+        raise NotImplementedError(f"the average of elements of type {name} is not one: use SUM")
+    return Reduction(dtype, _OPS_OF_BOOL[_OPS[op.op]] if dtype == "bool" else _OPS[op.op])
+
+
+def check_same_dtype(out: torch.Tensor, tensor: torch.Tensor) -> None:
+    if out.dtype != tensor.dtype:
+        raise ValueError(f"the output is of {out.dtype}, the input of {tensor.dtype}")
+
+
+def split(memory: Bytes, count: int) -> list[Bytes]:
+    length = memory.nbytes // count
+    return [memory[index * length : (index + 1) * length] for index in range(count)]
+
+
+def split_rows(memory: Bytes, tensor: torch.Tensor, rows: list[int], count: int) -> list[Bytes]:
+    """Divides the memory of a tensor along its first dimension, evenly if it is not said how."""
+    total = tensor.shape[0] if tensor.dim() else 1
+    if not rows:
+        if total % count:
+            raise ValueError(f"{total} rows cannot be divided among {count} ranks")
+        return split(memory, count)
+    if len(rows) != count or sum(rows) != total:
+        raise ValueError(f"the sizes {rows} do not divide {total} rows among {count} ranks")
+    row_bytes = memory.nbytes // total if total else 0
+    parts, start = [], 0
+    for length in rows:
+        parts.append(memory[start * row_bytes : (start + length) * row_bytes])
+        start += length
+    return parts
