@@ -30,11 +30,15 @@ def create(options: Any, _backend_options: object) -> HopliteBackend:
     link = _link.acquire(agreement.socket)
     try:
         group = Group(link, agreement.prefix, options.group_id, rank, size, agreement.neighbours)
-        if not agreement.is_shared:
-            group.hello(timeout.total_seconds())
     except BaseException:
         link.release()
         raise
+    if not agreement.is_shared:
+        try:
+            group.hello(timeout.total_seconds())
+        except BaseException as error:
+            group.abort(str(error))
+            raise
     return HopliteBackend(group, rank, size, timeout)
 
 

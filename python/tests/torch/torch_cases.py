@@ -29,8 +29,8 @@ SELECTED = (
 EXCLUDED = re.compile("cuda|nccl|any_source|(?<!full)_group(_|$)|_v_|object_list$|gather_object$")
 
 
-def load(world_size: str) -> type[unittest.TestCase]:
-    os.environ.update(BACKEND="hoplite", WORLD_SIZE=world_size, TEMP_DIR=tempfile.mkdtemp())
+def load(world_size: str, directory: str) -> type[unittest.TestCase]:
+    os.environ.update(BACKEND="hoplite", WORLD_SIZE=world_size, TEMP_DIR=directory)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     import torch
     from hoplite.torch import register
@@ -58,10 +58,11 @@ def load(world_size: str) -> type[unittest.TestCase]:
 
 
 def main(world_size: str, pattern: str = SELECTED) -> int:
-    case: Any = load(world_size)
-    names = [name for name in unittest.TestLoader().getTestCaseNames(case) if re.search(pattern, name)]
-    suite = unittest.TestSuite(case(name) for name in names if not EXCLUDED.search(name))
-    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
+    with tempfile.TemporaryDirectory() as directory:
+        case: Any = load(world_size, directory)
+        names = [name for name in unittest.TestLoader().getTestCaseNames(case) if re.search(pattern, name)]
+        suite = unittest.TestSuite(case(name) for name in names if not EXCLUDED.search(name))
+        result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
     return 0 if result.wasSuccessful() else 1
 
 
