@@ -10,7 +10,7 @@ use super::combine::DTYPE;
 use super::{Faults, Kind, Simulation};
 
 /// How long after its deadline a call may be answered at the latest.
-const SLACK: Duration = Duration::from_millis(5);
+pub(super) const SLACK: Duration = Duration::from_millis(5);
 /// The time that a message of the local plane takes.
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 /// How often the calls are looked through for late ones.

@@ -25,6 +25,8 @@ pub(super) struct Combination {
     lanes: Vec<Lane>,
     /// How many steps in a row moved nothing.
     idle_steps: u32,
+    /// How many times as long as others its steps take.
+    slowness: u32,
 }
 
 /// One input. Positions are those of the output.
@@ -84,6 +86,7 @@ impl Simulation {
             (output.from_bytes, output.valid_bytes) = (offset_bytes, offset_bytes);
         }
         assert_eq!(output.valid_bytes, offset_bytes, "a combination goes on where the one before it ended");
+        let slowness = *self.random.pick(&[1, 1, 1, 5, 20]);
         let lane = |input: CombineInput| match input {
             CombineInput::Local { copy, base_bytes } => (base_bytes, Origin::Local(copy)),
             CombineInput::Remote(input) => {
@@ -98,7 +101,8 @@ impl Simulation {
             operand: None,
             origin,
         });
-        let combination = Combination { copy, op, size_bytes, lanes: lanes.collect(), idle_steps: 0 };
+        let combination =
+            Combination { copy, op, size_bytes, lanes: lanes.collect(), idle_steps: 0, slowness };
         let host = &mut self.stores[store];
         let is_filled = host.combinations.values().any(|other| other.copy == copy);
         assert!(!is_filled, "{copy:?} is filled by one combination at a time");
@@ -177,7 +181,7 @@ impl Simulation {
         let is_whole = self.copy(store, combination.copy).valid_bytes == combination.size_bytes;
         combination.idle_steps = if has_moved { 0 } else { combination.idle_steps.saturating_add(1) };
         let delay = match combination.idle_steps {
-            0 => self.random.micros(50..500) * self.scenario.slowness,
+            0 => self.random.micros(50..500) * self.scenario.slowness.max(combination.slowness),
             1..20 => self.random.micros(200..3_000),
             _ => self.random.millis(2..30),
         };
@@ -203,12 +207,12 @@ impl Simulation {
         done_bytes: u64,
         size_bytes: u64,
     ) -> Result<(), PullOutcome> {
-        let now = self.now;
+        let (now, end_bytes) = (self.now, lane.base_bytes + size_bytes);
         if done_bytes == size_bytes {
             return Ok(());
         }
         let offer = match &mut lane.origin {
-            Origin::Local(copy) => self.offer_of(store, *copy),
+            Origin::Local(copy) => self.offer_of(store, *copy, end_bytes),
             Origin::Remote { link: Link::Asking, .. } => return Ok(()),
             Origin::Remote { .. } if lane.at_hand_bytes == size_bytes => return Ok(()),
             Origin::Remote { link, .. } if matches!(link, Link::None) => {
@@ -240,7 +244,7 @@ impl Simulation {
                 if self.scenario.faults == Faults::Many && self.random.number(0..1000) == 0 {
                     return Err(PullOutcome::Corrupt);
                 }
-                self.offered(source)
+                self.offered(source, end_bytes)
             }
         };
         let (copy, limit_bytes) = match offer {
@@ -310,9 +314,6 @@ impl Simulation {
             ),
         };
         output.valid_bytes = next_bytes;
-        if let (Some(id), Some(tag), false) = (output.id.clone(), output.tag, output.is_of_hop()) {
-            self.attempts.entry(id).or_default().insert(tag);
-        }
         true
     }
 }

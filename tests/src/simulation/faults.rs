@@ -1,5 +1,7 @@
 //! When what fails.
 
+use hoplite_core::Time;
+
 use super::network::Place;
 use super::{Faults, Kind, Simulation};
 
@@ -46,7 +48,10 @@ impl Simulation {
 
     /// Something fails, or is deleted, now and then in the middle of what `store` does for a reduce together with `other`.
     pub(super) fn fail_at_step(&mut self, store: usize, other: usize) {
-        if self.is_winding_down || self.random.number(0..1000) >= self.scenario.faults_per_1000_steps {
+        // Those that are under way when everything heals are hit hard before.
+        let is_last = self.now.since(Time::ZERO) > self.scenario.duration;
+        let faults = if is_last { 30 } else { self.scenario.faults_per_1000_steps };
+        if self.is_winding_down || self.random.number(0..1000) >= faults {
             return;
         }
         let delay = self.random.micros(0..1000);

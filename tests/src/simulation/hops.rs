@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hoplite_core::Time;
 use hoplite_core::node::{Event, Hop, HopFailure, HopId, HopReport, HostingId};
+use hoplite_core::{Error, Time};
 
 use super::Simulation;
 use super::network::Place;
@@ -82,6 +82,10 @@ impl Simulation {
         if !self.stores[host].is_alive {
             return self.direction_fails(number);
         }
+        if self.random.chance(1) {
+            let error = Error::StoreFull { needed_bytes: 1, free_bytes: 0, capacity_bytes: 0 };
+            return self.hop_heard_of(number, HopReport::Failed(HopFailure::Refused(error)));
+        }
         let run = self.stores[host].run;
         if let Some(direction) = self.directions.get_mut(&number) {
             direction.host = End { store: host, run, stage: Stage::Open };
@@ -142,6 +146,7 @@ impl Simulation {
         let Some((&number, direction)) = found else { panic!("store {store} ends {hop:?} twice") };
         assert_eq!(direction.coordinator.run, self.stores[store].run, "{hop:?} is of this run");
         direction.coordinator.stage = Stage::Over;
+        self.stores[store].ended_hop_at = self.now;
         self.note(|_| format!("store {store} ends {hop:?} ({number})"));
         self.release_hop(number);
     }

@@ -29,6 +29,8 @@ pub(super) struct StoreHost {
     pub(super) combinations: BTreeMap<CombineId, Combination>,
     /// When it last had to evict a copy or refuse a slot.
     pub(super) lacked_space_at: Time,
+    /// When it last ended a hop that it directed.
+    pub(super) ended_hop_at: Time,
     tick_at: Option<Time>,
 }
 
@@ -46,6 +48,8 @@ pub(super) struct Copy {
     /// In which order and by which steps they were combined.
     pub(super) shape: u64,
     pub(super) is_complete: bool,
+    /// When it was completed.
+    pub(super) completed_at: Time,
     pub(super) has_failed: bool,
     /// References that clients have, comparisons that read it.
     pub(super) references: u32,
@@ -63,6 +67,7 @@ impl Copy {
             tag: None,
             shape: 0,
             is_complete: false,
+            completed_at: Time::NEVER,
             has_failed: false,
             references: 0,
             comparisons: 0,
@@ -128,6 +133,11 @@ pub(super) fn node_id(store: usize) -> NodeId {
     NodeId::new(&format!("node-{store}")).expect("the name is valid")
 }
 
+/// The name of a shard.
+pub(super) fn shard_name(shard: usize) -> String {
+    format!("shard-{shard}")
+}
+
 impl Simulation {
     fn new_node(&mut self, store: usize) -> Node {
         let mut node = Node::new(NodeConfig {
@@ -135,7 +145,7 @@ impl Simulation {
             topology: self.scenario.topology.clone(),
             capacity_bytes: self.scenario.capacity_bytes,
             limits: limits(),
-            shards: ShardMap::new((0..self.scenario.shards).map(|shard| format!("shard-{shard}"))),
+            shards: ShardMap::new((0..self.scenario.shards).map(shard_name)),
             seed: self.random.next_number(),
         });
         node.measured(self.scenario.link);
@@ -161,6 +171,7 @@ impl Simulation {
             serves: BTreeMap::new(),
             combinations: BTreeMap::new(),
             lacked_space_at: Time::ZERO,
+            ended_hop_at: Time::ZERO,
             tick_at: None,
         });
         self.store_started(store);
@@ -392,9 +403,10 @@ impl Simulation {
             }
             node::Effect::CopyCompleted { copy } => {
                 self.note(|_| format!("store {store} completes {copy:?}"));
+                let now = self.now;
                 let copy = self.copy(store, copy);
                 assert_eq!(copy.valid_bytes, copy.size_bytes, "a complete copy has all bytes: {copy:?}");
-                copy.is_complete = true;
+                (copy.is_complete, copy.completed_at) = (true, now);
                 if copy.producer == Producer::Reduce {
                     let copy = copy.clone();
                     self.reduce_completed(store, &copy);

@@ -174,14 +174,14 @@ pub struct Simulation {
     calls: BTreeMap<CallKey, PendingCall>,
     history: History,
     contents: Contents,
-    /// What the targets of reduces were begun as, whether or not they were completed.
-    attempts: BTreeMap<ObjectId, BTreeSet<u64>>,
     directions: BTreeMap<u64, Direction>,
     reduces: BTreeMap<CallKey, ReduceCall>,
     /// The objects made by one reduce each.
     results: Vec<ObjectId>,
     next_number: u64,
     is_winding_down: bool,
+    /// Since when nothing fails any more.
+    healed_at: Option<Time>,
     trace: Option<Trace>,
     summary: Summary,
 }
@@ -206,12 +206,12 @@ impl Simulation {
             calls: BTreeMap::new(),
             history: History::default(),
             contents: Contents::default(),
-            attempts: BTreeMap::new(),
             directions: BTreeMap::new(),
             reduces: BTreeMap::new(),
             results: Vec::new(),
             next_number: 0,
             is_winding_down: false,
+            healed_at: None,
             trace,
             summary: Summary::default(),
             scenario,

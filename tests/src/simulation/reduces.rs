@@ -4,20 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_core::node::{ByteRange, Reduce, ReduceOrder, Request, Response};
+use hoplite_core::placement::ShardMap;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Error, ObjectId, Time};
 
-use super::clients::{Answer, CallKey, SETTLED};
+use super::clients::{Answer, CallKey, SETTLED, SLACK};
 use super::combine::ELEMENT_BYTES;
 use super::contents::{EMPTY, part, shape_of};
 use super::history::AFTERMATH;
-use super::machines::Copy;
+use super::machines::{Copy, shard_name};
 use super::{Faults, Kind, MOST_RESULTS, Simulation};
 
 /// A reduce of this length succeeds if all that it needs is there, unless something fails or everything is slow.
 const ENOUGH_TIME: Duration = Duration::from_secs(3);
+/// So long after the last failure, the directory knows what there is, and a reduce has found it.
+const RECOVERED: Duration = Duration::from_secs(7);
+/// The timeout of reduces that are under way when everything heals.
+const LAST_TIMEOUT: Duration = Duration::from_secs(9);
+/// How many of them there are.
+const LAST_REDUCES: usize = 3;
 /// Most sources of a reduce.
-const MOST_SOURCES: usize = 7;
+const MOST_SOURCES: usize = 14;
 
 /// A reduce that a client waits for.
 #[derive(Debug, Clone)]
@@ -39,7 +46,7 @@ struct Made {
 
 impl Simulation {
     pub(super) fn reduce(&mut self, client: u64) {
-        let is_only = self.results.len() < MOST_RESULTS && self.random.chance(50);
+        let is_only = self.results.len() < MOST_RESULTS - LAST_REDUCES && self.random.chance(50);
         let elements = self.scenario.reduced_bytes / ELEMENT_BYTES;
         let range = (is_only && elements > 0 && self.random.chance(30)).then(|| {
             let first = self.random.number(0..elements);
@@ -70,7 +77,8 @@ impl Simulation {
 
     fn any_reduce(&mut self, target: ObjectId, range: Option<ByteRange>) -> Reduce {
         let mut sources: Vec<ObjectId> = Vec::new();
-        for _ in 0..1 + self.random.index(MOST_SOURCES) {
+        let most = MOST_SOURCES.min(self.scenario.sources + 2);
+        for _ in 0..1 + self.random.index(most) {
             let id = match self.random.number(0..100) {
                 0..10 => self.any_of(Kind::Target),
                 10..20 if !self.results.is_empty() => self.random.pick(&self.results).clone(),
@@ -120,6 +128,17 @@ impl Simulation {
         }
     }
 
+    /// Reduces that have time to recover from what fails until everything heals.
+    pub(super) fn start_last_reduces(&mut self) {
+        for _ in 0..LAST_REDUCES {
+            let target = Kind::Result.object(self.results.len());
+            self.results.push(target.clone());
+            let request = Reduce { timeout: LAST_TIMEOUT, ..self.any_reduce(target, None) };
+            let (store, delay) = (self.random.index(self.scenario.stores), self.random.millis(0..10));
+            self.visit(store, delay, move |sim, client| sim.start_reduce(client, request, true));
+        }
+    }
+
     fn start_reduce(&mut self, client: u64, request: Reduce, is_only: bool) {
         let (store, timeout, target) = (self.clients[&client].store, request.timeout, request.target.clone());
         self.surround(&target);
@@ -164,7 +183,7 @@ impl Simulation {
         let Some(key) = keys.next() else {
             self.note(|sim| {
                 let known = |id: &ObjectId| -> Vec<String> {
-                    let contents = sim.contents_to_reduce(id, true).into_iter();
+                    let contents = sim.history.contents_of(id).into_iter();
                     contents.map(|(tag, _)| sim.contents.describe(tag)).collect()
                 };
                 let calls = sim.reduces.values().filter(|call| call.request.target == *target);
@@ -191,7 +210,7 @@ impl Simulation {
         let may_be = |index: usize, operand: u64| {
             let id = &sources[index];
             indices.is_none_or(|indices| indices.contains(&index))
-                && self.contents_to_reduce(id, range.is_some()).into_iter().any(|(tag, size_bytes)| {
+                && self.history.contents_of(id).into_iter().any(|(tag, size_bytes)| {
                     let range = range.unwrap_or(ByteRange { offset_bytes: 0, length_bytes: size_bytes });
                     let is_deleted = self.scenario.faults == Faults::None
                         && self.history.is_deleted(id, tag, call.started);
@@ -206,17 +225,6 @@ impl Simulation {
             *order == ReduceOrder::Any || shape_of(chosen.values().copied()) == made.shape
         };
         choose_sources(&candidates, &mut BTreeMap::new(), &is_in_order)
-    }
-
-    /// What may be reduced of a source, with its size. A part of it may be reduced before it is complete, and whether or not
-    /// it ever is.
-    fn contents_to_reduce(&self, id: &ObjectId, is_part: bool) -> Vec<(u64, u64)> {
-        let mut contents = self.history.contents_of(id);
-        if is_part {
-            let begun = self.attempts.get(id).into_iter().flatten();
-            contents.extend(begun.map(|tag| (*tag, self.scenario.reduced_bytes)));
-        }
-        contents
     }
 
     fn reduce_answered(&mut self, key: CallKey, answer: Answer) {
@@ -256,6 +264,8 @@ impl Simulation {
             distinct.len() == request.count && indices.len() == request.count,
             "as many sources are reduced as were asked for: {indices:?} of {request:?}"
         );
+        let is_sorted = request.order == ReduceOrder::Any || indices.is_sorted();
+        assert!(is_sorted, "in fixed order they are named in that order: {indices:?}");
         let Some(made) = call.made else { panic!("{request:?} has succeeded without a target") };
         assert!(
             self.is_reduced(call, made, Some(indices)),
@@ -266,7 +276,7 @@ impl Simulation {
 
     /// Judges a reduce that failed.
     fn check_failure(&self, call: &ReduceCall, error: &Error) {
-        let Reduce { target, sources, count, timeout, .. } = &call.request;
+        let Reduce { target, sources, count, order, timeout, .. } = &call.request;
         let elapsed = self.now.since(call.started);
         let is_expected = match error {
             Error::ObjectLost { id } => sources.contains(id) || id == target,
@@ -278,22 +288,56 @@ impl Simulation {
             _ => false,
         };
         assert!(is_expected, "{:?} is answered with: {error:?}", call.request);
-        let is_quiet = self.scenario.faults == Faults::None
-            && self.scenario.slowness <= 10
-            && self.scenario.is_roomy
-            && !self.scenario.has_mistakes
-            && call.started.since(Time::ZERO) > SETTLED;
-        let had_time = elapsed >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
         let is_wanted = call.is_only && !matches!(error, Error::Deleted { .. });
-        if is_quiet && had_time && is_wanted {
-            let is_there = |id: &&ObjectId| self.history.was_available(id, call.store, call.started);
-            let available = sources.iter().filter(is_there).count();
-            assert!(
-                available < *count,
-                "{available} sources were there, but {:?} is answered with: {error}",
-                call.request
-            );
+        let is_easy = self.scenario.slowness <= 10 && self.scenario.is_roomy && !self.scenario.has_mistakes;
+        if !is_wanted || !is_easy {
+            return;
         }
+        let had_time = elapsed >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
+        let is_quiet = self.scenario.faults == Faults::None && call.started.since(Time::ZERO) > SETTLED;
+        let has_recovered = self.healed_at.is_some_and(|healed_at| self.now.since(healed_at) >= RECOVERED);
+        let available = if is_quiet && had_time {
+            let is_there = |id: &&ObjectId| self.history.was_available(id, call.store, call.started);
+            sources.iter().filter(is_there).count()
+        } else if has_recovered {
+            sources.iter().filter(|id| self.is_whole_somewhere(id)).count()
+        } else {
+            0
+        };
+        assert!(
+            available < *count,
+            "{available} sources were there, but {:?} is answered with: {error}",
+            call.request
+        );
+        // What a hop has is not needed any more, whoever has lost it.
+        let has_hops =
+            *order == ReduceOrder::Fixed || self.now.since(self.stores[call.store].ended_hop_at) < SLACK;
+        let lost = sources.iter().filter(|id| self.is_lost(id)).count();
+        assert!(
+            !has_recovered
+                || has_hops
+                || sources.len() - lost >= *count
+                || !matches!(error, Error::Timeout { .. }),
+            "{lost} sources were lost, but {:?} has waited on",
+            call.request
+        );
+    }
+
+    /// Whether the shard that decides says that an object is lost.
+    fn is_lost(&self, id: &ObjectId) -> bool {
+        let names = (0..self.scenario.shards).map(shard_name);
+        let first = ShardMap::new(names).ranked(id)[0];
+        let (objects, _) = self.shards[first].shard.list(id.as_bytes(), b"", 1);
+        objects.iter().any(|found| found.id == *id && found.object.as_ref().is_some_and(|object| object.lost))
+    }
+
+    /// Whether some store has had all of an object since long ago.
+    fn is_whole_somewhere(&self, id: &ObjectId) -> bool {
+        let is_whole = |copy: &Copy| {
+            let is_of_it = copy.id.as_ref() == Some(id) && copy.size_bytes == self.scenario.reduced_bytes;
+            is_of_it && copy.is_complete && !copy.has_failed && copy.completed_at + RECOVERED / 2 < self.now
+        };
+        self.stores.iter().any(|host| host.copies.values().any(is_whole))
     }
 
     /// Nobody waits for a reduce any more. It may have effects for so long.

@@ -68,7 +68,9 @@ impl Scenario {
     /// The scenario that belongs to `seed`.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ce2_a810);
-        let stores = 3 + random.index(6);
+        // A few are wide, so that there are long chains.
+        let is_wide = random.chance(10);
+        let stores = if is_wide { 12 } else { 3 + random.index(6) };
         let largest_bytes = *random.pick(&[65_536, 150_001, 1_000_000]);
         let faults = if random.chance(25) { Faults::None } else { Faults::Many };
         let is_roomy = random.chance(40);
@@ -78,7 +80,7 @@ impl Scenario {
             _ => [20_000, 65_000, largest_to_reduce, largest_to_reduce],
         };
         Self {
-            sources: 2 + random.index(8),
+            sources: if is_wide { 14 } else { 2 + random.index(8) },
             targets: 1 + random.index(3),
             reduced_bytes: *random.pick(&sizes),
             has_mistakes: random.chance(10),
@@ -93,7 +95,7 @@ impl Scenario {
             largest_bytes,
             stores,
             shards: 1 + random.index(3),
-            clients_per_store: 1 + random.index(3),
+            clients_per_store: if is_wide { 1 } else { 1 + random.index(3) },
             ids: 2 + random.index(8),
             capacity_bytes: largest_bytes * if is_roomy { 1000 } else { random.number(2..10) },
             duration: random.millis(1_000..5_000),

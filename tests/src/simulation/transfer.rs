@@ -147,24 +147,25 @@ impl Simulation {
         });
     }
 
-    /// What a serve has to offer.
-    pub(super) fn offered(&self, source: Source) -> Offer {
+    /// What a serve has to offer of the bytes before `end_bytes`.
+    pub(super) fn offered(&self, source: Source, end_bytes: u64) -> Offer {
         match self.stores[source.store].serves.get(&source.serve) {
-            Some(Serve::Accepted(copy)) => self.offer_of(source.store, *copy),
+            Some(Serve::Accepted(copy)) => self.offer_of(source.store, *copy, end_bytes),
             Some(Serve::Awaited) => Offer::Awaited,
             Some(Serve::Refused) | None => Offer::Nothing,
         }
     }
 
-    /// What can be read from a copy. Of one that may yet be aborted, the end is kept back.
-    pub(super) fn offer_of(&self, store: usize, copy: CopyId) -> Offer {
+    /// What can be read from a copy. Of one that may yet be aborted, the end is kept back; also that of a part, since whoever
+    /// has all of it takes it for a part of a complete object.
+    pub(super) fn offer_of(&self, store: usize, copy: CopyId, end_bytes: u64) -> Offer {
         let copy = &self.stores[store].copies[&copy];
-        let (valid_bytes, size_bytes) = (copy.valid_bytes, copy.size_bytes);
+        let is_part = end_bytes < copy.size_bytes;
         let limit_bytes = match copy.producer {
             _ if copy.has_failed => return Offer::Nothing,
-            _ if copy.is_complete => size_bytes,
-            Producer::Store => publishable(valid_bytes, size_bytes),
-            Producer::Worker | Producer::Reduce => publishable_unsealed(valid_bytes, size_bytes),
+            _ if copy.is_complete => end_bytes,
+            Producer::Store if !is_part => publishable(copy.valid_bytes, end_bytes),
+            _ => publishable_unsealed(copy.valid_bytes, end_bytes),
         };
         Offer::Bytes { copy: copy.clone(), limit_bytes }
     }
@@ -184,7 +185,7 @@ impl Simulation {
         } else if idle > STALLED_AFTER {
             Some(PullOutcome::SenderStalled)
         } else {
-            match self.offered(source) {
+            match self.offered(source, state.size_bytes) {
                 Offer::Awaited | Offer::Nothing => Some(PullOutcome::SenderHasNoCopy),
                 Offer::Bytes { copy, limit_bytes } => {
                     self.move_blocks(store, pull, &state, &copy, limit_bytes)
@@ -291,7 +292,7 @@ impl Simulation {
         let is_late = self.now.since(comparison.since) > COMPARE_TIMEOUT;
         let is_linked = self.is_linked(Place::Store(comparison.store), Place::Store(source.store));
         let is_reachable = is_linked && self.stores[source.store].is_running(source.run);
-        let other = if is_reachable && !is_late { self.offered(source) } else { Offer::Nothing };
+        let other = if is_reachable && !is_late { self.offered(source, u64::MAX) } else { Offer::Nothing };
         match other {
             Offer::Bytes { copy, .. } if copy.is_complete => {
                 let equal = self.copy(comparison.store, comparison.copy).tag == copy.tag;

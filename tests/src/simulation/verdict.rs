@@ -12,7 +12,7 @@ use hoplite_core::{Error, ObjectId};
 use super::{Kind, Simulation};
 
 /// Longer than the longest call of a client.
-const LAST_CALLS: Duration = Duration::from_secs(7);
+const LAST_CALLS: Duration = Duration::from_secs(12);
 /// Longer than the warm-up and the grace of shards, and than a stall of a sender.
 const RECOVERY: Duration = Duration::from_secs(12);
 const FINAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,9 +28,13 @@ enum Outcome {
 
 impl Simulation {
     pub(super) fn wind_down(&mut self) {
+        self.start_last_reduces();
+        let storm = self.random.micros(0..60_000) * self.scenario.slowness.min(20);
+        self.advance(storm);
         self.note(|_| "everything heals".to_owned());
         self.is_winding_down = true;
         self.heal();
+        self.healed_at = Some(self.now);
         self.advance(LAST_CALLS);
         assert_eq!(self.open_calls(), 0, "all calls are answered");
         for client in self.all_clients() {
