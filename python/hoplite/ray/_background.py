@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+import hoplite
 import hoplite.aio
 from hoplite.ray import _objects
 
@@ -23,11 +24,19 @@ def begin(call: Callable[[hoplite.aio.Client], Awaitable[T]]) -> Future[T]:
 
 
 async def _perform(call: Callable[[hoplite.aio.Client], Awaitable[T]], socket: str) -> T:
+    try:
+        return await call(await _connected(socket))
+    except hoplite.ConnectionLost:
+        # As in `_connection.twice`.
+        return await call(await _connected(socket))
+
+
+async def _connected(socket: str) -> hoplite.aio.Client:
     async with _state.connecting:
         known = _state.client
         if known is None or not known[1].usable or known[0] != socket:
             known = _state.client = (socket, await hoplite.aio.connect(socket))
-    return await call(known[1])
+        return known[1]
 
 
 def _loop() -> asyncio.AbstractEventLoop:

@@ -29,9 +29,8 @@ class Connection:
         with self._lock:
             known = self._client
             if known is None or not known.usable or known.socket != str(socket):
-                self._client = connect(socket)
-            assert self._client is not None
-            return self._client
+                known = self._client = connect(socket)
+            return known
 
     def close(self) -> None:
         with self._lock:

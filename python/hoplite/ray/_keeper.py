@@ -26,7 +26,7 @@ from hoplite._programs import program
 from hoplite.ray import _guardian, _leases, _private
 from hoplite.ray._connection import Connection, twice
 from hoplite.ray._place import NAMESPACE, Place, here
-from hoplite.ray._reclaim import Due, Reclaimer, claims_on
+from hoplite.ray._reclaim import Due, Reclaimer, claims_on, unknown
 
 T = TypeVar("T")
 
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 ACTORS = "hoplite"
 #: How often a keeper looks whether somebody is gone.
 _INTERVAL = 1.0
+#: How often it looks whether a node is gone: that asks the one service that all nodes ask.
+_NODES_INTERVAL = 5.0
 #: How long a keeper waits for another one, or for a store, before it leaves the matter for the next time.
 _PATIENCE = 10.0
 #: How long a store may take to start and to stop, at most.
@@ -89,6 +91,9 @@ class Keeper:
         self._lock = threading.RLock()
         self._connection = Connection()
         self._reclaimer = Reclaimer()
+        # Which nodes there were; none yet, so that what happened before is looked at too.
+        self._nodes: set[str] | None = None
+        self._next_look = 0.0
         self._is_stopped = threading.Event()
         threading.Thread(target=self._keep, name="hoplite-keeper", daemon=True).start()
 
@@ -175,6 +180,10 @@ class Keeper:
         """The objects that a process has made, by its token, and that living processes of this node claim."""
         return claims_on(token, _leases.look(self._place))
 
+    def tokens(self) -> set[str]:
+        """The leases of this node, of the living and the dead."""
+        return {lease.token for lease in _leases.look(self._place)}
+
     def put_mark(self, id: str) -> None:
         """Puts a few bytes that `sees_mark` can look for elsewhere."""
         self._perform(lambda client: client.put(id, b"here", confirm=True))
@@ -211,7 +220,11 @@ class Keeper:
                         return
                     self._mend()
                 if self._place.leases.exists():
-                    self._reclaim(self._reclaimer.look(_leases.look(self._place), time.monotonic()))
+                    now = time.monotonic()
+                    if now >= self._next_look:
+                        self._look_for_lost_nodes()
+                        self._next_look = now + _NODES_INTERVAL
+                    self._reclaim(self._reclaimer.look(_leases.look(self._place), now))
             except Exception:
                 if self._is_stopped.is_set():
                     return
@@ -226,33 +239,48 @@ class Keeper:
             logger.warning("The guardian of %s is gone; starting another one.", self._place.node)
             self._start_guardian()
 
+    def _look_for_lost_nodes(self) -> None:
+        """Adopts the leases of nodes that are gone, if it is on this keeper to do so."""
+        nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
+        is_lost = self._nodes is None or not self._nodes <= nodes
+        if is_lost and ray.get_runtime_context().get_node_id() == min(nodes):
+            # In this order: who has put an object had a lease before.
+            ids = self._list(self._place.prefix)
+            self._reclaimer.adopt(unknown(ids, self._ask_all("tokens")))
+        self._nodes = nodes
+
     def _reclaim(self, due: Due) -> None:
         if not due:
             return
         self._delete(due.claimed)
         for token in due.jobs:
             self._delete_all(f"{self._place.prefix}{token}/")
-            _leases.forget(self._place, token)
+            self._forget(token)
         for token in due.producers:
             prefix = f"{self._place.prefix}{token}/"
             if not (made := self._list(prefix)):
-                _leases.forget(self._place, token)
+                self._forget(token)
                 continue
-            claimed = self._claims_of_all(token)
+            claimed = self._ask_all("claims", token)
             self._delete([id for id in made if id not in claimed])
 
-    def _claims_of_all(self, token: str) -> set[str]:
-        """The claims of all nodes.
+    def _forget(self, token: str) -> None:
+        _leases.forget(self._place, token)
+        self._reclaimer.forget(token)
+
+    def _ask_all(self, method: str, *arguments: str) -> set[str]:
+        """What the keepers of all nodes answer, together.
 
         Raises:
             ray.exceptions.RayError: if a node does not answer that Ray takes for alive. Then nothing is known.
         """
-        claims: list[ray.ObjectRef[set[str]]] = []
+        answers: list[ray.ObjectRef[set[str]]] = []
         for node in _private.alive_nodes():
             # A node without a keeper has no leases.
             with contextlib.suppress(ValueError):
-                claims.append(ray.get_actor(name_of(node["NodeID"]), ACTORS).claims.remote(token))
-        return set[str]().union(*ray.get(claims, timeout=_PATIENCE))
+                keeper = ray.get_actor(name_of(node["NodeID"]), ACTORS)
+                answers.append(getattr(keeper, method).remote(*arguments))
+        return set[str]().union(*ray.get(answers, timeout=_PATIENCE))
 
     def _list(self, prefix: str) -> list[str]:
         return self._perform(lambda client: [str(known.id) for known in client.list(prefix)])

@@ -30,8 +30,9 @@ from hoplite.ray._place import Place, here
 _UNFINISHED = ".new"
 _CLAIMS = ".claims"
 
-#: What ends with what. Part of tokens.
+#: What ends with what; and how the tokens of either begin.
 Kind = Literal["process", "job"]
+_PROCESS, _JOB = PREFIXES = ("p-", "j-")
 
 
 class Lease:
@@ -101,7 +102,7 @@ class Found:
 
     @property
     def kind(self) -> Kind:
-        return "job" if self.token.startswith("j-") else "process"
+        return "job" if self.token.startswith(_JOB) else "process"
 
 
 def look(place: Place) -> Iterator[Found]:
@@ -159,13 +160,13 @@ def of_process() -> Lease:
     with _state.lock:
         place = here()
         if _state.process is None or _state.process.place != place or not _state.process.is_held:
-            _state.process = Lease(place, f"p-{secrets.token_hex(8)}")
+            _state.process = Lease(place, f"{_PROCESS}{secrets.token_hex(8)}")
         return _state.process
 
 
 def job_token() -> str:
     """The token of the lease that ends with the job, which its driver holds."""
-    return f"j-{ray.get_runtime_context().get_job_id()}"
+    return f"{_JOB}{ray.get_runtime_context().get_job_id()}"
 
 
 def hold_job() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
 from typing import Any
 
 import ray
-from hoplite._node import SOCKET_VARIABLE
 from hoplite.errors import HopliteError
 from hoplite.ray import _leases
 from hoplite.ray._connection import own
@@ -125,8 +123,7 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     _on_all(nodes, [keeper.stop.remote() for keeper in keepers], timeout)
     for keeper in keepers:
         ray.kill(keeper, no_restart=True)
-    if os.environ.get(SOCKET_VARIABLE) == str(here().socket):
-        del os.environ[SOCKET_VARIABLE]
+    here().withdraw()
 
 
 def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: float) -> list[Node]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
@@ -10,7 +9,6 @@ from typing import Any, overload
 import hoplite
 from hoplite import Client, ConnectFailed
 from hoplite._client import DEFAULT_TIMEOUT, Op
-from hoplite._node import SOCKET_VARIABLE
 from hoplite._serialize import Framework
 from hoplite.ray import _leases, _nodes
 from hoplite.ray._connection import own, twice
@@ -53,8 +51,6 @@ def client() -> Client:
         RuntimeError: if Ray was not initialized.
     """
     place = here()
-    # For `hoplite.init()` in this process, and in those that it starts.
-    os.environ[SOCKET_VARIABLE] = str(place.socket)
     try:
         connected = own().client(place.socket)
     except ConnectFailed as error:
@@ -62,6 +58,7 @@ def client() -> Client:
             raise
         _start_here(error)
         connected = own().client(place.socket)
+    place.export()
     _leases.hold_job()
     return connected
 

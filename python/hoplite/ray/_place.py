@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import ray
+from hoplite._node import SOCKET_VARIABLE
 
 #: The names of all objects that this package makes for Ray begin with it.
 NAMESPACE = "ray"
@@ -26,17 +28,17 @@ class Place:
     """Short for the id of the node."""
     directory: Path
 
-    @property
+    @functools.cached_property
     def socket(self) -> Path:
         """Where the store listens; a link, if it was started by somebody else."""
         return self.directory / "store.sock"
 
-    @property
+    @functools.cached_property
     def leases(self) -> Path:
         """Who is alive, and what depends on it; see `_leases`."""
         return self.directory / "leases"
 
-    @property
+    @functools.cached_property
     def prefix(self) -> str:
         """How the ids of all objects of this Ray cluster begin: a store may serve several."""
         return f"{NAMESPACE}/{self.cluster}/"
@@ -45,6 +47,16 @@ class Place:
     def exists(self) -> bool:
         """Whether there is, or is about to be, a store."""
         return self.directory.is_dir()
+
+    def export(self) -> None:
+        """Has `hoplite.init()` find the store, in this process and in those that it starts."""
+        if os.environ.get(SOCKET_VARIABLE) != str(self.socket):
+            os.environ[SOCKET_VARIABLE] = str(self.socket)
+
+    def withdraw(self) -> None:
+        """Undoes `export`."""
+        if os.environ.get(SOCKET_VARIABLE) == str(self.socket):
+            del os.environ[SOCKET_VARIABLE]
 
     def create(self) -> None:
         """Makes the directory.
@@ -72,6 +84,8 @@ def here() -> Place:
     return place(context.get_session_name(), context.get_node_id())
 
 
+# It is asked for in every call.
+@functools.lru_cache(maxsize=16)
 def place(session: str, node_id: str) -> Place:
     """The node `node_id` of the Ray cluster with this session."""
     cluster = hashlib.sha256(session.encode()).hexdigest()[:8]

@@ -8,6 +8,9 @@ somebody else has to find out. There are three rules:
   that what is just on its way to its owner is not deleted, this begins a while after the producer is gone.
 * *The owner is gone*: what it claimed is deleted. Ray lets nobody have an object whose owner is gone.
 * *The job is over*: what its tasks put is deleted.
+
+The keeper of a node sees to the leases of its node. Those of a node that is gone are adopted by the keeper of another one, which
+knows them by the objects that are left.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hoplite.ray._leases import Found
+from hoplite.ray._leases import PREFIXES, Found
 
 #: How long what a dead process made is left alone, in seconds: far longer than its answers take to arrive.
 GRACE = 5.0
@@ -42,10 +45,20 @@ class Reclaimer:
 
     grace: float = GRACE
     _gone_since: dict[str, float] = field(default_factory=dict)
+    _adopted: set[str] = field(default_factory=set)
+
+    def adopt(self, tokens: Iterable[str]) -> None:
+        """Treats leases of which nobody knows anything any more like those whose holders are gone."""
+        self._adopted.update(tokens)
+
+    def forget(self, token: str) -> None:
+        """Nothing is left that depends on a lease."""
+        self._adopted.discard(token)
 
     def look(self, leases: Iterable[Found], now: float) -> Due:
         """Says what is due, given all leases of the node."""
         gone = [lease for lease in leases if not lease.is_alive]
+        gone += [Found(token, False, frozenset()) for token in sorted(self._adopted)]
         self._gone_since = {lease.token: self._gone_since.get(lease.token, now) for lease in gone}
         return Due(
             claimed=frozenset[str]().union(*(lease.claims for lease in gone)),
@@ -56,6 +69,12 @@ class Reclaimer:
             ),
             jobs=tuple(lease.token for lease in gone if lease.kind == "job"),
         )
+
+
+def unknown(ids: Iterable[str], known: Iterable[str]) -> set[str]:
+    """The tokens in the ids of objects that are not those of known leases."""
+    tokens = {part for id in ids for part in id.split("/")[2:3] if part.startswith(PREFIXES)}
+    return tokens - set(known)
 
 
 def claims_on(token: str, leases: Iterable[Found]) -> set[str]:

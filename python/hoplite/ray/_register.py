@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 import ray
-from hoplite._node import SOCKET_VARIABLE
 from hoplite.ray import _late, _leases
 from hoplite.ray._place import here
 from ray.experimental import register_tensor_transport
@@ -48,8 +46,7 @@ def register() -> None:
             _is_registered = True
     if ray.is_initialized():
         place = here()
-        # For `hoplite.init()` in tasks.
-        os.environ[SOCKET_VARIABLE] = str(place.socket)
+        place.export()
         if place.exists:
             _leases.hold_job()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import hoplite
 import hoplite.ray
@@ -13,6 +14,13 @@ import ray
 from ray.cluster_utils import Cluster
 
 from ray_cluster import eventually, objects, start_stores
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        # Ray takes seconds to start, and each worker that imports torch; minutes, on a machine that is busy.
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ def test_all_of_the_page_runs(two_nodes: Cluster, stores: list[hoplite.ray.Node]
     program = tmp_path / "page.py"
     program.write_text("".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)))
     environment = {**os.environ, "RAY_ADDRESS": two_nodes.address}
-    subprocess.run([sys.executable, program], env=environment, check=True, timeout=110)
+    subprocess.run([sys.executable, program], env=environment, check=True, timeout=280)
     # It has stopped the stores.
     assert not _place.here().exists
     with pytest.raises(hoplite.ConnectFailed):
