@@ -25,7 +25,7 @@ from hoplite._node import LOG_VARIABLE
 from hoplite._programs import program
 from hoplite.ray import _guardian, _leases, _private
 from hoplite.ray._connection import Connection, twice
-from hoplite.ray._place import NAMESPACE, Place, here
+from hoplite.ray._place import NAMESPACE, OUTER_SOCKET, Place, here
 from hoplite.ray._reclaim import Due, Reclaimer, claims_on, unknown
 
 T = TypeVar("T")
@@ -132,8 +132,13 @@ class Keeper:
                 return True
             if self._is_guarded():
                 return False
+            if self._is_orphan():
+                raise RuntimeError("the raylet of the node is gone")
+            expected = OUTER_SOCKET if socket is None else socket
+            if expected is None:
+                return False
             try:
-                with connect(socket) as client:
+                with connect(expected) as client:
                     target = os.path.abspath(client.socket)
             except ConnectFailed:
                 if socket is not None:

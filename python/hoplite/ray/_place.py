@@ -9,10 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ray
+from hoplite import _native
 from hoplite._node import SOCKET_VARIABLE
 
 #: The names of all objects that this package makes for Ray begin with it.
 NAMESPACE = "ray"
+
+
+def _outer_socket() -> str | None:
+    socket = Path(_native.default_socket_path())
+    return None if socket.is_relative_to(_root() / NAMESPACE) else str(socket)
+
+
+def _root() -> Path:
+    # Not where TMPDIR says: all processes of a node must agree. The path of a socket has at most 107 bytes.
+    return Path(f"/tmp/hoplite-{os.geteuid()}")
+
+
+#: Where a store listens by default that somebody else has started: as the environment was before `Place.export`. None if
+#: it was exported by the process that started Ray, which used another node or another Ray.
+OUTER_SOCKET = _outer_socket()
 
 
 @dataclass(frozen=True)
@@ -90,9 +106,4 @@ def place(session: str, node_id: str) -> Place:
     """The node `node_id` of the Ray cluster with this session."""
     cluster = hashlib.sha256(session.encode()).hexdigest()[:8]
     node = node_id[:12]
-    return Place(cluster, node, _root() / "ray" / cluster / node)
-
-
-def _root() -> Path:
-    # Not where TMPDIR says: all processes of a node must agree. The path of a socket has at most 107 bytes.
-    return Path(f"/tmp/hoplite-{os.geteuid()}")
+    return Place(cluster, node, _root() / NAMESPACE / cluster / node)

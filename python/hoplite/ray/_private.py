@@ -23,6 +23,11 @@ def is_managed_here(object_id: str) -> bool:
     return object_id in global_worker.rdt_manager._managed_rdt_metadata
 
 
+def can_receive(actor: Any) -> bool:
+    """Whether Ray has a thread in an actor that receives tensors for it."""
+    return bool(getattr(actor, "_ray_enable_tensor_transport", True))
+
+
 def alive_nodes() -> list[dict[str, Any]]:
     """The nodes of the Ray cluster, in a fixed order."""
     # It is documented, but has no types.

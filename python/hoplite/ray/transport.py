@@ -110,6 +110,9 @@ class HopliteTransport(TensorTransportManager):
     def get_communicator_metadata(
         self, src_actor: Any, dst_actor: Any, backend: str | None = None
     ) -> CommunicatorMetadata:
+        if dst_actor is not None and not _private.can_receive(dst_actor):
+            # Not an error: Ray may call this where it does not survive one.
+            logger.warning("%s will hang: its class needs @ray.remote(enable_tensor_transport=True)", dst_actor)
         return CommunicatorMetadata()
 
     # In the process that makes the tensors

@@ -24,13 +24,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def two_nodes() -> Iterator[Cluster]:
+def outer_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Ray's nodes look for a store of somebody else. There is none, but for the tests that put one there."""
+    return tmp_path_factory.mktemp("outer") / "store.sock"
+
+
+@pytest.fixture(scope="session")
+def two_nodes(outer_socket: Path) -> Iterator[Cluster]:
     """Two nodes of Ray: one with the resource "first", one with "second"."""
     before = dict(os.environ)
-    # Not for Ray: nobody's store is to be attached to.
-    os.environ["HOPLITE_SOCKET"] = "/nonexistent/store.sock"
+    os.environ["HOPLITE_SOCKET"] = str(outer_socket)
     common = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={**common, "resources": {"first": 100}})
+    # A node that was killed is noticed within seconds, not within a quarter of a minute.
+    noticing = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
+    head = {**common, "resources": {"first": 100}, "_system_config": noticing}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(**common, resources={"second": 100})
         ray.init(

@@ -20,6 +20,8 @@ from ray.cluster_utils import Cluster
 import stores as daemons
 from ray_cluster import eventually, objects, on, start_stores
 
+hoplite.ray.register()
+
 Nodes = list[hoplite.ray.Node]
 
 
@@ -120,23 +122,45 @@ def refreshed() -> Nodes | None:
         return None
 
 
-def test_a_node_that_joins_gets_a_store_and_takes_it_with_it(two_nodes: Cluster, running: Nodes) -> None:
-    @ray.remote(num_cpus=0)
-    def get(ref: hoplite.ray.Ref) -> tuple[str, float]:
-        return ray.get_runtime_context().get_node_id(), float(ref.get(timeout=30).sum())
+@ray.remote(num_cpus=0)
+class Producer:
+    @ray.method(tensor_transport="hoplite_numpy")
+    def make(self, ref: hoplite.ray.Ref) -> np.ndarray:
+        return ref.get(timeout=30) + 1
 
+    def node_id(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+
+@ray.remote(num_cpus=0, enable_tensor_transport=True)
+class Consumer:
+    def total(self, array: np.ndarray) -> float:
+        return float(array.sum())
+
+
+def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> None:
+    client = hoplite.ray.client()
     node = two_nodes.add_node(num_cpus=1, resources={"third": 1}, object_store_memory=80 << 20)
+    consumer = Consumer.options(**on("second")).remote()
+    # Nobody has said that there is another node: it gets its store when it needs one.
+    producer = Producer.options(**on("third")).remote()
     with hoplite.ray.put(np.ones(100_000)) as ref:
-        # Nobody has said that there is another one.
-        node_id, total = ray.get(get.options(resources={"third": 1}).remote(ref))
-    assert total == 100_000.0
+        tensor = producer.make.remote(ref)
+        assert ray.get(consumer.total.remote(tensor)) == 200_000.0
+    (made,) = objects(client)
+    node_id = ray.get(producer.node_id.remote())
     assert {known.node_id for known in hoplite.ray.refresh()} == {known.node_id for known in running} | {node_id}
     third = place(ray.get_runtime_context().get_session_name(), node_id)
     assert len(processes(third.directory)) == 2
+    # It takes its store with it, but not what is elsewhere too.
     two_nodes.remove_node(node, allow_graceful=False)
     eventually(lambda: not processes(third.directory) and not third.exists)
     eventually(lambda: refreshed() == running)
-    assert round_trip()
+    assert ray.get(consumer.total.remote(tensor)) == 200_000.0
+    assert objects(client) == {made}
+    del tensor
+    eventually(lambda: not objects(client))
+    ray.kill(consumer)
 
 
 def test_nothing_is_left_after_a_stop(running: Nodes) -> None:
@@ -193,6 +217,15 @@ def test_the_store_of_somebody_else_is_used_and_left_as_it_was(foreign: daemons.
         hoplite.ray.stop_on_all_nodes()
         assert objects(other) == {"theirs"}
     assert not here().directory.parent.exists()
+
+
+def test_the_store_of_somebody_else_is_found(foreign: daemons.Cluster, outer_socket: Path) -> None:
+    outer_socket.symlink_to(foreign.sockets[1])
+    try:
+        assert {node.state for node in hoplite.ray.start_on_all_nodes()} == {"attached"}
+        assert hoplite.ray.client().node == "node-1"
+    finally:
+        outer_socket.unlink()
 
 
 def test_there_is_no_store_where_one_was_said_to_be(foreign: daemons.Cluster) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import ray
 import torch
-from ray.cluster_utils import Cluster
 from ray.exceptions import RayDirectTransportError
 
 from ray_cluster import eventually, objects, on
@@ -259,30 +258,6 @@ def test_a_producer_that_is_restarted(mortal: Any, consumers: list[Any], client:
     assert ray.get([consumers[1].total.remote(ref) for ref in (first, second)]) == [100_000.0, 200_000.0]
     del first, second
     eventually(lambda: objects(client) <= before)
-
-
-def test_a_tensor_outlives_the_node_of_its_producer(
-    two_nodes: Cluster, consumers: list[Any], client: hoplite.Client
-) -> None:
-    before = objects(client)
-    node = two_nodes.add_node(num_cpus=1, resources={"third": 1}, object_store_memory=80 << 20)
-    producer = Producer.options(**on("third"), max_restarts=0, max_task_retries=0).remote()
-    ref = producer.make.remote(5.0)
-    assert ray.get(consumers[1].total.remote(ref)) == 500_000.0
-    (made,) = objects(client) - before
-    two_nodes.remove_node(node, allow_graceful=False)
-    eventually(lambda: not answers(producer))
-    assert ray.get(consumers[0].total.remote(ref)) == 500_000.0
-    del ref
-    eventually(lambda: made not in objects(client))
-
-
-def answers(actor: Any) -> bool:
-    try:
-        ray.get(actor.node.remote())
-    except ray.exceptions.RayActorError:
-        return False
-    return True
 
 
 @ray.remote(num_cpus=0)
