@@ -175,10 +175,11 @@ impl Simulation {
         }
         let Some(target) = &copy.id else { panic!("store {store} completes {copy:?} of no object") };
         let made = Made { tag: copy.tag.unwrap_or(EMPTY), shape: copy.shape };
-        let calls = self
-            .reduces
-            .iter()
-            .filter(|(_, call)| call.store == store && call.request.target == *target && call.made.is_none());
+        // Another one may have been answered, with the answer still on its way to the client.
+        let is_open = |key: &CallKey| self.calls.contains_key(key);
+        let calls = self.reduces.iter().filter(|(key, call)| {
+            is_open(key) && call.store == store && call.request.target == *target && call.made.is_none()
+        });
         let mut keys = calls.filter(|(_, call)| self.is_reduced(call, made, None)).map(|(key, _)| *key);
         let Some(key) = keys.next() else {
             self.note(|sim| {
