@@ -1,0 +1,128 @@
+"""A cluster for a run: stores of Hoplite on this machine, or Ray."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+#: Each worker computes with one thread, so that many of them on one machine do not fight for its cores.
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+#: What a store needs besides the objects. Ray does not take less than 75 MiB.
+SPARE_BYTES = 80 << 20
+#: `prctl(PR_SET_PDEATHSIG, ...)`: a signal when the parent dies.
+_PR_SET_PDEATHSIG = 1
+_EXAMPLES = Path(__file__).parent.parent
+
+
+def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
+    """The memory that the store of a node needs: each worker may work with another version of an object."""
+    return (2 * args.workers + 8) * object_bytes + SPARE_BYTES
+
+
+@contextmanager
+def stores(count: int, memory_bytes: int) -> Iterator[list[str]]:
+    """Runs so many stores of one cluster on this machine, and gives their sockets.
+
+    They move data as the nodes of a real cluster do, over TCP.
+    """
+    with tempfile.TemporaryDirectory(prefix="hoplite-example-") as directory, ExitStack() as cleanup:
+        log = cleanup.enter_context(open(Path(directory) / "log", "w+"))
+        command = [_program(), "up", "--nodes", str(count), "--memory", str(memory_bytes), "--dir", directory]
+        cleanup.enter_context(_running(command, log))
+        yield [str(Path(directory) / f"node-{node}.sock") for node in range(count)]
+
+
+@contextmanager
+def _running(command: list[str], log: IO[str]) -> Iterator[None]:
+    libc = ctypes.CDLL(None)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        # Ctrl-C is for this program, which then ends the stores; if it is killed, so are they.
+        start_new_session=True,
+        preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+    )
+    assert process.stdout is not None
+    with process:
+        try:
+            if process.stdout.readline() != "ready\n":
+                log.seek(0)
+                raise RuntimeError(f"the stores did not start: {log.read().strip()}")
+            yield
+        finally:
+            process.terminate()
+
+
+def _program() -> str:
+    """The command line of Hoplite, which the package has installed beside Python."""
+    found = shutil.which("hoplite", path=sysconfig.get_path("scripts")) or shutil.which("hoplite")
+    if found is None:
+        raise RuntimeError("the program `hoplite` is not there: install the package with pip")
+    return found
+
+
+@contextmanager
+def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
+    """Connects to the Ray cluster that was asked for, or plays one on this machine. Gives the module `ray`."""
+    import ray
+
+    with ExitStack() as cleanup:
+        address = args.ray_address
+        if address in (None, "local"):
+            address = cleanup.enter_context(_ray_nodes(args, memory_bytes))
+        runtime_env = {"working_dir": str(_EXAMPLES), "excludes": ["*.png"], "env_vars": ONE_THREAD}
+        if args.backend == "hoplite":
+            runtime_env["worker_process_setup_hook"] = "hoplite.ray.register"
+        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level="WARNING")
+        cleanup.callback(ray.shutdown)
+        yield ray
+
+
+@contextmanager
+def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
+    """Ray's own way to have several nodes on one machine, each with an object store; they move data over TCP."""
+    from ray.cluster_utils import Cluster
+
+    others = args.nodes - 1
+    cpus = 0 if others else args.workers
+    common = {"object_store_memory": memory_bytes, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": cpus})
+    try:
+        for _ in range(others):
+            cluster.add_node(**common, num_cpus=math.ceil(args.workers / others))
+        cluster.wait_for_nodes()
+        yield str(cluster.address)
+    finally:
+        cluster.shutdown()
+
+
+@contextmanager
+def stores_on_ray(args: argparse.Namespace, memory_bytes: int) -> Iterator[None]:
+    """Has a store run on each node of the Ray cluster."""
+    import hoplite.ray
+
+    hoplite.ray.register()
+    if args.ray_address == "local":
+        hoplite.ray.start_on_all_nodes(memory=memory_bytes, store_options=["--no-prefault"])
+        try:
+            yield
+        finally:
+            hoplite.ray.stop_on_all_nodes()
+    else:
+        # They stay, as other jobs may use them; `hoplite.ray.stop_on_all_nodes()` ends them.
+        hoplite.ray.start_on_all_nodes(insecure=args.insecure)
+        yield

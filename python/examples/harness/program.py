@@ -1,0 +1,38 @@
+"""From the command line to the report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+
+from harness.compare import compare, table
+from harness.crew import WorkerLost
+from harness.options import checked
+from harness.report import Report, plot
+
+
+def main(
+    parser: argparse.ArgumentParser, backends: Mapping[str, Callable[[argparse.Namespace], Report]]
+) -> None:
+    """Runs an example as its command line says.
+
+    Args:
+        parser: its options.
+        backends: what runs it with each backend, "hoplite" and "ray".
+    """
+    arguments = sys.argv[1:]
+    args = checked(parser, arguments)
+    try:
+        if args.compare:
+            reports = compare(args, arguments)
+            print(table(reports))
+        else:
+            reports = [backends[args.backend](args)]
+            print(reports[0].json() if args.json else reports[0].text())
+    except WorkerLost as lost:
+        sys.exit(f"{parser.prog}: {lost}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    if args.plot:
+        plot(reports, args.plot)

@@ -1,0 +1,126 @@
+"""When a run is over, and how it went."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from harness.report import Report, Sample
+
+if TYPE_CHECKING:
+    from typing import Self
+
+#: How often the score is taken: seldom enough that it does not slow down what is measured.
+SCORE_INTERVAL = 0.25
+#: How often a line is printed where there is no terminal.
+LINE_INTERVAL = 5.0
+
+
+class Progress:
+    """The steps of a run, with a bar that shows them.
+
+        with Progress(args, "accuracy") as progress:
+            for step in progress:
+                ...
+                progress.score(lambda: accuracy(weights))
+
+    The clock starts with the first step: before it, workers start.
+    """
+
+    def __init__(self, args: argparse.Namespace, score_name: str) -> None:
+        self._args, self._score_name = args, score_name
+        self._bar = _bar(args)
+        self._samples: list[Sample] = []
+        self._began = 0.0
+        self._next_line = LINE_INTERVAL
+        self.steps = 0
+        """How many are done."""
+        self.elapsed = 0.0
+        """The seconds that they took."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __iter__(self) -> Iterator[int]:
+        """Gives the numbers of the steps, from 0, until they are enough or the time is over."""
+        self._began = time.monotonic()
+        for step in itertools.count():
+            yield step
+            before, self.elapsed = self.elapsed, time.monotonic() - self._began
+            self.steps = step + 1
+            self._show(self.elapsed - before)
+            if self._is_over():
+                return
+
+    def score(self, take: Callable[[], float], *, now: bool = False) -> None:
+        """Has the score taken, if the last one is not fresh any more, or in any case `now`."""
+        elapsed = time.monotonic() - self._began
+        if not now and self._samples and elapsed < self._samples[-1].seconds + SCORE_INTERVAL:
+            return
+        score = float(take())
+        self._samples.append(Sample(elapsed, self.steps, score))
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{self._score_name} {score:.3f}", refresh=False)
+
+    def report(self, *, lost: dict[int, str] | None = None, **extra: Any) -> Report:
+        """What the run has found.
+
+        Args:
+            lost: the workers that died, and how.
+            extra: what else there is to say, for the JSON.
+        """
+        return Report(
+            example=_program_name(),
+            backend=self._args.backend,
+            workers=self._args.workers,
+            nodes=self._args.nodes,
+            seed=self._args.seed,
+            steps=self.steps,
+            seconds=self.elapsed,
+            score_name=self._score_name,
+            samples=self._samples,
+            lost=lost or {},
+            extra=extra,
+        )
+
+    def _is_over(self) -> bool:
+        steps, seconds = self._args.steps, self._args.seconds
+        return bool(steps and self.steps >= steps) or bool(seconds and self.elapsed >= seconds)
+
+    def _show(self, seconds: float) -> None:
+        if self._bar is not None:
+            left = float("inf") if self._bar.total is None else self._bar.total - self._bar.n
+            self._bar.update(1 if self._args.steps else min(seconds, left))
+        elif self.elapsed >= self._next_line:
+            self._next_line = self.elapsed + LINE_INTERVAL
+            score = f", {self._score_name} {self._samples[-1].score:.3f}" if self._samples else ""
+            print(f"{self.elapsed:.0f} s: {self.steps} steps{score}", file=sys.stderr, flush=True)
+
+
+def _bar(args: argparse.Namespace) -> Any:
+    """A progress bar, where there is a terminal and tqdm is installed."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    if args.steps:
+        return tqdm(total=args.steps, unit=" steps", dynamic_ncols=True)
+    timed = "{l_bar}{bar}| {n:.1f}/{total:.0f} s{postfix}"
+    return tqdm(total=args.seconds, bar_format=timed, dynamic_ncols=True)
+
+
+def _program_name() -> str:
+    return sys.argv[0].rpartition("/")[2].removesuffix(".py")

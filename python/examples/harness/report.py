@@ -1,0 +1,113 @@
+"""What a run has found: as text, as JSON, as a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How good the result was at a time."""
+
+    seconds: float
+    steps: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run."""
+
+    example: str
+    backend: str
+    workers: int
+    nodes: int
+    seed: int
+    steps: int
+    seconds: float
+    score_name: str
+    """What the score is: "accuracy", say."""
+    samples: list[Sample]
+    lost: dict[int, str]
+    """The workers that died, and how."""
+    extra: dict[str, Any]
+    """What else the example has to say; numbers and texts."""
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.steps / self.seconds if self.seconds else 0.0
+
+    @property
+    def score(self) -> float:
+        """The last one."""
+        return self.samples[-1].score if self.samples else float("nan")
+
+    def text(self) -> str:
+        """For people."""
+        lines = [
+            f"{self.example}, {self.backend}, {self.workers} workers: {self.steps} steps in {self.seconds:.1f} s, "
+            f"{self.steps_per_second:.1f} steps/s, {self.score_name} {self.score:.3f}"
+        ]
+        lines += [f"  {name.replace('_', ' ')}: {shown(value)}" for name, value in self.extra.items()]
+        lines += [f"  worker {worker} was lost: {how}" for worker, how in self.lost.items()]
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """One line, for programs."""
+        fields = dataclasses.asdict(self)
+        found = {"steps_per_second": self.steps_per_second, self.score_name: self.score}
+        return json.dumps({**fields.pop("extra"), **fields, **found})
+
+    @classmethod
+    def parse(cls, line: str) -> Report:
+        """Undoes `json`."""
+        found = json.loads(line)
+        fields = {field.name: found.get(field.name) for field in dataclasses.fields(cls)}
+        derived = {"steps_per_second", fields["score_name"]}
+        fields["samples"] = [Sample(**sample) for sample in found["samples"]]
+        fields["lost"] = {int(worker): how for worker, how in found["lost"].items()}
+        fields["extra"] = {
+            name: value for name, value in found.items() if name not in fields and name not in derived
+        }
+        return cls(**fields)
+
+
+def shown(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def plot(reports: Sequence[Report], path: str) -> None:
+    """Plots runs of one example beside each other: the score, and the steps, over time."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (score, speed) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for report in reports:
+        label = f"{report.backend}, {report.workers} workers"
+        at = [sample.seconds for sample in report.samples]
+        score.plot(at, [sample.score for sample in report.samples], label=label)
+        speed.plot(*_speeds(report), label=f"{label}: {report.steps_per_second:.1f}/s")
+    score.set(xlabel="seconds", ylabel=reports[0].score_name)
+    speed.set(xlabel="seconds", ylabel="steps per second", ylim=(0, None))
+    for axes in (score, speed):
+        axes.legend()
+        axes.grid(alpha=0.3)
+    figure.suptitle(reports[0].example.replace("_", " "))
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _speeds(report: Report) -> tuple[list[float], list[float]]:
+    """The steps per second between each sample and the next."""
+    at, speeds = [], []
+    for before, after in zip(report.samples, report.samples[1:], strict=False):
+        if after.seconds > before.seconds:
+            at.append((before.seconds + after.seconds) / 2)
+            speeds.append((after.steps - before.steps) / (after.seconds - before.seconds))
+    return at, speeds
