@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import math
-import os
 import shutil
 import signal
 import subprocess

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import multiprocessing
 import os
+import secrets
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ class Crew(ABC):
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.run = f"run-{secrets.token_hex(4)}"
+        """How the ids of this run's objects are to begin, as others may use the cluster. They are deleted at its end."""
 
     @abstractmethod
     def tell(self, worker: int, method: str, *arguments: object) -> None:
@@ -70,8 +73,22 @@ def hoplite_crew(
             cleanup.enter_context(cluster.ray_running(args, memory_bytes))
             cleanup.enter_context(cluster.stores_on_ray(args, memory_bytes))
             cleanup.callback(hoplite.shutdown)
+            objects = cleanup.enter_context(_deleted_at_the_end())
             crew = cleanup.enter_context(_actors(args.workers, worker_class, arguments))
+            objects.append(crew.run)
         yield crew
+
+
+@contextmanager
+def _deleted_at_the_end() -> Iterator[list[str]]:
+    """Gives a list: of the prefixes of ids that are deleted when the block ends."""
+    prefixes: list[str] = []
+    try:
+        yield prefixes
+    finally:
+        client = hoplite.init()
+        for prefix in prefixes:
+            client.delete([known.id for known in client.list(prefix)])
 
 
 @contextmanager

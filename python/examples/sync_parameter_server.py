@@ -1,0 +1,109 @@
+"""A synchronous parameter server.
+
+In every step the server gives the weights to all workers, and waits for the gradients of all of them. The slowest sets the
+pace; `async_parameter_server.py` does without that.
+
+With Hoplite, the weights are put once, and the workers that get them serve each other; the gradients are added up in the
+stores, on their way, with one `reduce`. `--backend ray` does the same with `ray.put` and `ray.get`, through Ray's own
+object store.
+
+    python sync_parameter_server.py --seconds 10 --plot sync.png
+    python sync_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare
+
+After section 6.2 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based Distributed Systems".
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+import digits
+import hoplite
+from harness import Crew, Progress, Report, WorkerLost, hoplite_crew, main, options, ray_crew
+
+#: How long to wait, in seconds, before asking whether the workers still live.
+PATIENCE = 5.0
+
+
+class Worker(digits.Trainer):
+    """One of the workers, in its own process. `gradient(weights)` computes."""
+
+    def step(self, weights: str, gradient: str) -> None:
+        """With Hoplite: gets the weights, in place, and puts the gradient. Both are known by their ids."""
+        client = hoplite.init()
+        client.put(gradient, self.gradient(client.get(weights)))
+
+
+def train_hoplite(args: argparse.Namespace) -> Report:
+    """The server, with Hoplite."""
+    model = digits.Model(args.seed, args.parameters)
+    worker_options = (args.workers, args.seed, args.parameters, args.delay)
+    with hoplite_crew(args, Worker, *worker_options, object_bytes=model.weights.nbytes) as crew:
+        client = hoplite.init()
+        finished: list[str] = []  # the objects of the step before
+        with Progress(args, "accuracy") as progress:
+            progress.score(model.accuracy)
+            for step in progress:
+                if step == args.kill_after:
+                    crew.kill(crew.size - 1)
+                weights, total = f"{crew.run}/weights/{step}", f"{crew.run}/total/{step}"
+                gradients = [f"{crew.run}/gradient/{step}/{worker}" for worker in range(crew.size)]
+                client.put(weights, model.weights)
+                for worker, gradient in enumerate(gradients):
+                    crew.tell(worker, "step", weights, gradient)
+                # The workers are busy: time to tidy up.
+                client.delete(finished)
+                reduce_all(client, total, gradients, crew)
+                model.descend(client.get(total), crew.size)
+                finished = [weights, total, *gradients]
+                progress.score(model.accuracy)
+            progress.score(model.accuracy, now=True)
+        return progress.report(parameters=args.parameters)
+
+
+def reduce_all(client: hoplite.Client, total: str, gradients: list[str], crew: Crew) -> None:
+    """Adds up all gradients; notices when one will never come."""
+    patience = PATIENCE
+    while True:
+        if lost := crew.lost():
+            raise WorkerLost(f"cannot go on without these workers: {lost}")
+        try:
+            client.reduce(total, gradients, timeout=patience)
+            return
+        except hoplite.Timeout:
+            # Either somebody has died, or they need longer than we thought.
+            patience *= 2
+
+
+def train_ray(args: argparse.Namespace) -> Report:
+    """The server, with Ray's own object store. Objects end when nobody refers to them."""
+    model = digits.Model(args.seed, args.parameters)
+    worker_options = (args.workers, args.seed, args.parameters, args.delay)
+    with ray_crew(args, Worker, *worker_options, object_bytes=model.weights.nbytes) as crew:
+        import ray
+
+        with Progress(args, "accuracy") as progress:
+            progress.score(model.accuracy)
+            for step in progress:
+                if step == args.kill_after:
+                    crew.kill(crew.size - 1)
+                weights = ray.put(model.weights)
+                gradients = [actor.gradient.remote(weights) for actor in crew.actors]
+                total = np.zeros_like(model.weights)
+                try:
+                    for gradient in ray.get(gradients):
+                        total += gradient
+                except ray.exceptions.RayActorError as error:
+                    raise WorkerLost(f"cannot go on without a worker: {error}") from None
+                model.descend(total, crew.size)
+                progress.score(model.accuracy)
+            progress.score(model.accuracy, now=True)
+        return progress.report(parameters=args.parameters)
+
+
+if __name__ == "__main__":
+    parser = options(__doc__)
+    digits.add_options(parser)
+    main(parser, {"hoplite": train_hoplite, "ray": train_ray})
