@@ -1,0 +1,81 @@
+"""Runs of the examples: the real scripts, each a process, with real stores."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+#: How long a run may take: Ray needs a while to start, on a machine that is busy.
+PATIENCE = 240.0
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Done:
+    """An example that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What `--json` says."""
+        assert self.code == 0, self.err
+        found = json.loads(self.out)
+        assert isinstance(found, dict)
+        return found
+
+
+class Place:
+    """Where the examples of a test have their files, by which what they leave is found."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {**os.environ, "TMPDIR": str(directory), "XDG_RUNTIME_DIR": str(directory)}
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments],
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, name: str, *arguments: str) -> Done:
+        """Runs an example to its end, and checks that it leaves nothing."""
+        with self.start(name, *arguments) as process:
+            try:
+                out, err = process.communicate(timeout=PATIENCE)
+            except BaseException:
+                process.kill()
+                raise
+        assert self.processes() == []
+        assert list(self.directory.glob("hoplite-example-*")) == []
+        return Done(process.returncode, out, err)
+
+    def processes(self) -> list[str]:
+        """The processes that were started with this place in their command line: stores, above all."""
+        mark = str(self.directory).encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                command = path.read_bytes()
+            except OSError:
+                continue  # It has ended.
+            if mark in command:
+                found.append(command.replace(b"\0", b" ").decode())
+        return found
+
+
+def is_png(path: Path) -> bool:
+    return path.read_bytes().startswith(PNG)

@@ -1,0 +1,125 @@
+"""The parameter servers learn, on each backend; and a worker that dies does not stop them, or they say so."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from example_runs import Place, is_png
+
+from stores import await_that
+
+SERVERS = ("sync_parameter_server", "async_parameter_server")
+#: One picture in ten is read correctly by chance.
+LEARNED = 0.6
+#: Workers that hardly wait.
+QUICK = ("--delay", "0.002", "--json")
+SEED = os.environ.get("HOPLITE_SEED", "0")
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_it_learns_and_says_how(place: Place, server: str) -> None:
+    plot = place.directory / "plot.png"
+    report = place.run(
+        server, "--workers", "3", "--steps", "150", "--seed", SEED, "--plot", str(plot), *QUICK
+    ).report
+    assert report["accuracy"] > LEARNED, f"with seed {SEED}"
+    assert report["accuracy"] == report["samples"][-1]["score"] > report["samples"][0]["score"]
+    told = {"example": server, "backend": "hoplite", "workers": 3, "nodes": 4, "steps": 150, "lost": {}}
+    assert {name: report[name] for name in told} == told
+    assert report["steps_per_second"] == pytest.approx(report["steps"] / report["seconds"])
+    assert is_png(plot)
+
+
+def test_a_step_is_of_the_first_half(place: Place) -> None:
+    report = place.run("async_parameter_server", "--workers", "4", "--steps", "10", *QUICK).report
+    assert report["gradients"] == 10 * 2
+
+
+def test_a_large_model_learns_as_well(place: Place) -> None:
+    options = ("--workers", "2", "--steps", "80", "--parameters", "1M", "--seed", SEED)
+    report = place.run("sync_parameter_server", *options, *QUICK).report
+    assert report["parameters"] == 1_000_000
+    assert report["accuracy"] > LEARNED, f"with seed {SEED}"
+
+
+def test_it_needs_only_numpy_and_scikit_learn(place: Place) -> None:
+    missing = (
+        "import sys\nfor name in ('matplotlib', 'ray', 'torch', 'tqdm'):\n    sys.modules[name] = None\n"
+    )
+    (place.directory / "sitecustomize.py").write_text(missing)
+    place.environment["PYTHONPATH"] = str(place.directory)
+    done = place.run("async_parameter_server", "--seconds", "1", "--workers", "2", "--seed", SEED)
+    assert done.code == 0, done.err
+    assert "steps/s, accuracy 0." in done.out
+    assert done.err == ""
+
+
+def test_the_asynchronous_one_goes_on_without_a_worker(place: Place) -> None:
+    options = ("--workers", "3", "--steps", "150", "--kill-after", "20", "--seed", SEED)
+    report = place.run("async_parameter_server", *options, *QUICK).report
+    assert report["lost"] == {"2": "killed by SIGKILL"}
+    assert report["steps"] == 150
+    assert report["accuracy"] > LEARNED, f"with seed {SEED}"
+
+
+@pytest.mark.parametrize(
+    ("server", "workers"), [("sync_parameter_server", "3"), ("async_parameter_server", "1")]
+)
+def test_it_says_who_died_if_it_cannot_go_on(place: Place, server: str, workers: str) -> None:
+    done = place.run(server, "--workers", workers, "--steps", "1000", "--kill-after", "5", *QUICK)
+    assert done.code == 1
+    assert f"{int(workers) - 1}: 'killed by SIGKILL'" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert done.out == ""
+
+
+def test_nothing_stays_when_it_is_killed(place: Place) -> None:
+    with place.start("async_parameter_server", "--workers", "2", "--seconds", "600") as process:
+        try:
+            await_that("the stores run", lambda: len(place.processes()) >= 4)
+        finally:
+            process.kill()
+    await_that("they end with the program", lambda: place.processes() == [])
+
+
+def test_through_rays_store_one_goes_on_without_a_worker_too(place: Place) -> None:
+    options = ("--backend", "ray", "--workers", "3", "--nodes", "2", "--steps", "150", "--kill-after", "20")
+    report = place.run("async_parameter_server", *options, "--seed", SEED, *QUICK).report
+    assert report["backend"] == "ray"
+    assert report["lost"] == {"2": "its actor died"}
+    assert report["accuracy"] > LEARNED, f"with seed {SEED}"
+
+
+def test_workers_on_ray_use_hoplite(place: Place) -> None:
+    options = (
+        "--ray-address",
+        "local",
+        "--workers",
+        "3",
+        "--nodes",
+        "2",
+        "--steps",
+        "150",
+        "--kill-after",
+        "20",
+    )
+    report = place.run("async_parameter_server", *options, "--seed", SEED, *QUICK).report
+    assert report["backend"] == "hoplite"
+    assert list(report["lost"]) == ["2"]
+    assert report["accuracy"] > LEARNED, f"with seed {SEED}"
+
+
+def test_both_backends_are_compared_on_the_same(place: Place) -> None:
+    plot = place.directory / "plot.png"
+    options = ("--compare", "--compare-workers", "2", "--nodes", "2", "--steps", "60", "--delay", "0.002")
+    done = place.run("sync_parameter_server", *options, "--seed", SEED, "--plot", str(plot))
+    assert done.code == 0, done.err
+    head, _, row = done.out.splitlines()
+    values = dict(zip(head.split("|")[1:-1], row.split("|")[1:-1], strict=True))
+    found = {name.strip(): float(value) for name, value in values.items()}
+    assert found["workers"] == 2
+    assert found["ratio"] == pytest.approx(found["hoplite, steps/s"] / found["ray, steps/s"], rel=0.01)
+    # The same batches in each step: what differs is the order of additions.
+    assert found["accuracy, hoplite"] == pytest.approx(found["accuracy, ray"], abs=0.02)
+    assert is_png(plot)
