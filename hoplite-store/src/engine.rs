@@ -280,7 +280,7 @@ impl Engine {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
-    /// The links to other nodes, as far as they are measured.
+    /// Directs a hop at `host`, and tells the node how it goes.
     fn spawn_hop(self: &Arc<Self>, hop: HopId, host: Peer, spec: Hop, ended: CancellationToken) {
         let engine = Arc::clone(self);
         let task = async move {

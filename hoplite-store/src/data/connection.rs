@@ -92,6 +92,11 @@ impl Connection {
         Arc::clone(&self.pulse)
     }
 
+    /// How fast the peer has lately acknowledged what we sent, in bytes per second; `None` if it has not.
+    pub(super) fn delivery_rate(&self) -> Option<u64> {
+        hoplite_shm::delivery_rate(self.stream.as_fd())
+    }
+
     /// How many frames have begun to arrive so far.
     pub(super) const fn frames_read(&self) -> u64 {
         self.frames_read
@@ -168,8 +173,8 @@ impl Connection {
         self.read_control(&header).await
     }
 
-    /// Reads at least one byte of a payload, or as many as fit into `into`, which is not empty; the caller counts them, and checks the checksum
-    /// of the whole.
+    /// Reads at least one byte of a payload, or as many as fit into `into`, which is not empty; the caller counts them,
+    /// and checks the checksum of the whole.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is read if the future is dropped before it is done.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Shorter stretches say more about buffers and schedulers than about the link.
-const MIN_STRETCH_BYTES: u64 = 1 << 20;
+const MIN_STRETCH_BYTES: u64 = 256 << 10;
+/// A sender that sends nothing for so long has nothing to send: blocks are meant to take a millisecond.
+const PAUSE: Duration = Duration::from_millis(200);
 /// The weight of a new observation: a mean over about the last eight.
 const WEIGHT: f64 = 1.0 / 8.0;
 /// A connection that takes this long had to ask twice: it is the first retransmission timeout of a handshake (RFC 6298,
@@ -60,7 +62,7 @@ fn observe(mean: &mut Option<f64>, value: f64) {
     *mean = Some(mean.map_or(value, |mean| mean + WEIGHT * (value - mean)));
 }
 
-/// The blocks of one transfer, from the first to the last, as long as the sender does not pause.
+/// The blocks of one transfer, or of several that go together, from the first to the last, as long as there is no pause.
 #[derive(Debug, Default)]
 pub(super) enum Stretch {
     /// No block yet.
@@ -75,28 +77,22 @@ pub(super) enum Stretch {
         /// What came after the first block.
         bytes: u64,
     },
-    /// The sender had nothing to send for a while: how fast it sent tells of its source, not of the link.
+    /// There was a pause: how fast the blocks came tells of their source, not of the link.
     Broken,
 }
 
 impl Stretch {
-    /// A block of `length_bytes` is there.
+    /// `length_bytes` more are there.
     pub(super) fn block(&mut self, length_bytes: u64) {
         let now = Instant::now();
         match self {
             Self::Before => *self = Self::Under { begun: now, last: now, bytes: 0 },
+            Self::Under { last, .. } if now.duration_since(*last) >= PAUSE => *self = Self::Broken,
             Self::Under { last, bytes, .. } => {
                 *last = now;
                 *bytes += length_bytes;
             }
             Self::Broken => {}
-        }
-    }
-
-    /// The sender had nothing to send.
-    pub(super) fn pause(&mut self) {
-        if matches!(self, Self::Under { .. }) {
-            *self = Self::Broken;
         }
     }
 
@@ -115,14 +111,13 @@ mod tests {
     async fn transfer(link: &Link, blocks: u64, pause: bool) {
         let mut stretch = Stretch::default();
         // Waiting for the first block is no part of it.
-        stretch.pause();
         tokio::time::advance(Duration::from_secs(5)).await;
         for _ in 0..=blocks {
             stretch.block(1 << 20);
             tokio::time::advance(Duration::from_millis(10)).await;
         }
         if pause {
-            stretch.pause();
+            tokio::time::advance(PAUSE).await;
         }
         stretch.block(1 << 20);
         stretch.end(link);
@@ -141,7 +136,7 @@ mod tests {
     #[test]
     fn short_stretches_and_repeated_handshakes_show_nothing() {
         let link = Link::default();
-        link.transferred((1 << 20) - 1, Duration::from_millis(1));
+        link.transferred(MIN_STRETCH_BYTES - 1, Duration::from_millis(1));
         link.transferred(1 << 20, Duration::ZERO);
         link.connected(Duration::from_millis(1001));
         assert_eq!(link.estimate(), (None, None));

@@ -56,7 +56,7 @@ pub(crate) struct Puller {
     pub(super) config: Arc<DataConfig>,
     pub(super) metrics: Arc<DataMetrics>,
     pub(super) pool: Pool,
-    link: Link,
+    pub(super) link: Link,
 }
 
 /// How an exchange with another store failed.
@@ -279,10 +279,7 @@ impl Exchange for Receive<'_> {
         loop {
             let header = connection.read_header().await?;
             match header.kind() {
-                Kind::Keepalive => {
-                    connection.read_control::<()>(&header).await?;
-                    stretch.pause();
-                }
+                Kind::Keepalive => connection.read_control::<()>(&header).await?,
                 Kind::Block => {
                     let length_bytes = check_block(&header, offset_bytes, size_bytes)?;
                     connection.read_block(&header, live.buffer(), offset_bytes).await?;

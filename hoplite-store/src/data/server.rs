@@ -12,14 +12,14 @@ use hoplite_proto::data::{Pull, decode_pull};
 use hoplite_proto::v1;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection::{Connection, ConnectionError};
 use super::digest::digest;
 use super::frame::Kind;
-use super::rate::Rate;
+use super::rate::BlockLength;
 use super::{DataConfig, DataMetrics, HopHost, ServeRequest, ServeSource, Served, count};
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
@@ -184,7 +184,7 @@ impl<S: ServeSource + HopHost> Server<S> {
         if pull.size_bytes != served.size_bytes() {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
-        let mut rate = Rate::new();
+        let mut lengths = BlockLength::new();
         // Who asks for a part learns of its end when the object is complete, also if there are no more bytes to send.
         loop {
             let beyond = served.beyond_within(*offset_bytes, pull.range.end);
@@ -194,12 +194,9 @@ impl<S: ServeSource + HopHost> Server<S> {
             if valid_bytes <= *offset_bytes {
                 return Ok(Ending::Complete);
             }
-            let end_bytes = valid_bytes.min(*offset_bytes + rate.block_bytes());
-            let begun = Instant::now();
+            let end_bytes = valid_bytes.min(*offset_bytes + lengths.next(connection.delivery_rate()));
             send_block(connection, &served, *offset_bytes, end_bytes).await?;
-            let length_bytes = end_bytes - *offset_bytes;
-            rate.observe(length_bytes, begun.elapsed());
-            count(&self.metrics.sent_bytes, length_bytes);
+            count(&self.metrics.sent_bytes, end_bytes - *offset_bytes);
             *offset_bytes = end_bytes;
         }
     }
