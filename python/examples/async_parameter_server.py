@@ -119,7 +119,8 @@ def train_ray(args: argparse.Namespace) -> Report:
             for step in progress:
                 if step == args.kill_after:
                     crew.kill(crew.size - 1)
-                total, done = np.zeros_like(model.weights), []
+                total = np.zeros_like(model.weights)
+                done: list[int] = []
                 while not done:
                     if not running:
                         raise WorkerLost(f"all workers are lost: {lost}")

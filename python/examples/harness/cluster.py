@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import logging
 import math
 import shutil
 import signal
@@ -24,9 +25,14 @@ _PR_SET_PDEATHSIG = 1
 _EXAMPLES = Path(__file__).parent.parent
 
 
+class NoCluster(Exception):
+    """There is nothing to run the example on."""
+
+
 def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
     """The memory that the store of a node needs: each worker may work with another version of an object."""
-    return (2 * args.workers + 8) * object_bytes + SPARE_BYTES
+    versions: int = 2 * args.workers + 8
+    return versions * object_bytes + SPARE_BYTES
 
 
 @contextmanager
@@ -60,7 +66,7 @@ def _running(command: list[str], log: IO[str]) -> Iterator[None]:
         try:
             if process.stdout.readline() != "ready\n":
                 log.seek(0)
-                raise RuntimeError(f"the stores did not start: {log.read().strip()}")
+                raise NoCluster(f"the stores did not start: {log.read().strip()}")
             yield
         finally:
             process.terminate()
@@ -70,7 +76,7 @@ def _program() -> str:
     """The command line of Hoplite, which the package has installed beside Python."""
     found = shutil.which("hoplite", path=sysconfig.get_path("scripts")) or shutil.which("hoplite")
     if found is None:
-        raise RuntimeError("the program `hoplite` is not there: install the package with pip")
+        raise NoCluster("the program `hoplite` is not there: install the package with pip")
     return found
 
 
@@ -86,7 +92,7 @@ def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
         runtime_env = {"working_dir": str(_EXAMPLES), "excludes": ["*.png"], "env_vars": ONE_THREAD}
         if args.backend == "hoplite":
             runtime_env["worker_process_setup_hook"] = "hoplite.ray.register"
-        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level="WARNING")
+        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
         cleanup.callback(ray.shutdown)
         yield ray
 
@@ -98,8 +104,8 @@ def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
 
     others = args.nodes - 1
     cpus = 0 if others else args.workers
-    common = {"object_store_memory": memory_bytes, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": cpus})
+    common: dict[str, Any] = {"object_store_memory": memory_bytes, "include_dashboard": False}
+    cluster: Any = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": cpus})
     try:
         for _ in range(others):
             cluster.add_node(**common, num_cpus=math.ceil(args.workers / others))

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 
+from harness.cluster import NoCluster
 from harness.compare import compare, table
 from harness.crew import WorkerLost
 from harness.options import checked
@@ -30,8 +31,8 @@ def main(
         else:
             reports = [backends[args.backend](args)]
             print(reports[0].json() if args.json else reports[0].text())
-    except WorkerLost as lost:
-        sys.exit(f"{parser.prog}: {lost}")
+    except (NoCluster, WorkerLost) as error:
+        sys.exit(f"{parser.prog}: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
     if args.plot:

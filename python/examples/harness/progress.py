@@ -36,7 +36,7 @@ class Progress:
         self._args, self._score_name = args, score_name
         self._bar = _bar(args)
         self._samples: list[Sample] = []
-        self._began = 0.0
+        self._began: float | None = None
         self._next_line = LINE_INTERVAL
         self.steps = 0
         """How many are done."""
@@ -57,7 +57,7 @@ class Progress:
         self._began = time.monotonic()
         for step in itertools.count():
             yield step
-            before, self.elapsed = self.elapsed, time.monotonic() - self._began
+            before, self.elapsed = self.elapsed, self._now()
             self.steps = step + 1
             self._show(self.elapsed - before)
             if self._is_over():
@@ -65,7 +65,7 @@ class Progress:
 
     def score(self, take: Callable[[], float], *, now: bool = False) -> None:
         """Has the score taken, if the last one is not fresh any more, or in any case `now`."""
-        elapsed = time.monotonic() - self._began
+        elapsed = self._now()
         if not now and self._samples and elapsed < self._samples[-1].seconds + SCORE_INTERVAL:
             return
         score = float(take())
@@ -93,6 +93,10 @@ class Progress:
             lost=lost or {},
             extra=extra,
         )
+
+    def _now(self) -> float:
+        """The seconds since the first step began; 0 before it."""
+        return 0.0 if self._began is None else time.monotonic() - self._began
 
     def _is_over(self) -> bool:
         steps, seconds = self._args.steps, self._args.seconds

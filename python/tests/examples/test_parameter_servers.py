@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -14,6 +15,17 @@ SERVERS = ("sync_parameter_server", "async_parameter_server")
 LEARNED = 0.6
 #: Workers that hardly wait.
 QUICK = ("--delay", "0.002", "--json")
+#: Has Python not find what is installed here, but need not be.
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("matplotlib", "ray", "torch", "tqdm"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+"""
 SEED = os.environ.get("HOPLITE_SEED", "0")
 
 
@@ -24,7 +36,11 @@ def test_it_learns_and_says_how(place: Place, server: str) -> None:
         server, "--workers", "3", "--steps", "150", "--seed", SEED, "--plot", str(plot), *QUICK
     ).report
     assert report["accuracy"] > LEARNED, f"with seed {SEED}"
-    assert report["accuracy"] == report["samples"][-1]["score"] > report["samples"][0]["score"]
+    samples = report["samples"]
+    assert report["accuracy"] == samples[-1]["score"] > samples[0]["score"]
+    assert (samples[0]["seconds"], samples[0]["steps"], samples[-1]["steps"]) == (0, 0, 150)
+    assert all(before["seconds"] < after["seconds"] for before, after in itertools.pairwise(samples))
+    assert samples[-2]["seconds"] <= report["seconds"] <= samples[-1]["seconds"]
     told = {"example": server, "backend": "hoplite", "workers": 3, "nodes": 4, "steps": 150, "lost": {}}
     assert {name: report[name] for name in told} == told
     assert report["steps_per_second"] == pytest.approx(report["steps"] / report["seconds"])
@@ -44,10 +60,7 @@ def test_a_large_model_learns_as_well(place: Place) -> None:
 
 
 def test_it_needs_only_numpy_and_scikit_learn(place: Place) -> None:
-    missing = (
-        "import sys\nfor name in ('matplotlib', 'ray', 'torch', 'tqdm'):\n    sys.modules[name] = None\n"
-    )
-    (place.directory / "sitecustomize.py").write_text(missing)
+    (place.directory / "sitecustomize.py").write_text(WITHOUT)
     place.environment["PYTHONPATH"] = str(place.directory)
     done = place.run("async_parameter_server", "--seconds", "1", "--workers", "2", "--seed", SEED)
     assert done.code == 0, done.err
