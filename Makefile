@@ -1,7 +1,7 @@
 # The two commands of the README are `make demo` and `make test`; the rest are parts of them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint test-unit test-fuzz doc bench clean
+.PHONY: help setup build demo test lint test-unit test-fuzz doc bench-local clean
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
@@ -35,7 +35,7 @@ test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
 doc: ## The API documentation, without a warning.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 
-bench: build ## All measurements of the README.
+bench-local: build ## The measurements of the README on loopback.
 	$(BINARIES)/hoplite bench local
 	$(BINARIES)/hoplite bench p2p
 	$(BINARIES)/hoplite bench broadcast
@@ -46,20 +46,28 @@ clean: ## Removes what was built.
 	$(CARGO) clean
 
 # Benchmarks on shaped links, beside other systems: see tests/bench/README.md. They need root.
-.PHONY: bench-quick bench-peers bench-compare bench-report test-lab
+.PHONY: bench bench-quick bench-peers bench-full bench-report test-lab
 PYTHON ?= python3
+BENCH_PYTHON := ../target/bench/venv/bin/python
+# For example `make bench BENCH_ARGUMENTS=--continue` after an interruption.
+BENCH_ARGUMENTS ?=
+
+bench: build bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and docs/benchmarks.md. Root; under an hour.
+	cd tests && $(PYTHON) -m bench run $(BENCH_ARGUMENTS)
+	$(MAKE) --no-print-directory bench-report
 
 bench-quick: build ## Hoplite's collectives beside what the links allow, on shaped links. Root, iperf3; under 5 minutes.
 	cd tests && $(PYTHON) -m bench run --quick
 
-bench-peers: ## Installs MPICH, Open MPI, torch and matplotlib for bench-compare.
+bench-peers: ## Installs MPICH, Open MPI, torch, Ray and matplotlib for bench.
 	tests/bench/peers/install.sh
 
-bench-compare: build bench-peers ## The same beside MPICH, Open MPI and Gloo, as in the paper. Root; takes hours.
-	cd tests && $(PYTHON) -m bench run
+bench-full: build bench-peers ## As bench, with more rounds of large objects. Root; takes hours.
+	cd tests && $(PYTHON) -m bench run --full $(BENCH_ARGUMENTS)
+	$(MAKE) --no-print-directory bench-report
 
-bench-report: ## Writes docs/benchmarks.md from the results of bench-compare.
-	cd tests && ../target/bench/venv/bin/python -m bench report
+bench-report: ## Writes docs/benchmarks.md from the results of the last run.
+	cd tests && $$([ -x $(BENCH_PYTHON) ] && echo $(BENCH_PYTHON) || echo $(PYTHON)) -m bench report
 
 test-lab: ## Tests of the lab and of the benchmarks themselves; most need root.
 	cd tests && $(PYTHON) -m unittest discover -s lab/tests -t . && $(PYTHON) -m unittest discover -s bench/tests -t .

@@ -24,24 +24,30 @@ _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _LOAD_LIMIT: Final = 0.5
 
+_COLLECTIVES: Final = "round_trip,broadcast,gather,reduce,allreduce"
 # Hoplite and the limit, in less than five minutes.
-_QUICK: Final = {
+_QUICK: Final[dict[str, str | int | float]] = {
     "systems": "hoplite",
+    "workloads": f"{_COLLECTIVES},broadcast_late,reduce_late",
     "hosts": "4,8",
     "sizes": "1KiB,1MiB,16MiB",
     "intervals": "0.5",
     "rounds": 3,
     "cell_seconds": 8.0,
 }
-# The paper's, but for its largest object, which is 1 GB on links fifty times as fast.
-_FULL: Final = {
+# The paper's, but for its largest object, which is 1 GB on links fifty times as fast. A cell of the largest objects has two
+# or three rounds with a system that is at the limit, and one with the others.
+_STANDARD: Final[dict[str, str | int | float]] = {
     "systems": ",".join(SYSTEMS),
+    "workloads": ",".join(WORKLOADS),
     "hosts": "4,8,16",
     "sizes": "1KiB,32KiB,1MiB,32MiB,64MiB",
     "intervals": "0.1,0.5",
     "rounds": 5,
-    "cell_seconds": 60.0,
+    "cell_seconds": 5.0,
 }
+# The same with five rounds of nearly everything.
+_FULL: Final[dict[str, str | int | float]] = {**_STANDARD, "cell_seconds": 60.0}
 
 
 def main() -> int:
@@ -63,19 +69,31 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="measure; prints a table, and stores the results")
-    run.add_argument("--quick", action="store_true", help="Hoplite and the limit only, few sizes, under 5 minutes")
+    much = run.add_mutually_exclusive_group()
+    much.add_argument(
+        "--quick", dest="preset", action="store_const", const=_QUICK, help="Hoplite and the limit, in under 5 minutes"
+    )
+    much.add_argument(
+        "--full", dest="preset", action="store_const", const=_FULL, help="more rounds of large objects; takes hours"
+    )
+    run.add_argument(
+        "--continue",
+        dest="is_continued",
+        action="store_true",
+        help="go on with an interrupted run; the same commit only",
+    )
     run.add_argument("--systems", metavar="NAME,...", help=f"of {', '.join(SYSTEMS)} (default: all)")
-    run.add_argument("--workloads", metavar="NAME,...", default=",".join(WORKLOADS), help=f"of {', '.join(WORKLOADS)}")
+    run.add_argument("--workloads", metavar="NAME,...", help=f"of {', '.join(WORKLOADS)} (default: all)")
     run.add_argument("--hosts", metavar="N,...", help="numbers of hosts (default: 4,8,16)")
-    run.add_argument("--sizes", metavar="SIZE,...", help=f"of the objects (default: {_FULL['sizes']})")
+    run.add_argument("--sizes", metavar="SIZE,...", help=f"of the objects (default: {_STANDARD['sizes']})")
     run.add_argument("--intervals", metavar="X,...", help="of late arrivals, in units of S/B (default: 0.1,0.5)")
-    run.add_argument("--late-from", metavar="SIZE", default="1MiB", help="smallest object for late arrivals")
+    run.add_argument("--late-from", metavar="SIZE", help="smallest object for late arrivals (default: the largest)")
     run.add_argument("--rounds", type=int, metavar="N", help="of each measurement (default: 5)")
-    run.add_argument("--cell-seconds", type=float, metavar="S", help="no further round after so long (default: 60)")
+    run.add_argument("--cell-seconds", type=float, metavar="S", help="no further round after so long (default: 5)")
     run.add_argument("--rate", default="200mbit", help="of the links (default: 200mbit)")
     run.add_argument("--programs", type=Path, default=_ROOT / "target" / "release", help="where Hoplite's binaries are")
     run.add_argument("--results", type=Path, default=_BUILT / "results.json", metavar="FILE")
-    run.set_defaults(perform=_run)
+    run.set_defaults(perform=_run, preset=_STANDARD)
 
     write = commands.add_parser("report", help="write Markdown and plots from stored results")
     write.add_argument("results", type=Path, nargs="?", default=_BUILT / "results.json", metavar="FILE")
@@ -86,15 +104,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> None:
     lab_system.require()
-    preset = _QUICK if arguments.quick else _FULL
-    chosen = {name: getattr(arguments, name) or value for name, value in preset.items()}
+    chosen = {name: getattr(arguments, name) or value for name, value in arguments.preset.items()}
+    sizes_bytes = tuple(_size(word) for word in str(chosen["sizes"]).split(","))
     settings = Settings(
         systems=_names(str(chosen["systems"]), SYSTEMS),
-        workloads=_names(arguments.workloads, WORKLOADS),
+        workloads=_names(str(chosen["workloads"]), WORKLOADS),
         hosts=tuple(_positive(word) for word in str(chosen["hosts"]).split(",")),
-        sizes_bytes=tuple(_size(word) for word in str(chosen["sizes"]).split(",")),
+        sizes_bytes=sizes_bytes,
         intervals=tuple(float(word) for word in str(chosen["intervals"]).split(",")),
-        late_from_bytes=_size(arguments.late_from),
+        late_from_bytes=_size(arguments.late_from) if arguments.late_from else max(sizes_bytes),
         rounds=_positive(str(chosen["rounds"])),
         cell_s=float(str(chosen["cell_seconds"])),
         rate_bits_s=parse_rate(arguments.rate),
@@ -103,12 +121,28 @@ def _run(arguments: argparse.Namespace) -> None:
         print(f"bench: others use this machine (load {machine.load():.1f}): do not trust the times", file=sys.stderr)
     _BUILT.mkdir(parents=True, exist_ok=True)
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    log = arguments.results.with_suffix(".log")
-    log.write_text("")
-    context = Context(arguments.programs, _BUILT, max(settings.sizes_bytes), log)
     results = results_for(settings, _ROOT, shlex.join(["python3", "-m", "bench", *sys.argv[1:]]))
+    if arguments.is_continued and arguments.results.exists():
+        results = _continued(Results.read(arguments.results), results)
+    log = arguments.results.with_suffix(".log")
+    if not results.measurements:
+        log.write_text("")
+    context = Context(arguments.programs, _BUILT, max(settings.sizes_bytes), log)
     Suite(settings, context, results, lambda: results.write(arguments.results)).run()
     print(report.tables(results))
+
+
+def _continued(earlier: Results, now: Results) -> Results:
+    """The earlier results, to which the rest can be added.
+
+    Raises:
+        BenchError: they are not of the same commit, machine and links.
+    """
+    for what in ("commit", "machine", "rate_bits_s"):
+        if getattr(earlier, what) != getattr(now, what):
+            raise BenchError(f"the results are of another {what}: {getattr(earlier, what)}, not {getattr(now, what)}")
+    earlier.ended = ""
+    return earlier
 
 
 def _report(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Plots like the paper's figures 5 to 7."""
+"""Plots like the paper's figures 5 to 9."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +14,12 @@ from .workloads import WORKLOADS
 
 _COLLECTIVES: Final = ["broadcast", "gather", "reduce", "allreduce"]
 _LATE: Final = ["broadcast_late", "reduce_late"]
+_PARAMETER_SERVER: Final = ["ps_sync", "ps_async"]
+_REINFORCEMENT: Final = ["rl_samples", "rl_gradients"]
 _MS: Final = 1e3
 _STYLE: Final[Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 8, "svg.hashsalt": "hoplite"}
 _COLOURS: Final = ["#c0392b", "#2471a3", "#1e8449", "#9a7d0a", "#6c3483", "#34495e"]
-_LIMIT: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1, "label": "limit"}
+_LIMIT: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1}
 
 
 def write(results: Results, directory: Path) -> dict[str, Path]:
@@ -29,6 +31,8 @@ def write(results: Results, directory: Path) -> dict[str, Path]:
             ("round_trip", "Round trip", _round_trip),
             ("collectives", "Collectives", _collectives),
             ("late", "Late arrivals", _late),
+            ("parameter_server", "Parameter server", lambda found: _training(found, _PARAMETER_SERVER)),
+            ("reinforcement", "Reinforcement learning", lambda found: _training(found, _REINFORCEMENT)),
         ]:
             figure = draw(results)
             if figure is not None:
@@ -94,9 +98,51 @@ def _late(results: Results) -> Any:
     return figure
 
 
+def _training(results: Results, names: list[str]) -> Any:
+    """Bars for the steps in a second."""
+    workloads = [name for name in names if results.cells(name)]
+    if not workloads:
+        return None
+    figure, grid = plt.subplots(1, len(workloads), figsize=(3.4 * len(workloads), 2.8), squeeze=False)
+    for axes, name in zip(grid[0], workloads, strict=True):
+        cells = results.cells(name)
+        loop = WORKLOADS[name].loop
+        steps = loop.steps if loop else 1
+        titles = [title for title in results.titles() if any(results.best(title, cell) for cell in cells)]
+        width = 0.8 / len(titles)
+        for position, title in enumerate(titles):
+            places = [group + (position - (len(titles) - 1) / 2) * width for group in range(len(cells))]
+            found = [results.best(title, cell) for cell in cells]
+            rates = [steps / cell.median_s if cell and cell.median_s else 0 for cell in found]
+            low = [
+                rate - steps / max(cell.seconds) if cell and rate else 0
+                for rate, cell in zip(rates, found, strict=True)
+            ]
+            high = [
+                steps / min(cell.seconds) - rate if cell and rate else 0
+                for rate, cell in zip(rates, found, strict=True)
+            ]
+            colour = _COLOURS[results.titles().index(title) % len(_COLOURS)]
+            axes.bar(places, rates, width, label=title, color=colour, yerr=[low, high], capsize=2, ecolor="grey")
+        limits = [steps / cell.limit_s for cell in cells]
+        axes.hlines(
+            limits,
+            [group - 0.4 for group in range(len(cells))],
+            [group + 0.4 for group in range(len(cells))],
+            **_LIMIT,
+            label="limit",
+        )
+        axes.set_xticks(range(len(cells)), [str(cell.hosts) for cell in cells])
+        axes.set(xlabel="hosts", ylabel="steps per second")
+        axes.set_title(WORKLOADS[name].title, fontsize=8)
+    _legend_below(figure, grid[0][0])
+    figure.tight_layout()
+    return figure
+
+
 def _lines(axes: Any, results: Results, cells: list[Measurement], place: Any) -> None:
     """A line for each system, with the spread, and one for the limit."""
-    axes.plot([place(cell) for cell in cells], [cell.limit_s * _MS for cell in cells], **_LIMIT)
+    axes.plot([place(cell) for cell in cells], [cell.limit_s * _MS for cell in cells], **_LIMIT, label="limit")
     for title, colour in zip(results.titles(), _COLOURS * 2, strict=False):
         found = [best for cell in cells if (best := results.best(title, cell)) and best.median_s]
         if not found:

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from . import targets
 from .results import Measurement, Results
 from .workloads import WORKLOADS, Workload
 
@@ -14,11 +15,16 @@ _COMPARED_FROM_S = 0.005
 def write(results: Results, path: Path) -> list[Path]:
     """Writes the report to `path`, and the plots beside it; returns what was written."""
     # Imported late: a developer's quick run needs no matplotlib.
-    from . import plots
-
-    figures = plots.write(results, path.with_suffix(""))
-    text = "\n".join([*_head(results), *_figures(figures, path), tables(results), *_foot(results)])
-    path.write_text(text + "\n")
+    try:
+        from . import plots
+    except ImportError:
+        figures: dict[str, Path] = {}
+        lacking = ["Without plots: there is no matplotlib.", ""]
+    else:
+        figures = plots.write(results, path.with_suffix(""))
+        lacking = []
+    parts = [*_head(results), *lacking, *_standing(results), *_figures(figures, path), tables(results)]
+    path.write_text("\n".join([*parts, *_verdicts(results), *_foot(results)]) + "\n")
     return [path, *figures.values()]
 
 
@@ -29,7 +35,7 @@ def _head(results: Results) -> list[str]:
         "# Benchmarks",
         "",
         f"Made by `{results.command}` in `tests/` on {results.started}, of commit {results.commit}. "
-        f"{'' if results.ended else 'The run was interrupted. '}Written by `make bench-report`; do not edit.",
+        f"{'' if results.ended else 'The run has not ended. '}Written by `make bench-report`; do not edit.",
         "",
         f"Each host is a network namespace with a link of {results.rate_bits_s / 1e6:g} Mbit/s in each direction "
         f"(`tests/lab`), of which one stream of iperf3 gets {limit} of payload. All hosts share one machine: "
@@ -38,7 +44,8 @@ def _head(results: Results) -> list[str]:
         "Times are medians, with the spread from the fastest to the slowest round behind them. *Limit* is the least "
         "time that the links allow at the measured rate, without any latency. A factor is how often the limit fits "
         "into the time. `cpu` marks times during which the processors were busy for 90% or more, so that these "
-        "may have been what was measured, and not the links.",
+        "may have been what was measured, and not the links. Of training loops the steps in a second are given, but factors "
+        "are of times there too: less is better.",
         "",
         "| system | version | how it is run |",
         "| --- | --- | --- |",
@@ -59,6 +66,67 @@ def _limits(results: Results) -> str:
 def _figures(figures: dict[str, Path], path: Path) -> Iterable[str]:
     for title, figure in figures.items():
         yield f"![{title}]({figure.relative_to(path.parent)})\n"
+
+
+def _standing(results: Results) -> list[str]:
+    """In short: how often Hoplite is ahead, and how many targets are met."""
+    verdicts = targets.verdicts(results)
+    compared = [verdict for verdict in verdicts if verdict.peer is not None]
+    lines = []
+    if compared:
+        ahead = sum(verdict.is_ahead for verdict in compared)
+        lines.append(f"Hoplite is the fastest in {ahead} of {len(compared)} measurements that a peer has too.")
+    for what, met in (
+        ("the limit of the links", [verdict.is_near_limit for verdict in verdicts]),
+        ("the peers", [verdict.is_near_peers for verdict in verdicts]),
+    ):
+        asked = [is_met for is_met in met if is_met is not None]
+        if asked:
+            lines.append(f"Of the targets beside {what} (DESIGN, section 12) {sum(asked)} of {len(asked)} are met.")
+    return [*lines, ""]
+
+
+def _verdicts(results: Results) -> list[str]:
+    """Who is ahead where, and which targets are met."""
+    verdicts = targets.verdicts(results)
+    if not verdicts:
+        return []
+    lines = [
+        "",
+        "## Against the limit, the peers and the targets",
+        "",
+        "How often the limit fits into Hoplite's time, and Hoplite's time into that of the best peer: more than 1 is ahead. "
+        f"{targets.DEFINITION}",
+        "",
+        "| workload | hosts | size | Hoplite | x limit | target | best peer | peer / Hoplite | target |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for verdict in verdicts:
+        cell = verdict.cell
+        time = "failed" if cell.median_s is None else _figure(cell, cell.median_s)
+        ratio = f"{cell.median_s / cell.limit_s:.2f}" if cell.median_s else "-"
+        peer, lead = "-", "-"
+        if verdict.peer is not None and verdict.peer.median_s is not None:
+            peer = f"{results.systems[verdict.peer.system]['title']} {_figure(cell, verdict.peer.median_s)}"
+            lead = f"{verdict.peer.median_s / cell.median_s:.2f}" if cell.median_s else "-"
+        late = f", {seconds(cell.interval_s)} apart" if cell.interval_s else ""
+        row = [
+            f"{WORKLOADS[cell.workload].title}{late}",
+            str(cell.hosts),
+            size(cell.size_bytes),
+            time,
+            ratio,
+            _met(verdict.is_near_limit),
+            peer,
+            f"**{lead}**" if verdict.is_ahead else lead,
+            _met(verdict.is_near_peers),
+        ]
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def _met(is_met: bool | None) -> str:
+    return "" if is_met is None else "met" if is_met else "**missed**"
 
 
 def tables(results: Results) -> str:
@@ -86,7 +154,7 @@ def _table(results: Results, workload: Workload) -> str:
             str(cell.hosts),
             size(cell.size_bytes),
             *interval,
-            seconds(cell.limit_s),
+            _figure(cell, cell.limit_s),
             *_emphasised(results, cell, cells),
         ]
         lines.append(f"| {' | '.join(row)} |")
@@ -98,14 +166,20 @@ def _entry(cell: Measurement | None) -> str:
         return "-"
     if cell.median_s is None:
         return "timed out" if "within" in (cell.error or "") else "failed"
-    parts = [seconds(cell.median_s)]
+    parts = [_figure(cell, cell.median_s)]
     if len(cell.seconds) > 1:
-        parts.append(f"({seconds(min(cell.seconds))} to {seconds(max(cell.seconds))})")
+        parts.append(f"({_figure(cell, min(cell.seconds))} to {_figure(cell, max(cell.seconds))})")
     if cell.limit_s >= _COMPARED_FROM_S:
         parts.append(f"{cell.median_s / cell.limit_s:.2f}x")
     parts += ["cpu"] if cell.is_bound_by_processor else []
     parts += ["**not over the links**"] if cell.crossed else []
     return " ".join(parts)
+
+
+def _figure(cell: Measurement, value: float) -> str:
+    """A time of a cell for people: of training loops, the steps in a second."""
+    loop = WORKLOADS[cell.workload].loop
+    return seconds(value) if loop is None else f"{loop.steps / value:.2f}/s"
 
 
 def _emphasised(results: Results, cell: Measurement, entries: list[str]) -> list[str]:

@@ -51,6 +51,11 @@ class Measurement:
         return statistics.median(self.seconds) if self.seconds and self.error is None else None
 
     @property
+    def median_after_last_s(self) -> float | None:
+        """The median time from the arrival of the last host; None if it was not measured."""
+        return statistics.median(self.after_last_s) if self.after_last_s and self.error is None else None
+
+    @property
     def is_bound_by_processor(self) -> bool:
         """Whether the processors, not the links, may have been the limit."""
         return bool(self.busy) and statistics.median(self.busy) >= BUSY
@@ -67,7 +72,7 @@ class Results:
         machine: what it ran on.
         rate_bits_s: of the links.
         systems: title, setting and version of each, by name.
-        missing: why systems were not measured, by name.
+        missing: why systems, or some of their measurements, were not measured, by name.
         limits: what a link did, by number of hosts: `payload_bytes_s`, `round_trip_s`.
         measurements: in the order in which they were made.
         ended: date and time; empty if it was interrupted.

@@ -12,7 +12,8 @@ from lab import Lab, LabError, Plan, registry
 
 from . import limit, machine
 from .errors import BenchError
-from .results import Measurement, Results, crossed
+from .forecast import Forecast
+from .results import Measurement, Results, crossed, same_cell
 from .systems import SYSTEMS, Context, System
 from .team import Team
 from .workloads import WORKLOADS, Workload
@@ -33,8 +34,8 @@ class Settings:
     Attributes:
         systems: their names.
         workloads: their names.
-        hosts: the numbers of hosts.
-        sizes_bytes: of the objects.
+        hosts: the numbers of hosts. Late hosts are measured with the most of them, as in the paper.
+        sizes_bytes: of the objects. Training loops have their own.
         intervals: how long after each other late hosts arrive, in units of S/B.
         late_from_bytes: the smallest object for which late hosts are measured.
         rounds: how often each cell is measured.
@@ -57,11 +58,16 @@ class Suite:
     """One run."""
 
     def __init__(self, settings: Settings, context: Context, results: Results, store: Callable[[], None]) -> None:
-        """Prepares it; `store` is called whenever there is more in `results`."""
+        """Prepares it; `store` is called whenever there is more in `results`.
+
+        What is in `results` already is not measured again, but for what failed.
+        """
         self.settings = settings
         self.context = context
         self.results = results
+        self.results.measurements = [cell for cell in results.measurements if cell.error is None]
         self._store = store
+        self._forecast = Forecast(settings.rounds, settings.cell_s)
 
     def run(self) -> None:
         """Runs all that can be run on this machine.
@@ -72,20 +78,27 @@ class Suite:
         """
         systems = self._systems()
         for hosts in sorted(self._workloads_by_hosts()):
-            measured = self._limit(hosts)
-            self.results.limits[hosts] = {
-                "payload_bytes_s": measured.payload_bytes_s,
-                "round_trip_s": measured.round_trip_s,
-            }
-            _say(f"{hosts} hosts: {measured.payload_bytes_s * 8 / 1e6:.1f} Mbit/s of payload")
-            self._store()
-            for system in systems:
-                self._measure(system, hosts)
+            if hosts not in self.results.limits:
+                measured = self._limit(hosts)
+                self.results.limits[hosts] = {
+                    "payload_bytes_s": measured.payload_bytes_s,
+                    "round_trip_s": measured.round_trip_s,
+                }
+                self._store()
+        left = [(system, hosts, self._cells(system, hosts)) for hosts in self.results.limits for system in systems]
+        for _, _, cells in left:
+            self._forecast.add(cells)
+        for hosts, limits in self.results.limits.items():
+            _say(f"{hosts} hosts: {limits['payload_bytes_s'] * 8 / 1e6:.1f} Mbit/s of payload")
+        _say(f"{sum(len(cells) for _, _, cells in left)} measurements, {self._forecast.left()}")
+        for system, hosts, cells in left:
+            self._measure(system, hosts, cells)
         self.results.ended = machine.now()
         self._store()
 
     def _systems(self) -> list[System]:
         found = [SYSTEMS[name](self.context) for name in self.settings.systems]
+        self.results.missing = {}
         for system in found:
             if lacking := system.missing():
                 _say(f"without {system.name}: {lacking}")
@@ -103,11 +116,23 @@ class Suite:
                 found.setdefault(hosts, []).append(workload)
         return found
 
-    def _cells(self, system: System, hosts: int) -> Iterator[Measurement]:
-        """What is to be measured, with nothing measured yet."""
+    def _cells(self, system: System, hosts: int) -> list[Measurement]:
+        """What is to be measured and was not yet."""
+        if system.most_hosts is not None and hosts > system.most_hosts:
+            self.results.missing[f"{system.name} on {hosts} hosts"] = f"it fits on {system.most_hosts} at most"
+            return []
+        done = [cell for cell in self.results.measurements if cell.system == system.name]
+        cells = self._all_cells(system, hosts)
+        return [cell for cell in cells if not any(same_cell(cell, other) for other in done)]
+
+    def _all_cells(self, system: System, hosts: int) -> Iterator[Measurement]:
         payload_bytes_s = self.results.limits[hosts]["payload_bytes_s"]
-        for workload in self._workloads_by_hosts()[hosts]:
-            for size in self.settings.sizes_bytes:
+        for workload in self._workloads_by_hosts().get(hosts, []):
+            if workload.name in system.omits:
+                continue
+            if workload.is_late and hosts < max(self.settings.hosts):
+                continue
+            for size in [workload.loop.model_bytes] if workload.loop else self.settings.sizes_bytes:
                 if workload.is_late and size < self.settings.late_from_bytes:
                     continue
                 for part in self.settings.intervals if workload.is_late else (0.0,):
@@ -115,9 +140,8 @@ class Suite:
                     limit_s = workload.limit_s(hosts, size, payload_bytes_s, interval_s)
                     yield Measurement(system.name, workload.name, hosts, size, interval_s, limit_s)
 
-    def _measure(self, system: System, hosts: int) -> None:
-        """Measures all cells of a system; starts it anew after a failure, but not if that fails too."""
-        cells = list(self._cells(system, hosts))
+    def _measure(self, system: System, hosts: int, cells: list[Measurement]) -> None:
+        """Measures cells of a system; starts it anew after a failure, but not if that fails too."""
         while cells:
             done = len(cells)
             try:
@@ -166,7 +190,9 @@ class Suite:
         try:
             for number in range(self.settings.rounds + 1):
                 finishers = workload.finishers(cell.hosts)
-                measured = team.round(cell.workload, cell.size_bytes, finishers, cell.interval_s, timeout_s, around)
+                measured = team.round(
+                    cell.workload, cell.size_bytes, finishers, cell.interval_s, timeout_s, around, workload.loop
+                )
                 if number > 0 or measured.seconds > _COUNTED_FIRST_S:
                     cell.seconds.append(measured.seconds)
                     cell.after_last_s.append(measured.after_last_s)
@@ -182,8 +208,10 @@ class Suite:
     def _note(self, cell: Measurement) -> None:
         self.results.measurements.append(cell)
         self._store()
+        self._forecast.done(cell)
         median_s = cell.median_s
-        what = f"{cell.hosts:>2} hosts  {cell.system:<14}{cell.workload:<15}{cell.size_bytes / 1024:>9.0f} KiB"
+        left = f"{self._forecast.left():<14}"
+        what = f"{left}{cell.hosts:>2} hosts  {cell.system:<14}{cell.workload:<15}{cell.size_bytes / 1024:>9.0f} KiB"
         if median_s is None:
             _say(f"{what}  {cell.error}")
         else:

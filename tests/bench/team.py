@@ -1,7 +1,7 @@
 """The workers of one system, one on each host, and the rounds that they are told to make.
 
 A worker connects to a Unix socket, which is a file and therefore reached from every network namespace, and does what it
-is told, one line at a time; `hoplite-bench-worker.rs` has the protocol. It is the same for all systems, so all of them
+is told, one line at a time; `hoplite-bench-worker` has the protocol. It is the same for all systems, so all of them
 are measured by the same code.
 """
 
@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from .errors import BenchError, Wedged
+from .loops import Loop
 from .machine import Processor
 
 _START_TIMEOUT_S: Final = 180
@@ -107,6 +108,7 @@ class Team:
         interval_s: float,
         timeout_s: float,
         around: Callable[[Callable[[], None]], None] = lambda body: body(),
+        loop: Loop | None = None,
     ) -> Round:
         """Makes one round: prepares, runs, checks the results, cleans up.
 
@@ -117,12 +119,14 @@ class Team:
             interval_s: how long after each other the ranks begin.
             timeout_s: how long the run may take.
             around: called with the run itself, so that it can look at the machine before and after.
+            loop: what is repeated, if it is a training loop.
         Raises:
             Wedged: some workers did not answer in time; the message names them.
             BenchError: a worker failed, ended, or has a wrong result.
         """
         self._round += 1
-        self._all(f"prepare {workload} {size_bytes} {self._round}", _PREPARE_TIMEOUT_S)
+        steps, compute_ns = (loop.steps, int(loop.compute_s * 1e9)) if loop else (0, 0)
+        self._all(f"prepare {workload} {size_bytes} {self._round} {steps} {compute_ns}", _PREPARE_TIMEOUT_S)
         times: list[tuple[int, int]] = []
         processor = Processor()
 

@@ -1,8 +1,8 @@
-"""What is measured: the workloads of the paper's figures 5 to 7, when their clock starts and stops, and their limits.
+"""What is measured: the workloads of the paper's figures 5 to 9, when their clock starts and stops, and their limits.
 
 Hoplite, section 6.1. Every host first puts what it has to give, and the clock starts when all of that has succeeded,
 with the first call of the collective. It stops when the last host that gets something has all of it. Elements are f32,
-the operation is the sum.
+the operation is the sum. Sections 6.2 to 6.4 have the training loops, which are in `loops.py`.
 
 Whatever the system, a worker on each host is told when to begin, and says when it began and ended, by the clock of the
 machine that all of them share.
@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-INTERVAL_PART: Final = 0.5
-"""Hosts that arrive late arrive this part of S/B apart, if nothing else is said."""
+from .loops import Loop
+
+_MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Workload:
         needs: what the hosts must move, by rank, for a size and a number of hosts.
         is_late: whether the hosts arrive one after the other.
         hosts: the number of hosts, if it has only one.
+        loop: what is repeated, if it is a training loop; its limit is then its own.
     """
 
     name: str
@@ -49,9 +51,12 @@ class Workload:
     needs: Callable[[int, int], Mapping[int, Need]]
     is_late: bool = False
     hosts: int | None = None
+    loop: Loop | None = None
 
     def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float, interval_s: float = 0) -> float:
         """The least time that it can take where a link carries so many bytes of payload a second."""
+        if self.loop is not None:
+            return self.loop.limit_s(hosts, size_bytes, payload_bytes_s)
         return (hosts - 1) * interval_s + self.limit_factor(hosts) * size_bytes / payload_bytes_s
 
 
@@ -69,6 +74,19 @@ def _broadcast_needs(size: int, hosts: int) -> Mapping[int, Need]:
 
 def _reduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
     return {0: Need(received_bytes=size), **{rank: Need(sent_bytes=size) for rank in range(1, hosts)}}
+
+
+def _training(name: str, title: str, figure: str, definition: str, loop: Loop) -> Workload:
+    return Workload(
+        name=name,
+        title=title,
+        figure=figure,
+        definition=f"{definition} {loop.describe()}",
+        finishers=(lambda hosts: range(hosts)) if loop.is_synchronous else _root,
+        limit_factor=lambda _: 0,
+        needs=lambda size, hosts: {rank: Need(*counts) for rank, counts in loop.needs(size, hosts).items()},
+        loop=loop,
+    )
 
 
 _ALL: Final = [
@@ -146,6 +164,37 @@ _ALL: Final = [
         limit_factor=lambda _: 1,
         needs=_reduce_needs,
         is_late=True,
+    ),
+    _training(
+        "ps_sync",
+        "Parameter server, synchronous",
+        "8a",
+        "In each step all hosts but h0, the server, compute a gradient; the sum of all gradients is reduced, and given to "
+        "all hosts. MPI and Gloo do that with an allreduce, as in the paper.",
+        Loop(model_bytes=4 * _MIB, steps=8, compute_s=0.1, is_synchronous=True),
+    ),
+    _training(
+        "ps_async",
+        "Parameter server, asynchronous",
+        "8b",
+        "In each step the server reduces the first gradients to be ready, those of half of the hosts, and gives the sum to "
+        "those whose gradients it has; they go on with that, and the others go on computing.",
+        Loop(model_bytes=4 * _MIB, steps=8, compute_s=0.1),
+    ),
+    _training(
+        "rl_gradients",
+        "Reinforcement learning, gradients (A3C)",
+        "9",
+        "As the asynchronous parameter server, with the sizes and times of reinforcement learning.",
+        Loop(model_bytes=_MIB, steps=16, compute_s=0.2),
+    ),
+    _training(
+        "rl_samples",
+        "Reinforcement learning, samples (IMPALA)",
+        "9",
+        "In each step the trainer, h0, gets the first rollouts to be ready, those of half of the hosts, and gives a new "
+        "model to these. A rollout is a quarter of the model.",
+        Loop(model_bytes=_MIB, steps=16, compute_s=0.2, rollout_part=4),
     ),
 ]
 

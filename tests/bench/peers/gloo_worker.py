@@ -1,4 +1,4 @@
-"""One rank's part in the benchmarks, for Gloo through torch. The protocol is that of `hoplite-bench-worker.rs`.
+"""One rank's part in the benchmarks, for Gloo through torch. The protocol is that of `hoplite-bench-worker`.
 
     gloo_worker.py SOCKET RANK RANKS ADDRESS
 
@@ -29,8 +29,9 @@ class Worker:
     def contents(self, factor: float) -> torch.Tensor:
         return (torch.arange(self.elements, dtype=torch.int32) % 8 + 1).to(torch.float32) * factor
 
-    def prepare(self, workload: str, size_bytes: int, round_number: int) -> None:
+    def prepare(self, workload: str, size_bytes: int, round_number: int, steps: int, compute_ns: int) -> None:
         self.workload = workload.removesuffix("_late")
+        self.steps, self.compute_s = steps, compute_ns / 1e9
         self.elements = size_bytes // 4
         self.round = round_number
         self.source = self.contents(self.factor(self.rank))
@@ -57,6 +58,19 @@ class Worker:
                 dist.reduce(self.source, 0)
             case "allreduce", _:
                 dist.all_reduce(self.source)
+            case "ps_sync", _:
+                for step in range(self.steps):
+                    self.step(step)
+
+    def step(self, step: int) -> None:
+        """A step of the synchronous parameter server, to whose sum the server, rank 0, adds nothing."""
+        if self.rank == 0:
+            self.result.zero_()
+        else:
+            parts = 4 + (5 * self.rank + 2 * step) % 9
+            time.sleep(self.compute_s * parts / 8)
+            self.result.copy_(self.source)
+        dist.all_reduce(self.result)
 
     def is_right(self) -> bool:
         total = sum(self.factor(rank) for rank in range(self.ranks))
@@ -69,6 +83,8 @@ class Worker:
                 return all(self.has(part, self.factor(rank)) for rank, part in enumerate(self.gathered))
             case ("reduce", 0) | ("allreduce", _):
                 return self.has(self.source, total)
+            case "ps_sync", _:
+                return self.has(self.result, total - self.factor(0))
         return True
 
     def has(self, found: torch.Tensor, factor: float) -> bool:
@@ -77,8 +93,8 @@ class Worker:
 
     def perform(self, line: str) -> str:
         match line.split():
-            case ["prepare", workload, size_bytes, round_number]:
-                self.prepare(workload, int(size_bytes), int(round_number))
+            case ["prepare", workload, *numbers]:
+                self.prepare(workload, *map(int, numbers))
             case ["run", at]:
                 time.sleep(max(0, int(at) - time.monotonic_ns()) / 1e9)
                 started = time.monotonic_ns()

@@ -1,4 +1,4 @@
-/* One rank's part in the benchmarks, for any MPI. The protocol is that of hoplite-bench-worker.rs.
+/* One rank's part in the benchmarks, for any MPI. The protocol is that of hoplite-bench-worker.
  *
  * Between rounds a rank waits in read(), so that an MPI that polls does not disturb the rounds of others.
  */
@@ -17,6 +17,8 @@ static int rank, ranks;
 static char workload[32];
 static size_t elements;
 static long round_number;
+static int steps;
+static long long compute_ns;
 static float *source, *result;
 
 static long long now(void) {
@@ -33,6 +35,14 @@ static void sleep_until(long long at) {
 static float factor(int of) { return (float)((of + round_number) % 16 + 1); }
 
 static int is(const char *name) { return strcmp(workload, name) == 0; }
+
+/* A step of the synchronous parameter server, to whose sum the server, rank 0, adds nothing. What is computed takes as long
+ * as in the workers of the other systems. */
+static void step(int number) {
+    if (rank == 0) memset(source, 0, elements * sizeof(float));
+    else sleep_until(now() + compute_ns * (4 + (5 * rank + 2 * number) % 9) / 8);
+    MPI_Allreduce(source, result, (int)elements, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
 
 static int is_gather(void) { return is("gather"); }
 
@@ -70,6 +80,8 @@ static void run(void) {
         MPI_Reduce(source, result, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
     } else if (is("allreduce")) {
         MPI_Allreduce(source, result, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    } else if (is("ps_sync")) {
+        for (int number = 0; number < steps; number++) step(number);
     }
 }
 
@@ -85,6 +97,7 @@ static int is_wrong(void) {
     if (is("round_trip")) return rank < 2 && differs(result, factor(1 - rank));
     if (is("broadcast") || is("broadcast_late")) return rank > 0 && differs(result, factor(0));
     if (is("allreduce")) return differs(result, sum);
+    if (is("ps_sync")) return differs(result, sum - factor(0));
     if (rank > 0) return 0;
     if (!is_gather()) return differs(result, sum);
     for (int other = 0; other < ranks; other++)
@@ -119,7 +132,7 @@ int main(int argc, char **argv) {
     while (fgets(line, sizeof line, commands) != NULL) {
         size_t size_bytes;
         long long at;
-        if (sscanf(line, "prepare %31s %zu %ld", workload, &size_bytes, &round_number) == 3) {
+        if (sscanf(line, "prepare %31s %zu %ld %d %lld", workload, &size_bytes, &round_number, &steps, &compute_ns) == 5) {
             prepare(size_bytes);
             fprintf(answers, "ok\n");
         } else if (sscanf(line, "run %lld", &at) == 1) {

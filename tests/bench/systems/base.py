@@ -1,16 +1,20 @@
 """What a system is to the benchmark."""
 
 import subprocess
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from lab import Lab
 
-_END_TIMEOUT_S = 20
+_END_TIMEOUT_S: Final = 20
+
+ASYNCHRONOUS: Final = frozenset({"ps_async", "rl_gradients", "rl_samples"})
+"""Workloads whose participants are known only when they are there, which no fixed group of processes can express."""
 
 Processes: TypeAlias = list["subprocess.Popen[bytes]"]
 
@@ -39,11 +43,15 @@ class System(ABC):
         name: on the command line and in results.
         title: for people; variants of one system have the same, and the better one counts.
         setting: what is special about this variant.
+        omits: workloads that it cannot express, or does not do differently from another variant of the same system.
+        most_hosts: on how many hosts it fits on this machine; None if that does not matter.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     setting: ClassVar[str]
+    omits: ClassVar[frozenset[str]] = frozenset()
+    most_hosts: ClassVar[int | None] = None
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -66,17 +74,22 @@ class System(ABC):
 
 
 @contextmanager
-def ending(processes: Processes) -> Iterator[Processes]:
-    """Ends the processes at last: they have time to end by themselves, are asked to, and are killed."""
+def ending(processes: Processes, patience_s: float = _END_TIMEOUT_S) -> Iterator[Processes]:
+    """Ends the processes at last: they have `patience_s` to end by themselves, are asked to, and are killed."""
     try:
         yield processes
     finally:
-        for end in (None, subprocess.Popen.terminate, subprocess.Popen.kill):
+        for end, timeout_s in (
+            (None, patience_s),
+            (subprocess.Popen.terminate, _END_TIMEOUT_S),
+            (subprocess.Popen.kill, _END_TIMEOUT_S),
+        ):
             for process in processes:
                 if end is not None and process.poll() is None:
                     end(process)
+            deadline = time.monotonic() + timeout_s
             for process in processes:
                 try:
-                    process.wait(_END_TIMEOUT_S)
+                    process.wait(max(0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     continue

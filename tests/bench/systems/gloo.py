@@ -10,7 +10,7 @@ from typing import Final
 from lab import Lab
 
 from ..machine import output
-from .base import Processes, System, ending
+from .base import ASYNCHRONOUS, Processes, System, ending
 
 _WORKER: Final = Path(__file__).resolve().parents[1] / "peers" / "gloo_worker.py"
 _PORT: Final = 29500
@@ -22,6 +22,7 @@ class Gloo(System):
     name = "gloo"
     title = "Gloo"
     setting = "torch.distributed over TCP"
+    omits = ASYNCHRONOUS
 
     @property
     def _python(self) -> Path:

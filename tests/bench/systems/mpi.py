@@ -11,12 +11,13 @@ from lab import Lab
 from lab.lab import RSH
 
 from ..machine import output
-from .base import Processes, System, ending
+from .base import ASYNCHRONOUS, Processes, System, ending
 
 
 class _Mpi(System):
     """Any MPI. Its starter runs on h0, and reaches the other hosts with the lab's stand-in for ssh."""
 
+    omits = ASYNCHRONOUS
     starter: ClassVar[str]
     worker: ClassVar[str]
 
@@ -27,8 +28,9 @@ class _Mpi(System):
     def missing(self) -> str:
         if not output(["which", self.starter]):
             return f"no {self.starter}: run `make bench-peers`"
-        if not (self.context.built / self.worker).is_file():
-            return f"no {self.context.built / self.worker}: run `make bench-peers`"
+        for built in (self.context.built / self.worker, Path(self.idle)):
+            if not built.is_file():
+                return f"no {built}: run `make bench-peers`"
         return ""
 
     @contextmanager
@@ -115,6 +117,7 @@ class OpenMpiTuned(OpenMpi):
 
     name = "openmpi-tuned"
     setting = "as before, but pipelines and rings of 32 KiB segments forced by hand"
+    omits = ASYNCHRONOUS | {"round_trip", "gather"}
     parameters: ClassVar[dict[str, str]] = {
         "coll_tuned_use_dynamic_rules": "1",
         "coll_tuned_bcast_algorithm": "3",

@@ -4,7 +4,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from bench import report
+from bench import report, targets
 from bench.results import Measurement, Results, crossed
 from bench.workloads import WORKLOADS
 
@@ -33,7 +33,7 @@ def results() -> Results:
 
 class Workloads(unittest.TestCase):
     def test_limits_are_those_of_the_links(self) -> None:
-        factors = {name: workload.limit_factor(16) for name, workload in WORKLOADS.items()}
+        factors = {name: workload.limit_factor(16) for name, workload in WORKLOADS.items() if not workload.loop}
         self.assertEqual(
             factors,
             {
@@ -88,6 +88,45 @@ class Stored(unittest.TestCase):
         self.assertIsNone(found.best("Open MPI", found.measurements[3]))
 
 
+class Verdicts(unittest.TestCase):
+    def verdict(self, workload: str, size: int, times: dict[str, float], limit_s: float = 1.0) -> targets.Verdict:
+        found = results()
+        found.measurements = [
+            Measurement(name, workload, 4, size, 0, limit_s, [seconds], [seconds]) for name, seconds in times.items()
+        ]
+        (verdict,) = targets.verdicts(found)
+        return verdict
+
+    def test_large_objects_are_held_against_the_limit(self) -> None:
+        for workload, seconds, is_met in [
+            ("broadcast", 1.03, True),
+            ("reduce", 1.04, False),
+            ("allreduce", 1.02, True),
+            ("gather", 1.025, False),
+        ]:
+            with self.subTest(workload):
+                verdict = self.verdict(workload, 64 * MIB, {"hoplite": seconds})
+                self.assertEqual((verdict.is_near_limit, verdict.peer, verdict.is_near_peers), (is_met, None, None))
+        self.assertIsNone(self.verdict("broadcast", MIB, {"hoplite": 9}).is_near_limit)
+
+    def test_the_latency_of_the_chain_is_allowed(self) -> None:
+        self.assertTrue(self.verdict("reduce", 64 * MIB, {"hoplite": 1.03 + 3 * 0.00005}).is_near_limit)
+        self.assertFalse(self.verdict("allreduce", 64 * MIB, {"hoplite": 1.03 + 3 * 0.00005}).is_near_limit)
+
+    def test_the_best_variant_of_the_best_peer_is_the_measure(self) -> None:
+        verdict = self.verdict("broadcast", MIB, {"hoplite": 1.5, "openmpi": 2.0, "openmpi-tuned": 1.6})
+        self.assertEqual((verdict.peer and verdict.peer.system, verdict.is_ahead), ("openmpi-tuned", True))
+        self.assertTrue(verdict.is_near_peers)
+
+    def test_level_is_enough_with_a_peer_at_the_limit_only(self) -> None:
+        self.assertTrue(self.verdict("gather", MIB, {"hoplite": 1.03, "openmpi": 1.02}).is_near_peers)
+        self.assertFalse(self.verdict("gather", MIB, {"hoplite": 1.21, "openmpi": 1.2}).is_near_peers)
+
+    def test_small_objects_may_take_twice_as_long(self) -> None:
+        self.assertTrue(self.verdict("reduce", 1024, {"hoplite": 4.0, "openmpi": 2.0}).is_near_peers)
+        self.assertFalse(self.verdict("reduce", 1024, {"hoplite": 4.1, "openmpi": 2.0}).is_near_peers)
+
+
 class Reports(unittest.TestCase):
     def test_tables_have_times_factors_and_failures(self) -> None:
         rows = [line for line in report.tables(results()).splitlines() if line.startswith("| 4 ")]
@@ -98,6 +137,14 @@ class Reports(unittest.TestCase):
                 "| 4 | 2 MiB | 500 ms | timed out | - |",
             ],
         )
+
+    def test_training_loops_have_rates(self) -> None:
+        found = results()
+        loop = WORKLOADS["ps_sync"].loop
+        assert loop is not None
+        cell = Measurement("hoplite", "ps_sync", 4, loop.model_bytes, 0, loop.steps / 5, [loop.steps / 4])
+        found.measurements = [cell]
+        self.assertIn("| 4 | 4 MiB | 5.00/s | **4.00/s 1.25x** | - |", report.tables(found).splitlines())
 
     def test_times_have_three_digits(self) -> None:
         found = [report.seconds(value) for value in (0, 0.000123456, 0.0123456, 0.123456, 12.3456)]
@@ -119,6 +166,8 @@ class Reports(unittest.TestCase):
             self.assertEqual(written, [path, Path(directory) / "benchmarks" / "collectives.svg"])
             text = path.read_text()
             self.assertIn("![Collectives](benchmarks/collectives.svg)", text)
+            self.assertIn("Hoplite is the fastest in 1 of 1 measurements that a peer has too.", text)
+            self.assertIn("| Broadcast | 4 | 1 MiB | 600 ms | 1.20 |  | Open MPI 700 ms | **1.17** | met |", text)
             self.assertIn("* hoplite, broadcast of 2 MiB on 4 hosts: hoplite on h3 did not finish", text)
 
 

@@ -57,6 +57,16 @@ class Wedging(Fake):
     fault = "run-silent"
 
 
+class Small(Fake):
+    name = "small"
+    most_hosts = 2
+
+
+class Omitting(Fake):
+    name = "omitting"
+    omits = frozenset({"broadcast"})
+
+
 class Unable(Fake):
     name = "unable"
 
@@ -68,7 +78,7 @@ class Unable(Fake):
 
 @unittest.skipIf(LACKING, LACKING)
 class Suites(unittest.TestCase):
-    def run_suite(self, system: type[System]) -> Results:
+    def run_suite(self, system: type[System], earlier: Results | None = None) -> Results:
         settings = Settings(
             systems=(system.name,),
             workloads=("broadcast", "broadcast_late"),
@@ -80,7 +90,7 @@ class Suites(unittest.TestCase):
             cell_s=60,
             rate_bits_s=200_000_000,
         )
-        results = results_for(settings, Path(__file__).parent, "test")
+        results = earlier or results_for(settings, Path(__file__).parent, "test")
         with (
             tempfile.TemporaryDirectory() as directory,
             mock.patch.dict(SYSTEMS, {system.name: system}),
@@ -104,8 +114,7 @@ class Suites(unittest.TestCase):
         found = [(cell.workload, cell.size_bytes, len(cell.seconds), cell.error) for cell in results.measurements]
         large = 128 << 10
         self.assertEqual(
-            found,
-            [("broadcast", 1024, 2, None), ("broadcast", large, 2, None), ("broadcast_late", large, 2, None)],
+            found, [("broadcast", 1024, 2, None), ("broadcast", large, 2, None), ("broadcast_late", large, 2, None)]
         )
         late = results.measurements[-1]
         self.assertGreater(late.seconds[0], 2 * late.interval_s)
@@ -119,6 +128,24 @@ class Suites(unittest.TestCase):
     def test_a_missing_system_is_named(self) -> None:
         results = self.run_suite(Absent)
         self.assertEqual((results.missing, results.measurements), ({"absent": "it was never written"}, []))
+
+    def test_a_system_that_does_not_fit_is_named(self) -> None:
+        results = self.run_suite(Small)
+        self.assertEqual((results.missing, results.measurements), ({"small on 3 hosts": "it fits on 2 at most"}, []))
+
+    def test_what_a_system_cannot_express_is_left_out(self) -> None:
+        found = [cell.workload for cell in self.run_suite(Omitting).measurements]
+        self.assertEqual(found, ["broadcast_late"])
+
+    def test_a_continued_run_measures_only_what_lacks(self) -> None:
+        results = self.run_suite(Fake)
+        first = list(results.measurements)
+        results.measurements[1].error = "it failed"
+        results.ended = ""
+        again = self.run_suite(Fake, results)
+        self.assertEqual(again.measurements[:2], [first[0], first[2]])
+        (new,) = again.measurements[2:]
+        self.assertEqual((new.workload, new.size_bytes, new.error), ("broadcast", 128 << 10, None))
 
     def test_a_wedged_system_is_started_again_for_each_cell(self) -> None:
         errors = [cell.error or "" for cell in self.run_suite(Wedging).measurements]

@@ -2,7 +2,8 @@
 //!
 //! Connects to the benchmark's socket, says `hello RANK`, and then does what it is told, one line at a time:
 //!
-//! * `prepare WORKLOAD SIZE ROUND`: makes the objects that are there before the clock starts. Answer: `ok`.
+//! * `prepare WORKLOAD SIZE ROUND STEPS NANOSECONDS`: makes the objects that are there before the clock starts. The last two are
+//!   for training loops: how many steps they have, and how long computing takes on average. Answer: `ok`.
 //! * `run NANOSECONDS`: at that time of the monotonic clock, does its part of the workload. Answer: `done START END`.
 //! * `check`: compares what it got with what it should have got, and lets go of it. Answer: `ok`.
 //! * `clean`: deletes the objects. Answer: `ok`.
@@ -16,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use hoplite_client::blocking::Client;
 use hoplite_client::{
     AllreduceOptions, Confirmation, ConnectOptions, Dtype, Metadata, ObjectView, PutOptions, ReduceOptions,
@@ -24,10 +25,15 @@ use hoplite_client::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+mod training;
+
+mod contents;
+
+use contents::{compare, contents, factor};
+use training::{Kind, Training};
+
 /// The benchmark ends a worker that takes too long; this is so long that it always does so first.
 const TIMEOUT: Duration = Duration::from_secs(3600);
-/// Of large objects every so manieth element is compared. A prime, so that no pattern of blocks is missed.
-const STRIDE: usize = 61;
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -56,6 +62,7 @@ enum Workload {
     /// A reduce whose sources are put while it runs.
     ReduceLate,
     Allreduce,
+    Training(Kind),
 }
 
 impl Workload {
@@ -68,6 +75,9 @@ impl Workload {
             "reduce" => Self::Reduce,
             "reduce_late" => Self::ReduceLate,
             "allreduce" => Self::Allreduce,
+            "ps_sync" => Self::Training(Kind::AllGradients),
+            "ps_async" | "rl_gradients" => Self::Training(Kind::FirstGradients),
+            "rl_samples" => Self::Training(Kind::FirstSamples),
             _ => bail!("there is no workload {name:?}"),
         })
     }
@@ -80,23 +90,40 @@ struct Worker {
     ranks: usize,
     workload: Workload,
     round: usize,
+    steps: usize,
+    compute: Duration,
     /// The bytes of this rank's own object.
     source: Vec<u8>,
     views: Vec<ObjectView>,
+    /// What the elements of the views of a training loop should be multiples of.
+    factors: Vec<f32>,
     out: Vec<u8>,
 }
 
 impl Worker {
     fn connect(rank: usize, ranks: usize) -> anyhow::Result<Self> {
         let client = Client::connect_with(ConnectOptions::default())?;
-        let (workload, round) = (Workload::Broadcast, 0);
-        Ok(Self { client, rank, ranks, workload, round, source: vec![], views: vec![], out: vec![] })
+        Ok(Self {
+            client,
+            rank,
+            ranks,
+            workload: Workload::Broadcast,
+            round: 0,
+            steps: 0,
+            compute: Duration::ZERO,
+            source: vec![],
+            views: vec![],
+            factors: vec![],
+            out: vec![],
+        })
     }
 
     fn perform(&mut self, line: &str) -> anyhow::Result<String> {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            ["prepare", workload, size, round] => {
+            ["prepare", workload, size, round, steps, compute] => {
+                self.steps = steps.parse()?;
+                self.compute = Duration::from_nanos(compute.parse()?);
                 self.prepare(Workload::parse(workload)?, size.parse()?, round.parse()?)?;
             }
             ["run", at] => {
@@ -130,7 +157,7 @@ impl Worker {
         self.source = contents(self.rank, round, size_bytes / size_of::<f32>());
         self.out = if workload == Workload::Allreduce { vec![0; self.source.len()] } else { vec![] };
         match workload {
-            Workload::RoundTrip | Workload::ReduceLate => Ok(()),
+            Workload::RoundTrip | Workload::ReduceLate | Workload::Training(_) => Ok(()),
             Workload::Broadcast if self.rank > 0 => Ok(()),
             Workload::Broadcast | Workload::Gather | Workload::Reduce | Workload::Allreduce => self.put(),
         }
@@ -144,6 +171,19 @@ impl Worker {
 
     fn get(&self, id: String) -> anyhow::Result<Vec<ObjectView>> {
         Ok(vec![self.client.get(id, TIMEOUT)?])
+    }
+
+    fn training(&self, kind: Kind) -> Training<'_> {
+        Training {
+            kind,
+            client: &self.client,
+            rank: self.rank,
+            ranks: self.ranks,
+            round: self.round,
+            steps: self.steps,
+            compute: self.compute,
+            source: &self.source,
+        }
     }
 
     fn run(&mut self) -> anyhow::Result<()> {
@@ -170,6 +210,11 @@ impl Worker {
                 self.client.allreduce_into(self.target(), ids, self.rank, &mut self.out, options)?;
                 vec![]
             }
+            (Workload::Training(kind), _) => {
+                let outcome = self.training(kind).run()?;
+                self.factors = outcome.factors;
+                outcome.views
+            }
             (Workload::RoundTrip | Workload::Broadcast | Workload::Gather | Workload::Reduce, _) => vec![],
         };
         Ok(())
@@ -191,7 +236,13 @@ impl Worker {
                 Workload::Broadcast => value(0),
                 Workload::Gather => value(index),
                 Workload::Reduce | Workload::ReduceLate => sum,
+                Workload::Training(_) => self.factors[index],
                 Workload::Allreduce => bail!("an allreduce has no views"),
+            };
+            let elements = if self.workload == Workload::Training(Kind::FirstSamples) {
+                view.len() / size_of::<f32>()
+            } else {
+                elements
             };
             compare(view, expected, elements)?;
         }
@@ -206,36 +257,12 @@ impl Worker {
         if self.rank == 0 {
             self.client.delete(self.ids(), TIMEOUT)?;
             self.client.delete(allreduce_ids(self.target(), self.ranks)?, TIMEOUT)?;
+            if let Workload::Training(kind) = self.workload {
+                self.client.delete(self.training(kind).ids(), TIMEOUT)?;
+            }
         }
         Ok(())
     }
-}
-
-/// What the elements of `rank` are multiples of. The sums of all ranks are exact.
-fn factor(rank: usize, round: usize) -> f32 {
-    ((rank + round) % 16 + 1) as f32
-}
-
-fn element(factor: f32, index: usize) -> f32 {
-    factor * (index % 8 + 1) as f32
-}
-
-fn contents(rank: usize, round: usize, elements: usize) -> Vec<u8> {
-    (0..elements).flat_map(|index| element(factor(rank, round), index).to_le_bytes()).collect()
-}
-
-fn compare(bytes: &[u8], factor: f32, elements: usize) -> anyhow::Result<()> {
-    let (found, rest) = bytes.as_chunks::<4>();
-    ensure!(
-        found.len() == elements && rest.is_empty(),
-        "{} bytes instead of {elements} elements",
-        bytes.len()
-    );
-    for index in (0..elements).step_by(STRIDE).chain(elements.checked_sub(1)) {
-        let (found, expected) = (f32::from_le_bytes(found[index]), element(factor, index));
-        ensure!(found == expected, "element {index} is {found} instead of {expected}");
-    }
-    Ok(())
 }
 
 /// The time since an arbitrary moment, which is the same for all processes of the machine.

@@ -1,0 +1,117 @@
+"""Ray's object store: a raylet on each host, and an actor there that does what is measured."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from lab import Host, Lab, registry
+
+from ..errors import BenchError
+from ..machine import output
+from .base import Processes, System, ending
+
+_WORKER: Final = Path(__file__).resolve().parents[1] / "peers" / "ray_worker.py"
+_PORT: Final = 6379
+_START_TIMEOUT_S: Final = 180
+_ASK_INTERVAL_S: Final = 0.5
+_MIB: Final = 1 << 20
+# Ray has no smaller stores than 75 MB; what a round leaves behind goes some time after it.
+_ROOM_BYTES: Final = 128 * _MIB
+
+
+class RayStores(System):
+    """One cluster, with a raylet and a store in each host's namespace.
+
+    A raylet comes with agents and idle workers, 0.5 GB and some seconds of processor time for each host.
+    """
+
+    name = "ray"
+    title = "Ray"
+    setting = "ray.put and ray.get by one actor on each host; a reduce gets all and adds"
+    most_hosts = 8
+
+    @property
+    def _programs(self) -> Path:
+        return self.context.built / "venv" / "bin"
+
+    def missing(self) -> str:
+        return "" if self.version() else f"no ray for {self._programs / 'python'}: run `make bench-peers`"
+
+    def version(self) -> str:
+        return output([str(self._programs / "python"), "-c", "import importlib.metadata as m; print(m.version('ray'))"])
+
+    @contextmanager
+    def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
+        address = f"{lab.hosts[0].address}:{_PORT}"
+        environment = {
+            **os.environ,
+            # What it writes outside of the sessions' directories goes with the lab too.
+            "RAY_TMPDIR": str(socket.parent),
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+        }
+        with ExitStack() as stack, self.context.log.open("ab") as log:
+            raylets: Processes = []
+            for rank, host in enumerate(lab.hosts):
+                raylets.append(
+                    host.popen(
+                        self._raylet(lab, rank, address),
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        cwd="/",
+                    )
+                )
+                if rank == 0:
+                    stack.enter_context(ending(raylets, patience_s=0))
+                    _await_head(host, raylets[0])
+            command: list[str | Path] = [
+                self._programs / "python",
+                _WORKER,
+                address,
+                socket,
+                *[host.address for host in lab.hosts],
+            ]
+            driver = lab.hosts[0].popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+            )
+            stack.enter_context(ending([driver]))
+            yield [*raylets, driver]
+
+    def _raylet(self, lab: Lab, rank: int, address: str) -> list[str | Path]:
+        # The root of a gather has all sources and its own; others have a source, a result, and what is being freed.
+        copies = lab.plan.hosts + 3 if rank == 0 else 4
+        arguments = {
+            "node-ip-address": lab.hosts[rank].address,
+            # Short, since the sockets of a session are below it.
+            "temp-dir": str(registry.STATE / lab.name / f"r{rank}"),
+            "object-store-memory": str(copies * self.context.most_bytes + _ROOM_BYTES),
+            "num-cpus": "1",
+            "include-log-monitor": "False",
+        }
+        if rank == 0:
+            arguments |= {"port": str(_PORT), "include-dashboard": "False"}
+        else:
+            arguments |= {"address": address}
+        words = [f"--{name}={value}" for name, value in arguments.items()]
+        return [self._programs / "ray", "start", *(["--head", "--no-monitor"] if rank == 0 else []), "--block", *words]
+
+
+def _await_head(host: Host, raylet: "subprocess.Popen[bytes]") -> None:
+    """Waits until the head of the cluster listens: others that start before it give up.
+
+    Raises:
+        BenchError: it ended, or takes too long.
+    """
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    probe = f"import socket; socket.create_connection(({host.address!r}, {_PORT}), 1)"
+    while host.run(["python3", "-c", probe], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        if raylet.poll() is not None or time.monotonic() > deadline:
+            raise BenchError("ray did not start: its head does not listen")
+        time.sleep(_ASK_INTERVAL_S)

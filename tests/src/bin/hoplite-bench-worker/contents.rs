@@ -1,0 +1,35 @@
+//! What objects contain, so that every result can be checked.
+
+use anyhow::ensure;
+
+/// Of large objects every so manieth element is compared. A prime, so that no pattern of blocks is missed.
+const STRIDE: usize = 61;
+
+/// What the elements of `rank` are multiples of. The sums of all ranks are exact.
+pub(crate) fn factor(rank: usize, round: usize) -> f32 {
+    ((rank + round) % 16 + 1) as f32
+}
+
+fn element(factor: f32, index: usize) -> f32 {
+    factor * (index % 8 + 1) as f32
+}
+
+/// The bytes of so many elements.
+pub(crate) fn contents(rank: usize, round: usize, elements: usize) -> Vec<u8> {
+    (0..elements).flat_map(|index| element(factor(rank, round), index).to_le_bytes()).collect()
+}
+
+/// Compares enough of `bytes` with the multiples of `factor` to know.
+pub(crate) fn compare(bytes: &[u8], factor: f32, elements: usize) -> anyhow::Result<()> {
+    let (found, rest) = bytes.as_chunks::<4>();
+    ensure!(
+        found.len() == elements && rest.is_empty(),
+        "{} bytes instead of {elements} elements",
+        bytes.len()
+    );
+    for index in (0..elements).step_by(STRIDE).chain(elements.checked_sub(1)) {
+        let (found, expected) = (f32::from_le_bytes(found[index]), element(factor, index));
+        ensure!(found == expected, "element {index} is {found} instead of {expected}");
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Training loops. Rank 0 is the parameter server, or the trainer, and the others are its workers.
+//!
+//! Who is among the first is known only when they are, so the server tells each of them which model is theirs, in a small object
+//! that they wait for: their turn. Nothing is deleted before the end of the round.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use hoplite_client::blocking::Client;
+use hoplite_client::{Dtype, Metadata, ObjectView, PutOptions, ReduceOptions};
+
+use crate::TIMEOUT;
+use crate::contents::factor;
+
+/// A rollout is so many times smaller than the model.
+const ROLLOUT_PART: usize = 4;
+/// What a turn says instead of the number of a model when there is none any more.
+const STOP: u64 = u64::MAX;
+
+/// What a step of the server needs, and what it makes of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The sum of the gradients of all workers, for all of them.
+    AllGradients,
+    /// The sum of the first gradients to be ready, for their workers.
+    FirstGradients,
+    /// The first rollouts to be ready; their workers get a new model.
+    FirstSamples,
+}
+
+/// One rank's part in one round of a loop.
+pub(crate) struct Training<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) client: &'a Client,
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) round: usize,
+    pub(crate) steps: usize,
+    /// How long a worker computes before it has something to give, on average.
+    pub(crate) compute: Duration,
+    /// This rank's gradient or, of rank 0, its model.
+    pub(crate) source: &'a [u8],
+}
+
+/// What a rank got last.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    pub(crate) views: Vec<ObjectView>,
+    /// What the elements of each should be multiples of.
+    pub(crate) factors: Vec<f32>,
+}
+
+impl Training<'_> {
+    /// Does this rank's part in all steps.
+    pub(crate) fn run(&self) -> anyhow::Result<Outcome> {
+        if self.rank == 0 { self.serve() } else { self.work() }
+    }
+
+    /// The ids of all objects that a round can have made.
+    pub(crate) fn ids(&self) -> Vec<String> {
+        let models = (0..self.steps).map(|step| self.model(step));
+        let of_workers = (1..self.ranks).flat_map(|rank| {
+            (0..=self.steps).flat_map(move |step| [self.gift(rank, step), self.turn(rank, step)])
+        });
+        models.chain(of_workers).collect()
+    }
+
+    fn model(&self, step: usize) -> String {
+        format!("bench-{}-model-{step}", self.round)
+    }
+
+    /// What a worker gives in its own step of this number: a gradient, or rollouts.
+    fn gift(&self, rank: usize, step: usize) -> String {
+        format!("bench-{}-gift-{rank}-{step}", self.round)
+    }
+
+    fn turn(&self, rank: usize, step: usize) -> String {
+        format!("bench-{}-turn-{rank}-{step}", self.round)
+    }
+
+    fn serve(&self) -> anyhow::Result<Outcome> {
+        // By worker: the number of its own step that it is in.
+        let mut at = vec![0; self.ranks];
+        let mut outcome = Outcome::default();
+        for step in 0..self.steps {
+            let gifts: Vec<String> = (1..self.ranks).map(|rank| self.gift(rank, at[rank])).collect();
+            let first;
+            (first, outcome) = match self.kind {
+                Kind::AllGradients => self.reduce(step, &gifts, self.ranks - 1)?,
+                Kind::FirstGradients => self.reduce(step, &gifts, self.ranks / 2)?,
+                Kind::FirstSamples => self.learn(step, &gifts, self.ranks / 2)?,
+            };
+            for rank in first {
+                if self.kind != Kind::AllGradients {
+                    self.client.put(self.turn(rank, at[rank]), &u64::try_from(step)?.to_le_bytes())?;
+                }
+                at[rank] += 1;
+            }
+        }
+        if self.kind != Kind::AllGradients {
+            for (rank, step) in at.into_iter().enumerate().skip(1) {
+                self.client.put(self.turn(rank, step), &STOP.to_le_bytes())?;
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Reduces the first gradients to the next model; returns whose they are.
+    fn reduce(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
+        let options =
+            ReduceOptions { num_objects: Some(count), timeout: TIMEOUT, ..ReduceOptions::default() };
+        let reduced = self.client.reduce_with(self.model(step), gifts, options)?;
+        let first = reduced
+            .iter()
+            .map(|id| gifts.iter().position(|gift| gift.as_bytes() == id.as_ref()).map(|index| index + 1))
+            .collect::<Option<Vec<usize>>>()
+            .context("what was reduced is no gradient")?;
+        ensure!(first.len() == count, "{} gradients were reduced instead of {count}", first.len());
+        let sum = first.iter().map(|rank| factor(*rank, self.round)).sum();
+        let views = vec![self.client.get(self.model(step), TIMEOUT)?];
+        Ok((first, Outcome { views, factors: vec![sum] }))
+    }
+
+    /// Gets the first rollouts, and puts the next model; returns whose they are.
+    fn learn(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
+        let mut ready = self.client.wait(gifts, count, TIMEOUT)?;
+        ready.truncate(count);
+        let views = self.client.gather(ready.iter().map(|index| &gifts[*index]), TIMEOUT)?;
+        self.put(self.model(step), self.source)?;
+        let first: Vec<usize> = ready.into_iter().map(|index| index + 1).collect();
+        let factors = first.iter().map(|rank| factor(*rank, self.round)).collect();
+        Ok((first, Outcome { views, factors }))
+    }
+
+    fn work(&self) -> anyhow::Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for step in 0.. {
+            if self.kind == Kind::AllGradients && step == self.steps {
+                break;
+            }
+            thread::sleep(self.computing(step)?);
+            let size_bytes = match self.kind {
+                Kind::FirstSamples => self.source.len() / ROLLOUT_PART,
+                Kind::AllGradients | Kind::FirstGradients => self.source.len(),
+            };
+            self.put(self.gift(self.rank, step), &self.source[..size_bytes])?;
+            let Some(model) = self.next_model(step)? else { break };
+            let view = self.client.get(self.model(model), TIMEOUT)?;
+            outcome = Outcome { factors: vec![self.model_factor(&view)?], views: vec![view] };
+        }
+        Ok(outcome)
+    }
+
+    /// How long this worker computes in its own step of this number; the workers of other systems take the same times.
+    fn computing(&self, step: usize) -> anyhow::Result<Duration> {
+        let parts = 4 + (5 * self.rank + 2 * step) % 9;
+        Ok(self.compute * u32::try_from(parts)? / 8)
+    }
+
+    /// The number of the model that this worker is to get; none if it is to end.
+    fn next_model(&self, step: usize) -> anyhow::Result<Option<usize>> {
+        if self.kind == Kind::AllGradients {
+            return Ok(Some(step));
+        }
+        let turn = self.client.get(self.turn(self.rank, step), TIMEOUT)?;
+        let number = u64::from_le_bytes(turn[..].try_into().context("a turn is no number")?);
+        Ok(if number == STOP { None } else { Some(usize::try_from(number)?) })
+    }
+
+    /// What the elements of a model should be multiples of.
+    fn model_factor(&self, view: &ObjectView) -> anyhow::Result<f32> {
+        Ok(match self.kind {
+            Kind::AllGradients => (1..self.ranks).map(|rank| factor(rank, self.round)).sum(),
+            Kind::FirstSamples => factor(0, self.round),
+            // Only the server knows whose gradients these are. But all of a sum are multiples of its first element.
+            Kind::FirstGradients => {
+                let first = *view.first_chunk().context("an empty model")?;
+                let found = f32::from_le_bytes(first);
+                ensure!(found >= 1.0, "a model begins with {found}");
+                found
+            }
+        })
+    }
+
+    fn put(&self, id: String, bytes: &[u8]) -> anyhow::Result<()> {
+        let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
+        Ok(self.client.put_with(
+            id,
+            bytes,
+            PutOptions { metadata, timeout: TIMEOUT, ..PutOptions::default() },
+        )?)
+    }
+}
