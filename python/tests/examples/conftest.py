@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,5 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place() -> Iterator[Place]:
+    # Not pytest's: Ray's sockets lie deep in it, and the path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="examples-") as directory:
+        yield Place(Path(directory))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stores import await_that
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 #: How long a run may take: Ray needs a while to start, on a machine that is busy.
 PATIENCE = 240.0
@@ -59,7 +61,8 @@ class Place:
             except BaseException:
                 process.kill()
                 raise
-        assert self.processes() == []
+        # Those of Ray end a little later than the program.
+        await_that("all processes have ended", lambda: self.processes() == [])
         assert list(self.directory.glob("hoplite-example-*")) == []
         return Done(process.returncode, out, err)
 
