@@ -13,9 +13,9 @@ import os
 import secrets
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
@@ -42,6 +42,18 @@ class Crew(ABC):
     @abstractmethod
     def lost(self) -> dict[int, str]:
         """The workers that have died, and how."""
+
+    @abstractmethod
+    def start(self, worker: int) -> None:
+        """Starts a worker, in the place of the one that had this number and died; returns at once."""
+
+    @abstractmethod
+    def starting(self, timeout: float | None = 0) -> set[int]:
+        """The workers that were started and are not ready yet; waits so long, in seconds, until one of them is.
+
+        Raises:
+            WorkerLost: if one of them died before it was ready.
+        """
 
     @abstractmethod
     def kill(self, worker: int) -> None:
@@ -104,9 +116,11 @@ def ray_crew(
 class RayCrew(Crew):
     """Workers that are Ray actors."""
 
-    def __init__(self, actors: list[Any]) -> None:
-        super().__init__(len(actors))
-        self.actors = actors
+    def __init__(self, count: int, make: Callable[[int], Any]) -> None:
+        super().__init__(count)
+        self._make = make
+        self.actors = [make(worker) for worker in range(count)]
+        self._starting = {worker: actor.__ray_ready__.remote() for worker, actor in enumerate(self.actors)}
         self._told: dict[int, Any] = {}
 
     def tell(self, worker: int, method: str, *arguments: object) -> None:
@@ -125,6 +139,24 @@ class RayCrew(Crew):
                 lost[worker] = str(error).strip().splitlines()[-1]
         return lost
 
+    def start(self, worker: int) -> None:
+        self._told.pop(worker, None)
+        self.actors[worker] = self._make(worker)
+        self._starting[worker] = self.actors[worker].__ray_ready__.remote()
+
+    def starting(self, timeout: float | None = 0) -> set[int]:
+        import ray
+
+        workers = {ready: worker for worker, ready in self._starting.items()}
+        for ready in ray.wait(list(workers), timeout=timeout)[0] if workers else []:
+            worker = workers[ready]
+            try:
+                ray.get(ready)
+            except ray.exceptions.RayError as error:
+                raise WorkerLost(f"worker {worker} did not start: {error}") from None
+            del self._starting[worker]
+        return set(self._starting)
+
     def kill(self, worker: int) -> None:
         import ray
 
@@ -137,21 +169,49 @@ def _actors(count: int, worker_class: type[Any], arguments: tuple[object, ...]) 
 
     # SPREAD: on as many nodes as there are.
     remote = ray.remote(worker_class).options(num_cpus=1, scheduling_strategy="SPREAD")
-    actors = [remote.remote(worker, *arguments) for worker in range(count)]
+    crew = RayCrew(count, lambda worker: remote.remote(worker, *arguments))
     try:
-        ray.get([actor.__ray_ready__.remote() for actor in actors])
-        yield RayCrew(actors)
+        while crew.starting(None):
+            pass
+        yield crew
     finally:
-        for actor in actors:
+        for actor in crew.actors:
             ray.kill(actor)
 
 
 class _ProcessCrew(Crew):
     """Workers that are processes of this machine."""
 
-    def __init__(self, processes: list[SpawnProcess], orders: list[Connection]) -> None:
-        super().__init__(len(processes))
-        self._processes, self._orders = processes, orders
+    def __init__(
+        self, count: int, sockets: list[str], worker_class: type[Any], arguments: tuple[object, ...]
+    ) -> None:
+        super().__init__(count)
+        self._sockets, self._class, self._arguments = sockets, worker_class, arguments
+        self._processes: dict[int, SpawnProcess] = {}
+        self._orders: dict[int, Connection] = {}
+        self._starting: set[int] = set()
+
+    def start(self, worker: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        socket = self._sockets[worker % len(self._sockets)]
+        made_of = (theirs, socket, self._class, (worker, *self._arguments))
+        process = spawn.Process(target=_work, args=made_of, name=f"worker-{worker}", daemon=True)
+        process.start()
+        theirs.close()
+        self._processes[worker], self._orders[worker] = process, ours
+        self._starting.add(worker)
+
+    def starting(self, timeout: float | None = 0) -> set[int]:
+        workers = {self._orders[worker]: worker for worker in self._starting}
+        for orders in wait(list(workers), timeout) if workers else []:
+            worker = workers[orders]
+            try:
+                orders.recv()
+            except (EOFError, ConnectionResetError):
+                raise WorkerLost(f"worker {worker} did not start") from None
+            self._starting.remove(worker)
+        return set(self._starting)
 
     def tell(self, worker: int, method: str, *arguments: object) -> None:
         # One that has died is found by `lost`.
@@ -159,12 +219,18 @@ class _ProcessCrew(Crew):
             self._orders[worker].send((method, arguments))
 
     def lost(self) -> dict[int, str]:
-        ended = {worker: process.exitcode for worker, process in enumerate(self._processes)}
+        ended = {worker: process.exitcode for worker, process in self._processes.items()}
         return {worker: _how(code) for worker, code in ended.items() if code is not None}
 
     def kill(self, worker: int) -> None:
         self._processes[worker].kill()
         self._processes[worker].join()
+
+    def end(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.join()
 
 
 @contextmanager
@@ -172,28 +238,15 @@ def _processes(
     count: int, sockets: list[str], worker_class: type[Any], arguments: tuple[object, ...]
 ) -> Iterator[_ProcessCrew]:
     os.environ.update(cluster.ONE_THREAD)
-    spawn = multiprocessing.get_context("spawn")
-    processes, orders = [], []
+    crew = _ProcessCrew(count, sockets, worker_class, arguments)
     try:
         for worker in range(count):
-            ours, theirs = spawn.Pipe()
-            made_of = (theirs, sockets[worker % len(sockets)], worker_class, (worker, *arguments))
-            process = spawn.Process(target=_work, args=made_of, name=f"worker-{worker}", daemon=True)
-            process.start()
-            theirs.close()
-            processes.append(process)
-            orders.append(ours)
-        for worker, connection in enumerate(orders):
-            try:
-                connection.recv()
-            except EOFError:
-                raise WorkerLost(f"worker {worker} did not start") from None
-        yield _ProcessCrew(processes, orders)
+            crew.start(worker)
+        while crew.starting(None):
+            pass
+        yield crew
     finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.join()
+        crew.end()
 
 
 def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: tuple[object, ...]) -> None:
