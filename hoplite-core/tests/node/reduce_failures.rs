@@ -152,6 +152,31 @@ fn a_spare_takes_the_place_of_a_source_that_is_lost() {
 }
 
 #[test]
+fn a_spare_is_preferred_to_a_source_that_failed_before() {
+    let mut h = Harness::with_slow_links();
+    let chain = Chain::of(&mut h, Reduce { count: 3, ..reduce("t", &["a", "b", "c", "d", "e"]) });
+    h.ready("d", 4, "n4");
+    h.ready("e", 5, "n5");
+    h.hop_failed(&chain.second, HopFailure::Unreachable);
+    h.stop(&chain.target, 0);
+    let third = h.next_hop_at("n3");
+    assert_eq!(hop_inputs(&h.hop_at("n4")), ["hop at n3", "d here"]);
+    let target = h.combine();
+    h.pass(SHUNNED);
+    h.hop_failed(&third, HopFailure::Unreachable);
+    h.stop(&target, 0);
+    assert_eq!(hop_inputs(&h.next_hop_at("n4")), ["a at n1", "d here"]);
+    assert_eq!(
+        hop_inputs(&h.hop_at("n5")),
+        ["hop at n4", "e here"],
+        "the directory may not know that n2 is gone"
+    );
+    let target = h.combine();
+    h.combined(&target);
+    assert_eq!(h.reduced(chain.call), [0, 3, 4]);
+}
+
+#[test]
 fn a_source_that_is_lost_without_a_spare_ends_the_reduce() {
     let mut h = Harness::with_slow_links();
     let chain = Chain::new(&mut h);

@@ -31,6 +31,8 @@ const HOP_ROOM_PATIENCE: Duration = Duration::from_secs(2);
 struct Group {
     location: Location,
     sources: Vec<usize>,
+    /// Whether one of them could not be had there before: its node may be gone without the directory knowing.
+    has_failed: bool,
     /// The place of the first of them in the list, counted cyclically from the one after this store's own.
     turn: usize,
 }
@@ -61,9 +63,12 @@ impl Node {
         for (index, readiness) in ready {
             match readiness {
                 Readiness::At(location) => {
+                    let has_failed = reduction.sources[index].has_failed_at(&location.node);
                     let group = elsewhere.entry(location.node.clone());
-                    let new = || Group { location, sources: Vec::new(), turn: 0 };
-                    group.or_insert_with(new).sources.push(index);
+                    let new = || Group { location, sources: Vec::new(), has_failed: false, turn: 0 };
+                    let group = group.or_insert_with(new);
+                    group.sources.push(index);
+                    group.has_failed |= has_failed;
                 }
                 // Those cost no transfer, or hardly one.
                 readiness if reduction.has_room() => self.join_at_receiver(reduction, index, &readiness)?,
@@ -87,8 +92,8 @@ impl Node {
         Ok(())
     }
 
-    /// Lets groups join, each as one vertex: next the one that is closest to the last vertex; among equals the one whose
-    /// turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with different
+    /// Lets groups join, each as one vertex: next the one that is closest to the last vertex, those last that failed before;
+    /// among equals the one whose turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with different
     /// receivers, do not all begin at the same node.
     fn join_groups(&mut self, reduction: &mut Reduction, mut groups: Vec<Group>) -> Result<()> {
         let own = reduction.sources.iter().position(|source| matches!(source.place, Place::Here { .. }));
@@ -99,7 +104,7 @@ impl Node {
             group.turn = group.sources.first().map_or(0, turn);
         }
         // The next one is taken from the end.
-        groups.sort_by_key(|group| Reverse(group.turn));
+        groups.sort_by_key(|group| Reverse((group.has_failed, group.turn)));
         while reduction.has_room() {
             let next = match &self.config.topology {
                 Topology::Uniform => groups.pop(),
@@ -293,7 +298,7 @@ fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Verte
 fn closest(reduction: &Reduction, groups: &[Group], topology: &Topology) -> Option<usize> {
     let last = reduction.tree.loose().last().and_then(|vertex| reduction.tree.get(*vertex));
     let cost = |group: &Group| last.map_or(0, |last| topology.cost(&last.state.node, &group.location.node));
-    let ranked = groups.iter().enumerate().min_by_key(|(_, group)| (cost(group), group.turn));
+    let ranked = groups.iter().enumerate().min_by_key(|(_, group)| (group.has_failed, cost(group), group.turn));
     ranked.map(|(place, _)| place)
 }
 

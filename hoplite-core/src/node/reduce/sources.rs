@@ -117,6 +117,11 @@ impl Source {
         self.shunned.get(node).is_some_and(|until| now < *until)
     }
 
+    /// Whether it could not be had there before, lately or long ago.
+    pub(super) fn has_failed_at(&self, node: &NodeId) -> bool {
+        self.shunned.contains_key(node)
+    }
+
     /// It joins the reduce at a vertex, as the put that the directory knows.
     pub(super) fn join_elsewhere(&mut self) {
         self.take(Place::Elsewhere);
