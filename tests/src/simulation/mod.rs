@@ -25,7 +25,7 @@ mod history;
 mod hops;
 mod machines;
 mod network;
-mod random;
+pub(crate) mod random;
 mod reduces;
 mod scenario;
 mod transfer;

@@ -1,0 +1,287 @@
+//! Simulates collectives of thousands of nodes, with the decisions of the real stores and shards.
+//!
+//! See [`hoplite_tests::scale`] for what is real in it and what is a model.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use hoplite_tests::scale::{Arrivals, Cost, Experiment, Outcome, Workload};
+use serde_json::{Value, json};
+
+const EXAMPLES: &str = "Examples:
+  hoplite-scale --nodes 100,1000,10000
+  hoplite-scale --workload reduce --arrivals staggered --failures 1
+  hoplite-scale --nodes 10000 --workload broadcast,reduce --size-mib 1024 --json
+
+The simulation itself gives the same result on every computer. How long decisions took is measured on this one, and \
+says little in a debug build.";
+
+/// Simulates collectives of thousands of nodes: the real stores and shards decide, over a model of the network.
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+struct Arguments {
+    /// How many nodes, the first one included
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "100,1000", value_parser = clap::value_parser!(u32).range(2..=65_000))]
+    nodes: Vec<u32>,
+    /// What they do
+    #[arg(long, value_delimiter = ',', default_value = "broadcast,reduce")]
+    workload: Vec<WorkloadName>,
+    /// When they take part
+    #[arg(long, value_delimiter = ',', default_value = "together")]
+    arrivals: Vec<ArrivalsName>,
+    /// How long after the first node the last one arrives, in milliseconds [default: ten times what a link takes for one
+    /// object]
+    #[arg(long, value_name = "MS")]
+    spread_ms: Option<u64>,
+    /// Which share of the nodes fails while they are at it, in percent
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "0", value_parser = percentage)]
+    failures: Vec<f64>,
+    /// From which failures follow
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// How many shards the directory has
+    #[arg(long, value_name = "K", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    shards: u32,
+    /// The size of each object
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    size_mib: u64,
+    /// What a link carries in each direction
+    #[arg(long, value_name = "MBIT/S", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rate_mbit: u64,
+    /// What a byte takes from one node to another
+    #[arg(long, value_name = "US", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=10_000_000))]
+    latency_us: u64,
+    /// How many messages a shard handles in a second
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    shard_rate: u32,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum WorkloadName {
+    /// All but the first node get an object of the first one
+    Broadcast,
+    /// The first node reduces an object of each node
+    Reduce,
+    /// The same, and all get the result while it grows
+    Allreduce,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ArrivalsName {
+    /// All at once
+    Together,
+    /// One after the other
+    Staggered,
+}
+
+fn percentage(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.0..=90.0).contains(&number) { Ok(number) } else { Err("it is between 0 and 90".to_owned()) }
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let mut out = io::stdout().lock();
+    let mut found = Vec::new();
+    if !arguments.json {
+        print_heading(&mut out, &arguments)?;
+    }
+    for experiment in experiments(&arguments) {
+        let (outcome, cost) = experiment.run();
+        if arguments.json {
+            found.push(as_json(&experiment, &outcome, cost));
+        } else {
+            print_row(&mut out, &experiment, &outcome, cost)?;
+        }
+    }
+    if arguments.json {
+        let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+        serde_json::to_writer_pretty(&mut out, &json!({ "build": build, "experiments": found }))?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn experiments(arguments: &Arguments) -> Vec<Experiment> {
+    let mut experiments = Vec::new();
+    for workload in &arguments.workload {
+        for arrivals in &arguments.arrivals {
+            for failures_percent in &arguments.failures {
+                for nodes in &arguments.nodes {
+                    experiments.push(experiment(arguments, *workload, *arrivals, *failures_percent, *nodes));
+                }
+            }
+        }
+    }
+    experiments
+}
+
+fn experiment(
+    arguments: &Arguments,
+    workload: WorkloadName,
+    arrivals: ArrivalsName,
+    failures_percent: f64,
+    nodes: u32,
+) -> Experiment {
+    let base = Experiment {
+        nodes: nodes as usize,
+        shards: arguments.shards as usize,
+        workload: match workload {
+            WorkloadName::Broadcast => Workload::Broadcast,
+            WorkloadName::Reduce => Workload::Reduce,
+            WorkloadName::Allreduce => Workload::Allreduce,
+        },
+        failures_percent,
+        seed: arguments.seed,
+        size_bytes: arguments.size_mib << 20,
+        bytes_per_second: arguments.rate_mbit * 125_000,
+        latency: Duration::from_micros(arguments.latency_us),
+        shard_service: Duration::from_secs(1) / arguments.shard_rate,
+        ..Experiment::default()
+    };
+    let spread = arguments.spread_ms.map_or_else(|| base.transfer_time(10.0), Duration::from_millis);
+    let arrivals = match arrivals {
+        ArrivalsName::Together => Arrivals::Together,
+        ArrivalsName::Staggered => Arrivals::Staggered(spread),
+    };
+    Experiment { arrivals, ..base }
+}
+
+fn print_heading(out: &mut impl Write, arguments: &Arguments) -> io::Result<()> {
+    writeln!(
+        out,
+        "{} MiB, links of {} Mbit/s and {} us, {} shards of {} messages/s, seed {}",
+        arguments.size_mib,
+        arguments.rate_mbit,
+        arguments.latency_us,
+        arguments.shards,
+        arguments.shard_rate,
+        arguments.seed
+    )?;
+    writeln!(out)?;
+    writeln!(
+        out,
+        "{:<9} {:>6} {:<9} {:>5} {:>6} {:>6} {:>10} {:>10} {:>6} {:>10} {:>7} {:>8} {:>6} {:>8} {:>9} {:>8} {:>7}",
+        "WORKLOAD",
+        "NODES",
+        "ARRIVALS",
+        "FAIL%",
+        "DONE",
+        "UNDONE",
+        "TIME MS",
+        "BOUND MS",
+        "RATIO",
+        "LONGEST MS",
+        "MSGS/OP",
+        "SHARD",
+        "BUSY%",
+        "QUEUE",
+        "US/MSG",
+        "COORD MS",
+        "WALL S"
+    )
+}
+
+fn print_row(out: &mut impl Write, experiment: &Experiment, outcome: &Outcome, cost: Cost) -> io::Result<()> {
+    let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
+    let busiest = outcome.busiest_shard();
+    writeln!(
+        out,
+        "{:<9} {:>6} {:<9} {:>5} {:>6} {:>6} {:>10.1} {:>10.1} {:>6.2} {:>10.1} {:>7.1} {:>8} {:>6.1} {:>8} {:>9.2} {:>8.1} {:>7.1}",
+        workload_name(experiment),
+        experiment.nodes,
+        arrivals_name(experiment),
+        experiment.failures_percent,
+        outcome.done,
+        outcome.undone,
+        milliseconds(outcome.completion),
+        milliseconds(outcome.bound),
+        outcome.times_bound(),
+        milliseconds(outcome.longest),
+        outcome.messages_per_operation(),
+        busiest.received,
+        100.0 * busiest.busy.as_secs_f64() / outcome.completion.as_secs_f64(),
+        busiest.longest_queue,
+        cost.shard_message.as_secs_f64() * 1e6,
+        milliseconds(cost.coordinator),
+        cost.wall.as_secs_f64(),
+    )?;
+    if let Some(plan) = &outcome.plan {
+        let (mendings, restarts) = (outcome.mendings, outcome.restarts);
+        writeln!(out, "          {plan}; mended {mendings} times, begun anew {restarts} times")?;
+    }
+    if let Some(error) = &outcome.error {
+        writeln!(out, "          {error}")?;
+    }
+    Ok(())
+}
+
+const fn workload_name(experiment: &Experiment) -> &'static str {
+    match experiment.workload {
+        Workload::Broadcast => "broadcast",
+        Workload::Reduce => "reduce",
+        Workload::Allreduce => "allreduce",
+    }
+}
+
+const fn arrivals_name(experiment: &Experiment) -> &'static str {
+    match experiment.arrivals {
+        Arrivals::Together => "together",
+        Arrivals::Staggered(_) => "staggered",
+    }
+}
+
+fn as_json(experiment: &Experiment, outcome: &Outcome, cost: Cost) -> Value {
+    let shards = outcome.shards.iter().map(|shard| {
+        json!({
+            "received": shard.received,
+            "sent": shard.sent,
+            "busy_s": shard.busy.as_secs_f64(),
+            "longest_queue": shard.longest_queue,
+        })
+    });
+    json!({
+        "workload": workload_name(experiment),
+        "nodes": experiment.nodes,
+        "arrivals": arrivals_name(experiment),
+        "spread_s": experiment.last_arrival().as_secs_f64(),
+        "failures_percent": experiment.failures_percent,
+        "seed": experiment.seed,
+        "size_bytes": experiment.size_bytes,
+        "bytes_per_second": experiment.bytes_per_second,
+        "latency_s": experiment.latency.as_secs_f64(),
+        "shard_service_s": experiment.shard_service.as_secs_f64(),
+        "completion_s": outcome.completion.as_secs_f64(),
+        "bound_s": outcome.bound.as_secs_f64(),
+        "times_bound": outcome.times_bound(),
+        "longest_s": outcome.longest.as_secs_f64(),
+        "done": outcome.done,
+        "undone": outcome.undone,
+        "crashed": outcome.crashed,
+        "error": outcome.error,
+        "plan": outcome.plan,
+        "mendings": outcome.mendings,
+        "restarts": outcome.restarts,
+        "operations": outcome.operations,
+        "messages_per_operation": outcome.messages_per_operation(),
+        "grants": outcome.grants,
+        "pulls": outcome.pulls.0,
+        "failed_pulls": outcome.pulls.1,
+        "hops": outcome.hops.0,
+        "failed_hops": outcome.hops.1,
+        "combinations": outcome.combinations.0,
+        "failed_combinations": outcome.combinations.1,
+        "events": outcome.events,
+        "shards": shards.collect::<Vec<_>>(),
+        "measured": {
+            "wall_s": cost.wall.as_secs_f64(),
+            "shard_message_s": cost.shard_message.as_secs_f64(),
+            "coordinator_s": cost.coordinator.as_secs_f64(),
+        },
+    })
+}

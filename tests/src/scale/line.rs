@@ -1,0 +1,54 @@
+//! How the bytes of a copy grow: along a straight line, until somebody says otherwise.
+
+/// A moment of the simulation, in nanoseconds from its beginning.
+pub(super) type Nanos = u64;
+
+/// Fewer bytes than this are none: what a fast link carries in the nanosecond to which moments are rounded.
+pub(super) const NOTHING_BYTES: f64 = 16.0;
+
+/// So many leading bytes at a moment, and so many more in each nanosecond after it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Line {
+    pub(super) since: Nanos,
+    pub(super) bytes: f64,
+    pub(super) rate: f64,
+}
+
+impl Line {
+    /// So many bytes, and no more.
+    pub(super) const fn flat(since: Nanos, bytes: f64) -> Self {
+        Self { since, bytes, rate: 0.0 }
+    }
+
+    pub(super) fn bytes_at(self, now: Nanos) -> f64 {
+        self.rate.mul_add(nanos(now.saturating_sub(self.since)), self.bytes)
+    }
+
+    /// After how many nanoseconds this line, which is below at `now`, reaches `other`.
+    pub(super) fn meets(self, other: Self, now: Nanos) -> Option<f64> {
+        let (gap, closing) = (other.bytes_at(now) - self.bytes_at(now), self.rate - other.rate);
+        // Rates that differ only by rounding are the same.
+        (closing > self.rate * 1e-9).then(|| gap.max(0.0) / closing)
+    }
+}
+
+/// A length of time as a number to calculate with.
+pub(super) const fn nanos(nanos: Nanos) -> f64 {
+    nanos as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_faster_line_meets_a_slower_one() {
+        let slow = Line { since: 100, bytes: 50.0, rate: 1.0 };
+        let fast = Line { since: 200, bytes: 50.0, rate: 3.0 };
+        assert_eq!(slow.bytes_at(200), 150.0);
+        assert_eq!(fast.meets(slow, 200), Some(50.0));
+        assert_eq!(fast.bytes_at(250), slow.bytes_at(250));
+        assert_eq!(slow.meets(slow, 200), None);
+        assert_eq!(Line::flat(0, 7.0).meets(slow, 0), None);
+    }
+}
