@@ -197,17 +197,19 @@ class _ProcessCrew(Crew):
         socket = self._sockets[worker % len(self._sockets)]
         made_of = (theirs, socket, self._class, (worker, *self._arguments))
         process = spawn.Process(target=_work, args=made_of, name=f"worker-{worker}", daemon=True)
-        process.start()
+        with _without_interrupts():
+            process.start()
+            self._processes[worker], self._orders[worker] = process, ours
+            self._starting.add(worker)
         theirs.close()
-        self._processes[worker], self._orders[worker] = process, ours
-        self._starting.add(worker)
 
     def starting(self, timeout: float | None = 0) -> set[int]:
-        workers = {self._orders[worker]: worker for worker in self._starting}
-        for orders in wait(list(workers), timeout) if workers else []:
-            worker = workers[orders]
+        said = wait([self._orders[worker] for worker in self._starting], timeout) if self._starting else []
+        for worker in sorted(self._starting):
+            if self._orders[worker] not in said:
+                continue
             try:
-                orders.recv()
+                self._orders[worker].recv()
             except (EOFError, ConnectionResetError):
                 raise WorkerLost(f"worker {worker} did not start") from None
             self._starting.remove(worker)
@@ -251,7 +253,6 @@ def _processes(
 
 def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: tuple[object, ...]) -> None:
     """What a worker process does, until the program that started it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program.
     hoplite.init(socket)
     worker = worker_class(*arguments)
     orders.send("ready")
@@ -259,6 +260,22 @@ def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: t
         while True:
             method, given = orders.recv()
             getattr(worker, method)(*given)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Has Ctrl-C wait for the end of the block; processes that are started in it never see one. In the main thread only."""
+    came: list[int] = []
+    # The mask is what they inherit. It is that of this thread: for another one of this process the handler is needed.
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _how(exit_code: int) -> str:
