@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hoplite import Client, ConnectionLost, connect
+from hoplite import Client, ConnectFailed, ConnectionLost, connect
 
 T = TypeVar("T")
 
@@ -54,6 +54,11 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+def is_absent(error: ConnectFailed) -> bool:
+    """Whether there is no store, rather than one that cannot be used."""
+    return error.reason in ("NoSuchSocket", "NotListening")
 
 
 def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:

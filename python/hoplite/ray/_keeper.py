@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import ray
+
 from hoplite import Client, ConnectFailed, ConnectionLost, HopliteError, connect
 from hoplite._node import LOG_VARIABLE
 from hoplite._programs import program
 from hoplite.ray import _guardian, _leases, _private
-from hoplite.ray._connection import Connection, twice
+from hoplite.ray._connection import Connection, is_absent, twice
 from hoplite.ray._place import NAMESPACE, OUTER_SOCKET, Place, here
 from hoplite.ray._reclaim import Due, Reclaimer, claims_on, unknown
 
@@ -91,8 +92,10 @@ class Keeper:
         self._lock = threading.RLock()
         self._connection = Connection()
         self._reclaimer = Reclaimer()
-        # Which nodes there were; none yet, so that what happened before is looked at too.
+        # Which nodes there were, and which jobs had ended; none yet, so that what happened before is looked at too.
         self._nodes: set[str] | None = None
+        self._ended_jobs: set[str] = set()
+        self._forgotten_jobs: set[str] = set()
         self._next_look = 0.0
         self._is_stopped = threading.Event()
         threading.Thread(target=self._keep, name="hoplite-keeper", daemon=True).start()
@@ -117,7 +120,9 @@ class Keeper:
     def directory(self) -> str | None:
         """The address of the directory that runs on this node; None if none does."""
         with contextlib.suppress(FileNotFoundError):
-            address: str | None = json.loads((self._place.directory / _guardian.READY).read_text())["directory"]
+            address: str | None = json.loads((self._place.directory / _guardian.READY).read_text())[
+                "directory"
+            ]
             return address
         return None
 
@@ -125,7 +130,7 @@ class Keeper:
         """Uses the store that somebody else has started at `socket`. Returns whether there is one.
 
         Raises:
-            ConnectFailed: if a socket was named, and no store listens there.
+            ConnectFailed: if a socket was named, and no store listens there; or if this process may not use it.
         """
         with self._lock:
             if self._place.socket.is_symlink():
@@ -140,8 +145,8 @@ class Keeper:
             try:
                 with connect(expected) as client:
                     target = os.path.abspath(client.socket)
-            except ConnectFailed:
-                if socket is not None:
+            except ConnectFailed as error:
+                if socket is not None or not is_absent(error):
                     raise
                 return False
             self._place.create()
@@ -227,14 +232,16 @@ class Keeper:
                 if self._place.leases.exists():
                     now = time.monotonic()
                     if now >= self._next_look:
-                        self._look_for_lost_nodes()
+                        self._look_around()
                         self._next_look = now + _NODES_INTERVAL
                     self._reclaim(self._reclaimer.look(_leases.look(self._place), now))
             except Exception:
                 if self._is_stopped.is_set():
                     return
                 # It is tried again, for ever: there is nobody else to do it.
-                logger.warning("The keeper of %s has a problem, and tries again.", self._place.node, exc_info=True)
+                logger.warning(
+                    "The keeper of %s has a problem, and tries again.", self._place.node, exc_info=True
+                )
                 self._is_stopped.wait(_PATIENCE)
 
     def _mend(self) -> None:
@@ -244,23 +251,33 @@ class Keeper:
             logger.warning("The guardian of %s is gone; starting another one.", self._place.node)
             self._start_guardian()
 
-    def _look_for_lost_nodes(self) -> None:
-        """Adopts the leases of nodes that are gone, if it is on this keeper to do so."""
+    def _look_around(self) -> None:
+        """Sees to what is nobody's: one of the keepers does it for all."""
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
-        is_lost = self._nodes is None or not self._nodes <= nodes
-        if is_lost and ray.get_runtime_context().get_node_id() == min(nodes):
-            # In this order: who has put an object had a lease before.
-            ids = self._list(self._place.prefix)
-            self._reclaimer.adopt(unknown(ids, self._ask_all("tokens")))
+        if ray.get_runtime_context().get_node_id() == min(nodes):
+            if self._nodes is None or not self._nodes <= nodes:
+                self._adopt_leases()
+            self._forget_jobs(_private.ended_jobs())
         self._nodes = nodes
+
+    def _adopt_leases(self) -> None:
+        """Adopts the leases of nodes that are gone."""
+        # In this order: who has put an object had a lease before.
+        ids = self._list(f"{self._place.prefix}{_leases.PREFIX}")
+        self._reclaimer.adopt(unknown(ids, self._ask_all("tokens")))
+
+    def _forget_jobs(self, ended: set[str]) -> None:
+        """Deletes what the tasks of jobs have put that are over."""
+        for job in sorted(ended - self._forgotten_jobs):
+            self._delete_all(self._place.job_prefix(job))
+        # Once more the next time: its workers may have put something until now.
+        self._forgotten_jobs = ended & self._ended_jobs
+        self._ended_jobs = ended
 
     def _reclaim(self, due: Due) -> None:
         if not due:
             return
         self._delete(due.claimed)
-        for token in due.jobs:
-            self._delete_all(f"{self._place.prefix}{token}/")
-            self._forget(token)
         for token in due.producers:
             prefix = f"{self._place.prefix}{token}/"
             if not (made := self._list(prefix)):

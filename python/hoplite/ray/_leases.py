@@ -20,19 +20,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import ray
-from hoplite.ray import _private
 from hoplite.ray._place import Place, here
 
 #: What is not a lease yet: it is made under another name, and locked before it gets its own.
 _UNFINISHED = ".new"
 _CLAIMS = ".claims"
 
-#: What ends with what; and how the tokens of either begin.
-Kind = Literal["process", "job"]
-_PROCESS, _JOB = PREFIXES = ("p-", "j-")
+#: How all tokens begin.
+PREFIX = "p-"
 
 
 class Lease:
@@ -100,10 +96,6 @@ class Found:
     claims: frozenset[str]
     """The ids of the objects that it claims."""
 
-    @property
-    def kind(self) -> Kind:
-        return "job" if self.token.startswith(_JOB) else "process"
-
 
 def look(place: Place) -> Iterator[Found]:
     """Looks at all leases of the node."""
@@ -135,49 +127,29 @@ def _is_locked(path: Path) -> bool:
 
 
 class _State:
-    """The leases of this process."""
+    """The lease of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.process: Lease | None = None
-        self.job: Lease | None = None
+        self.lease: Lease | None = None
 
 
 _state = _State()
 
 
-def _forget_all() -> None:
-    # In a forked child: they are the parent's.
+def _forget() -> None:
+    # In a forked child: it is the parent's.
     global _state
     _state = _State()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_forget)
 
 
 def of_process() -> Lease:
     """The lease that ends with this process."""
     with _state.lock:
         place = here()
-        if _state.process is None or _state.process.place != place or not _state.process.is_held:
-            _state.process = Lease(place, f"{_PROCESS}{secrets.token_hex(8)}")
-        return _state.process
-
-
-def job_token() -> str:
-    """The token of the lease that ends with the job, which its driver holds."""
-    return f"{_JOB}{ray.get_runtime_context().get_job_id()}"
-
-
-def hold_job() -> None:
-    """In the driver of a job: holds the lease of the job, from now on. Does nothing elsewhere."""
-    if not _private.is_driver():
-        return
-    with _state.lock:
-        place, token = here(), job_token()
-        held = _state.job
-        if held is not None and held.is_held and (held.place, held.token) == (place, token):
-            return
-        if held is not None:
-            held.close()
-        _state.job = Lease(place, token)
+        if _state.lease is None or _state.lease.place != place or not _state.lease.is_held:
+            _state.lease = Lease(place, f"{PREFIX}{secrets.token_hex(8)}")
+        return _state.lease

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
 from hoplite.errors import HopliteError
-from hoplite.ray import _leases
 from hoplite.ray._connection import own
 from hoplite.ray._keeper import ACTORS, Keeper, Node, Settings, name_of
 from hoplite.ray._place import here
 from hoplite.ray._private import alive_nodes
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 #: The resource that only the head node of a Ray cluster has.
 _HEAD = "node:__internal_head__"
@@ -48,7 +48,7 @@ def start_on_all_nodes(
     Raises:
         RuntimeError: says on which node a store did not start, and why; or that only some nodes have a store of
             somebody else.
-        ConnectFailed: if no store listens at `socket`.
+        ConnectFailed: if no store listens at `socket`, or one that somebody else has started does not let us in.
         ValueError: if `insecure` was not said and is needed.
         ray.exceptions.GetTimeoutError
     """
@@ -62,7 +62,6 @@ def start_on_all_nodes(
                 raise
             # One of them has left in the meantime.
             continue
-        _leases.hold_job()
         return found
 
 
@@ -72,8 +71,13 @@ def _attach_or_start(nodes: list[Any], settings: Settings, timeout: float) -> li
     if all(attached):
         found = _on_all(nodes, [keeper.node.remote() for keeper in keepers], timeout)
     elif any(attached):
-        have = ", ".join(node["NodeManagerAddress"] for node, is_there in zip(nodes, attached, strict=True) if is_there)
-        raise RuntimeError(f"a store was running on {have} before, but not on the other nodes: start it on all, or on none")
+        have = ", ".join(
+            node["NodeManagerAddress"] for node, is_there in zip(nodes, attached, strict=True) if is_there
+        )
+        raise RuntimeError(
+            f"a store was running on {have} before, but not on the other nodes: start it there too; or stop it, call "
+            "hoplite.ray.stop_on_all_nodes(), and try again"
+        )
     else:
         found = _start(nodes, keepers, settings, timeout)
     _check(nodes, keepers, timeout)
@@ -188,7 +192,11 @@ def _on_all(nodes: Sequence[Any], answers: Sequence[Any], timeout: float) -> lis
     if answers:
         _, missing = ray.wait(list(answers), num_returns=len(answers), timeout=timeout)
         if missing:
-            late = [node["NodeManagerAddress"] for node, answer in zip(nodes, answers, strict=True) if answer in missing]
+            late = [
+                node["NodeManagerAddress"]
+                for node, answer in zip(nodes, answers, strict=True)
+                if answer in missing
+            ]
             raise ray.exceptions.GetTimeoutError(f"{', '.join(late)} did not answer within {timeout} s")
     done = []
     for node, answer in zip(nodes, answers, strict=True):

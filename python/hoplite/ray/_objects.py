@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, overload
+
+import ray
 
 import hoplite
 from hoplite import Client, ConnectFailed
-from hoplite._client import DEFAULT_TIMEOUT, Op
+from hoplite._client import DEFAULT_TIMEOUT, Id, Op
 from hoplite._serialize import Framework
-from hoplite.ray import _leases, _nodes
-from hoplite.ray._connection import own, twice
+from hoplite.ray import _nodes
+from hoplite.ray._connection import is_absent, own, twice
 from hoplite.ray._place import here
+
 
 class Ref(hoplite.Ref):
     """A handle of an object, which finds the store of the Ray node on which it is used.
@@ -28,9 +31,7 @@ class Ref(hoplite.Ref):
         """The client of this process."""
         return client()
 
-    def get(
-        self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None
-    ) -> Any:
+    def get(self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None) -> Any:
         """Gets the object; see `hoplite.Client.get`."""
         return twice(client, lambda client: client.get(self.id, timeout, copy, framework))
 
@@ -54,12 +55,11 @@ def client() -> Client:
     try:
         connected = own().client(place.socket)
     except ConnectFailed as error:
-        if error.reason not in ("NoSuchSocket", "NotListening"):
+        if not is_absent(error):
             raise
         _start_here(error)
         connected = own().client(place.socket)
     place.export()
-    _leases.hold_job()
     return connected
 
 
@@ -74,7 +74,7 @@ def _start_here(error: ConnectFailed) -> None:
 
 def new_ref() -> Ref:
     """A handle of an object that does not exist yet, to be given to whoever will put it and to those who will get it."""
-    return Ref(f"{here().prefix}{_leases.job_token()}/{uuid.uuid4().hex}")
+    return Ref(f"{here().job_prefix(ray.get_runtime_context().get_job_id())}{uuid.uuid4().hex}")
 
 
 def put(value: object, ref: Ref | None = None, timeout: float | None = DEFAULT_TIMEOUT) -> Ref:
@@ -93,31 +93,33 @@ def put(value: object, ref: Ref | None = None, timeout: float | None = DEFAULT_T
 
 
 @overload
-def get(refs: hoplite.Ref, timeout: float | None = None, copy: bool | None = None) -> Any: ...
+def get(refs: Id, timeout: float | None = None, copy: bool | None = None) -> Any: ...
 @overload
-def get(refs: Sequence[hoplite.Ref], timeout: float | None = None, copy: bool | None = None) -> list[Any]: ...
+def get(refs: Iterable[Id], timeout: float | None = None, copy: bool | None = None) -> list[Any]: ...
 def get(refs: Any, timeout: float | None = None, copy: bool | None = None) -> Any:
     """Gets the object of a handle, or a list of those of several, wherever in the cluster they are.
 
     If many tasks get one object, those that have a part of it already serve the others.
 
     Args:
+        refs: handles, or names of your own.
         timeout: how long to wait, in seconds, also for objects that do not exist yet; None for ever.
         copy: True for private arrays that may be written to; by default numpy arrays are read-only and in shared memory.
     Raises:
         What `hoplite.Client.get` and `client` raise.
     """
-    if isinstance(refs, hoplite.Ref):
-        return twice(client, lambda client: client.get(refs, timeout, copy))
-    return twice(client, lambda client: client.gather(refs, timeout, copy))
+    handles = _handles(refs)
+    if isinstance(refs, (hoplite.Ref, str, bytes)):
+        return twice(client, lambda client: client.get(handles[0], timeout, copy))
+    return twice(client, lambda client: client.gather(handles, timeout, copy))
 
 
 def wait(
     refs: Iterable[hoplite.Ref], num: int | None = None, timeout: float | None = None
 ) -> tuple[list[hoplite.Ref], list[hoplite.Ref]]:
     """Waits until `num` of the objects (None: all) are there; see `hoplite.Client.wait`."""
-    refs = list(refs)
-    return twice(client, lambda client: client.wait(refs, num, timeout))
+    handles = _handles(refs)
+    return twice(client, lambda client: client.wait(handles, num, timeout))
 
 
 def reduce(
@@ -137,15 +139,25 @@ def reduce(
     Returns:
         The handle of the result, and the sources that were reduced.
     """
-    made, sources = new_ref() if target is None else target, list(sources)
+    made, handles = new_ref() if target is None else target, _handles(sources)
     reduced = twice(
-        client, lambda client: client.reduce(made, sources, op, num_objects=num_objects, timeout=timeout)
+        client, lambda client: client.reduce(made, handles, op, num_objects=num_objects, timeout=timeout)
     )
     return made, reduced
 
 
-def delete(refs: hoplite.Ref | Iterable[hoplite.Ref], timeout: float | None = DEFAULT_TIMEOUT) -> int:
+def delete(refs: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:
     """Deletes the objects, and returns how many there were. Arrays that were got stay readable."""
-    refs = [refs] if isinstance(refs, hoplite.Ref) else list(refs)
-    return twice(client, lambda client: client.delete(refs, timeout))
+    handles = _handles(refs)
+    return twice(client, lambda client: client.delete(handles, timeout))
 
+
+def _handles(refs: Any) -> list[Any]:
+    """One handle or several, as a list."""
+    handles = [refs] if isinstance(refs, (hoplite.Ref, str, bytes, ray.ObjectRef)) else list(refs)
+    if any(isinstance(handle, ray.ObjectRef) for handle in handles):
+        raise TypeError(
+            "this is a reference of Ray, not a handle of Hoplite: if it is that of a task which returns a handle, "
+            "call ray.get first"
+        )
+    return handles

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ray
+
 from hoplite import _native
 from hoplite._node import SOCKET_VARIABLE
 
@@ -58,6 +59,10 @@ class Place:
     def prefix(self) -> str:
         """How the ids of all objects of this Ray cluster begin: a store may serve several."""
         return f"{NAMESPACE}/{self.cluster}/"
+
+    def job_prefix(self, job_id: str) -> str:
+        """How the ids of the objects begin that the tasks of a job put."""
+        return f"{self.prefix}j-{job_id}/"
 
     @property
     def exists(self) -> bool:

@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import state
 from ray._private.worker import global_worker
-
-
-def is_driver() -> bool:
-    """Whether this process is the driver of a job, rather than a worker of one."""
-    return bool(global_worker.mode == ray.SCRIPT_MODE)
 
 
 def is_managed_here(object_id: str) -> bool:
@@ -33,6 +29,11 @@ def alive_nodes() -> list[dict[str, Any]]:
     # It is documented, but has no types.
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))
+
+
+def ended_jobs() -> set[str]:
+    """The ids of the jobs that are over, however they ended, as far as Ray remembers them."""
+    return {str(job["JobID"]) for job in state.jobs() if job["IsDead"]}  # type: ignore[no-untyped-call]
 
 
 def raylet_pid() -> int | None:

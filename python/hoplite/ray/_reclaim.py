@@ -1,16 +1,15 @@
 """Which objects are to be deleted, since nobody can need them any more. Decides, and does nothing.
 
 Ray tells the process that made an RDT object when nobody refers to it any more, and only that process. If it was killed,
-somebody else has to find out. There are three rules:
+somebody else has to find out. There are two rules:
 
 * *The producer is gone*: what it made is deleted, but for what the owners claim that are alive. An owner is the process that
   called the method; it claims the object from the moment when it hears of it, until Ray has no reference to it any more. So
   that what is just on its way to its owner is not deleted, this begins a while after the producer is gone.
 * *The owner is gone*: what it claimed is deleted. Ray lets nobody have an object whose owner is gone.
-* *The job is over*: what its tasks put is deleted.
 
-The keeper of a node sees to the leases of its node. Those of a node that is gone are adopted by the keeper of another one, which
-knows them by the objects that are left.
+The keeper of a node sees to the leases of its node. Those of a node that is gone are adopted by the keeper of another one,
+which knows them by the objects that are left.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hoplite.ray._leases import PREFIXES, Found
+from hoplite.ray._leases import PREFIX, Found
 
 #: How long what a dead process made is left alone, in seconds: far longer than its answers take to arrive.
 GRACE = 5.0
@@ -32,11 +31,9 @@ class Due:
     """Objects to delete whose owners are gone."""
     producers: tuple[str, ...] = ()
     """Tokens of which all objects are to be deleted that no living owner claims."""
-    jobs: tuple[str, ...] = ()
-    """Tokens of which all objects are to be deleted."""
 
     def __bool__(self) -> bool:
-        return bool(self.claimed or self.producers or self.jobs)
+        return bool(self.claimed or self.producers)
 
 
 @dataclass
@@ -63,17 +60,14 @@ class Reclaimer:
         return Due(
             claimed=frozenset[str]().union(*(lease.claims for lease in gone)),
             producers=tuple(
-                lease.token
-                for lease in gone
-                if lease.kind == "process" and now - self._gone_since[lease.token] >= self.grace
+                lease.token for lease in gone if now - self._gone_since[lease.token] >= self.grace
             ),
-            jobs=tuple(lease.token for lease in gone if lease.kind == "job"),
         )
 
 
 def unknown(ids: Iterable[str], known: Iterable[str]) -> set[str]:
     """The tokens in the ids of objects that are not those of known leases."""
-    tokens = {part for id in ids for part in id.split("/")[2:3] if part.startswith(PREFIXES)}
+    tokens = {part for id in ids for part in id.split("/")[2:3] if part.startswith(PREFIX)}
     return tokens - set(known)
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import ray
-from hoplite.ray import _late, _leases
-from hoplite.ray._place import here
 from ray.experimental import register_tensor_transport
+
+from hoplite.ray import _late
+from hoplite.ray._place import here
 
 if TYPE_CHECKING:
     from hoplite.ray.transport import HopliteTransport
@@ -31,8 +32,8 @@ def register() -> None:
 
         ray.init(runtime_env={"worker_process_setup_hook": "hoplite.ray.register"})
 
-    It may be called any number of times, before Ray is initialized too. Ray takes one hook for a job; if there is another one,
-    let that call this. It connects to nothing, and does not import torch: what needs torch is registered when that is
+    It may be called any number of times, before Ray is initialized too. Ray takes one hook for a job; if there is another
+    one, let that call this. It connects to nothing, and does not import torch: what needs torch is registered when that is
     imported.
     """
     global _is_registered
@@ -45,10 +46,7 @@ def register() -> None:
             _late.when_imported("ray.util.collective", _register_collective)
             _is_registered = True
     if ray.is_initialized():
-        place = here()
-        place.export()
-        if place.exists:
-            _leases.hold_job()
+        here().export()
 
 
 def _register_torch() -> None:
@@ -66,7 +64,8 @@ def _register_transport(name: str, transport: type[HopliteTransport], data_type:
 
 
 def _register_collective() -> None:
-    from hoplite.ray.collective import HopliteGroup
     from ray.util.collective import register_collective_backend
+
+    from hoplite.ray.collective import HopliteGroup
 
     register_collective_backend(COLLECTIVE, HopliteGroup)

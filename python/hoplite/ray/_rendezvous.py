@@ -1,8 +1,8 @@
 """How the members of a collective group find each other, who know only its name, its size and their own ranks.
 
 The group may have had members before, which failed and left their objects; nobody may be taken for one of those. So each
-member that joins makes up a number, and rank 0 welcomes each number that it sees; who gets a welcome reports; and when all ranks have
-reported, rank 0 says so to all of them. What is left of others is never answered, and is deleted in the end.
+member that joins makes up a number, and rank 0 welcomes each number that it sees; who gets a welcome reports; and when all
+ranks have reported, rank 0 says so to all of them. What is left of others is never answered, and is deleted in the end.
 
 Two small objects from each member, and n from rank 0.
 """
@@ -14,14 +14,15 @@ import secrets
 import time
 from collections.abc import Sequence
 
-import ray
 from hoplite import Client
 
 #: How often rank 0 looks who has joined, in seconds.
 _INTERVAL = 0.02
 
 
-def meet(client: Client, prefix: str, name: str, size: int, rank: int, own: str, timeout: float) -> tuple[str, list[str]]:
+def meet(
+    client: Client, prefix: str, name: str, size: int, rank: int, own: str, timeout: float
+) -> tuple[str, list[str]]:
     """Waits until all members of a group have called this.
 
     Args:
@@ -46,7 +47,9 @@ def meet(client: Client, prefix: str, name: str, size: int, rank: int, own: str,
         client.put(f"{prefix}member/{unique}/{rank}", own)
         members: list[str] = client.get(f"{prefix}all/{unique}", max(0.0, deadline - time.monotonic()))
     except TimeoutError:
-        raise TimeoutError(f"not all of the {size} members of group {name!r} came within {timeout} s") from None
+        raise TimeoutError(
+            f"not all of the {size} members of group {name!r} came within {timeout} s"
+        ) from None
     return unique, members
 
 
@@ -66,7 +69,9 @@ def _host(
         _, missing = client.wait(ids, timeout=_INTERVAL)
         if missing and time.monotonic() > deadline:
             absent = ", ".join(id.rpartition("/")[2] for id in missing)
-            raise TimeoutError(f"of group {name!r} with {size} members, these ranks did not come within {timeout} s: {absent}")
+            raise TimeoutError(
+                f"of group {name!r} with {size} members, these ranks did not come within {timeout} s: {absent}"
+            )
     members = [own, *client.gather(ids)]
     client.put(f"{prefix}all/{unique}", members)
     return unique, members

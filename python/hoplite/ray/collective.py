@@ -18,13 +18,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import hoplite.aio
 import numpy as np
-from hoplite import Timeout, _native
-from hoplite._client import Op, check_reducible
-from hoplite._serialize import encode
-from hoplite.ray import _background, _leases, _objects
-from hoplite.ray._rendezvous import clean_up, meet
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from ray.util.collective.types import (
     AllGatherOptions,
@@ -37,6 +31,13 @@ from ray.util.collective.types import (
     ReduceScatterOptions,
     SendOptions,
 )
+
+import hoplite.aio
+from hoplite import ConnectionLost, Timeout, _native
+from hoplite._client import Op, check_reducible
+from hoplite._serialize import encode
+from hoplite.ray import _background, _leases, _objects
+from hoplite.ray._rendezvous import clean_up, meet
 
 #: How long a call waits for the other members, in seconds, and where to say something else.
 TIMEOUT_VARIABLE = "HOPLITE_COLLECTIVE_TIMEOUT"
@@ -56,8 +57,9 @@ _OPS: dict[ReduceOp, Op] = {
 class HopliteGroup(BaseGroup):
     """A member of a collective group.
 
-    All members call the same collectives in the same order. A call waits for the members that it needs something of, at most as
-    long as `$HOPLITE_COLLECTIVE_TIMEOUT` says, in seconds; then it raises `hoplite.Timeout`, and the group is of no use any more.
+    All members call the same collectives in the same order. A call waits for the members that it needs something of, at most
+    as long as `$HOPLITE_COLLECTIVE_TIMEOUT` says, in seconds; then it raises `hoplite.Timeout`, and the group is of no use
+    any more.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
@@ -91,10 +93,12 @@ class HopliteGroup(BaseGroup):
     def destroy_group(self) -> None:
         """Leaves the group. The last member to leave deletes what is left of it."""
         ids = [f"{prefix}left" for prefix in self._prefixes]
-        self._client.put(ids[self._rank], b"", confirm=True)
-        if all(map(self._client.contains, ids)):
-            left = [known.id for prefix in self._prefixes for known in self._client.list(prefix)]
-            self._client.delete(left)
+        # If the store is gone, so is what this member has put.
+        with contextlib.suppress(ConnectionLost):
+            self._client.put(ids[self._rank], b"", confirm=True)
+            if all(map(self._client.contains, ids)):
+                left = [known.id for prefix in self._prefixes for known in self._client.list(prefix)]
+                self._client.delete(left)
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = AllReduceOptions) -> None:
         op = _OPS[allreduce_options.reduceOp]
@@ -102,9 +106,7 @@ class HopliteGroup(BaseGroup):
             check_reducible(encode(room))
             sources = self._ids("in")
             target = f"{self._prefixes[0]}{self._calls}/out"
-            self._client.allreduce(
-                target, sources, self._rank, room, op, out=room, timeout=self._timeout
-            )
+            self._client.allreduce(target, sources, self._rank, room, op, out=room, timeout=self._timeout)
         left: list[str | bytes] = [sources[self._rank]]
         if self._rank == 0:
             left += [target, *_native.allreduce_ids(target.encode(), self._world_size)]
@@ -136,7 +138,10 @@ class HopliteGroup(BaseGroup):
         self._some_may_lag(room.nbytes)
 
     def allgather(
-        self, tensor_list: list[list[Any]], tensor: list[Any], allgather_options: AllGatherOptions | None = None
+        self,
+        tensor_list: list[list[Any]],
+        tensor: list[Any],
+        allgather_options: AllGatherOptions | None = None,
     ) -> None:
         (tensors,) = tensor_list
         ids = self._ids("in")
@@ -212,8 +217,8 @@ class HopliteGroup(BaseGroup):
         return f"{self._prefixes[source]}to/{to}/{number}"
 
     def _all_have_begun(self, left: list[str | bytes]) -> None:
-        """This call has shown that all members have begun it. So they have ended those before, and nobody needs any more what
-        this member has put for them; `left` is needed until the next time.
+        """This call has shown that all members have begun it. So they have ended those before, and nobody needs any more
+        what this member has put for them; `left` is needed until the next time.
         """
         _delete(self._left)
         self._left = left
@@ -245,9 +250,13 @@ def _checked(tensor: Any) -> Any:
         return tensor
     if torch is not None and isinstance(tensor, torch.Tensor):
         if tensor.device.type != "cpu":
-            raise TypeError(f"the backend hoplite takes tensors in the memory of the host, not on {tensor.device}")
+            raise TypeError(
+                f"the backend hoplite takes tensors in the memory of the host, not on {tensor.device}"
+            )
         return tensor.detach()
-    raise TypeError(f"the backend hoplite takes arrays of numpy and tensors of torch, not {type(tensor).__name__}")
+    raise TypeError(
+        f"the backend hoplite takes arrays of numpy and tensors of torch, not {type(tensor).__name__}"
+    )
 
 
 @contextlib.contextmanager

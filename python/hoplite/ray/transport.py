@@ -25,13 +25,14 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
+from ray.exceptions import RayDirectTransportError
+from ray.experimental import CommunicatorMetadata, TensorTransportManager, TensorTransportMetadata
+from ray.experimental.rdt.tensor_transport_manager import FetchRequest
+
 import hoplite.aio
 from hoplite.errors import HopliteError
 from hoplite.ray import _background, _leases, _objects, _private
 from hoplite.ray._connection import twice
-from ray.exceptions import RayDirectTransportError
-from ray.experimental import CommunicatorMetadata, TensorTransportManager, TensorTransportMetadata
-from ray.experimental.rdt.tensor_transport_manager import FetchRequest
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +40,14 @@ logger = logging.getLogger(__name__)
 class Tensors(TensorTransportMetadata):
     """What the receivers of an RDT object have to know: where the tensors are, and what they are like.
 
-    The process that makes it sends it first of all to the owner of the object, which is the one that called the method. There
-    it lives as long as Ray has a reference to the object, and claims it in the meantime. In all other processes it does nothing.
+    The process that makes it sends it first of all to the owner of the object, which is the one that called the method.
+    There it lives as long as Ray has a reference to the object, and claims it in the meantime. In all other processes it
+    does nothing.
     """
 
-    def __init__(self, ray_id: str, id: str | None, tensor_meta: list[Any], tensor_device: str | None) -> None:
+    def __init__(
+        self, ray_id: str, id: str | None, tensor_meta: list[Any], tensor_device: str | None
+    ) -> None:
         super().__init__(tensor_meta, tensor_device)
         self.ray_id = ray_id
         self.id = id
@@ -112,7 +116,9 @@ class HopliteTransport(TensorTransportManager):
     ) -> CommunicatorMetadata:
         if dst_actor is not None and not _private.can_receive(dst_actor):
             # Not an error: Ray may call this where it does not survive one.
-            logger.warning("%s will hang: its class needs @ray.remote(enable_tensor_transport=True)", dst_actor)
+            logger.warning(
+                "%s will hang: its class needs @ray.remote(enable_tensor_transport=True)", dst_actor
+            )
         return CommunicatorMetadata()
 
     # In the process that makes the tensors
@@ -140,7 +146,9 @@ class HopliteTransport(TensorTransportManager):
         twice(_objects.client, lambda client: client.put(id, value))
         return Tensors(ray_id, id, self._describe(tensors), "cpu")
 
-    def garbage_collect(self, obj_id: str, tensor_transport_meta: TensorTransportMetadata, tensors: list[Any]) -> None:
+    def garbage_collect(
+        self, obj_id: str, tensor_transport_meta: TensorTransportMetadata, tensors: list[Any]
+    ) -> None:
         made = self._made.pop(obj_id, None)
         if made is not None and (id := made.id) is not None:
             # Nobody waits for it, nor could do anything if it fails.
@@ -266,7 +274,11 @@ class NumpyTransport(HopliteTransport):
 
 
 def _failed(obj_id: str, error: BaseException) -> RayDirectTransportError:
-    reason = "the transfer was aborted" if isinstance(error, CancelledError) else f"{type(error).__name__}: {error}"
+    reason = (
+        "the transfer was aborted"
+        if isinstance(error, CancelledError)
+        else f"{type(error).__name__}: {error}"
+    )
     return RayDirectTransportError(  # type: ignore[no-untyped-call]
         f"hoplite could not fetch the object {obj_id}: {reason}"
     )

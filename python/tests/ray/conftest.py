@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import hoplite
-import hoplite.ray
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+from ray_cluster import NODE, eventually, objects, processes, start_stores
 
-from ray_cluster import eventually, objects, start_stores
+import hoplite
+import hoplite.ray
+from hoplite.ray._place import here
+
+# Ray is to ask nobody outside of this machine, and to tell nobody; and its nodes are not to use a token of this user.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_AUTH_MODE"] = "disabled"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,17 +36,30 @@ def outer_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def two_nodes(outer_socket: Path) -> Iterator[Cluster]:
+def sessions_of_ray() -> Iterator[Path]:
+    """Where Ray keeps its sessions, apart from those of others: the tests find them by it, and then leave none."""
+    # Ray's sockets are in there, and the path of one has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:
+        os.environ["RAY_TMPDIR"] = directory
+        yield Path(directory)
+        eventually(lambda: not processes(directory))
+
+
+@pytest.fixture(scope="session")
+def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
     """Two nodes of Ray: one with the resource "first", one with "second"."""
     before = dict(os.environ)
     os.environ["HOPLITE_SOCKET"] = str(outer_socket)
-    common = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": False}
     # A node that was killed is noticed within seconds, not within a quarter of a minute.
-    noticing = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
-    head = {**common, "resources": {"first": 100}, "_system_config": noticing}
+    noticing = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 1000,
+        "health_check_failure_threshold": 3,
+    }
+    head = {**NODE, "resources": {"first": 100}, "_system_config": noticing}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        cluster.add_node(**common, resources={"second": 100})
+        cluster.add_node(**NODE, resources={"second": 100})
         ray.init(
             address=cluster.address,
             runtime_env={
@@ -51,8 +70,11 @@ def two_nodes(outer_socket: Path) -> Iterator[Cluster]:
             log_to_driver=False,
         )
         hoplite.ray.register()
+        hoplites = here().directory.parent
         yield cluster
         hoplite.ray.stop_on_all_nodes()
+        assert not hoplites.exists()
+        eventually(lambda: not processes(hoplites))
     finally:
         ray.shutdown()
         cluster.shutdown()

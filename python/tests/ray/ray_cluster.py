@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import hoplite
 import hoplite.ray
 
+#: What the nodes of Ray have, which is little.
+NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": False}
 #: What the stores of the tests have: none of them needs much.
 MEMORY = "128MiB"
 OPTIONS = ["--no-prefault"]
@@ -21,6 +24,19 @@ def eventually(happens: Callable[[], object]) -> None:
     while not happens():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
+
+
+def processes(path: str | Path) -> dict[int, str]:
+    """The names of the processes whose command line names a path."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            if any(str(path).encode() in argument for argument in command):
+                found[int(entry.name)] = (entry / "comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
 
 
 def start_stores() -> list[hoplite.ray.Node]:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import hoplite
-import hoplite.ray
 import numpy as np
 import pytest
 import ray
@@ -16,14 +14,21 @@ import torch
 from ray.experimental.collective import create_collective_group, destroy_collective_group
 from ray.util import collective
 from ray.util.collective.types import ReduceOp
-
 from ray_cluster import eventually, objects, on
+
+import hoplite
+import hoplite.ray
 
 hoplite.ray.register()
 
 pytestmark = pytest.mark.usefixtures("stores", "nothing_left")
 
-OPS = {ReduceOp.SUM: np.add, ReduceOp.PRODUCT: np.multiply, ReduceOp.MIN: np.minimum, ReduceOp.MAX: np.maximum}
+OPS = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.PRODUCT: np.multiply,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+}
 #: Inline in the directory; a whole object; an allreduce in segments.
 COUNTS = [1, 100_000, 400_000]
 
@@ -63,7 +68,9 @@ class Member:
         return outs
 
     def reducescatter(self, group: str, tensors: list[Any], op: ReduceOp) -> Any:
-        out = np.zeros_like(tensors[0]) if isinstance(tensors[0], np.ndarray) else torch.zeros_like(tensors[0])
+        out = (
+            np.zeros_like(tensors[0]) if isinstance(tensors[0], np.ndarray) else torch.zeros_like(tensors[0])
+        )
         collective.reducescatter(out, tensors, group, op)
         return out
 
@@ -132,7 +139,9 @@ def test_allreduce(group: list[Any], kind: str, count: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float16", "float64"])
 def test_allreduce_of_each_dtype(group: list[Any], dtype: str) -> None:
-    for got in call_all(group, "allreduce", [array("numpy", 10, rank + 1, dtype) for rank in range(len(group))]):
+    for got in call_all(
+        group, "allreduce", [array("numpy", 10, rank + 1, dtype) for rank in range(len(group))]
+    ):
         assert got.dtype == dtype
         check(got, 10, sum(range(len(group) + 1)))
 
@@ -140,7 +149,9 @@ def test_allreduce_of_each_dtype(group: list[Any], dtype: str) -> None:
 @pytest.mark.parametrize("root", [0, 1])
 def test_reduce_changes_only_the_root(group: list[Any], root: int) -> None:
     for kind in ("numpy", "torch"):
-        got = call_all(group, "reduce", [array(kind, 100_000, rank + 1.0) for rank in range(len(group))], root)
+        got = call_all(
+            group, "reduce", [array(kind, 100_000, rank + 1.0) for rank in range(len(group))], root
+        )
         for rank, tensor in enumerate(got):
             check(tensor, 100_000, sum(range(len(group) + 1)) if rank == root else rank + 1)
 
@@ -171,7 +182,8 @@ def test_reducescatter(group: list[Any]) -> None:
         for op, numpy_op in OPS.items():
             parts = [[array(kind, 1000, 10.0 * rank + part) for part in range(size)] for rank in range(size)]
             calls = [
-                member.reducescatter.remote("group", tensors, op) for member, tensors in zip(group, parts, strict=True)
+                member.reducescatter.remote("group", tensors, op)
+                for member, tensors in zip(group, parts, strict=True)
             ]
             for part, got in enumerate(ray.get(calls)):
                 check(got, 1000, float(numpy_op.reduce([10.0 * rank + part for rank in range(size)])))
@@ -224,7 +236,7 @@ def test_shapes_that_differ(members: list[Any]) -> None:
 
 
 def test_a_member_that_does_not_come(members: list[Any]) -> None:
-    with pytest.raises(TimeoutError, match="did not come within 1.0 s: 1, 2"):
+    with pytest.raises(TimeoutError, match=r"did not come within 1\.0 s: 1, 2"):
         ray.get(members[0].init.remote(3, 0, "lonely", "1"))
     pair = members[:2]
     ray.get([member.init.remote(2, rank, "group", "1") for rank, member in enumerate(pair)])
@@ -237,7 +249,11 @@ def test_groups_that_are_declared(members: list[Any]) -> None:
     collective.create_collective_group(members, 3, [2, 0, 1], "hoplite", "group")
     for got in call_all(members, "allreduce", [np.ones(10)] * 3):
         check(got, 10, 3)
-    assert [info[1:] for info in ray.get([member.info.remote("group") for member in members])] == [(2, 3), (0, 3), (1, 3)]
+    assert [info[1:] for info in ray.get([member.info.remote("group") for member in members])] == [
+        (2, 3),
+        (0, 3),
+        (1, 3),
+    ]
     ray.get([member.destroy.remote("group") for member in members])
     assert ray.get(members[0].info.remote("group")) == (False, -1, -1)
 
@@ -253,7 +269,9 @@ def test_groups_do_not_disturb_each_other(members: list[Any]) -> None:
     for name, some in (("group", members), ("pair", members[1:])):
         ray.get([member.init.remote(len(some), rank, name) for rank, member in enumerate(some)])
     first = [member.call.remote("allreduce", "group", np.ones(10)) for member in members]
-    second = [member.call.remote("broadcast", "pair", np.full(10, rank)) for rank, member in enumerate(members[1:])]
+    second = [
+        member.call.remote("broadcast", "pair", np.full(10, rank)) for rank, member in enumerate(members[1:])
+    ]
     assert [got[0] for got in ray.get(first)] == [3.0] * 3
     assert [got[0] for got in ray.get(second)] == [0, 0]
     for name, some in (("group", members), ("pair", members[1:])):

@@ -8,21 +8,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from ray.cluster_utils import Cluster
+
 import hoplite
 import hoplite.ray
-import pytest
 from hoplite.ray import _place
-from ray.cluster_utils import Cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
 
 
 def test_all_of_the_page_runs(two_nodes: Cluster, stores: list[hoplite.ray.Node], tmp_path: Path) -> None:
     program = tmp_path / "page.py"
-    program.write_text("".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)))
+    program.write_text(
+        "".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+    )
     environment = {**os.environ, "RAY_ADDRESS": two_nodes.address}
     subprocess.run([sys.executable, program], env=environment, check=True, timeout=280)
     # It has stopped the stores.
     assert not _place.here().exists
     with pytest.raises(hoplite.ConnectFailed):
-        hoplite.ray.client()
+        hoplite.ray.put(1)

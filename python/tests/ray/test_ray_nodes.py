@@ -7,35 +7,22 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import hoplite
-import hoplite.ray
 import numpy as np
 import pytest
 import ray
+from ray.cluster_utils import Cluster
+from ray_cluster import NODE, eventually, objects, on, processes, start_stores
+
+import hoplite
+import hoplite.ray
+import stores as daemons
 from hoplite.ray import _nodes
 from hoplite.ray._keeper import ACTORS, Settings, name_of
 from hoplite.ray._place import here, place
-from ray.cluster_utils import Cluster
-
-import stores as daemons
-from ray_cluster import eventually, objects, on, start_stores
 
 hoplite.ray.register()
 
 Nodes = list[hoplite.ray.Node]
-
-
-def processes(path: str | Path) -> dict[int, str]:
-    """The names of the processes whose command line names a path."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            if any(str(path).encode() in argument for argument in command):
-                found[int(entry.name)] = (entry / "comm").read_text().strip()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 def pid_of(path: str | Path, name: str) -> int:
@@ -73,7 +60,9 @@ def test_a_store_that_is_killed_comes_back(running: Nodes) -> None:
     lost = hoplite.ray.put(np.ones(100_000))
     store = pid_of(here().socket, "hoplite-store")
     os.kill(store, signal.SIGKILL)
-    eventually(lambda: store not in processes(here().socket) and "hoplite-store" in processes(here().socket).values())
+    eventually(
+        lambda: store not in processes(here().socket) and "hoplite-store" in processes(here().socket).values()
+    )
     eventually(round_trip_again)
     with pytest.raises((hoplite.ObjectLost, hoplite.Timeout)):
         lost.get(timeout=0.5)
@@ -93,7 +82,9 @@ def test_a_directory_that_is_killed_comes_back_where_it_was(running: Nodes) -> N
     cluster = f"ray-{here().cluster}"
     directory = pid_of(cluster, "hoplite-directo")
     os.kill(directory, signal.SIGKILL)
-    eventually(lambda: directory not in processes(cluster) and "hoplite-directo" in processes(cluster).values())
+    eventually(
+        lambda: directory not in processes(cluster) and "hoplite-directo" in processes(cluster).values()
+    )
     eventually(round_trip_again)
     assert kept.get(timeout=10)[0] == 1.0
     kept.delete()
@@ -140,7 +131,7 @@ class Consumer:
 
 def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> None:
     client = hoplite.ray.client()
-    node = two_nodes.add_node(num_cpus=1, resources={"third": 1}, object_store_memory=80 << 20)
+    node = two_nodes.add_node(**NODE, resources={"third": 100})
     consumer = Consumer.options(**on("second")).remote()
     # Nobody has said that there is another node: it gets its store when it needs one.
     producer = Producer.options(**on("third")).remote()
@@ -149,7 +140,9 @@ def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> No
         assert ray.get(consumer.total.remote(tensor)) == 200_000.0
     (made,) = objects(client)
     node_id = ray.get(producer.node_id.remote())
-    assert {known.node_id for known in hoplite.ray.refresh()} == {known.node_id for known in running} | {node_id}
+    assert {known.node_id for known in hoplite.ray.refresh()} == {known.node_id for known in running} | {
+        node_id
+    }
     third = place(ray.get_runtime_context().get_session_name(), node_id)
     assert len(processes(third.directory)) == 2
     # It takes its store with it, but not what is elsewhere too.

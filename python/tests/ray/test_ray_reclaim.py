@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from hoplite.ray import _leases
 from hoplite.ray._leases import Found, Lease
 from hoplite.ray._place import Place
@@ -22,7 +23,7 @@ def found(token: str, is_alive: bool, *claims: str) -> Found:
 
 
 def test_nothing_is_due_while_all_are_alive() -> None:
-    leases = [found("p-1", True, MADE), found("p-2", True), found("j-1", True)]
+    leases = [found("p-1", True, MADE), found("p-2", True)]
     assert Reclaimer().look(leases, 0.0) == Due()
 
 
@@ -46,23 +47,24 @@ def test_what_a_dead_owner_claimed_is_due_at_once() -> None:
     assert due == Due(claimed=frozenset({MADE}))
 
 
-def test_what_a_job_put_is_due_at_its_end() -> None:
-    assert Reclaimer().look([found("j-1", False)], 0.0) == Due(jobs=("j-1",))
-
-
 def test_adopted_leases_are_due_like_others_until_they_are_forgotten() -> None:
     reclaimer = Reclaimer(grace=5.0)
-    reclaimer.adopt({"p-9", "j-9"})
-    assert reclaimer.look([], 100.0) == Due(jobs=("j-9",))
-    reclaimer.forget("j-9")
+    reclaimer.adopt({"p-9"})
+    assert not reclaimer.look([], 100.0)
     assert reclaimer.look([found("p-1", True)], 105.0) == Due(producers=("p-9",))
     reclaimer.forget("p-9")
     assert not reclaimer.look([], 120.0)
 
 
 def test_tokens_that_nobody_knows() -> None:
-    ids = ["ray/c/p-1/object", "ray/c/p-2/object", "ray/c/j-1/object", "ray/c/group/x/join/1/2", "ray/c/mark/p-3"]
-    assert unknown(ids, {"p-1"}) == {"p-2", "j-1"}
+    ids = [
+        "ray/c/p-1/object",
+        "ray/c/p-2/object",
+        "ray/c/j-1/object",
+        "ray/c/group/x/join/1/2",
+        "ray/c/mark/p-3",
+    ]
+    assert unknown(ids, {"p-1"}) == {"p-2"}
 
 
 def test_only_the_living_claim() -> None:

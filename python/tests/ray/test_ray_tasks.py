@@ -7,16 +7,15 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 
-import hoplite
-import hoplite.ray
 import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-
 from ray_cluster import eventually, objects, on
+
+import hoplite
+import hoplite.ray
 
 pytestmark = pytest.mark.usefixtures("stores", "nothing_left")
 
@@ -63,7 +62,11 @@ def test_a_task_gets_what_is_put_later() -> None:
 
 def test_what_tasks_put_is_reduced() -> None:
     refs = ray.get(
-        [make.options(**on(node)).remote(value, 100_000) for value in (1.0, 2.0) for node in ("first", "second")]
+        [
+            make.options(**on(node)).remote(value, 100_000)
+            for value in (1.0, 2.0)
+            for node in ("first", "second")
+        ]
     )
     target, reduced = hoplite.ray.reduce(refs, timeout=30)
     assert set(reduced) == set(refs)
@@ -141,13 +144,13 @@ time.sleep(600)
 
 
 def test_what_is_left_of_a_job_is_deleted(two_nodes: Cluster, client: hoplite.Client) -> None:
-    with subprocess.Popen([sys.executable, "-c", DRIVER, two_nodes.address], stdout=subprocess.PIPE) as driver:
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, two_nodes.address], stdout=subprocess.PIPE
+    ) as driver:
         try:
             assert driver.stdout is not None
             ids = set(driver.stdout.readline().decode().split())
             assert len(ids) == 2
-            # It is not taken for over before it is.
-            time.sleep(1.5)
             assert ids <= objects(client)
         finally:
             driver.send_signal(signal.SIGKILL)

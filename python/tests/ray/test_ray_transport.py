@@ -7,15 +7,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import hoplite
-import hoplite.ray
 import numpy as np
 import pytest
 import ray
 import torch
 from ray.exceptions import RayDirectTransportError
-
 from ray_cluster import eventually, objects, on
+
+import hoplite
+import hoplite.ray
 
 hoplite.ray.register()
 
