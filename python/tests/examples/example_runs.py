@@ -63,21 +63,24 @@ class Place:
                 raise
         # Those of Ray end a little later than the program.
         await_that("all processes have ended", lambda: self.processes() == [])
-        assert list(self.directory.glob("hoplite-example-*")) == []
+        assert self.directories() == []
         return Done(process.returncode, out, err)
 
     def processes(self) -> list[str]:
-        """The processes that were started with this place in their command line: stores, above all."""
-        mark = str(self.directory).encode()
+        """The command lines of the processes that an example has started here, and its own."""
+        mark = f"TMPDIR={self.directory}".encode()
         found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
+        for path in Path("/proc").glob("[0-9]*"):
             try:
-                command = path.read_bytes()
+                if mark in (path / "environ").read_bytes().split(b"\0"):
+                    found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
             except OSError:
                 continue  # It has ended.
-            if mark in command:
-                found.append(command.replace(b"\0", b" ").decode())
         return found
+
+    def directories(self) -> list[Path]:
+        """Where the stores of examples have their sockets."""
+        return list(self.directory.glob("hoplite-example-*"))
 
 
 def is_png(path: Path) -> bool:

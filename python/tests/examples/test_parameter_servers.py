@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from signal import Signals
 
 import pytest
 from example_runs import Place, is_png
 
-from stores import await_that
+from stores import PATIENCE, await_that
 
 SERVERS = ("sync_parameter_server", "async_parameter_server")
 #: One picture in ten is read correctly by chance.
@@ -87,13 +88,28 @@ def test_it_says_who_died_if_it_cannot_go_on(place: Place, server: str, workers:
     assert done.out == ""
 
 
-def test_nothing_stays_when_it_is_killed(place: Place) -> None:
+def test_nothing_runs_on_when_it_is_killed(place: Place) -> None:
+    code, _ = ended_by(Signals.SIGKILL, place)
+    assert code == -Signals.SIGKILL
+    await_that("all else ends as well", lambda: place.processes() == [])
+
+
+def test_ctrl_c_ends_all_of_it(place: Place) -> None:
+    assert ended_by(Signals.SIGINT, place) == (130, "")
+    assert place.processes() == []
+    assert place.directories() == []
+
+
+def ended_by(signal: Signals, place: Place) -> tuple[int, str]:
+    """Ends an example that runs: its code, and what it said to that."""
     with place.start("async_parameter_server", "--workers", "2", "--seconds", "600") as process:
         try:
-            await_that("the stores run", lambda: len(place.processes()) >= 4)
+            await_that("workers, stores, a directory", lambda: len(place.processes()) >= 1 + 2 + 3 + 1)
+            process.send_signal(signal)
+            _, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-    await_that("they end with the program", lambda: place.processes() == [])
+    return process.returncode, err
 
 
 def test_through_rays_store_one_goes_on_without_a_worker_too(place: Place) -> None:
