@@ -160,7 +160,8 @@ def _check(nodes: list[Any], keepers: list[Any], timeout: float) -> None:
     try:
         sees = _on_all(nodes[1:], [keeper.sees_mark.remote(mark) for keeper in others], timeout)
     finally:
-        first.remove_mark.remote(mark)
+        # If it fails, so has what matters more.
+        ray.wait([first.remove_mark.remote(mark)], timeout=timeout)
     blind = [node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does]
     if blind:
         raise RuntimeError(
