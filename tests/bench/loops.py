@@ -54,15 +54,17 @@ class Loop:
     def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float) -> float:
         """The least time for all steps.
 
-        Synchronous: the slowest worker of each step, and an allreduce at the limit. Otherwise whatever is more: the time
+        Synchronous: in each step, what the slowest worker has must still reach the others; and an allreduce at the limit
+        cannot have begun before the fastest one was ready. Whatever is more counts. Otherwise whatever is more: the time
         until enough gradients or rollouts can be computed, for which a worker needs a model each but for the first one, and
         the last one has arrived; or the time until the link of h0 has carried what h0 receives or sends.
         """
         workers = range(1, hosts)
-        if self.is_synchronous:
-            slowest = sum(max(self.computing_s(rank, step) for rank in workers) for step in range(self.steps))
-            return slowest + self.steps * 2 * (hosts - 1) / hosts * size_bytes / payload_bytes_s
         model_s = size_bytes / payload_bytes_s
+        if self.is_synchronous:
+            times = [[self.computing_s(rank, step) for rank in workers] for step in range(self.steps)]
+            allreduce_s = 2 * (hosts - 1) / hosts * model_s
+            return sum(max(max(step) + model_s, min(step) + allreduce_s) for step in times)
         ready = sorted(
             moment
             for rank in workers

@@ -2,11 +2,10 @@
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lab import Host, Lab, registry
 
@@ -17,7 +16,6 @@ from .base import Processes, System, ending
 _WORKER: Final = Path(__file__).resolve().parents[1] / "peers" / "ray_worker.py"
 _PORT: Final = 6379
 _START_TIMEOUT_S: Final = 180
-_ASK_INTERVAL_S: Final = 0.5
 _MIB: Final = 1 << 20
 # Ray has no smaller stores than 75 MB; what a round leaves behind goes some time after it.
 _ROOM_BYTES: Final = 128 * _MIB
@@ -55,34 +53,27 @@ class RayStores(System):
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
         }
-        with ExitStack() as stack, self.context.log.open("ab") as log:
-            raylets: Processes = []
+        with self.context.log.open("ab") as log:
+            common: dict[str, Any] = {
+                "env": environment,
+                "stdin": subprocess.DEVNULL,
+                "stdout": log,
+                "stderr": log,
+                "cwd": "/",
+            }
+            # One after the other: a raylet that is not ready in 30 s gives up, and they share the processors. They end with
+            # the lab.
             for rank, host in enumerate(lab.hosts):
-                raylets.append(
-                    host.popen(
-                        self._raylet(lab, rank, address),
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        cwd="/",
-                    )
-                )
-                if rank == 0:
-                    stack.enter_context(ending(raylets, patience_s=0))
-                    _await_head(host, raylets[0])
+                _start(host, self._raylet(lab, rank, address), common)
             command: list[str | Path] = [
                 self._programs / "python",
                 _WORKER,
                 address,
                 socket,
-                *[host.address for host in lab.hosts],
+                *(host.address for host in lab.hosts),
             ]
-            driver = lab.hosts[0].popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
-            )
-            stack.enter_context(ending([driver]))
-            yield [*raylets, driver]
+            with ending([lab.hosts[0].popen(command, **common)]) as processes:
+                yield processes
 
     def _raylet(self, lab: Lab, rank: int, address: str) -> list[str | Path]:
         # The root of a gather has all sources and its own; others have a source, a result, and what is being freed.
@@ -100,18 +91,18 @@ class RayStores(System):
         else:
             arguments |= {"address": address}
         words = [f"--{name}={value}" for name, value in arguments.items()]
-        return [self._programs / "ray", "start", *(["--head", "--no-monitor"] if rank == 0 else []), "--block", *words]
+        return [self._programs / "ray", "start", *(["--head", "--no-monitor"] if rank == 0 else []), *words]
 
 
-def _await_head(host: Host, raylet: "subprocess.Popen[bytes]") -> None:
-    """Waits until the head of the cluster listens: others that start before it give up.
+def _start(host: Host, command: list[str | Path], options: dict[str, Any]) -> None:
+    """Starts the raylet of a host, and waits until it is ready.
 
     Raises:
-        BenchError: it ended, or takes too long.
+        BenchError: it does not get ready.
     """
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    probe = f"import socket; socket.create_connection(({host.address!r}, {_PORT}), 1)"
-    while host.run(["python3", "-c", probe], stderr=subprocess.DEVNULL, check=False).returncode != 0:
-        if raylet.poll() is not None or time.monotonic() > deadline:
-            raise BenchError("ray did not start: its head does not listen")
-        time.sleep(_ASK_INTERVAL_S)
+    try:
+        result = host.run(command, check=False, timeout=_START_TIMEOUT_S, **options)
+    except subprocess.TimeoutExpired as expired:
+        raise BenchError(f"ray did not start on {host.name} within {_START_TIMEOUT_S} s") from expired
+    if result.returncode != 0:
+        raise BenchError(f"ray did not start on {host.name}: it ended with {result.returncode}")

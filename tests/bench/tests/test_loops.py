@@ -19,8 +19,9 @@ class Loops(unittest.TestCase):
 
     def test_a_synchronous_step_waits_for_the_slowest(self) -> None:
         loop = Loop(model_bytes=8, steps=1, compute_s=0.8, is_synchronous=True)
-        # Ranks 1, 2 and 3 compute for 9/8, 5/8 and 10/8 of that, and move 1.5 objects.
-        self.assertAlmostEqual(loop.limit_s(4, 100, 100), 1.0 + 1.5)
+        # Ranks 1, 2 and 3 compute for 9/8, 5/8 and 10/8 of that; an allreduce is 1.5 objects.
+        self.assertAlmostEqual(loop.limit_s(4, 10, 100), 1.0 + 0.1)
+        self.assertAlmostEqual(loop.limit_s(4, 200, 100), 0.5 + 1.5 * 2)
         self.assertEqual(loop.chosen(4), 3)
 
     def test_an_asynchronous_step_waits_for_the_first_half(self) -> None:

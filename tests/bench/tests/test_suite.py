@@ -1,11 +1,12 @@
 """Whole runs, with systems made for the purpose. Needs what a lab needs, and iperf3."""
 
+import io
 import os
 import sys
 import tempfile
 import unittest
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from unittest import mock
 
@@ -93,6 +94,7 @@ class Suites(unittest.TestCase):
         results = earlier or results_for(settings, Path(__file__).parent, "test")
         with (
             tempfile.TemporaryDirectory() as directory,
+            redirect_stderr(io.StringIO()),
             mock.patch.dict(SYSTEMS, {system.name: system}),
             mock.patch.object(suite, "_TIMEOUT_LEAST_S", 0.5),
             mock.patch.object(limit, "_SECONDS", 1),
