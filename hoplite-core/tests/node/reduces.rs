@@ -101,6 +101,27 @@ fn small_sources_are_fetched_and_combined_here() {
 }
 
 #[test]
+fn many_small_sources_are_reduced_on_the_way_if_links_are_slow() {
+    let names: Vec<String> = (0..16).map(|source| format!("s{source}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let fetched = |bytes_per_second, size_bytes| {
+        let mut h = Harness::new();
+        h.node.measured(Link { bytes_per_second, latency: Duration::from_micros(100) });
+        h.request_reduce(reduce("t", &names));
+        for (source, name) in (1..).zip(&names) {
+            let mut news = complete(name, source, &[&format!("n{source}")]);
+            let object = news.object.as_mut().unwrap();
+            (object.size_bytes, object.inline) = (size_bytes, true);
+            h.tell(news);
+        }
+        h.has_no_hop()
+    };
+    assert!(fetched(25_000_000, 1 << 10));
+    assert!(!fetched(25_000_000, 32 << 10), "fifteen of them take 20 ms");
+    assert!(fetched(1_000_000_000, 32 << 10));
+}
+
+#[test]
 fn sources_of_one_node_make_one_hop() {
     let mut h = Harness::with_slow_links();
     let call = h.request_reduce(reduce("t", &["a", "b", "c"]));

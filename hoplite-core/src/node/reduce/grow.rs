@@ -128,11 +128,11 @@ impl Node {
         sources: Vec<usize>,
     ) -> Result<Vec<usize>> {
         let is_young = |vertex: &Vertex<Run>| {
-            vertex.state.node == location.node
-                && vertex.sources.len() + sources.len() <= MOST_SOURCES_PER_VERTEX
+            vertex.sources.len() + sources.len() <= MOST_SOURCES_PER_VERTEX
                 && self.now <= vertex.state.joined_at + COMPANY_WINDOW
         };
-        let young = reduction.tree.iter().find(|(_, vertex)| is_young(vertex)).map(|(id, _)| id);
+        let latest = reduction.latest.get(&location.node).copied();
+        let young = latest.filter(|latest| reduction.tree.get(*latest).is_some_and(is_young));
         let has_begun = !matches!(reduction.target, Target::None | Target::Reserved { .. });
         let Some(vertex) = young.filter(|_| !has_begun) else { return Ok(sources) };
         for index in sources {
@@ -205,11 +205,13 @@ impl Node {
             self.join_elsewhere(reduction, *index)?;
         }
         let state = Run { joined_at: self.now, ..planned(location.node.clone(), location.data_address) };
-        if reduction.is_fixed() {
-            reduction.tree.grow_in_order(sources, state);
+        let vertex = if reduction.is_fixed() {
+            reduction.tree.grow_in_order(sources, state)
         } else {
-            reduction.tree.grow(&schedule, sources, state);
-        }
+            reduction.tree.grow(&schedule, sources, state)
+        };
+        reduction.to_begin.insert(vertex);
+        reduction.latest.insert(location.node.clone(), vertex);
         Ok(())
     }
 
@@ -285,20 +287,26 @@ impl Node {
                 run.phase = RunPhase::Running(hop);
             }
         }
+        // What combines nothing yet is put in again when it does.
+        reduction.to_begin.clear();
     }
 }
 
 /// The vertices whose hop is to be begun.
 fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Vertex<Run>)> {
     let is_planned = |vertex: &Vertex<Run>| vertex.state.phase == RunPhase::Planned && !vertex.is_plain();
-    reduction.tree.iter().filter(move |(_, vertex)| is_planned(vertex))
+    let vertices = reduction.to_begin.iter().filter_map(|id| Some((*id, reduction.tree.get(*id)?)));
+    let missed = || reduction.tree.iter().find(|(id, vertex)| is_planned(vertex) && !reduction.to_begin.contains(id));
+    assert!(missed().is_none(), "TEMPORARY");
+    vertices.filter(move |(_, vertex)| is_planned(vertex))
 }
 
 /// Which of the groups is closest to the vertex that joined last.
 fn closest(reduction: &Reduction, groups: &[Group], topology: &Topology) -> Option<usize> {
     let last = reduction.tree.loose().last().and_then(|vertex| reduction.tree.get(*vertex));
     let cost = |group: &Group| last.map_or(0, |last| topology.cost(&last.state.node, &group.location.node));
-    let ranked = groups.iter().enumerate().min_by_key(|(_, group)| (group.has_failed, cost(group), group.turn));
+    let ranked =
+        groups.iter().enumerate().min_by_key(|(_, group)| (group.has_failed, cost(group), group.turn));
     ranked.map(|(place, _)| place)
 }
 

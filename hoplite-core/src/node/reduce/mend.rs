@@ -283,6 +283,7 @@ impl Node {
             let Some(run) = reduction.tree.state_mut(vertex) else { continue };
             let phase = std::mem::replace(&mut run.phase, RunPhase::Planned);
             run.offset_bytes = 0;
+            reduction.to_begin.insert(vertex);
             self.end_hop(phase);
             let released = |input: &VertexId| {
                 reduction.tree.get(*input).is_some_and(|input| input.state.phase == RunPhase::Released)

@@ -2,8 +2,8 @@
 //!
 //! A [`Reduction`] follows the locations of its sources and lets a [`Tree`] grow with them. Each vertex of the tree that
 //! has something to combine is a *hop*, which this store asks the vertex's node to perform; the target is combined here, from
-//! the streams that are left and from the sources that are here. Sources that are inline are fetched instead, so a reduce of
-//! small objects has no hops.
+//! the streams that are left and from the sources that are here. Sources that are inline are fetched instead, unless they are
+//! so many that the receiver's link would take longer than hops: most reduces of small objects have no hops.
 //!
 //! A failure costs only what depends on it: the source that cannot be had leaves the tree, the hops between it and the
 //! receiver are begun anew at the offset that the target has reached, all others go on. If the same put of the source comes
@@ -22,7 +22,7 @@ mod record;
 mod sources;
 mod target;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::calls::{Call, CallKey};
@@ -61,6 +61,10 @@ pub(super) struct Reduction {
     common: Option<Common>,
     choice: Option<Choice>,
     tree: Tree<Run>,
+    /// The vertices that are new or are to be done again; among them are all whose hop is to be begun.
+    to_begin: BTreeSet<VertexId>,
+    /// The latest vertex of each node.
+    latest: BTreeMap<NodeId, VertexId>,
     target: Target,
     /// What failed and is to be mended at `mend_at`.
     faults: mend::Faults,
@@ -160,6 +164,8 @@ impl Node {
             common: None,
             choice: None,
             tree: Tree::default(),
+            to_begin: BTreeSet::new(),
+            latest: BTreeMap::new(),
             target: Target::None,
             faults: mend::Faults::default(),
             wake_at: None,

@@ -12,6 +12,7 @@ use super::{Progress, Reduction};
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::{Dtype, Metadata};
+use crate::plan::reduce::{Schedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention};
 use crate::time::Time;
 
@@ -22,9 +23,12 @@ const MISSING_PATIENCE: Duration = Duration::from_secs(1);
 /// How long to wait before a source is fetched again that was lost on the way: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes of all sources together that are fetched to the receiver instead of being reduced on their way: what takes as long
-/// as a few hops on a fast link, and a small part of any store.
+/// Most bytes of all sources together that are fetched to the receiver instead of being reduced on their way: a small part of
+/// any store.
 const MOST_FETCHED_BYTES: u64 = 4 << 20;
+/// How much longer than reducing on the way fetching may be expected to take: it needs no hops to be set up, each of which is
+/// a request to another store and its answer.
+const HOP_SETUP: Duration = Duration::from_millis(2);
 
 /// One source.
 #[derive(Debug)]
@@ -69,6 +73,8 @@ pub(super) struct Common {
     pub(super) base_bytes: u64,
     /// How long that part is: the size of the target.
     pub(super) length_bytes: u64,
+    /// Whether sources are fetched to the receiver. Decided once, so that an order that is asked for is kept.
+    is_fetched: bool,
 }
 
 impl Common {
@@ -85,7 +91,7 @@ impl Common {
 pub(super) enum Readiness {
     /// It is in this store.
     Here(CopyId),
-    /// It is small: its bytes are best fetched.
+    /// Its bytes are fetched to this store.
     Small,
     /// It is at this location.
     At(Location),
@@ -192,7 +198,11 @@ impl Node {
     ) -> Result<()> {
         let id = reduction.request.sources[index].clone();
         match &mut reduction.common {
-            None => reduction.common = Some(common_of(&reduction.request, id, size_bytes, metadata)?),
+            None => {
+                let is_fetched = self.is_best_fetched(&reduction.request, size_bytes);
+                let common = common_of(&reduction.request, id, size_bytes, metadata, is_fetched)?;
+                reduction.common = Some(common);
+            }
             Some(common) => {
                 let is_alike = (common.size_bytes, common.dtype, &common.shape)
                     == (size_bytes, metadata.dtype, &metadata.shape);
@@ -219,11 +229,23 @@ impl Node {
         object.map_or(Ok(()), |object| self.examine(reduction, index, object.size_bytes, &object.metadata))
     }
 
-    /// Whether sources of this size are fetched to the receiver: those that are inline, as long as all of them together are
-    /// not much.
+    /// Whether sources, which are of this size, are fetched to the receiver.
     fn is_fetched(&self, reduction: &Reduction, size_bytes: u64) -> bool {
-        let all_bytes = size_bytes.saturating_mul(reduction.request.count as u64);
-        self.is_inline(size_bytes) && all_bytes <= MOST_FETCHED_BYTES
+        let decided = reduction.common.as_ref().map(|common| common.is_fetched);
+        decided.unwrap_or_else(|| self.is_best_fetched(&reduction.request, size_bytes))
+    }
+
+    /// Whether fetching is the best way: for sources that are inline, if all of them together are not much, and do not take
+    /// much longer through the receiver's link than reducing them on the way.
+    fn is_best_fetched(&self, request: &Reduce, size_bytes: u64) -> bool {
+        let all_bytes = size_bytes.saturating_mul(request.count as u64);
+        if !self.is_inline(size_bytes) || all_bytes > MOST_FETCHED_BYTES {
+            return false;
+        }
+        // One of them is mostly here.
+        let vertices = request.count.saturating_sub(1).max(1);
+        let best = choose(vertices, size_bytes, self.link, &self.config.topology).estimate;
+        estimate(&Schedule::Star, vertices, size_bytes, self.link) <= best + HOP_SETUP
     }
 
     /// How a source that is apart can join now, if it can.
@@ -270,7 +292,7 @@ impl Node {
         Ok(())
     }
 
-    /// Fetches a small source to this store.
+    /// Fetches a source to this store.
     pub(super) fn fetch_source(&mut self, reduction: &mut Reduction, index: usize) {
         let call = CallId(self.next_number());
         reduction.sources[index].take(Place::Fetching(call));
@@ -386,7 +408,13 @@ const fn preference(location: &Location) -> (u8, bool) {
 }
 
 /// What the sources are like, if the first one that is known is to be reduced.
-fn common_of(request: &Reduce, first: ObjectId, size_bytes: u64, metadata: &Metadata) -> Result<Common> {
+fn common_of(
+    request: &Reduce,
+    first: ObjectId,
+    size_bytes: u64,
+    metadata: &Metadata,
+    is_fetched: bool,
+) -> Result<Common> {
     let dtype = metadata.dtype;
     if !request.op.is_defined_for(dtype) {
         let reason = format!("{} is not defined for elements of type {dtype}", request.op);
@@ -405,7 +433,7 @@ fn common_of(request: &Reduce, first: ObjectId, size_bytes: u64, metadata: &Meta
         return Err(Error::TypeMismatch { id: first, reason: Cow::Owned(reason) });
     }
     let Metadata { shape, user, .. } = metadata.clone();
-    Ok(Common { first, size_bytes, dtype, shape, user, base_bytes, length_bytes })
+    Ok(Common { first, size_bytes, dtype, shape, user, base_bytes, length_bytes, is_fetched })
 }
 
 /// A type in words: `f32[2, 3]`, `f32 of 24 bytes`.
