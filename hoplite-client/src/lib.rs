@@ -75,7 +75,7 @@ pub use hoplite_proto::v1;
 pub use location_watch::LocationWatch;
 pub use options::{
     AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PUT_TIMEOUT,
-    DEFAULT_REDUCE_TIMEOUT, DEFAULT_SEGMENTED_FROM_BYTES, PutOptions, ReduceOptions,
+    DEFAULT_REDUCE_TIMEOUT, PutOptions, ReduceOptions,
 };
 pub use reader::ObjectReader;
 pub use view::ObjectView;

@@ -122,6 +122,20 @@ pub fn allreduce_ids(target: impl AsRef<[u8]>, participants: usize) -> Result<Ve
 /// With two participants, both schedules move S in and S out of each node; the one without segments has fewer parts.
 const SEGMENTED_FROM_PARTICIPANTS: usize = 3;
 
+/// The shortest block that a relay waits for, see `hoplite-store/src/data/rate.rs`.
+const SHORT_BLOCK_BYTES: u64 = 16 << 10;
+
+/// From which size on segments are faster.
+///
+/// n segments save 2S/n of the 2S that pass each node in one chain. But n chains share each link, so that a block takes n times
+/// as long, in each of the n-1 hops of a reduce and the n-1 of a broadcast: 2 (n-1) (n-1) blocks. How fast the links are does
+/// not matter, which is as well: all participants must come to the same.
+fn worthwhile_from_bytes(participants: usize) -> u64 {
+    let participants = participants as u64;
+    let hops = participants.saturating_sub(1);
+    participants.saturating_mul(hops).saturating_mul(hops).saturating_mul(SHORT_BLOCK_BYTES)
+}
+
 fn segment_id(target: &ObjectId, rank: usize) -> Result<ObjectId> {
     Ok(ObjectId::new([target.as_bytes(), format!("/{rank}").as_bytes()].concat())?)
 }
@@ -262,9 +276,10 @@ fn parts(
     target: &ObjectId,
     size_bytes: u64,
     participants: usize,
-    segmented_from_bytes: u64,
+    segmented_from_bytes: Option<u64>,
 ) -> Result<Vec<Part>> {
-    if participants < SEGMENTED_FROM_PARTICIPANTS || size_bytes < segmented_from_bytes.max(1) {
+    let from_bytes = segmented_from_bytes.unwrap_or_else(|| worthwhile_from_bytes(participants)).max(1);
+    if participants < SEGMENTED_FROM_PARTICIPANTS || size_bytes < from_bytes {
         let range = ByteRange { offset_bytes: 0, length_bytes: size_bytes };
         return Ok(vec![Part { id: target.clone(), rank: 0, range }]);
     }
@@ -333,14 +348,14 @@ mod tests {
         fn every_byte_belongs_to_one_participant(
             size_bytes in 0_u64..100_000,
             participants in 1_usize..40,
-            from in prop_oneof![Just(0), Just(1 << 20), 0_u64..100_000],
+            from in prop_oneof![Just(None), Just(Some(0)), Just(Some(1 << 20)), (0_u64..100_000).prop_map(Some)],
         ) {
             let parts = parts(&id("t"), size_bytes, participants, from).unwrap();
             prop_assert_eq!(parts.iter().map(|part| part.range.length_bytes).sum::<u64>(), size_bytes);
             prop_assert!(parts.iter().all(|part| part.rank < participants));
             let left = allreduce_ids("t", participants).unwrap();
             prop_assert!(parts.iter().all(|part| left.contains(&part.id)));
-            let is_segmented = participants >= 3 && size_bytes >= from.max(1);
+            let is_segmented = participants >= 3 && size_bytes >= from.unwrap_or(worthwhile_from_bytes(participants)).max(1);
             prop_assert_eq!(parts == [Part {
                 id: id("t"), rank: 0, range: ByteRange { offset_bytes: 0, length_bytes: size_bytes },
             }], !is_segmented);

@@ -321,7 +321,7 @@ async fn a_large_allreduce_is_a_reduce_of_a_segment_by_each() {
     let store = FakeStore::start();
     let size_bytes = 3 * 4096 + 40;
     let arrays: Vec<_> = (0..5).map(|seed| array(size_bytes, seed)).collect();
-    let options = AllreduceOptions { segmented_from_bytes: 10_000, ..AllreduceOptions::default() };
+    let options = AllreduceOptions { segmented_from_bytes: Some(10_000), ..AllreduceOptions::default() };
     for result in allreduced(&store, &arrays, &options).await {
         assert!(result.unwrap() == sum(&arrays));
     }
@@ -345,7 +345,7 @@ async fn a_large_allreduce_is_a_reduce_of_a_segment_by_each() {
 async fn an_allreduce_that_cannot_succeed_fails_at_once() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    let segmented = AllreduceOptions { segmented_from_bytes: 0, ..AllreduceOptions::default() };
+    let segmented = AllreduceOptions { segmented_from_bytes: Some(0), ..AllreduceOptions::default() };
     let fail = async |sources: &[&str], rank, options: &AllreduceOptions| {
         client.allreduce("t", sources, rank, options.clone()).await.unwrap_err()
     };
@@ -383,7 +383,7 @@ async fn the_reduce_says_why_its_target_was_lost() {
     let array = array(3 * 4096, 1);
     client.put_with("a", &array, i32s()).await.unwrap();
     client.put_with("b", &array, i32s()).await.unwrap();
-    let options = AllreduceOptions { segmented_from_bytes: 0, ..AllreduceOptions::default() };
+    let options = AllreduceOptions { segmented_from_bytes: Some(0), ..AllreduceOptions::default() };
     let reason = ObjectError::ObjectLost { id: id("c") };
     let (result, ()) = tokio::join!(client.allreduce("t", ["a", "b", "c"], 0, options), async {
         store.until("the reduce waits", |state| state.count(is_reduce) == 1).await;
@@ -412,7 +412,7 @@ fn collectives_of_the_blocking_client_are_those_of_the_asynchronous_one() {
     let store = FakeStore::start();
     let arrays: Vec<_> = (0..3).map(|seed| array(10_000, seed)).collect();
     let ids = ["s/0", "s/1", "s/2"];
-    let options = AllreduceOptions { segmented_from_bytes: 0, ..AllreduceOptions::default() };
+    let options = AllreduceOptions { segmented_from_bytes: Some(0), ..AllreduceOptions::default() };
     std::thread::scope(|scope| {
         for (rank, array) in arrays.iter().enumerate() {
             let (store, arrays, options) = (&store, &arrays, options.clone());
