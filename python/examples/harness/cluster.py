@@ -94,6 +94,7 @@ def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
             runtime_env["worker_process_setup_hook"] = "hoplite.ray.register"
         ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
         cleanup.callback(ray.shutdown)
+        args.nodes = sum(node["Alive"] for node in ray.nodes())
         yield ray
 
 

@@ -100,6 +100,16 @@ def test_ctrl_c_ends_all_of_it(place: Place) -> None:
     assert place.directories() == []
 
 
+@pytest.mark.parametrize(
+    "mistake", ["--plot=x.jpg", "--workers=0", "--seconds=inf", "--parameters=10", "--parameters=M"]
+)
+def test_what_makes_no_sense_is_refused(place: Place, mistake: str) -> None:
+    done = place.run("async_parameter_server", mistake)
+    assert done.code == 2
+    assert mistake.partition("=")[0] in done.err
+    assert "Traceback" not in done.err
+
+
 def ended_by(signal: Signals, place: Place) -> tuple[int, str]:
     """Ends an example that runs: its code, and what it said to that."""
     with place.start("async_parameter_server", "--workers", "2", "--seconds", "600") as process:
