@@ -45,6 +45,11 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     let expected = bytes(2, 4 << 20);
     cluster.client(0).put("object", &expected).unwrap();
     cluster.client(1).get("object", PATIENCE).unwrap();
+    // The receiver hears of its last byte before the directory does.
+    await_that("both are known to be complete, and free", || {
+        let grants = cluster.client(2).describe("object").unwrap().object.unwrap().grants;
+        grants.len() == 1 && grants.iter().all(|grant| !grant.outcome.is_empty())
+    });
     // Frozen, so that the origin dies while somebody pulls from it: each of the complete copies serves one receiver.
     for holder in 0..2 {
         cluster.store(holder).signal(Signal::STOP);
