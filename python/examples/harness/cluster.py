@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import logging
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -94,7 +95,8 @@ def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
             runtime_env["worker_process_setup_hook"] = "hoplite.ray.register"
         ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
         cleanup.callback(ray.shutdown)
-        args.nodes = sum(node["Alive"] for node in ray.nodes())
+        all_nodes: Any = ray.nodes
+        args.nodes = sum(node["Alive"] for node in all_nodes())
         yield ray
 
 
@@ -103,17 +105,20 @@ def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
     """Ray's own way to have several nodes on one machine, each with an object store; they move data over TCP."""
     from ray.cluster_utils import Cluster
 
-    others = args.nodes - 1
-    cpus = 0 if others else args.workers
-    common: dict[str, Any] = {"object_store_memory": memory_bytes, "include_dashboard": False}
-    cluster: Any = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": cpus})
-    try:
-        for _ in range(others):
-            cluster.add_node(**common, num_cpus=math.ceil(args.workers / others))
-        cluster.wait_for_nodes()
-        yield str(cluster.address)
-    finally:
-        cluster.shutdown()
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
+        # Else it would pass for the Ray cluster of this machine, in place of one that runs here already.
+        os.environ["RAY_TMPDIR"] = directory
+        others = args.nodes - 1
+        cpus = 0 if others else args.workers
+        common: dict[str, Any] = {"object_store_memory": memory_bytes, "include_dashboard": False}
+        cluster: Any = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": cpus})
+        try:
+            for _ in range(others):
+                cluster.add_node(**common, num_cpus=math.ceil(args.workers / others))
+            cluster.wait_for_nodes()
+            yield str(cluster.address)
+        finally:
+            cluster.shutdown()
 
 
 @contextmanager

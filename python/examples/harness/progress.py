@@ -39,7 +39,7 @@ class Progress:
         self._began: float | None = None
         self._next_line = LINE_INTERVAL
         self.steps = 0
-        """How many are done."""
+        """How many there were, with the one that is being done."""
         self.elapsed = 0.0
         """The seconds that they took."""
 
@@ -56,9 +56,9 @@ class Progress:
         """Gives the numbers of the steps, from 0, until they are enough or the time is over."""
         self._began = time.monotonic()
         for step in itertools.count():
+            self.steps = step + 1
             yield step
             before, self.elapsed = self.elapsed, self._now()
-            self.steps = step + 1
             self._show(self.elapsed - before)
             if self._is_over():
                 return

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+#: Over how long a speed is taken in plots, at least, in seconds.
+SPEED_INTERVAL = 0.2
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -104,10 +107,13 @@ def plot(reports: Sequence[Report], path: str) -> None:
 
 
 def _speeds(report: Report) -> tuple[list[float], list[float]]:
-    """The steps per second between each sample and the next."""
+    """The steps per second between samples, where they are far enough apart to say."""
     at, speeds = [], []
-    for before, after in zip(report.samples, report.samples[1:], strict=False):
-        if after.seconds > before.seconds:
-            at.append((before.seconds + after.seconds) / 2)
-            speeds.append((after.steps - before.steps) / (after.seconds - before.seconds))
+    before = report.samples[0]
+    for after in report.samples[1:]:
+        seconds = after.seconds - before.seconds
+        if seconds >= SPEED_INTERVAL:
+            at.append(before.seconds + seconds / 2)
+            speeds.append((after.steps - before.steps) / seconds)
+            before = after
     return at, speeds

@@ -20,5 +20,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def place() -> Iterator[Place]:
     # Not pytest's: Ray's sockets lie deep in it, and the path of a socket has at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="examples-") as directory:
+    with tempfile.TemporaryDirectory(prefix="ex-") as directory:
         yield Place(Path(directory))

@@ -63,7 +63,7 @@ class Place:
                 raise
         # Those of Ray end a little later than the program.
         await_that("all processes have ended", lambda: self.processes() == [])
-        assert self.directories() == []
+        assert self.directories() == [], "sockets, or what Ray keeps"
         return Done(process.returncode, out, err)
 
     def processes(self) -> list[str]:
@@ -79,8 +79,8 @@ class Place:
         return found
 
     def directories(self) -> list[Path]:
-        """Where the stores of examples have their sockets."""
-        return list(self.directory.glob("hoplite-example-*"))
+        """Where stores have their sockets, and Ray its sessions."""
+        return [*self.directory.glob("hoplite-example-*"), *self.directory.glob("ray-*")]
 
 
 def is_png(path: Path) -> bool:
