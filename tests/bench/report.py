@@ -168,7 +168,8 @@ def _entry(cell: Measurement | None) -> str:
         return "timed out" if "within" in (cell.error or "") else "failed"
     parts = [_figure(cell, cell.median_s)]
     if len(cell.seconds) > 1:
-        parts.append(f"({_figure(cell, min(cell.seconds))} to {_figure(cell, max(cell.seconds))})")
+        ends = [_figure(cell, min(cell.seconds)), _figure(cell, max(cell.seconds))]
+        parts.append(f"({' to '.join(reversed(ends) if WORKLOADS[cell.workload].loop else ends)})")
     if cell.limit_s >= _COMPARED_FROM_S:
         parts.append(f"{cell.median_s / cell.limit_s:.2f}x")
     parts += ["cpu"] if cell.is_bound_by_processor else []

@@ -210,7 +210,7 @@ class Suite:
         self._store()
         self._forecast.done(cell)
         median_s = cell.median_s
-        left = f"{self._forecast.left():<14}"
+        left = f"{self._forecast.left():<17}"
         what = f"{left}{cell.hosts:>2} hosts  {cell.system:<14}{cell.workload:<15}{cell.size_bytes / 1024:>9.0f} KiB"
         if median_s is None:
             _say(f"{what}  {cell.error}")

@@ -170,7 +170,7 @@ _ALL: Final = [
         "Parameter server, synchronous",
         "8a",
         "In each step all hosts but h0, the server, compute a gradient; the sum of all gradients is reduced, and given to "
-        "all hosts. MPI and Gloo do that with an allreduce, as in the paper.",
+        "all hosts. That is an allreduce, but for Ray, which has none.",
         Loop(model_bytes=4 * _MIB, steps=8, compute_s=0.1, is_synchronous=True),
     ),
     _training(

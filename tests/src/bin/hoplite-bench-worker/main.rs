@@ -212,7 +212,7 @@ impl Worker {
             }
             (Workload::Training(kind), _) => {
                 let outcome = self.training(kind).run()?;
-                self.factors = outcome.factors;
+                (self.factors, self.out) = (outcome.factors, outcome.sum);
                 outcome.views
             }
             (Workload::RoundTrip | Workload::Broadcast | Workload::Gather | Workload::Reduce, _) => vec![],
@@ -246,8 +246,10 @@ impl Worker {
             };
             compare(view, expected, elements)?;
         }
-        if self.workload == Workload::Allreduce {
-            compare(&self.out, sum, elements)?;
+        match self.workload {
+            Workload::Allreduce => compare(&self.out, sum, elements)?,
+            Workload::Training(Kind::AllGradients) => compare(&self.out, self.factors[0], elements)?,
+            _ => {}
         }
         self.views.clear();
         Ok(())
@@ -258,7 +260,7 @@ impl Worker {
             self.client.delete(self.ids(), TIMEOUT)?;
             self.client.delete(allreduce_ids(self.target(), self.ranks)?, TIMEOUT)?;
             if let Workload::Training(kind) = self.workload {
-                self.client.delete(self.training(kind).ids(), TIMEOUT)?;
+                self.client.delete(self.training(kind).ids()?, TIMEOUT)?;
             }
         }
         Ok(())

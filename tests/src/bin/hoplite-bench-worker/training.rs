@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hoplite_client::blocking::Client;
-use hoplite_client::{Dtype, Metadata, ObjectView, PutOptions, ReduceOptions};
+use hoplite_client::{
+    AllreduceOptions, Dtype, Metadata, ObjectId, ObjectView, PutOptions, ReduceOptions, allreduce_ids,
+};
 
 use crate::TIMEOUT;
 use crate::contents::factor;
@@ -21,7 +23,7 @@ const STOP: u64 = u64::MAX;
 /// What a step of the server needs, and what it makes of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The sum of the gradients of all workers, for all of them.
+    /// The sum of the gradients of all workers, for all of them: an allreduce, in which the server's own is nothing.
     AllGradients,
     /// The sum of the first gradients to be ready, for their workers.
     FirstGradients,
@@ -49,21 +51,35 @@ pub(crate) struct Outcome {
     pub(crate) views: Vec<ObjectView>,
     /// What the elements of each should be multiples of.
     pub(crate) factors: Vec<f32>,
+    /// The sum of all gradients, if that is what it gets.
+    pub(crate) sum: Vec<u8>,
 }
 
 impl Training<'_> {
     /// Does this rank's part in all steps.
     pub(crate) fn run(&self) -> anyhow::Result<Outcome> {
-        if self.rank == 0 { self.serve() } else { self.work() }
+        match (self.kind, self.rank) {
+            (Kind::AllGradients, _) => self.take_part(),
+            (_, 0) => self.serve(),
+            _ => self.work(),
+        }
     }
 
     /// The ids of all objects that a round can have made.
-    pub(crate) fn ids(&self) -> Vec<String> {
-        let models = (0..self.steps).map(|step| self.model(step));
-        let of_workers = (1..self.ranks).flat_map(|rank| {
-            (0..=self.steps).flat_map(move |step| [self.gift(rank, step), self.turn(rank, step)])
-        });
-        models.chain(of_workers).collect()
+    ///
+    /// # Errors
+    /// `InvalidId`, which none is.
+    pub(crate) fn ids(&self) -> anyhow::Result<Vec<ObjectId>> {
+        let mut ids = vec![];
+        for step in 0..self.steps {
+            ids.extend(allreduce_ids(self.model(step), self.ranks)?);
+        }
+        for rank in 0..self.ranks {
+            for step in 0..=self.steps {
+                ids.extend([ObjectId::new(self.gift(rank, step))?, ObjectId::new(self.turn(rank, step))?]);
+            }
+        }
+        Ok(ids)
     }
 
     fn model(&self, step: usize) -> String {
@@ -79,6 +95,26 @@ impl Training<'_> {
         format!("bench-{}-turn-{rank}-{step}", self.round)
     }
 
+    /// All ranks do the same, in step.
+    fn take_part(&self) -> anyhow::Result<Outcome> {
+        let mut sum = vec![0; self.source.len()];
+        if self.rank == 0 {
+            self.put(self.gift(0, 0), &sum)?;
+        }
+        for step in 0..self.steps {
+            if self.rank > 0 {
+                thread::sleep(self.computing(step)?);
+                self.put(self.gift(self.rank, step), self.source)?;
+            }
+            let of_workers = (1..self.ranks).map(|rank| self.gift(rank, step));
+            let gifts: Vec<String> = [self.gift(0, 0)].into_iter().chain(of_workers).collect();
+            let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
+            self.client.allreduce_into(self.model(step), gifts, self.rank, &mut sum, options)?;
+        }
+        let factors = vec![(1..self.ranks).map(|rank| factor(rank, self.round)).sum()];
+        Ok(Outcome { factors, sum, ..Outcome::default() })
+    }
+
     fn serve(&self) -> anyhow::Result<Outcome> {
         // By worker: the number of its own step that it is in.
         let mut at = vec![0; self.ranks];
@@ -86,22 +122,18 @@ impl Training<'_> {
         for step in 0..self.steps {
             let gifts: Vec<String> = (1..self.ranks).map(|rank| self.gift(rank, at[rank])).collect();
             let first;
-            (first, outcome) = match self.kind {
-                Kind::AllGradients => self.reduce(step, &gifts, self.ranks - 1)?,
-                Kind::FirstGradients => self.reduce(step, &gifts, self.ranks / 2)?,
-                Kind::FirstSamples => self.learn(step, &gifts, self.ranks / 2)?,
+            (first, outcome) = if self.kind == Kind::FirstSamples {
+                self.learn(step, &gifts, self.ranks / 2)?
+            } else {
+                self.reduce(step, &gifts, self.ranks / 2)?
             };
             for rank in first {
-                if self.kind != Kind::AllGradients {
-                    self.client.put(self.turn(rank, at[rank]), &u64::try_from(step)?.to_le_bytes())?;
-                }
+                self.client.put(self.turn(rank, at[rank]), &u64::try_from(step)?.to_le_bytes())?;
                 at[rank] += 1;
             }
         }
-        if self.kind != Kind::AllGradients {
-            for (rank, step) in at.into_iter().enumerate().skip(1) {
-                self.client.put(self.turn(rank, step), &STOP.to_le_bytes())?;
-            }
+        for (rank, step) in at.into_iter().enumerate().skip(1) {
+            self.client.put(self.turn(rank, step), &STOP.to_le_bytes())?;
         }
         Ok(outcome)
     }
@@ -119,7 +151,7 @@ impl Training<'_> {
         ensure!(first.len() == count, "{} gradients were reduced instead of {count}", first.len());
         let sum = first.iter().map(|rank| factor(*rank, self.round)).sum();
         let views = vec![self.client.get(self.model(step), TIMEOUT)?];
-        Ok((first, Outcome { views, factors: vec![sum] }))
+        Ok((first, Outcome { views, factors: vec![sum], ..Outcome::default() }))
     }
 
     /// Gets the first rollouts, and puts the next model; returns whose they are.
@@ -130,24 +162,19 @@ impl Training<'_> {
         self.put(self.model(step), self.source)?;
         let first: Vec<usize> = ready.into_iter().map(|index| index + 1).collect();
         let factors = first.iter().map(|rank| factor(*rank, self.round)).collect();
-        Ok((first, Outcome { views, factors }))
+        Ok((first, Outcome { views, factors, ..Outcome::default() }))
     }
 
     fn work(&self) -> anyhow::Result<Outcome> {
         let mut outcome = Outcome::default();
         for step in 0.. {
-            if self.kind == Kind::AllGradients && step == self.steps {
-                break;
-            }
             thread::sleep(self.computing(step)?);
-            let size_bytes = match self.kind {
-                Kind::FirstSamples => self.source.len() / ROLLOUT_PART,
-                Kind::AllGradients | Kind::FirstGradients => self.source.len(),
-            };
-            self.put(self.gift(self.rank, step), &self.source[..size_bytes])?;
+            let part = if self.kind == Kind::FirstSamples { ROLLOUT_PART } else { 1 };
+            self.put(self.gift(self.rank, step), &self.source[..self.source.len() / part])?;
             let Some(model) = self.next_model(step)? else { break };
             let view = self.client.get(self.model(model), TIMEOUT)?;
-            outcome = Outcome { factors: vec![self.model_factor(&view)?], views: vec![view] };
+            outcome =
+                Outcome { factors: vec![self.model_factor(&view)?], views: vec![view], ..Outcome::default() };
         }
         Ok(outcome)
     }
@@ -160,9 +187,6 @@ impl Training<'_> {
 
     /// The number of the model that this worker is to get; none if it is to end.
     fn next_model(&self, step: usize) -> anyhow::Result<Option<usize>> {
-        if self.kind == Kind::AllGradients {
-            return Ok(Some(step));
-        }
         let turn = self.client.get(self.turn(self.rank, step), TIMEOUT)?;
         let number = u64::from_le_bytes(turn[..].try_into().context("a turn is no number")?);
         Ok(if number == STOP { None } else { Some(usize::try_from(number)?) })
@@ -170,17 +194,13 @@ impl Training<'_> {
 
     /// What the elements of a model should be multiples of.
     fn model_factor(&self, view: &ObjectView) -> anyhow::Result<f32> {
-        Ok(match self.kind {
-            Kind::AllGradients => (1..self.ranks).map(|rank| factor(rank, self.round)).sum(),
-            Kind::FirstSamples => factor(0, self.round),
-            // Only the server knows whose gradients these are. But all of a sum are multiples of its first element.
-            Kind::FirstGradients => {
-                let first = *view.first_chunk().context("an empty model")?;
-                let found = f32::from_le_bytes(first);
-                ensure!(found >= 1.0, "a model begins with {found}");
-                found
-            }
-        })
+        if self.kind == Kind::FirstSamples {
+            return Ok(factor(0, self.round));
+        }
+        // Only the server knows whose gradients these are. But all of a sum are multiples of its first element.
+        let found = f32::from_le_bytes(*view.first_chunk().context("an empty model")?);
+        ensure!(found >= 1.0, "a model begins with {found}");
+        Ok(found)
     }
 
     fn put(&self, id: String, bytes: &[u8]) -> anyhow::Result<()> {
