@@ -5,17 +5,19 @@
 //! * [`broadcast`]: one object to several nodes.
 //! * [`reduce`]: objects of several nodes into one, beside one raw TCP stream, and beside getting and adding all.
 //! * [`kernels`]: the arithmetic of that, beside the bandwidth of memory.
+//! * [`shard`]: what one shard of the directory does on one core, and what it remembers.
 //! * [`floor`]: the bare loops that the measurements stand beside.
 //! * [`report`]: medians, tables and JSON.
 //!
-//! Every measurement but that of the kernels starts a cluster of its own, with the memory of all arenas faulted in. What is compared alternates,
-//! so that a disturbance of the machine hits both.
+//! Every measurement but those of the kernels and of the shard starts a cluster of its own, with the memory of all arenas
+//! faulted in. What is compared alternates, so that a disturbance of the machine hits both.
 
 mod broadcast;
 mod kernels;
 mod local;
 mod p2p;
 mod reduce;
+mod shard;
 
 mod floor;
 mod processor;
@@ -35,8 +37,8 @@ const EXAMPLES: &str = "Examples:
   hoplite bench broadcast --receivers 3,7 --json
   hoplite bench reduce --nodes 4 --size 16MiB
 
-Every measurement but that of the kernels runs a cluster of its own on this machine, in memory that is faulted in, and discards its first,
-cold round. GB means 10^9 bytes.";
+Every measurement but those of the kernels and of the shard runs a cluster of its own on this machine, in memory that is \
+faulted in, and discards its first, cold round. GB means 10^9 bytes.";
 
 /// Room in each store beside the object that is measured.
 const SPARE_BYTES: u64 = 64 << 20;
@@ -63,6 +65,8 @@ enum Benchmark {
     Reduce(reduce::Arguments),
     /// The arithmetic of a reduce, on one core, beside the bandwidth of memory
     Kernels(kernels::Arguments),
+    /// What one shard of the directory does on one core, and the memory that it takes per object
+    Shard(shard::Arguments),
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -86,6 +90,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             in_cluster(arguments.room(), move |cluster| reduce::measure(cluster, &arguments)).await?
         }
         Benchmark::Kernels(arguments) => kernels::measure(&arguments)?,
+        Benchmark::Shard(arguments) => shard::measure(&arguments)?,
     };
     let mut stdout = io::stdout().lock();
     if arguments.json {

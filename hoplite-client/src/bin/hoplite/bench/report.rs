@@ -18,6 +18,16 @@ pub(super) struct Report {
     cores: usize,
     notes: Vec<String>,
     measurements: Vec<Measurement>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    figures: Vec<Figure>,
+}
+
+/// A number that is no time, and what it should be: at least, or at most, as its name suggests.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Figure {
+    pub(super) name: String,
+    pub(super) value: f64,
+    pub(super) target: Option<f64>,
 }
 
 /// One line of it: how long something took, and at what price.
@@ -75,6 +85,7 @@ impl Report {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             notes: Vec::new(),
             measurements: Vec::new(),
+            figures: Vec::new(),
         }
     }
 
@@ -85,6 +96,10 @@ impl Report {
 
     pub(super) fn add(&mut self, measurement: Measurement) {
         self.measurements.push(measurement);
+    }
+
+    pub(super) fn figure(&mut self, figure: Figure) {
+        self.figures.push(figure);
     }
 
     pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
@@ -109,7 +124,22 @@ impl Report {
         }
         table.print(out)?;
         self.print_broadcasts(out)?;
-        self.print_traffic(out)
+        self.print_traffic(out)?;
+        self.print_figures(out)
+    }
+
+    fn print_figures(&self, out: &mut impl Write) -> io::Result<()> {
+        if self.figures.is_empty() {
+            return Ok(());
+        }
+        writeln!(out)?;
+        let right = |title| (title, Alignment::Right);
+        let mut table = Table::new([("FIGURE", Alignment::Left), right("VALUE"), right("TARGET")]);
+        for Figure { name, value, target } in &self.figures {
+            let target = target.map_or_else(|| "-".to_owned(), |target| format!("{target:.0}"));
+            table.row([name.clone(), format!("{value:.0}"), target]);
+        }
+        table.print(out)
     }
 
     fn print_traffic(&self, out: &mut impl Write) -> io::Result<()> {
@@ -316,7 +346,9 @@ mod tests {
             String::from_utf8(table).unwrap()
         };
         assert!(print(&report).contains("1.0 ms"));
-        assert!(!print(&report).contains("TRAFFIC"));
+        assert!(!print(&report).contains("TRAFFIC") && json.get("figures").is_none());
+        report.figure(Figure { name: "puts per second".into(), value: 12.4, target: Some(10.0) });
+        assert!(print(&report).contains("puts per second     12      10"));
         let traffic = Traffic { sent_objects: 1.254, received_objects: 2.0 };
         report.add(Measurement::new("reduce", &milliseconds([1])).with_traffic(traffic));
         assert!(print(&report).contains("1.25 x"));
