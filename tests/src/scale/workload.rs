@@ -1,7 +1,6 @@
 //! Who calls what when, and what becomes of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Reduce, ReduceOrder, Request, Response, Until};
 use hoplite_core::reduce::ReduceOp;
@@ -13,9 +12,6 @@ use super::{Arrivals, Workload};
 
 /// The one client of each store.
 const CLIENT: ClientId = ClientId(1);
-
-/// Between the end of the preparation and the start, so that all that is under way has arrived.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// What a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +102,7 @@ impl World {
 
     /// Starts the clock: the reduce is called, nodes arrive, nodes die.
     pub(super) fn begin(&mut self) {
-        self.started = self.now + duration_nanos(PAUSE);
+        self.started = self.now;
         self.calls.has_begun = true;
         let stores = self.stores.len();
         self.choose_doomed();

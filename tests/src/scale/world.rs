@@ -24,6 +24,9 @@ const BLOCK_TIME: Duration = Duration::from_millis(1);
 const MIN_BLOCK_BYTES: u64 = 16 << 10;
 const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
+/// Between the end of the preparation and the start.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// How many objects' worth of memory a store has: its source, the output of a hop and the target, and as much again for
 /// what is begun anew before the rest of what failed is gone.
 const ARENA_OBJECTS: u64 = 8;
@@ -141,7 +144,12 @@ impl World {
         let began = Instant::now();
         self.connect_all();
         self.put_in_advance();
-        self.advance(|world| world.calls.is_prepared());
+        let is_idle = |world: &Self| world.shards.iter().all(|host| host.queued == 0);
+        self.advance(|world| world.calls.is_prepared() && is_idle(world));
+        // All that is under way arrives, before the clock is started.
+        let quiet = self.now + duration_nanos(PAUSE);
+        self.at(quiet, |_| {});
+        self.advance(|world| world.now >= quiet && is_idle(world));
         // What the preparation cost is no part of the workload.
         self.counts = Counts::default();
         self.coordinator_thought = Duration::ZERO;
