@@ -172,9 +172,9 @@ class Keeper:
             if self._is_orphan():
                 raise RuntimeError("the raylet of the node is gone")
             if not self._place.socket.is_symlink() and not self._is_guarded():
+                spec = self._spec(settings, listen, directory)
                 self._place.create()
                 self._remember(settings)
-                spec = self._spec(settings, listen, directory)
                 (self._place.directory / _guardian.SPEC).write_text(json.dumps(spec))
                 try:
                     self._start_guardian()

@@ -12,7 +12,7 @@ import hoplite
 from hoplite import Client, ConnectFailed
 from hoplite._client import DEFAULT_TIMEOUT, Id, Op
 from hoplite._serialize import Framework
-from hoplite.ray import _nodes
+from hoplite.ray import _leases, _nodes
 from hoplite.ray._connection import is_absent, own, twice
 from hoplite.ray._place import here
 
@@ -61,6 +61,18 @@ def client() -> Client:
         connected = own().client(place.socket)
     place.export()
     return connected
+
+
+def lease() -> _leases.Lease:
+    """The lease of this process, on a node that has a store. Raises what `client` does."""
+    client()
+    try:
+        return _leases.of_process()
+    except FileNotFoundError:
+        # The store was stopped, which the client has not noticed.
+        own().close()
+        client()
+        return _leases.of_process()
 
 
 def _start_here(error: ConnectFailed) -> None:

@@ -12,6 +12,7 @@ import ray
 
 from hoplite import _native
 from hoplite._node import SOCKET_VARIABLE
+from hoplite.ray import _private
 
 #: The names of all objects that this package makes for Ray begin with it.
 NAMESPACE = "ray"
@@ -99,8 +100,7 @@ def here() -> Place:
     Raises:
         RuntimeError: if Ray was not initialized.
     """
-    if not ray.is_initialized():
-        raise RuntimeError("Ray is not running in this process: call ray.init() first")
+    _private.check_is_running()
     context = ray.get_runtime_context()
     return place(context.get_session_name(), context.get_node_id())
 

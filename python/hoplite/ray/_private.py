@@ -11,6 +11,16 @@ from ray._private import state
 from ray._private.worker import global_worker
 
 
+def check_is_running() -> None:
+    """Checks that this process is one of Ray.
+
+    Raises:
+        RuntimeError
+    """
+    if not ray.is_initialized():
+        raise RuntimeError("Ray is not running in this process: call ray.init() first")
+
+
 def is_managed_here(object_id: str) -> bool:
     """Whether Ray counts the references to this RDT object in this process, which owns or borrows it.
 
@@ -26,6 +36,7 @@ def can_receive(actor: Any) -> bool:
 
 def alive_nodes() -> list[dict[str, Any]]:
     """The nodes of the Ray cluster, in a fixed order."""
+    check_is_running()
     # It is documented, but has no types.
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))

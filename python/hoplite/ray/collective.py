@@ -36,7 +36,8 @@ import hoplite.aio
 from hoplite import ConnectionLost, Timeout, _native
 from hoplite._client import Op, check_reducible
 from hoplite._serialize import encode
-from hoplite.ray import _background, _leases, _objects
+from hoplite.ray import _background, _objects
+from hoplite.ray._connection import twice
 from hoplite.ray._rendezvous import clean_up, meet
 
 #: How long a call waits for the other members, in seconds, and where to say something else.
@@ -65,9 +66,11 @@ class HopliteGroup(BaseGroup):
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._timeout = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT))
-        self._client = _objects.client()
         # What a member puts is deleted if it is killed.
-        lease = _leases.of_process()
+        lease = _objects.lease()
+        # If the store was started anew since it was last used, that is noticed here.
+        twice(_objects.client, lambda client: client.contains(lease.prefix))
+        self._client = _objects.client()
         name, members = meet(
             self._client, lease.place.prefix, group_name, world_size, rank, lease.prefix, self._timeout
         )

@@ -137,9 +137,7 @@ class HopliteTransport(TensorTransportManager):
             return Tensors(ray_id, None, self._describe(tensors), (devices - {"cpu"}).pop())
         if not tensors:
             return Tensors(ray_id, None, [], None)
-        # First, since there may be no store yet.
-        _objects.client()
-        id = f"{_leases.of_process().prefix}{ray_id}"
+        id = f"{_objects.lease().prefix}{ray_id}"
         plain = [self._plain(tensor) for tensor in tensors]
         # A single one by itself, so that it can be copied to where it belongs while it arrives.
         value = plain[0] if len(plain) == 1 else plain

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,8 @@ import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from ray_cluster import NODE, eventually, objects, on, processes, start_stores
+from ray.util import collective
+from ray_cluster import MEMORY, NODE, eventually, objects, on, processes, start_stores
 
 import hoplite
 import hoplite.ray
@@ -58,12 +62,7 @@ def test_to_start_again_changes_nothing(running: Nodes) -> None:
 
 def test_a_store_that_is_killed_comes_back(running: Nodes) -> None:
     lost = hoplite.ray.put(np.ones(100_000))
-    store = pid_of(here().socket, "hoplite-store")
-    os.kill(store, signal.SIGKILL)
-    eventually(
-        lambda: store not in processes(here().socket) and "hoplite-store" in processes(here().socket).values()
-    )
-    eventually(round_trip_again)
+    kill_and_await(here().socket, "hoplite-store")
     with pytest.raises((hoplite.ObjectLost, hoplite.Timeout)):
         lost.get(timeout=0.5)
     lost.delete()
@@ -77,15 +76,45 @@ def round_trip_again() -> bool:
         return False
 
 
+def kill_and_await(path: str | Path, name: str) -> None:
+    """Kills a daemon, and waits until there is another one, which is of use."""
+    victim = pid_of(path, name)
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: victim not in processes(path) and name in processes(path).values())
+    eventually(round_trip_again)
+
+
+@ray.remote(num_cpus=0)
+class Member:
+    def join(self, rank: int) -> None:
+        collective.init_collective_group(2, rank, "hoplite", "group")
+
+    def total(self) -> float:
+        array = np.ones(10)
+        collective.allreduce(array, "group")
+        return float(array[0])
+
+    def leave(self) -> None:
+        collective.destroy_collective_group("group")
+
+
+def test_a_group_is_made_anew_after_a_store_was_killed(running: Nodes) -> None:
+    members = [Member.options(**on(node)).remote() for node in ("first", "second")]
+    for _ in range(2):
+        ray.get([member.join.remote(rank) for rank, member in enumerate(members)])
+        assert ray.get([member.total.remote() for member in members]) == [2.0, 2.0]
+        kill_and_await(here().socket, "hoplite-store")
+        ray.get([member.leave.remote() for member in members])
+    for member in members:
+        ray.kill(member)
+    # What they had put for each other.
+    eventually(lambda: not objects(hoplite.ray.client()))
+
+
 def test_a_directory_that_is_killed_comes_back_where_it_was(running: Nodes) -> None:
     kept = hoplite.ray.put(np.ones(100_000))
     cluster = f"ray-{here().cluster}"
-    directory = pid_of(cluster, "hoplite-directo")
-    os.kill(directory, signal.SIGKILL)
-    eventually(
-        lambda: directory not in processes(cluster) and "hoplite-directo" in processes(cluster).values()
-    )
-    eventually(round_trip_again)
+    kill_and_await(cluster, "hoplite-directo")
     assert kept.get(timeout=10)[0] == 1.0
     kept.delete()
 
@@ -118,6 +147,10 @@ class Producer:
     @ray.method(tensor_transport="hoplite_numpy")
     def make(self, ref: hoplite.ray.Ref) -> np.ndarray:
         return ref.get(timeout=30) + 1
+
+    @ray.method(tensor_transport="hoplite_numpy")
+    def echo(self, array: np.ndarray) -> np.ndarray:
+        return array
 
     def node_id(self) -> str:
         return ray.get_runtime_context().get_node_id()
@@ -158,6 +191,8 @@ def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> No
 
 def test_nothing_is_left_after_a_stop(running: Nodes) -> None:
     assert round_trip()
+    producer = Producer.options(**on("second")).remote()
+    assert ray.get(producer.echo.remote(np.ones(3))).sum() == 3.0
     assert os.environ["HOPLITE_SOCKET"] == str(here().socket)
     cluster = here().directory.parent
     hoplite.ray.stop_on_all_nodes()
@@ -166,10 +201,48 @@ def test_nothing_is_left_after_a_stop(running: Nodes) -> None:
     assert "HOPLITE_SOCKET" not in os.environ
     with pytest.raises(hoplite.ConnectFailed, match="start_on_all_nodes"):
         hoplite.ray.put(1)
+    with pytest.raises(hoplite.ConnectFailed, match="start_on_all_nodes"):
+        ray.get(producer.echo.remote(np.ones(3)))
     hoplite.ray.stop_on_all_nodes()
     with pytest.raises(RuntimeError, match="start_on_all_nodes"):
         hoplite.ray.refresh()
     start_stores()
+    assert round_trip()
+
+
+START = """
+import sys
+import ray, hoplite.ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+print("ready", flush=True)
+sys.stdin.readline()
+nodes = hoplite.ray.start_on_all_nodes(memory=sys.argv[2])
+assert hoplite.ray.put(b"theirs").get() == b"theirs"
+print([node.node_id for node in nodes])
+"""
+
+
+def test_jobs_that_start_the_stores_at_once(two_nodes: Cluster) -> None:
+    hoplite.ray.stop_on_all_nodes()
+    command = [sys.executable, "-c", START, two_nodes.address, MEMORY]
+    with contextlib.ExitStack() as stack:
+        jobs = [
+            stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(2)
+        ]
+        for job in jobs:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "ready\n"
+        for job in jobs:
+            assert job.stdin is not None
+            job.stdin.write("go\n")
+            job.stdin.flush()
+        said = {job.communicate()[0] for job in jobs}
+    assert [job.returncode for job in jobs] == [0, 0]
+    assert said == {f"{[node.node_id for node in start_stores()]}\n"}
+    assert len(processes(here().directory.parent)) == 4
     assert round_trip()
 
 

@@ -91,6 +91,17 @@ def test_a_claim_lasts_until_it_is_dropped_as_often_as_it_was_made(place: Place)
     lease.close()
 
 
+def test_ray_must_be_running_first() -> None:
+    program = (
+        "import hoplite.ray; hoplite.ray.register(); hoplite.ray.register(); hoplite.ray.start_on_all_nodes()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    assert (
+        done.stderr.splitlines()[-1]
+        == "RuntimeError: Ray is not running in this process: call ray.init() first"
+    )
+
+
 HOLD = """
 import sys, os, pathlib
 from hoplite.ray._leases import Lease

@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -124,6 +125,33 @@ def test_what_went_wrong_in_a_task_has_its_own_class() -> None:
     with pytest.raises(hoplite.Timeout) as raised:
         ray.get(get.remote(absent))
     assert raised.value.cause.id == absent.id  # type: ignore[attr-defined]
+
+
+def test_objects_with_names_of_ones_own(client: hoplite.Client) -> None:
+    client.put("model/7", np.ones(3))
+    assert hoplite.ray.get("model/7", timeout=10).tolist() == [1.0] * 3
+    assert [array.sum() for array in hoplite.ray.get(["model/7", hoplite.Ref("model/7")], timeout=10)] == [
+        3.0
+    ] * 2
+    assert hoplite.ray.delete("model/7") == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [hoplite.ray.get, hoplite.ray.delete, hoplite.ray.wait, hoplite.ray.reduce],
+    ids=lambda call: call.__name__,
+)
+def test_a_reference_of_ray_is_no_handle(call: Callable[[object], object]) -> None:
+    reference = make.remote(1.0)
+    for given in (reference, [reference]):
+        with pytest.raises(TypeError, match=r"ray\.get first"):
+            call(given)
+    ray.get(reference).delete()
+
+
+def test_what_does_not_fit() -> None:
+    with pytest.raises(hoplite.ObjectTooLarge):
+        hoplite.ray.put(np.zeros(200 << 20, np.uint8))
 
 
 DRIVER = """
