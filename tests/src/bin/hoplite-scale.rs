@@ -38,6 +38,9 @@ struct Arguments {
     /// Which share of the nodes fails while they are at it, in percent
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "0", value_parser = percentage)]
     failures: Vec<f64>,
+    /// How many receivers one copy serves at once; the daemons allow one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    slots: u32,
     /// From which failures follow
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -137,6 +140,7 @@ fn experiment(
             WorkloadName::Allreduce => Workload::Allreduce,
         },
         failures_percent,
+        slots: arguments.slots,
         seed: arguments.seed,
         size_bytes: arguments.size_mib << 20,
         bytes_per_second: arguments.rate_mbit * 125_000,
@@ -251,6 +255,7 @@ fn as_json(experiment: &Experiment, outcome: &Outcome, cost: Cost) -> Value {
         "arrivals": arrivals_name(experiment),
         "spread_s": experiment.last_arrival().as_secs_f64(),
         "failures_percent": experiment.failures_percent,
+        "slots": experiment.slots,
         "seed": experiment.seed,
         "size_bytes": experiment.size_bytes,
         "bytes_per_second": experiment.bytes_per_second,

@@ -57,12 +57,13 @@ impl World {
         let host = &mut self.shards[shard];
         host.queued += 1;
         host.load.longest_queue = host.load.longest_queue.max(host.queued);
-        host.load.received += 1;
-        host.load.busy += service;
         host.busy_until = host.busy_until.max(self.now) + duration_nanos(service);
         let at = host.busy_until;
         self.at(at, move |world| {
-            world.shards[shard].queued -= 1;
+            let host = &mut world.shards[shard];
+            host.queued -= 1;
+            host.load.received += 1;
+            host.load.busy += service;
             world.shard_event(shard, event);
         });
     }

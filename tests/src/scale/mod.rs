@@ -80,6 +80,8 @@ pub struct Experiment {
     /// Which share of the nodes fails for good, in percent, at any time between the start and the bound. Reduces are asked
     /// for as many sources as there are nodes that do not fail.
     pub failures_percent: f64,
+    /// How many receivers one copy serves at once; the daemons allow one.
+    pub slots: u32,
     /// From which failures and names follow.
     pub seed: u64,
     /// The size of each object.
@@ -103,6 +105,7 @@ impl Default for Experiment {
             workload: Workload::Broadcast,
             arrivals: Arrivals::Together,
             failures_percent: 0.0,
+            slots: 1,
             seed: 1,
             size_bytes: 64 << 20,
             bytes_per_second: 1_250_000_000,

@@ -195,7 +195,8 @@ impl World {
 
     fn add_shard(&mut self) {
         // It has been there for long, with all stores connected.
-        let config = ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() };
+        let limits = Limits { slots_per_location: self.experiment.slots, ..Limits::default() };
+        let config = ShardConfig { warm_up: Duration::ZERO, limits, ..ShardConfig::default() };
         self.shards.push(ShardHost {
             shard: Shard::new(config, Time::ZERO),
             busy_until: 0,
