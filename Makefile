@@ -5,7 +5,9 @@ SHELL := /bin/bash
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
+PYTHON ?= python3
 BINARIES := target/release
+DEMO_ENV := target/demo-env
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,10 +18,15 @@ setup: ## Installs what is missing: a C and C++ compiler (linker, fuzzers). Need
 build: setup ## Builds the programs: target/release/{hoplite,hoplite-store,hoplite-directory}.
 	$(CARGO) build --release --bins
 
-demo: build ## Starts a 4-node cluster, moves a real file through it, says how fast, stops.
+demo: build $(DEMO_ENV) ## A 4-node cluster moves a real file and adds arrays, then Python trains a model on another; says how fast.
 	$(BINARIES)/hoplite demo --nodes 4
+	$(DEMO_ENV)/bin/pip install --quiet ./python $$(grep '^scikit-learn==' python/requirements-integrations.txt)
+	$(DEMO_ENV)/bin/python python/examples/async_parameter_server.py --seconds 5
 
-test: setup lint test-unit test-fuzz doc ## Everything that a change must pass.
+$(DEMO_ENV): | setup
+	$(PYTHON) -m venv $@
+
+test: setup lint lint-python test-unit test-fuzz doc test-python test-lab ## Everything that a change must pass.
 
 lint: ## Formatting and lints.
 	$(CARGO) fmt --all --check
@@ -46,8 +53,7 @@ clean: ## Removes what was built.
 	$(CARGO) clean
 
 # Benchmarks on shaped links, beside other systems: see tests/bench/README.md. They need root.
-.PHONY: bench bench-quick bench-peers bench-full bench-report test-lab
-PYTHON ?= python3
+.PHONY: bench bench-quick bench-peers bench-full bench-report test-lab test-peers
 BENCH_PYTHON := ../target/bench/venv/bin/python
 # For example `make bench BENCH_ARGUMENTS=--continue` after an interruption.
 BENCH_ARGUMENTS ?=
@@ -74,13 +80,17 @@ test-lab: ## Tests of the lab, of Hoplite in it, and of the benchmarks themselve
 	$(CARGO) build --workspace --bins
 	cd tests && $(PYTHON) -m unittest discover -s lab/tests -t . && $(PYTHON) -m unittest discover -s bench/tests -t .
 
+test-peers: bench-peers ## Every system of the benchmarks, each workload once: before a long run. Root; two minutes.
+	$(CARGO) build --workspace --bins
+	cd tests && HOPLITE_TEST_PEERS=1 $(PYTHON) -m unittest -v bench.tests.test_systems
+
 # The Python package, in an environment of its own that is kept.
 .PHONY: python-env python lint-python test-python
 PYTHON_ENV := python/.venv
 
 python-env: $(PYTHON_ENV)/.installed ## Installs what the Python package is tested with, torch and Ray too (8 GB), once.
 
-$(PYTHON_ENV)/.installed: python/requirements-dev.txt python/requirements-integrations.txt
+$(PYTHON_ENV)/.installed: python/requirements-dev.txt python/requirements-integrations.txt | setup
 	$(PYTHON) -m venv $(PYTHON_ENV)
 	$(PYTHON_ENV)/bin/pip install --quiet $(addprefix --requirement ,$^)
 	touch $@
@@ -91,6 +101,7 @@ python: python-env ## Builds the Python package, unoptimised and in place, and t
 
 lint-python: python-env ## Formatting, mistakes and types of the Python package.
 	cd python && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy
+	cd python/examples && ../.venv/bin/mypy --config-file ../pyproject.toml *.py harness
 
 test-python: python ## Tests of the Python package.
 	cd python && .venv/bin/pytest

@@ -1,7 +1,7 @@
 """How long a run still takes, as far as one can say."""
 
 import time
-from collections import Counter
+from collections import defaultdict
 
 from .results import Measurement
 
@@ -22,9 +22,9 @@ class Forecast:
         self._rounds = rounds
         self._cell_s = cell_s
         # By system: weights of what is left and of what is done, and the time that the latter took.
-        self._left_s: Counter[str] = Counter()
-        self._done_s: Counter[str] = Counter()
-        self._took_s: Counter[str] = Counter()
+        self._left_s: defaultdict[str, float] = defaultdict(float)
+        self._done_s: defaultdict[str, float] = defaultdict(float)
+        self._took_s: defaultdict[str, float] = defaultdict(float)
         self._last = time.monotonic()
 
     def add(self, cells: list[Measurement]) -> None:

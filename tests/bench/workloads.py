@@ -76,7 +76,8 @@ def _reduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
     return {0: Need(received_bytes=size), **{rank: Need(sent_bytes=size) for rank in range(1, hosts)}}
 
 
-def _training(name: str, title: str, figure: str, definition: str, loop: Loop) -> Workload:
+def training(name: str, title: str, figure: str, definition: str, loop: Loop) -> Workload:
+    """The workload of a training loop."""
     return Workload(
         name=name,
         title=title,
@@ -165,7 +166,7 @@ _ALL: Final = [
         needs=_reduce_needs,
         is_late=True,
     ),
-    _training(
+    training(
         "ps_sync",
         "Parameter server, synchronous",
         "8a",
@@ -173,7 +174,7 @@ _ALL: Final = [
         "all hosts. That is an allreduce, but for Ray, which has none.",
         Loop(model_bytes=4 * _MIB, steps=8, compute_s=0.1, is_synchronous=True),
     ),
-    _training(
+    training(
         "ps_async",
         "Parameter server, asynchronous",
         "8b",
@@ -181,14 +182,14 @@ _ALL: Final = [
         "those whose gradients it has; they go on with that, and the others go on computing.",
         Loop(model_bytes=4 * _MIB, steps=8, compute_s=0.1),
     ),
-    _training(
+    training(
         "rl_gradients",
         "Reinforcement learning, gradients (A3C)",
         "9",
         "As the asynchronous parameter server, with the sizes and times of reinforcement learning.",
         Loop(model_bytes=_MIB, steps=16, compute_s=0.2),
     ),
-    _training(
+    training(
         "rl_samples",
         "Reinforcement learning, samples (IMPALA)",
         "9",
