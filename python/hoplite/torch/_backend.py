@@ -68,7 +68,7 @@ class HopliteBackend(C10DBackend):
 
     # What torch asks
 
-    def getBackendName(self) -> str:  # noqa: N802
+    def getBackendName(self) -> str:
         return NAME
 
     @property
@@ -156,9 +156,7 @@ class HopliteBackend(C10DBackend):
 
     # Collectives that gather
 
-    def allgather(
-        self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any
-    ) -> Work:
+    def allgather(self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any) -> Work:
         tensor, parts = self._only(tensors), self._for_each_rank(self._only(outs))
         return self._allgather("allgather", [(tensor, parts)], [*parts], options)
 
@@ -167,7 +165,9 @@ class HopliteBackend(C10DBackend):
     ) -> Work:
         parts = [list(of_ranks) for of_ranks in zip(*self._for_each_rank(outs), strict=True)]
         pairs = list(zip(tensors, parts, strict=True))
-        return self._allgather("allgather_coalesced", pairs, [t for of_rank in outs for t in of_rank], options)
+        return self._allgather(
+            "allgather_coalesced", pairs, [t for of_rank in outs for t in of_rank], options
+        )
 
     def all_gather_single(self, out: torch.Tensor, tensor: torch.Tensor, options: Any) -> Work:
         return self._all_gather_single("all_gather_single", [out], [tensor], options)
@@ -201,7 +201,9 @@ class HopliteBackend(C10DBackend):
         inputs = [Lent(tensor, is_read=True) for tensor, _ in pairs]
         outs = [[Lent(out, is_written=True) for out in parts] for _, parts in pairs]
         rooms = [
-            [part.bytes for part in parts] if len(parts) > 1 or self._size == 1 else split(parts[0].bytes, self._size)
+            [part.bytes for part in parts]
+            if len(parts) > 1 or self._size == 1
+            else split(parts[0].bytes, self._size)
             for parts in outs
         ]
 
@@ -217,9 +219,7 @@ class HopliteBackend(C10DBackend):
         nbytes = sum(memory.nbytes for memory in inputs)
         return self._issue(name, run, results, options, meets=True, nbytes=nbytes)
 
-    def gather(
-        self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any
-    ) -> Work:
+    def gather(self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any) -> Work:
         tensor, root = self._only(tensors), options.rootRank
         parts = self._for_each_rank(self._only(outs)) if root == self._rank else []
         lent = Lent(tensor, is_read=True)
@@ -233,9 +233,7 @@ class HopliteBackend(C10DBackend):
 
     # Collectives that scatter
 
-    def scatter(
-        self, outs: list[torch.Tensor], tensors: list[list[torch.Tensor]], options: Any
-    ) -> Work:
+    def scatter(self, outs: list[torch.Tensor], tensors: list[list[torch.Tensor]], options: Any) -> Work:
         out, root = self._only(outs), options.rootRank
         parts = self._for_each_rank(self._only(tensors)) if root == self._rank else []
         lent = Lent(out, is_written=True)

@@ -1,6 +1,6 @@
 """The collectives as puts, gets and reduces of objects. Tensors are buffers of bytes here.
 
-All ranks of a group call the same function with the same arguments but their own buffers. An object of a collective is called
+All ranks of a group call the same function with the same arguments but their own buffers. An object of a collective is named
 after the group, the number of the collective, its part in it and a rank, so that nobody has to ask for names. With n ranks
 and buffers of S bytes, each on a node of its own, a node receives and sends at most, in so many steps one after the other:
 
@@ -101,7 +101,9 @@ class Round:
         self.awaited[rank] = id
         size_bytes = await self.client.get_into(id, room, self.left())
         if size_bytes != room.nbytes:
-            raise SizeMismatch(f"rank {rank} passed {size_bytes} bytes, and rank {self.rank} expected {room.nbytes}")
+            raise SizeMismatch(
+                f"rank {rank} passed {size_bytes} bytes, and rank {self.rank} expected {room.nbytes}"
+            )
 
     def checked(self, rank: int, view: _native.View, dtype: str, nbytes: int) -> Bytes:
         """The bytes that a rank has put, which are to be so many, of this type."""
@@ -206,7 +208,10 @@ async def reduce(round: Round, root: int, buffer: Bytes, reduction: Reduction) -
         others = [rank for rank in range(round.size) if rank != root]
         round.awaited = {rank: sources[rank] for rank in others}
         views = await round.client.gather([sources[rank] for rank in others], round.left())
-        buffers = [round.checked(rank, view, reduction.dtype, buffer.nbytes) for rank, view in zip(others, views, strict=True)]
+        buffers = [
+            round.checked(rank, view, reduction.dtype, buffer.nbytes)
+            for rank, view in zip(others, views, strict=True)
+        ]
         buffers.insert(root, buffer)
         buffer[:] = reduction.of(buffers)
         return

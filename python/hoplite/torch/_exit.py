@@ -65,7 +65,9 @@ def _wait_for_others(client: hoplite.Client) -> None:
             if waited > _WAIT_AT_MOST:
                 return
             if waited > _WAIT_IN_SILENCE and not has_said:
-                _logger.warning("this process keeps the store of a group that others have not left yet: waiting for them")
+                _logger.warning(
+                    "this process keeps the store of a group that others have not left yet: waiting for them"
+                )
                 has_said = True
             time.sleep(0.005)
 

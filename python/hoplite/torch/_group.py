@@ -1,7 +1,7 @@
 """A rank's part in a group: its operations in their order, their time limits, and what happens when a rank is gone.
 
-Collectives are performed one after the other, in the order in which they were issued, as all ranks do. If one fails, so do all
-after it, on all ranks: whoever fails, leaves, or sees another one die puts the *end* of the group, an object for which
+Collectives are performed one after the other, in the order in which they were issued, as all ranks do. If one fails, so do
+all after it, on all ranks: whoever fails, leaves, or sees another one die puts the *end* of the group, an object for which
 all ranks wait. It says after which collective that rank takes part in no other one. Messages have no order.
 """
 

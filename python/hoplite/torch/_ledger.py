@@ -3,8 +3,8 @@
 A rank performs the collectives of its group one after the other. So when it has begun collective k, it is done with all
 before; and whoever knows that all ranks have begun collective k may delete what it made for those before. A collective whose
 result depends on every rank's contribution (allreduce, say) tells everybody just that: here it is said to *meet*. After
-those that do not (broadcast, say) a rank may be several collectives ahead of another one; before that gets out of hand, all of
-them meet for nothing else. They agree on when, since each counts the same collectives.
+those that do not (broadcast, say) a rank may be several collectives ahead of another one; before that gets out of hand, all
+of them meet for nothing else. They agree on when, since each counts the same collectives.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ class Setting:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def run(size: int, function: Callable[..., Any], *arguments: Any, setting: Setting | None = None) -> list[Any]:
+def run(
+    size: int, function: Callable[..., Any], *arguments: Any, setting: Setting | None = None
+) -> list[Any]:
     """Runs a function as each rank of a group, with its rank as the first argument, and returns what they return.
 
     A rank that was killed returns None.
@@ -65,7 +67,11 @@ def run(size: int, function: Callable[..., Any], *arguments: Any, setting: Setti
             processes.append(process)
         try:
             outcomes = [_outcome(rank, end) for rank, end in enumerate(ends)]
-            failed = [f"rank {rank}: {value}" for rank, (outcome, value) in enumerate(outcomes) if outcome == "raised"]
+            failed = [
+                f"rank {rank}: {value}"
+                for rank, (outcome, value) in enumerate(outcomes)
+                if outcome == "raised"
+            ]
             assert not failed, "\n".join(failed)
             return [value for _, value in outcomes]
         finally:
@@ -125,5 +131,6 @@ def _be_rank(
 def is_installed() -> bool:
     """Whether torch finds the backend by itself."""
     return any(
-        entry.name == "hoplite" for entry in importlib.metadata.entry_points(group="torch.distributed.backends")
+        entry.name == "hoplite"
+        for entry in importlib.metadata.entry_points(group="torch.distributed.backends")
     )

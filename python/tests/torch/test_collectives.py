@@ -12,8 +12,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
 import torch.distributed as dist  # noqa: E402
-from hoplite.torch._tensors import _NAMES_OF_TORCH  # noqa: E402
 from ranks import Setting, run  # noqa: E402
+
+from hoplite.torch._tensors import _NAMES_OF_TORCH  # noqa: E402
 
 SIZE = 3
 DTYPES = sorted(_NAMES_OF_TORCH)
@@ -113,7 +114,9 @@ def shapes(rank: int) -> None:
         for peer in range(SIZE if rank == 2 else 0):
             check(gathered[peer], torch.full(shape, float(peer)))
         out = torch.empty(shape)
-        dist.scatter(out, [torch.full(shape, 10.0 * peer) for peer in range(SIZE)] if rank == 1 else None, src=1)
+        dist.scatter(
+            out, [torch.full(shape, 10.0 * peer) for peer in range(SIZE)] if rank == 1 else None, src=1
+        )
         check(out, torch.full(shape, 10.0 * rank))
 
 
@@ -185,7 +188,10 @@ def messages(rank: int) -> None:
     elif rank == 1:
         dist.recv_object_list(objects, 0)
         assert objects == [{"from": 0}]
-    ops = [dist.P2POp(dist.isend, torch.tensor([rank]), right), dist.P2POp(dist.irecv, torch.empty(1, dtype=int), left)]
+    ops = [
+        dist.P2POp(dist.isend, torch.tensor([rank]), right),
+        dist.P2POp(dist.irecv, torch.empty(1, dtype=int), left),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     assert ops[1].tensor.item() == left
@@ -277,11 +283,12 @@ def checked(rank: int) -> None:
     dist.destroy_process_group()
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     dist.set_debug_level_from_env()
-    dist.init_process_group("hoplite", store=dist.FileStore(os.environ["RENDEZVOUS"], SIZE), rank=rank, world_size=SIZE)
+    dist.init_process_group(
+        "hoplite", store=dist.FileStore(os.environ["RENDEZVOUS"], SIZE), rank=rank, world_size=SIZE
+    )
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     check(tensor, torch.full((3,), float(SIZE)))
-
 
     everything: list[Any] = [None] * SIZE
     dist.all_gather_object(everything, rank)

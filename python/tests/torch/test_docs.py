@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
-from ranks import is_installed  # noqa: E402
+from ranks import is_installed
 
 PAGE = Path(__file__).parents[2] / "docs" / "torch.md"
 
@@ -22,7 +22,15 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
         pytest.skip("the package was installed without its entry points")
     (program,) = re.findall(r"^```python\n# train.py\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     (tmp_path / "train.py").write_text(program)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "train.py",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110, check=False

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
-from hoplite.torch._ledger import MAX_AHEAD, MAX_AHEAD_BYTES, Ledger  # noqa: E402
+from hoplite.torch._ledger import MAX_AHEAD, MAX_AHEAD_BYTES, Ledger
 
 
 def test_what_all_have_begun_frees_what_came_before() -> None:

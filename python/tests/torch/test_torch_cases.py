@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from stores import Cluster
 
 pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
@@ -21,7 +22,11 @@ PROGRAM = Path(__file__).with_name("torch_cases.py")
 def test_cases_of_torch(node: Cluster, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_SOCKET", node.sockets[0])
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(world_size)], capture_output=True, text=True, timeout=590, check=False
+        [sys.executable, str(PROGRAM), str(world_size)],
+        capture_output=True,
+        text=True,
+        timeout=590,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
     ran = re.search(r"^Ran (\d+) tests", done.stdout, re.M)

@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn brings the handwritten digits")
 
-import torch.distributed as dist  # noqa: E402
 from ranks import Setting, run  # noqa: E402
 
 SIZE = 2

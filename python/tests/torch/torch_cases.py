@@ -33,8 +33,9 @@ def load(world_size: str, directory: str) -> type[unittest.TestCase]:
     os.environ.update(BACKEND="hoplite", WORLD_SIZE=world_size, TEMP_DIR=directory)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     import torch
-    from hoplite.torch import register
     from torch.testing._internal import common_distributed, common_utils
+
+    from hoplite.torch import register
 
     register()
     for feature in ("plugin", "ddp", "subgroup"):
