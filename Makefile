@@ -58,7 +58,7 @@ BENCH_PYTHON := ../target/bench/venv/bin/python
 # For example `make bench BENCH_ARGUMENTS=--continue` after an interruption.
 BENCH_ARGUMENTS ?=
 
-bench: build bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and docs/benchmarks.md. Root; under an hour.
+bench: build bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and docs/benchmarks.md. Root; 45 minutes.
 	cd tests && $(PYTHON) -m bench run $(BENCH_ARGUMENTS)
 	$(MAKE) --no-print-directory bench-report
 

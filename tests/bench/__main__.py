@@ -42,7 +42,7 @@ _STANDARD: Final[dict[str, str | int | float]] = {
     "workloads": ",".join(WORKLOADS),
     "hosts": "4,8,16",
     "sizes": "1KiB,32KiB,1MiB,32MiB,64MiB",
-    "intervals": "0.1,0.3",
+    "intervals": "0.05,0.2",
     "rounds": 5,
     "cell_seconds": 4.0,
 }
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--workloads", metavar="NAME,...", help=f"of {', '.join(WORKLOADS)} (default: all)")
     run.add_argument("--hosts", metavar="N,...", help="numbers of hosts (default: 4,8,16)")
     run.add_argument("--sizes", metavar="SIZE,...", help=f"of the objects (default: {_STANDARD['sizes']})")
-    run.add_argument("--intervals", metavar="X,...", help="of late arrivals, in units of S/B (default: 0.1,0.3)")
+    run.add_argument("--intervals", metavar="X,...", help="of late arrivals, in units of S/B (default: 0.05,0.2)")
     run.add_argument("--late-from", metavar="SIZE", help="smallest object for late arrivals (default: the largest)")
     run.add_argument("--rounds", type=int, metavar="N", help="of each measurement (default: 5)")
     run.add_argument("--cell-seconds", type=float, metavar="S", help="no further round after so long (default: 4)")

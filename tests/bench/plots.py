@@ -58,6 +58,7 @@ def _collectives(results: Results) -> Any:
     sizes = sorted({cell.size_bytes for name in workloads for cell in results.cells(name)})
     if not workloads:
         return None
+    hosts = sorted({cell.hosts for name in workloads for cell in results.cells(name)})
     shape = len(workloads), len(sizes)
     figure, grid = plt.subplots(*shape, figsize=(2.2 * shape[1], 1.9 * shape[0]), squeeze=False, sharex=True)
     for row, name in enumerate(workloads):
@@ -66,13 +67,13 @@ def _collectives(results: Results) -> Any:
             cells = [cell for cell in results.cells(name) if cell.size_bytes == size_bytes]
             _lines(axes, results, cells, lambda cell: cell.hosts)
             axes.set_ylim(bottom=0)
-            axes.set_xticks(sorted({cell.hosts for cell in cells}))
+            axes.set_xticks(hosts)
             axes.set_title(f"{WORKLOADS[name].title}, {size(size_bytes)}", fontsize=8)
     for axes in grid[-1]:
         axes.set_xlabel("hosts")
     for line in grid:
         line[0].set_ylabel("milliseconds")
-    _legend_below(figure, grid[0][0])
+    _legend_below(figure)
     figure.tight_layout()
     return figure
 
@@ -83,8 +84,9 @@ def _late(results: Results) -> Any:
         return None
     figure, grid = plt.subplots(1, len(workloads), figsize=(3.4 * len(workloads), 2.8), squeeze=False)
     for axes, name in zip(grid[0], workloads, strict=True):
-        cells = results.cells(name)
-        most = max((cell.hosts, cell.size_bytes) for cell in cells)
+        # Those who arrive together were measured as another workload.
+        cells = results.cells(name.removesuffix("_late")) + results.cells(name)
+        most = max((cell.hosts, cell.size_bytes) for cell in results.cells(name))
         cells = [cell for cell in cells if (cell.hosts, cell.size_bytes) == most]
         _lines(axes, results, cells, lambda cell: cell.interval_s * _MS)
         intervals = [cell.interval_s * _MS for cell in cells]
@@ -93,7 +95,7 @@ def _late(results: Results) -> Any:
         axes.set(xlabel="interval between arrivals, milliseconds", ylabel="milliseconds")
         axes.set_title(f"{WORKLOADS[name].title}, {size(most[1])}, {most[0]} hosts", fontsize=8)
         axes.set_ylim(bottom=0)
-    _legend_below(figure, grid[0][0])
+    _legend_below(figure)
     figure.tight_layout()
     return figure
 
@@ -135,7 +137,7 @@ def _training(results: Results, names: list[str]) -> Any:
         axes.set_xticks(range(len(cells)), [str(cell.hosts) for cell in cells])
         axes.set(xlabel="hosts", ylabel="steps per second")
         axes.set_title(WORKLOADS[name].title, fontsize=8)
-    _legend_below(figure, grid[0][0])
+    _legend_below(figure)
     figure.tight_layout()
     return figure
 
@@ -163,6 +165,11 @@ def _lines(axes: Any, results: Results, cells: list[Measurement], place: Any) ->
         )
 
 
-def _legend_below(figure: Any, axes: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
+def _legend_below(figure: Any) -> None:
+    """One legend for all axes, of what is in any of them."""
+    entries = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    labels, handles = list(entries), list(entries.values())
     figure.legend(handles, labels, loc="lower center", ncol=len(labels), frameon=False, bbox_to_anchor=(0.5, -0.06))

@@ -81,6 +81,8 @@ class OpenMpi(_Mpi):
     name = "openmpi"
     title = "Open MPI"
     setting = "TCP, waits instead of polling (idle.c), its own choice of algorithms"
+    # Who comes late waits for the next in its pipeline; the other variant has one.
+    omits = ASYNCHRONOUS | {"broadcast_late", "reduce_late"}
     starter = "mpirun.openmpi"
     worker = "openmpi_worker"
     parameters: ClassVar[dict[str, str]] = {}
