@@ -416,6 +416,33 @@ fn failures_without_progress_back_off() {
 }
 
 #[test]
+fn nodes_that_die_one_after_the_other_are_each_mended_at_once() {
+    let mut h = Harness::with_slow_links();
+    let spares = ["d", "e", "f", "g"];
+    let sources = ["a", "b", "c", "d", "e", "f", "g"];
+    let Chain { second, mut target, call, .. } =
+        Chain::of(&mut h, Reduce { count: 3, ..reduce("t", &sources) });
+    for (number, spare) in spares.iter().enumerate() {
+        h.ready(spare, 4 + number as u64, &format!("n{}", 4 + number));
+    }
+    let mut dying = second;
+    for number in 4..=7 {
+        h.hop_said(&dying, HopReport::Failed(HopFailure::Unreachable));
+        h.pass(Duration::from_millis(1));
+        assert!(!h.is_cancelled_combine(&target), "other reports of the same failure are waited for");
+        h.pass(Duration::from_millis(1));
+        h.stop(&target, 0);
+        if number == 4 {
+            h.next_hop_at("n3");
+        }
+        dying = h.hop_at(&format!("n{number}"));
+        target = h.combine();
+    }
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0, 2, 6]);
+}
+
+#[test]
 fn a_hop_that_is_refused_is_combined_by_its_consumer() {
     let mut h = Harness::with_slow_links();
     let chain = Chain::new(&mut h);

@@ -29,10 +29,13 @@ pub(super) struct Faults {
     vertices: BTreeSet<VertexId>,
     /// Vertices whose node cannot combine.
     unfit: BTreeSet<VertexId>,
+    /// Whether one of the sources had never failed where it was. A node that dies does so once, so many of them are no reason
+    /// to wait.
+    is_news: bool,
     mend_at: Option<Time>,
     /// How many bytes the target had at the last mending.
     valid_bytes: u64,
-    /// Mendings in a row that brought no byte.
+    /// Mendings in a row that brought no byte, since the latest news.
     attempts: u32,
     /// How often something was mended.
     pub(super) mendings: u32,
@@ -152,6 +155,7 @@ impl Node {
     fn source_failed(&mut self, reduction: &mut Reduction, source: usize, node: &NodeId) {
         let period = back_off(reduction.faults.attempts.saturating_add(2)).max(LEAST_SHUNNED);
         let until = self.now + period;
+        reduction.faults.is_news |= !reduction.sources[source].has_failed_at(node);
         reduction.sources[source].shun(node.clone(), until);
         reduction.faults.sources.insert(source);
     }
@@ -183,8 +187,9 @@ impl Node {
             return Mending::Done;
         }
         let attempts = reduction.faults.attempts;
-        let pause = if attempts < 2 { GATHERING } else { back_off(attempts) };
-        let due = *reduction.faults.mend_at.get_or_insert(self.now + pause);
+        let pause = if attempts < 2 || reduction.faults.is_news { GATHERING } else { back_off(attempts) };
+        let due = reduction.faults.mend_at.unwrap_or(Time::NEVER).min(self.now + pause);
+        reduction.faults.mend_at = Some(due);
         if self.now < due {
             reduction.wake_by(due);
             return Mending::Waits;
@@ -200,7 +205,8 @@ impl Node {
             Target::Stopped { valid_bytes, .. } => *valid_bytes,
             _ => 0,
         };
-        let attempts = if valid_bytes > faults.valid_bytes { 1 } else { faults.attempts + 1 };
+        let has_progress = valid_bytes > faults.valid_bytes || faults.is_news;
+        let attempts = if has_progress { 1 } else { faults.attempts + 1 };
         reduction.faults = Faults {
             valid_bytes,
             attempts,
