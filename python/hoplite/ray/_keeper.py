@@ -37,8 +37,11 @@ logger = logging.getLogger(__name__)
 ACTORS = "hoplite"
 #: How often a keeper looks whether somebody is gone.
 _INTERVAL = 1.0
-#: How often it looks whether a node is gone: that asks the one service that all nodes ask.
-_NODES_INTERVAL = 5.0
+#: How often one of the keepers looks, for all, whether a node or a job is gone: that asks the one service that all ask.
+_LOOK_INTERVAL = 5.0
+#: How often each of the others looks whether it is the one now, for each node that there is: so that service is asked at
+#: most 20 times a second by them, however many nodes there are.
+_OTHERS_INTERVAL_PER_NODE = 0.05
 #: How long a keeper waits for another one, or for a store, before it leaves the matter for the next time.
 _PATIENCE = 10.0
 #: How long a store may take to start and to stop, at most.
@@ -232,8 +235,7 @@ class Keeper:
                 if self._place.leases.exists():
                     now = time.monotonic()
                     if now >= self._next_look:
-                        self._look_around()
-                        self._next_look = now + _NODES_INTERVAL
+                        self._next_look = now + self._look_around()
                     self._reclaim(self._reclaimer.look(_leases.look(self._place), now))
             except Exception:
                 if self._is_stopped.is_set():
@@ -251,14 +253,16 @@ class Keeper:
             logger.warning("The guardian of %s is gone; starting another one.", self._place.node)
             self._start_guardian()
 
-    def _look_around(self) -> None:
-        """Sees to what is nobody's: one of the keepers does it for all."""
+    def _look_around(self) -> float:
+        """Sees to what is nobody's: one of the keepers does it for all. Returns when to look again, in seconds."""
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
-        if ray.get_runtime_context().get_node_id() == min(nodes):
+        is_for_all = ray.get_runtime_context().get_node_id() == min(nodes)
+        if is_for_all:
             if self._nodes is None or not self._nodes <= nodes:
                 self._adopt_leases()
             self._forget_jobs(_private.ended_jobs())
         self._nodes = nodes
+        return _LOOK_INTERVAL if is_for_all else max(_LOOK_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
 
     def _adopt_leases(self) -> None:
         """Adopts the leases of nodes that are gone."""

@@ -179,7 +179,8 @@ def test_what_is_left_of_a_job_is_deleted(two_nodes: Cluster, client: hoplite.Cl
             assert driver.stdout is not None
             ids = set(driver.stdout.readline().decode().split())
             assert len(ids) == 2
-            assert ids <= objects(client)
+            # A small object is not known everywhere at once.
+            eventually(lambda: ids <= objects(client))
         finally:
             driver.send_signal(signal.SIGKILL)
     eventually(lambda: not ids & objects(client))
