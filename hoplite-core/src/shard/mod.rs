@@ -15,6 +15,7 @@
 //! Nothing that a store sends can make a shard panic or grow without bound; the bounds are [`Limits`] and the constants
 //! of this module.
 
+mod bursts;
 mod deadlines;
 mod delete;
 mod describe;
@@ -37,6 +38,7 @@ pub use describe::{Description, NodeStatus, ShardStatus};
 pub use history::GrantRecord;
 pub use message::*;
 
+use self::bursts::Bursts;
 use self::deadlines::Deadlines;
 use self::delete::Deletion;
 use self::entry::Entry;
@@ -143,6 +145,8 @@ pub struct Shard {
     nodes: Nodes,
     entries: BTreeMap<ObjectId, Entry>,
     inline_bytes: u64,
+    /// Inline objects that are being asked for.
+    bursts: Bursts,
     /// Which object each slot in use belongs to.
     grants: BTreeMap<GrantId, ObjectId>,
     next_grant: u64,
@@ -197,6 +201,7 @@ impl Shard {
             nodes: Nodes::default(),
             entries: BTreeMap::new(),
             inline_bytes: 0,
+            bursts: Bursts::default(),
             grants: BTreeMap::new(),
             next_grant: 1,
             history: GrantHistory::default(),

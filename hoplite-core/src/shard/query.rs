@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::bursts::SHARED_FROM_BYTES;
 use super::entry::{Entry, Link, LocationRecord, Pin};
 use super::history::GrantRecord;
 use super::message::{Grant, GrantId, LocationState, PullOutcome, Query, RequestId, Retention, ToStore};
@@ -61,12 +62,17 @@ impl Shard {
         query: &WaitingQuery,
     ) -> bool {
         let Some(entry) = self.entries.get(&query.id) else { return false };
-        if entry.inline.is_some() {
-            self.answer_inline(turn, node, request, &query.id);
-            return true;
-        }
-        let free = self.free_locations(entry);
-        let Some((sender, choice)) = self.offer(turn.now, entry, &free, node, query) else { return false };
+        let offered = if entry.inline.is_some() {
+            let Some(offered) = self.relief(turn.now, entry, node, query) else {
+                self.answer_inline(turn, node, request, &query.id);
+                return true;
+            };
+            Some(offered)
+        } else {
+            let free = self.free_locations(entry);
+            self.offer(turn.now, entry, &free, node, query)
+        };
+        let Some((sender, choice)) = offered else { return false };
         self.grant(turn, node, request, &query.id, sender, choice);
         // The sender now feeds one more node, which those who wait may have preferred to a sender that they avoid.
         self.mark_servable(&query.id);
@@ -134,7 +140,11 @@ impl Shard {
         let entry = self.entries.get(id).filter(|entry| !entry.is_lost())?;
         let queue = self.waiting.get(id)?;
         if entry.inline.is_some() {
-            return queue.values().next().map(|(node, request)| (*node, *request, Answer::Inline));
+            let (node, request) = *queue.values().next()?;
+            let query = self.waiting_query(node, request);
+            let relief = query.and_then(|query| self.relief(now, entry, node, query));
+            let answer = relief.map_or(Answer::Inline, |(sender, choice)| Answer::Grant(sender, choice));
+            return Some((node, request, answer));
         }
         let free = self.free_locations(entry);
         if free.is_empty() {
@@ -153,6 +163,25 @@ impl Shard {
         let (node, request) = queue.values().nth(position)?;
         let (sender, _) = free.get(choice.index)?;
         Some((*node, *request, Answer::Grant(*sender, choice)))
+    }
+
+    /// Who serves a receiver of an inline object in place of this shard, whose link is busy with the same bytes for others
+    /// who came at the same time. That halves what goes through it: every other one is served by one that came before.
+    fn relief(
+        &self,
+        now: Time,
+        entry: &Entry,
+        node: NodeIndex,
+        query: &WaitingQuery,
+    ) -> Option<(NodeIndex, Choice)> {
+        if entry.size_bytes < SHARED_FROM_BYTES || !self.bursts.is_under_way(now, &query.id) {
+            return None;
+        }
+        let mut free = self.free_locations(entry);
+        free.retain(|(sender, candidate)| {
+            candidate.state == LocationState::Complete && !query.avoid.contains(sender)
+        });
+        self.offer(now, entry, &free, node, query)
     }
 
     /// The locations of an object that can be granted to somebody.
@@ -278,6 +307,7 @@ impl Shard {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let Some(bytes) = entry.inline.clone() else { return };
         let session = record.session_number;
+        self.bursts.note(turn.now, id);
         if let Some(own) = entry.location_mut(node) {
             own.state = LocationState::Complete;
             own.pulling_from = None;

@@ -130,6 +130,49 @@ fn inline_bytes_that_are_not_all_of_a_small_object_are_not_kept() {
     assert_eq!(world.shard.status().inline_bytes, 0);
 }
 
+/// Who serves each of these nodes, which ask for `object` one after the other, `apart` from each other: another node, or the
+/// shard.
+fn served_by(world: &mut World, object: &str, receivers: &[&str], apart: Duration) -> Vec<String> {
+    let mut server = |name: &&str| {
+        world.now = world.now + apart;
+        match world.say(name, ToShard::Query(query(object, 1)))[..] {
+            [Effect::Send { message: ToStore::Inline { .. }, .. }] => "shard".to_owned(),
+            [Effect::Send { message: ToStore::Granted(ref grant), .. }, Effect::Granted { .. }] => {
+                grant.sender.to_string()
+            }
+            ref others => panic!("{others:?}"),
+        }
+    };
+    receivers.iter().map(&mut server).collect()
+}
+
+#[test]
+fn receivers_of_an_inline_object_that_come_together_serve_each_other() {
+    static LARGE: [u8; 16 << 10] = [1; 16 << 10];
+    let receivers = ["b", "c", "d", "e", "f"];
+    let small_and_large = || {
+        let mut world = small_world(Limits::default());
+        receivers.iter().for_each(|name| drop(world.connect(name, 1)));
+        world.say("a", ToShard::Publish(inline("large", 1, &LARGE)));
+        world.say("a", ToShard::Publish(inline("small", 2, &LARGE[1..])));
+        world
+    };
+    let together = Duration::from_millis(1);
+    let mut world = small_and_large();
+    assert_eq!(served_by(&mut world, "large", &receivers, together), ["shard", "a", "b", "shard", "e"]);
+    let mut world = small_and_large();
+    assert_eq!(served_by(&mut world, "small", &receivers, together), ["shard"; 5]);
+    let mut world = small_and_large();
+    assert_eq!(served_by(&mut world, "large", &receivers, Duration::from_millis(6)), ["shard"; 5]);
+
+    // Who could not be served by the others is served by the shard.
+    let mut world = small_and_large();
+    served_by(&mut world, "large", &["b"], together);
+    let again = Query { avoid: vec![node("a"), node("b")], ..query("large", 1) };
+    let answer = world.ask("c", ToShard::Query(again));
+    assert!(matches!(&answer[..], [(_, ToStore::Inline { .. })]), "{answer:?}");
+}
+
 #[test]
 fn a_complete_copy_does_not_become_partial() {
     let mut world = World::with_nodes(&["a"]);
