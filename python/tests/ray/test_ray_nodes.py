@@ -294,6 +294,32 @@ def test_the_store_of_somebody_else_is_found(foreign: daemons.Cluster, outer_soc
         outer_socket.unlink()
 
 
+def test_the_store_of_somebody_else_is_started_anew(foreign: daemons.Cluster, tmp_path: Path) -> None:
+    socket = foreign.sockets[0]
+    nodes = hoplite.ray.start_on_all_nodes(socket=socket)
+    assert round_trip()
+    foreign.store(0).kill()
+    with pytest.raises(hoplite.ConnectFailed):
+        hoplite.ray.put(1)
+    # Nobody has started one in its place.
+    assert not processes(here().directory)
+    directory = foreign.daemons[0].first_line
+    options = [
+        "--node-id",
+        "node-0",
+        "--socket",
+        socket,
+        "--memory",
+        "64MiB",
+        "--no-prefault",
+        "--print-addresses",
+    ]
+    again = daemons.Daemon(tmp_path / "again.log", "hoplite-store", "--directory", directory, *options)
+    foreign.daemons.append(again)
+    eventually(round_trip_again)
+    assert hoplite.ray.refresh() == nodes
+
+
 def test_there_is_no_store_where_one_was_said_to_be(foreign: daemons.Cluster) -> None:
     with pytest.raises(hoplite.ConnectFailed, match="nowhere"):
         hoplite.ray.start_on_all_nodes(socket="/tmp/nowhere.sock")
