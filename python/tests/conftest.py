@@ -23,6 +23,8 @@ if not (Path(hoplite.__file__).parent / "_bin").is_dir():
 # No test may find, or leave, a store of this machine.
 for name in ("HOPLITE_SOCKET", "HOPLITE_DIRECTORY", "HOPLITE_MEMORY"):
     os.environ.pop(name, None)
+# Ray is to tell nobody of the tests, and to ask nobody outside of this machine.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 settings.register_profile(
     "hoplite", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True

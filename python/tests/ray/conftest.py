@@ -17,8 +17,7 @@ import hoplite
 import hoplite.ray
 from hoplite.ray._place import here
 
-# Ray is to ask nobody outside of this machine, and to tell nobody; and its nodes are not to use a token of this user.
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# The nodes are not to use a token of this user.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
 
