@@ -167,7 +167,7 @@ def _lines(axes: Any, results: Results, cells: list[Measurement], place: Any) ->
 
 def _legend_below(figure: Any) -> None:
     """One legend for all axes, of what is in any of them."""
-    entries = {}
+    entries: dict[str, Any] = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
