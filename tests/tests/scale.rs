@@ -2,6 +2,7 @@
 //!
 //! `HOPLITE_SEED=N` chooses who fails and when.
 
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use hoplite_tests::scale::{Arrivals, Experiment, Outcome, Workload};
@@ -128,5 +129,37 @@ fn an_experiment_always_has_the_same_outcome() {
     for workload in [Workload::Broadcast, Workload::Allreduce] {
         let experiment = Experiment { failures_percent: 10.0, size_bytes: 64 << 20, ..experiment(workload) };
         assert_eq!(experiment.run().0, experiment.run().0);
+    }
+}
+
+fn hoplite_scale(arguments: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_hoplite-scale");
+    Command::new(program).args(arguments).output().expect("the program runs")
+}
+
+#[test]
+fn the_program_prints_each_experiment_as_a_row_or_as_json() {
+    let chosen =
+        ["--nodes", "4,20", "--workload", "broadcast,allreduce", "--failures", "0,10", "--size-mib", "1"];
+    let table = hoplite_scale(&chosen);
+    assert!(table.status.success(), "{table:?}");
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert_eq!(table.lines().filter(|line| line.starts_with("broadcast")).count(), 4, "{table}");
+
+    let json = hoplite_scale(&[&chosen[..], &["--json", "--arrivals", "staggered"]].concat());
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let experiments = json["experiments"].as_array().unwrap();
+    assert_eq!(experiments.len(), 8);
+    for experiment in experiments {
+        assert_eq!((&experiment["undone"], &experiment["error"]), (&0.into(), &().into()), "{experiment:#}");
+        assert!(experiment["completion_s"].as_f64().unwrap() >= experiment["bound_s"].as_f64().unwrap());
+    }
+}
+
+#[test]
+fn the_program_refuses_what_makes_no_sense() {
+    for arguments in [["--nodes", "1"], ["--failures", "-1"], ["--size-mib", "0"], ["--rate-mbit", "0"]] {
+        let refused = hoplite_scale(&arguments);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     }
 }
