@@ -85,7 +85,7 @@ test-peers: bench-peers ## Every system of the benchmarks, each workload once: b
 	cd tests && HOPLITE_TEST_PEERS=1 $(PYTHON) -m unittest -v bench.tests.test_systems
 
 # The Python package, in an environment of its own that is kept.
-.PHONY: python-env python lint-python test-python
+.PHONY: python-env python lint-python test-python bench-python
 PYTHON_ENV := python/.venv
 
 python-env: $(PYTHON_ENV)/.installed ## Installs what the Python package is tested with, torch and Ray too (8 GB), once.
@@ -102,6 +102,18 @@ python: python-env ## Builds the Python package, unoptimised and in place, and t
 lint-python: python-env ## Formatting, mistakes and types of the Python package.
 	cd python && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy
 	cd python/examples && ../.venv/bin/mypy --config-file ../pyproject.toml *.py harness
+	cd python/benchmarks && ../.venv/bin/mypy --config-file ../pyproject.toml *.py
 
 test-python: python ## Tests of the Python package.
 	cd python && .venv/bin/pytest
+
+# For example `make bench-python BENCH_PYTHON_ARGUMENTS="--rounds 5"`.
+BENCH_PYTHON_ARGUMENTS ?=
+COMPARED := --compare --parameters 16M --delay 0 --seconds 20
+
+bench-python: build python-env ## Hoplite beside Ray in Python: put, get, parameter servers. 16 GB of memory; ten minutes.
+	cd python && .venv/bin/maturin develop --release --quiet
+	@cd python && export HOPLITE_BINARIES=$(CURDIR)/$(BINARIES) && set -x && \
+	.venv/bin/python benchmarks/local.py $(BENCH_PYTHON_ARGUMENTS) && \
+	.venv/bin/python examples/async_parameter_server.py $(COMPARED) && \
+	.venv/bin/python examples/sync_parameter_server.py $(COMPARED)

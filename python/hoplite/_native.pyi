@@ -8,12 +8,14 @@ from typing import Any, final
 from hoplite.ref import Ref
 
 __all__ = [
+    "BUILD",
     "AsyncClient",
     "Client",
     "Mailbox",
     "Reader",
     "View",
     "allreduce_ids",
+    "check_allreduce",
     "connect",
     "connect_async",
     "default_socket_path",
@@ -24,7 +26,10 @@ _Pieces = Sequence[Any]
 _Shape = tuple[int, ...]
 _List = list
 
+BUILD: str
+
 def default_socket_path() -> str: ...
+def check_allreduce(target: _Id, sources: Iterable[_Id], op: str, timeout: float | None) -> None: ...
 def allreduce_ids(target: bytes, participants: int) -> list[str | bytes]: ...
 def connect(socket: str | PathLike[str] | None, timeout: float | None, program: str) -> Client: ...
 def connect_async(
@@ -71,6 +76,7 @@ class Client:
     def process(self) -> int: ...
     @property
     def usable(self) -> bool: ...
+    def share(self) -> Client: ...
     def close(self) -> None: ...
     def put(
         self,
@@ -136,6 +142,7 @@ class AsyncClient:
     def process(self) -> int: ...
     @property
     def usable(self) -> bool: ...
+    def share(self) -> AsyncClient: ...
     def close(self) -> None: ...
     def put(
         self,

@@ -35,6 +35,10 @@ mod native {
     #[pymodule_export]
     use crate::view::{Reader, View};
 
+    /// With which profile this was built: measurements of a debug build say little.
+    #[pymodule_export]
+    const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
+
     /// Where clients look for the store of this node unless they are told.
     #[pyfunction]
     fn default_socket_path() -> std::ffi::OsString {

@@ -1,0 +1,75 @@
+"""The benchmark of the package runs, and says what it measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import PATIENCE
+
+LOCAL = Path(__file__).parent.parent / "benchmarks" / "local.py"
+
+
+def run(tmp_path: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), **settings}
+    command = [sys.executable, str(LOCAL), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+    assert list(tmp_path.glob("hoplite-*")) == [], "a socket, or what belongs to it"
+    return done
+
+
+def check_figures(figures: dict[str, Any], samples: int) -> None:
+    assert figures["samples"] == samples
+    assert 0 < figures["minimum"] <= figures["p50"] <= figures["maximum"]
+    if figures["p99"] is not None:
+        assert figures["p50"] <= figures["p99"] <= figures["maximum"]
+
+
+def test_put_and_get_beside_rust_and_memcpy(tmp_path: Path) -> None:
+    file = tmp_path / "local.json"
+    done = run(tmp_path, "--sizes", "1KiB", "2MiB", "--rounds", "3", "--without-ray", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "| 1 KiB | put | " in done.stdout
+    assert "| 2 MiB | get | " in done.stdout
+    assert done.stderr == "1 KiB ...\n2 MiB ...\n"
+
+    report = json.loads(file.read_text())
+    assert report["rounds"] == 3
+    small, large = report["cells"]
+    assert (small["nbytes"], large["nbytes"]) == (1 << 10, 2 << 20)
+    for cell in (small, large):
+        assert set(cell["put"]) == {"memcpy", "hoplite", "rust"}
+        assert set(cell["get"]) == {"hoplite", "rust"}
+    for call in ("put", "get"):
+        check_figures(small[call]["hoplite"], samples=300)
+        check_figures(large[call]["hoplite"], samples=48 if call == "put" else 96)
+        assert small[call]["rust"]["p99"] is not None
+    check_figures(large["put"]["memcpy"], samples=48)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--sizes", "1kB"], "'1kB' is not a size such as 64MiB"),
+        (["--sizes", "0MiB"], "'0MiB' is not a size such as 64MiB"),
+        (["--rounds", "0"], "0 is not at least 1"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    # A module of that name which cannot be imported stands for one that is not installed.
+    (tmp_path / "ray.py").write_text("raise ImportError")
+    done = run(tmp_path, "--sizes", "1KiB", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == 'local.py: Ray is not there: `pip install "hoplite[ray]"`, or say --without-ray\n'
