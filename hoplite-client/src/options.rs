@@ -106,7 +106,7 @@ pub struct AllreduceOptions {
     /// same bits.
     pub order: ReduceOrder,
     /// From which size of a source on the work is divided among the participants, if they are three or more; `None`,
-    /// which is the default, means from where on that is expected to be faster: 16 KiB times n (n-1)^2 for n participants.
+    /// which is the default, means from where on that is expected to be faster: 24 KiB times n (n-1)^2 for n participants.
     pub segmented_from_bytes: Option<u64>,
     /// How long the whole may take, with the time until all participants are there; by default
     /// [`DEFAULT_REDUCE_TIMEOUT`].

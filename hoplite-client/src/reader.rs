@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 use crate::reference::Reference;
 use crate::writer::PIECE_BYTES;
 
+/// Who copies a whole object is woken for so much of it: at 1 GB/s a thousand times per second, not for each block of 4 KiB.
+const STRIDE_BYTES: usize = 1 << 20;
+
 /// Reads an object from its beginning to its end, running behind the bytes that arrive.
 ///
 /// Holds a reference, like a view does. Dropping never blocks and may happen on any thread.
@@ -77,14 +80,34 @@ impl ObjectReader {
     /// # Cancel safety
     /// Cancelled while it waits, it has read nothing.
     pub async fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
+        self.read_at_least(out, 1, timeout).await
+    }
+
+    /// As [`read`](Self::read), but waits until there are `least_bytes`, or as many as fit into `out`, into one piece of
+    /// 4 MiB, or are left. To be woken less often costs no time worth mentioning: what comes last is copied in microseconds.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn read_at_least(
+        &mut self,
+        out: &mut [u8],
+        least_bytes: usize,
+        timeout: Duration,
+    ) -> Result<usize> {
         if out.is_empty() || self.position_bytes >= self.size_bytes {
             return Ok(0);
         }
+        let most = out.len().min(PIECE_BYTES) as u64;
+        let least = (least_bytes as u64).min(most).min(self.size_bytes - self.position_bytes).max(1);
+        let needed_bytes = self.position_bytes + least;
         let mut valid_bytes = self.bytes.valid_bytes();
-        if valid_bytes <= self.position_bytes {
-            self.follow(timeout).await?;
+        if valid_bytes < needed_bytes {
+            self.follow(needed_bytes - 1, timeout).await?;
             valid_bytes = self.bytes.valid_bytes();
-            if valid_bytes <= self.position_bytes {
+            if valid_bytes < needed_bytes {
                 return Err(self.reference.connection().malformed("progress that the copy does not show"));
             }
         }
@@ -100,7 +123,7 @@ impl ObjectReader {
     /// Copies all that is left into `out`, which has room for it.
     async fn read_to_end(&mut self, mut out: &mut [u8], deadline: Deadline) -> Result<()> {
         while !out.is_empty() {
-            let length = self.read(out, deadline.left()).await?;
+            let length = self.read_at_least(out, STRIDE_BYTES, deadline.left()).await?;
             if length == 0 {
                 break;
             }
@@ -129,11 +152,11 @@ impl ObjectReader {
         }
     }
 
-    /// Waits for bytes beyond the position.
-    async fn follow(&self, timeout: Duration) -> Result<()> {
+    /// Waits for bytes beyond that one.
+    async fn follow(&self, beyond_bytes: u64, timeout: Duration) -> Result<()> {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
-        let request = Request::Follow { copy, beyond_bytes: self.position_bytes, timeout };
+        let request = Request::Follow { copy, beyond_bytes, timeout };
         match connection.call(request, Operation::Get, timeout).await? {
             Response::Progress { .. } => Ok(()),
             _ => Err(connection.unexpected()),

@@ -122,8 +122,9 @@ pub fn allreduce_ids(target: impl AsRef<[u8]>, participants: usize) -> Result<Ve
 /// With two participants, both schedules move S in and S out of each node; the one without segments has fewer parts.
 const SEGMENTED_FROM_PARTICIPANTS: usize = 3;
 
-/// The shortest block that a relay waits for, see `hoplite-store/src/data/rate.rs`.
-const SHORT_BLOCK_BYTES: u64 = 16 << 10;
+/// What a relay waits for before it passes anything on: the shortest block, see `hoplite-store/src/data/rate.rs`, and for its
+/// turn.
+const SHORT_BLOCK_BYTES: u64 = 24 << 10;
 
 /// From which size on segments are faster.
 ///

@@ -203,20 +203,23 @@ async fn a_gather_keeps_the_order_of_its_ids() {
 async fn gathered_objects_stand_one_after_the_other_and_are_copied_while_they_arrive() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    let pieces = [pattern(10_000, 1), pattern(0, 2), pattern(100_000, 3), pattern(1, 4)];
+    // More than whoever copies is woken for.
+    const FIRST: usize = 1 << 20;
+    const LARGE: usize = FIRST + 100_000;
+    let pieces = [pattern(10_000, 1), pattern(0, 2), pattern(LARGE, 3), pattern(1, 4)];
     client.put("3", &pieces[3]).await.unwrap();
-    let growing = store.produce("2", &pieces[2], 4096);
-    let mut out = vec![7; 110_005];
+    let growing = store.produce("2", &pieces[2], FIRST);
+    let mut out = vec![7; LARGE + 10_005];
     let (lengths, ()) = tokio::join!(client.gather_into(["0", "1", "2", "3"], &mut out, LONG), async {
         store.until("all are asked for", |state| state.count(is_get) == 4).await;
         client.put("1", &pieces[1]).await.unwrap();
         client.put("0", &pieces[0]).await.unwrap();
-        let follows = |request: &Request| matches!(request, Request::Follow { beyond_bytes: 4096, .. });
+        let follows = |request: &Request| matches!(request, Request::Follow { beyond_bytes, .. } if *beyond_bytes == LARGE as u64 - 1);
         store.until("what is there is copied", move |state| state.count(follows) == 1).await;
-        store.produce_more(growing, &pieces[2], 4096..100_000);
+        store.produce_more(growing, &pieces[2], FIRST..LARGE);
     });
-    assert_eq!(lengths.unwrap(), [10_000, 0, 100_000, 1]);
-    assert!(out[..110_001] == pieces.concat()[..] && out[110_001..] == [7; 4]);
+    assert_eq!(lengths.unwrap(), [10_000, 0, LARGE, 1]);
+    assert!(out[..LARGE + 10_001] == pieces.concat()[..] && out[LARGE + 10_001..] == [7; 4]);
     assert!(client.gather_into(<[&str; 0]>::default(), &mut [], LONG).await.unwrap().is_empty());
     store.until("all references are back", |state| state.references() == 0).await;
 }
