@@ -48,6 +48,7 @@ bench-local: build ## The measurements of the README on loopback.
 	$(BINARIES)/hoplite bench broadcast
 	$(BINARIES)/hoplite bench reduce
 	$(BINARIES)/hoplite bench kernels
+	$(BINARIES)/hoplite bench shard
 
 clean: ## Removes what was built.
 	$(CARGO) clean
