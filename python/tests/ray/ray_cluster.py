@@ -15,7 +15,7 @@ NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": Fal
 MEMORY = "128MiB"
 OPTIONS = ["--no-prefault"]
 #: How long something may take that happens by itself, at most: the machine may be swamped.
-PATIENCE = 40.0
+PATIENCE = 90.0
 
 
 def eventually(happens: Callable[[], object]) -> None:
