@@ -17,7 +17,16 @@ def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:
     loop = asyncio.get_running_loop()
     mailbox = _mailboxes.get(loop)
     if mailbox is None:
+        _forget_closed()
         mailbox = _native.Mailbox()
         loop.add_reader(mailbox.fileno(), mailbox.deliver)
         _mailboxes[loop] = mailbox
     return mailbox, loop
+
+
+def _forget_closed() -> None:
+    """Ends the calls of loops that were closed while calls waited: these lead back to their loop, and would keep it."""
+    for ref in _mailboxes.keyrefs():
+        loop = ref()
+        if loop is not None and loop.is_closed():
+            _mailboxes.pop(loop, None)

@@ -26,17 +26,29 @@ impl<'py> FromPyObject<'_, 'py> for Id {
 
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let py = value.py();
-        let made = if let Ok(text) = value.cast::<PyString>() {
-            ObjectId::new(text.to_cow()?.as_bytes())
-        } else if let Ok(bytes) = value.cast::<PyBytes>() {
-            ObjectId::new(bytes.as_bytes())
-        } else if let Ok(id) = value.getattr(HANDLE_ID) {
-            return id.extract();
-        } else {
-            let name = value.get_type().name()?;
-            return Err(PyTypeError::new_err(format!("an id is a str, bytes or a hoplite.Ref, not {name}")));
+        let made = match plain_id(&value) {
+            Some(made) => made?,
+            None => match value.getattr_opt(HANDLE_ID)?.and_then(|id| plain_id(&id)) {
+                Some(made) => made?,
+                None => {
+                    let name = value.get_type().name()?;
+                    let said = format!("an id is a str, bytes or a hoplite.Ref, not {name}");
+                    return Err(PyTypeError::new_err(said));
+                }
+            },
         };
         made.map(Self).map_err(|error| exception(py, &error.into()))
+    }
+}
+
+/// The id that `value` spells; `None` if it is neither `str` nor `bytes`.
+fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<hoplite_core::Result<ObjectId>>> {
+    if let Ok(text) = value.cast::<PyString>() {
+        Some(text.to_cow().map(|text| ObjectId::new(text.as_bytes())))
+    } else if let Ok(bytes) = value.cast::<PyBytes>() {
+        Some(Ok(ObjectId::new(bytes.as_bytes())))
+    } else {
+        None
     }
 }
 

@@ -5,6 +5,7 @@
 //! function of numpy that lets other threads run. The copies are plain, so nothing else can come of it.
 
 use std::ptr;
+use std::sync::Arc;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -12,19 +13,27 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+/// Keeps a buffer exported. The last one of those that do has to attach to the interpreter to release it: let that be one
+/// that is attached already, not the work, whose threads others need.
+pub(crate) type Keep = Arc<PyBuffer<u8>>;
+
 /// Contiguous bytes to read.
 #[derive(Debug)]
-pub(crate) struct Input(PyBuffer<u8>);
+pub(crate) struct Input(Keep);
 
 impl<'py> FromPyObject<'_, 'py> for Input {
     type Error = PyErr;
 
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        contiguous(&value).map(Self)
+        contiguous(&value).map(Arc::new).map(Self)
     }
 }
 
 impl Input {
+    pub(crate) fn keep(&self) -> Keep {
+        Arc::clone(&self.0)
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         match self.0.as_slice_ptr() {
             // SAFETY: the buffer is contiguous and exported as long as `self` lives. See the module on other threads.
@@ -36,7 +45,7 @@ impl Input {
 
 /// Contiguous bytes to write.
 #[derive(Debug)]
-pub(crate) struct Output(PyBuffer<u8>);
+pub(crate) struct Output(Keep);
 
 impl<'py> FromPyObject<'_, 'py> for Output {
     type Error = PyErr;
@@ -46,11 +55,15 @@ impl<'py> FromPyObject<'_, 'py> for Output {
         if buffer.readonly() {
             return Err(PyTypeError::new_err("the buffer cannot be written to"));
         }
-        Ok(Self(buffer))
+        Ok(Self(Arc::new(buffer)))
     }
 }
 
 impl Output {
+    pub(crate) fn keep(&self) -> Keep {
+        Arc::clone(&self.0)
+    }
+
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self.0.as_slice_ptr() {
             // SAFETY: as for `Input::bytes`; its exporter allows to write, and `self` lends it to one at a time.

@@ -4,7 +4,9 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -17,7 +19,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arguments::{Id, Ids, Op, Timeout, order, put_options};
-use crate::buffers::{Input, Output};
+use crate::buffers::{Input, Keep, Output};
 use crate::errors::{exception, exception_about, internal};
 use crate::mailbox::{Canceller, Mailbox};
 use crate::operations::{self, range};
@@ -52,11 +54,13 @@ pub(crate) struct AsyncClient {
 }
 
 impl Client {
-    /// Performs `work` in this thread, while others run Python. A signal whose handler raises ends it.
-    fn perform<T, F>(
+    /// Performs `work` in this thread, while others run Python. A signal whose handler raises ends it. What it copies from or
+    /// to is released by `_keep`, once this thread is attached again.
+    fn perform_with<T, F>(
         &self,
         py: Python<'_>,
         about: Option<ObjectId>,
+        _keep: Vec<Keep>,
         work: impl FnOnce(hoplite_client::Client) -> F + Send,
     ) -> PyResult<Py<PyAny>>
     where
@@ -64,9 +68,10 @@ impl Client {
         F: Future<Output = Result<T>> + Send,
     {
         let client = usable(py, self.process, &self.client)?;
+        let mut watch = Watch::default();
         let driven = py.detach(|| {
             catch_unwind(AssertUnwindSafe(|| {
-                client.drive(SIGNAL_INTERVAL, signals, async |client| work(client.clone()).await)
+                client.drive(SIGNAL_INTERVAL, || watch.look(), async |client| work(client.clone()).await)
             }))
         });
         match driven {
@@ -77,18 +82,40 @@ impl Client {
     }
 }
 
-/// Lets the handlers of signals run that have arrived; only the main thread does.
-fn signals() -> PyResult<()> {
-    // There is no interpreter any more if it is ending: then this thread is one that it does not wait for.
-    Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(()))
+/// Lets the handlers of signals run that have arrived.
+#[derive(Debug, Default)]
+struct Watch {
+    /// Only the main thread runs handlers. The others need not ask for the interpreter again, which many would feel that wait.
+    is_in_vain: bool,
+}
+
+impl Watch {
+    fn look(&mut self) -> PyResult<()> {
+        if self.is_in_vain {
+            return Ok(());
+        }
+        let looked = Python::try_attach(|py| {
+            self.is_in_vain = !is_main_thread(py)?;
+            py.check_signals()
+        });
+        // There is no interpreter any more if it is ending: then this thread is one that it does not wait for.
+        looked.unwrap_or(Ok(()))
+    }
+}
+
+fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
+    let threading = py.import("threading")?;
+    threading.call_method0("main_thread")?.getattr("ident")?.eq(threading.call_method0("get_ident")?)
 }
 
 impl AsyncClient {
-    /// Performs `work` in a task, and returns a future of the running event loop. If that is cancelled, so is the task.
-    fn perform<T, F>(
+    /// Performs `work` in a task, and returns a future of the running event loop. If that is cancelled, so is the task. What it
+    /// copies from or to is released by `keep`, in the thread of the event loop.
+    fn perform_with<T, F>(
         &self,
         py: Python<'_>,
         about: Option<ObjectId>,
+        keep: Vec<Keep>,
         work: impl FnOnce(hoplite_client::Client) -> F + Send + 'static,
     ) -> PyResult<Py<PyAny>>
     where
@@ -96,7 +123,7 @@ impl AsyncClient {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let client = usable(py, self.process, &self.client)?;
-        spawn(py, about, Arc::clone(&self.is_lost), async move { work(client).await })
+        spawn(py, about, keep, Arc::clone(&self.is_lost), async move { work(client).await })
     }
 }
 
@@ -104,6 +131,7 @@ impl AsyncClient {
 fn spawn<T: Answer>(
     py: Python<'_>,
     about: Option<ObjectId>,
+    keep: Vec<Keep>,
     is_lost: Arc<AtomicBool>,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
@@ -114,9 +142,12 @@ fn spawn<T: Answer>(
         let done = AssertUnwindSafe(work).catch_unwind().await;
         slot.post(
             number,
-            Box::new(move |py| match done {
-                Ok(outcome) => answer(py, outcome, about.as_ref(), &is_lost),
-                Err(panic) => Err(internal(py, &*panic)),
+            Box::new(move |py| {
+                drop(keep);
+                match done {
+                    Ok(outcome) => answer(py, outcome, about.as_ref(), &is_lost),
+                    Err(panic) => Err(internal(py, &*panic)),
+                }
             }),
         );
     });
@@ -172,11 +203,30 @@ pub(crate) fn connect(
 ) -> PyResult<Client> {
     let options = connect_options(socket, timeout, program);
     let client = py
-        .detach(|| blocking::Client::connect_with(options))
+        .detach(|| while_looking(move || blocking::Client::connect_with(options)))?
         .map_err(|error| exception_about(py, &error, None))?;
     let (node, inline_below_bytes) = (client.node().clone(), client.inline_below_bytes());
     let client = RwLock::new(Some(client));
     Ok(Client { process: std::process::id(), node, inline_below_bytes, client, is_lost: Arc::default() })
+}
+
+/// Performs `work`, which blocks, in a thread of its own, and looks for signals meanwhile. One whose handler raises leaves
+/// `work` to end by itself.
+fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::Builder::new().name("hoplite-connect".to_owned()).spawn(move || {
+        // Nobody hears of it who has been interrupted.
+        let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
+    })?;
+    let mut watch = Watch::default();
+    loop {
+        match receiver.recv_timeout(SIGNAL_INTERVAL) {
+            Ok(Ok(done)) => return Ok(done),
+            Ok(Err(panic)) => return Err(Python::attach(|py| internal(py, &*panic))),
+            Err(RecvTimeoutError::Timeout) => watch.look()?,
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the thread sends before it ends"),
+        }
+    }
 }
 
 /// Connects to the store that listens at `socket`, for event loops.
@@ -190,7 +240,7 @@ pub(crate) fn connect_async(
     let options = connect_options(socket, timeout, program);
     let is_lost = Arc::default();
     let also_lost = Arc::clone(&is_lost);
-    spawn(py, None, also_lost, async move {
+    spawn(py, None, Vec::new(), also_lost, async move {
         let client = hoplite_client::Client::connect_with(options).await?;
         let (node, inline_below_bytes) = (client.node().clone(), client.inline_below_bytes());
         let client = RwLock::new(Some(client));
@@ -200,7 +250,23 @@ pub(crate) fn connect_async(
 
 /// The methods that both classes have. Those that wait take a timeout in seconds, `None` for ever.
 macro_rules! methods {
-    ($class:ident) => {
+    ($class:ident $(, $lives:lifetime)?) => {
+        impl $class {
+            /// Performs `work`, which uses no memory of Python.
+            fn perform<T, F>(
+                &self,
+                py: Python<'_>,
+                about: Option<ObjectId>,
+                work: impl FnOnce(hoplite_client::Client) -> F + Send $(+ $lives)?,
+            ) -> PyResult<Py<PyAny>>
+            where
+                T: Answer,
+                F: Future<Output = Result<T>> + Send $(+ $lives)?,
+            {
+                self.perform_with(py, about, Vec::new(), work)
+            }
+        }
+
         #[pymethods]
         impl $class {
             /// The name of the node.
@@ -228,6 +294,14 @@ macro_rules! methods {
                 is_open && self.process == std::process::id() && !self.is_lost.load(Ordering::Relaxed)
             }
 
+            /// Another client over the same connection, which stays open as long as one of them is.
+            fn share(&self, py: Python<'_>) -> PyResult<Self> {
+                let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
+                let (node, is_lost) = (self.node.clone(), Arc::clone(&self.is_lost));
+                let (process, inline_below_bytes) = (self.process, self.inline_below_bytes);
+                Ok(Self { process, node, inline_below_bytes, client, is_lost })
+            }
+
             /// Ends the connection, once nothing of it is in use any more.
             fn close(&self) {
                 drop(self.client.write().unwrap_or_else(PoisonError::into_inner).take());
@@ -247,13 +321,10 @@ macro_rules! methods {
                 confirm: bool,
             ) -> PyResult<Py<PyAny>> {
                 let options = put_options(py, dtype, shape, user, timeout, confirm)?;
-                let pieces = Arc::new(pieces);
-                let held = Arc::clone(&pieces);
-                let done = self
-                    .perform(py, Some(id.0.clone()), |client| operations::put(client, id.0, held, options));
-                // Here rather than by the work, which would have to attach to the interpreter for it.
-                drop(pieces);
-                done
+                let keep = pieces.iter().map(Input::keep).collect();
+                self.perform_with(py, Some(id.0.clone()), keep, |client| {
+                    operations::put(client, id.0, pieces, options)
+                })
             }
 
             /// Waits until the object is complete on this node, and returns a view of it.
@@ -274,14 +345,17 @@ macro_rules! methods {
                 out: Output,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
+                let id = reader.id.clone();
                 let reader = reader.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let reader = reader.ok_or_else(|| PyValueError::new_err("the object was read already"))?;
-                self.perform(py, None, move |_| operations::read(reader, out, timeout.0))
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(id), keep, move |_| operations::read(reader, out, timeout.0))
             }
 
             /// Copies the object into the front of `out` while it arrives, and returns its length.
             fn get_into(&self, py: Python<'_>, id: Id, out: Output, timeout: Timeout) -> PyResult<Py<PyAny>> {
-                self.perform(py, Some(id.0.clone()), move |client| {
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(id.0.clone()), keep, move |client| {
                     operations::get_into(client, id.0, out, timeout.0)
                 })
             }
@@ -299,7 +373,10 @@ macro_rules! methods {
                 out: Output,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
-                self.perform(py, None, move |client| operations::gather_into(client, ids.0, out, timeout.0))
+                let keep = vec![out.keep()];
+                self.perform_with(py, None, keep, move |client| {
+                    operations::gather_into(client, ids.0, out, timeout.0)
+                })
             }
 
             /// Puts the concatenation of `pieces` as the object of `rank`, and gets views of all.
@@ -317,8 +394,8 @@ macro_rules! methods {
             ) -> PyResult<Py<PyAny>> {
                 let own = own_id(&ids, rank)?;
                 let options = put_options(py, dtype, shape, user, timeout, false)?;
-                let pieces = Arc::new(pieces);
-                self.perform(py, Some(own.clone()), move |client| {
+                let keep = pieces.iter().map(Input::keep).collect();
+                self.perform_with(py, Some(own.clone()), keep, move |client| {
                     operations::allgather(client, ids.0, own, pieces, options)
                 })
             }
@@ -368,7 +445,8 @@ macro_rules! methods {
                     timeout: timeout.0,
                     ..AllreduceOptions::default()
                 };
-                self.perform(py, Some(target.0.clone()), move |client| {
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(target.0.clone()), keep, move |client| {
                     operations::allreduce_into(client, target.0, sources.0, rank, out, options)
                 })
             }
@@ -421,7 +499,7 @@ macro_rules! methods {
 }
 
 methods!(Client);
-methods!(AsyncClient);
+methods!(AsyncClient, 'static);
 
 fn own_id(ids: &Ids, rank: usize) -> PyResult<ObjectId> {
     let own = ids.0.get(rank).cloned();

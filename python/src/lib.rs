@@ -28,6 +28,7 @@ use pyo3::pymodule;
 mod native {
     use pyo3::prelude::*;
 
+    use crate::arguments::{Id, Ids, Op, Timeout};
     #[pymodule_export]
     use crate::client::{AsyncClient, Client, connect, connect_async};
     #[pymodule_export]
@@ -44,6 +45,11 @@ mod native {
     fn default_socket_path() -> std::ffi::OsString {
         hoplite_client::default_socket_path().into_os_string()
     }
+
+    /// Checks what an allreduce is asked for, before anything is put for it.
+    #[pyfunction]
+    #[expect(unused_variables, reason = "to be extracted is all that they are for")]
+    fn check_allreduce(target: Id, sources: Ids, op: Op, timeout: Timeout) {}
 
     /// The ids under which an allreduce may leave its result.
     #[pyfunction]

@@ -1,9 +1,10 @@
 //! How the results of tasks reach an event loop of Python.
 //!
 //! The tasks run on threads that know nothing of Python. What they make is put into the mailbox of the event loop, which
-//! watches a file descriptor and empties the mailbox when it becomes readable. So no task ever waits for the interpreter,
-//! many results wake the loop once, and a thread that is still busy when the interpreter ends does no harm. The usual way,
-//! `call_soon_threadsafe`, has to attach to the interpreter for each result, on a thread that others need for their I/O.
+//! watches a file descriptor and empties the mailbox when it becomes readable. So no task waits for the interpreter, but one
+//! that is cancelled while it copies and then releases the buffer; many results wake the loop once; and a thread that is still
+//! busy when the interpreter ends does no harm. The usual way, `call_soon_threadsafe`, has to attach to the interpreter for each
+//! result, on a thread that others need for their I/O.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -130,7 +131,7 @@ fn settle(future: &Bound<'_, PyAny>, letter: Letter) -> PyResult<()> {
     Ok(())
 }
 
-/// Ends the task behind a future that is cancelled.
+/// Ends the task behind a future that is cancelled, or that nobody will ever look at since its event loop is gone.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Canceller {
@@ -152,6 +153,13 @@ impl Canceller {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.mailbox)
+    }
+}
+
+impl Drop for Canceller {
+    /// The future has its result, and this changes nothing; or it is gone.
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 

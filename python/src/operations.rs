@@ -2,7 +2,6 @@
 //!
 //! Each function is driven by the calling thread or by the runtime, and uses nothing of either.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::try_join;
@@ -19,18 +18,13 @@ use crate::view::{Reader, View};
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Puts the concatenation of `pieces`.
-pub(crate) async fn put(
-    client: Client,
-    id: ObjectId,
-    pieces: Arc<Vec<Input>>,
-    options: PutOptions,
-) -> Result<()> {
+pub(crate) async fn put(client: Client, id: ObjectId, pieces: Vec<Input>, options: PutOptions) -> Result<()> {
     if let [piece] = &pieces[..] {
         return client.put_with(&id, piece.bytes(), options).await;
     }
     let size_bytes = pieces.iter().map(|piece| piece.bytes().len() as u64).sum();
     let mut writer = client.create(&id, size_bytes, options).await?;
-    for piece in &pieces[..] {
+    for piece in &pieces {
         write(&mut writer, piece.bytes()).await?;
     }
     writer.seal().await
@@ -52,7 +46,8 @@ pub(crate) async fn get(client: Client, id: ObjectId, timeout: Duration) -> Resu
 }
 
 pub(crate) async fn open(client: Client, id: ObjectId, timeout: Duration) -> Result<Reader> {
-    client.get_reader(&id, timeout).await.map(Reader::new)
+    let reader = client.get_reader(&id, timeout).await?;
+    Ok(Reader::new(id, reader))
 }
 
 /// Copies all of an opened object into `out`, which is as long.
@@ -100,7 +95,7 @@ pub(crate) async fn allgather(
     client: Client,
     ids: Vec<ObjectId>,
     own: ObjectId,
-    pieces: Arc<Vec<Input>>,
+    pieces: Vec<Input>,
     options: PutOptions,
 ) -> Result<Vec<View>> {
     let timeout = options.timeout;

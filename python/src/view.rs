@@ -3,7 +3,7 @@
 use std::os::raw::c_int;
 use std::sync::Mutex;
 
-use hoplite_client::{Metadata, ObjectReader, ObjectView};
+use hoplite_client::{Metadata, ObjectId, ObjectReader, ObjectView};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -74,6 +74,7 @@ impl View {
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Reader {
+    pub(crate) id: ObjectId,
     size_bytes: u64,
     metadata: Metadata,
     /// `None` once it was read.
@@ -81,9 +82,9 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(reader: ObjectReader) -> Self {
+    pub(crate) fn new(id: ObjectId, reader: ObjectReader) -> Self {
         let (size_bytes, metadata) = (reader.size_bytes(), reader.metadata().clone());
-        Self { size_bytes, metadata, reader: Mutex::new(Some(reader)) }
+        Self { id, size_bytes, metadata, reader: Mutex::new(Some(reader)) }
     }
 }
 

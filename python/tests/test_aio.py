@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -236,5 +237,51 @@ def test_private_copies(cluster: Cluster, fresh: str) -> None:
                 await client.get("never there", 0.05, copy=True)
             assert time.monotonic() - started >= 0.05
             await client.delete(ref)
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_is_closed_while_calls_wait(node: Cluster, fresh: str) -> None:
+    """Nobody has cancelled them, and nobody will hear of them: they end with the loop, when there is another one."""
+
+    async def start() -> None:
+        client = await hoplite.aio.connect(node.sockets[0])
+        keep.append(client)
+        # Not a task, which would complain that it was destroyed.
+        keep.append(client._native.get(fresh, None))
+
+    keep: list[Any] = []
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(start())
+    loop.close()
+    gone = weakref.ref(loop)
+    client = keep[0]
+    keep.clear()
+    del loop
+
+    async def use() -> None:
+        await client.status()
+
+    asyncio.run(use())
+    gc.collect()
+    assert gone() is None
+    with node.connect() as other:
+        # A get that were still open would have got a reference to it.
+        empty = used_bytes(other)
+        other.put(fresh, np.zeros(1 << 20, np.uint8))
+        other.delete(fresh)
+        await_that("nobody holds it", lambda: used_bytes(other) == empty)
+
+
+def test_buffers_are_released_when_a_call_is_done(cluster: Cluster, fresh: str) -> None:
+    async def main() -> None:
+        async with await hoplite.aio.connect(cluster.sockets[0]) as client:
+            buffer, room = bytearray(b"x" * 1000), bytearray(1000)
+            await client.put(fresh, buffer)
+            await client.get_into(fresh, room)
+            for done in (buffer, room):
+                # Refused as long as it is exported.
+                done.append(1)
+            await client.delete(fresh)
 
     asyncio.run(main())

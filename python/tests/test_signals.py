@@ -164,3 +164,22 @@ def test_the_processor_is_idle_while_calls_wait(client: hoplite.Client, fresh: s
         thread.join()
     # Eleven threads that look for signals ten times a second; one that is busy would take two seconds.
     assert time.process_time() - before < 1.0
+
+
+def test_control_c_ends_connecting(node: Cluster) -> None:
+    code = f"""
+import hoplite
+print("ready", flush=True)
+try:
+    hoplite.connect({node.sockets[0]!r}, timeout=None)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        node.store(0).process.send_signal(signal.SIGSTOP)
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(SHORT)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out) == (0, "interrupted\n")
