@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from hoplite import _native, _serialize
 from hoplite._info import ObjectInfo, object_info
 from hoplite._serialize import Encoded, Framework, Layout
-from hoplite.errors import Superseded, Timeout, TypeMismatch
+from hoplite.errors import Superseded, TypeMismatch
 from hoplite.ref import Ref, key
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Client:
     for ever. Any method may raise `ConnectionLost` and `ForkedChild`, and `TypeError` before anything is sent.
     """
 
-    __slots__ = ("__weakref__", "_native", "_process", "_socket")
+    __slots__ = ("__weakref__", "_for_owners", "_native", "_process", "_socket")
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, timeout: float = CONNECT_TIMEOUT
@@ -54,6 +54,7 @@ class Client:
         self._native = _native.connect(socket, timeout, program_name())
         self._socket = os.fspath(socket)
         self._process = self._native.process
+        self._for_owners: _native.Client | None = None
 
     @property
     def socket(self) -> str:
@@ -128,9 +129,6 @@ class Client:
                 self._native.read(reader, room, deadline.left())
             except Superseded:
                 continue
-            except Timeout as error:
-                error.id = text(id)
-                raise
             return finish()
 
     def get_into(self, id: Id, out: object, timeout: float | None = None) -> int:
@@ -182,7 +180,7 @@ class Client:
         Raises:
             TypeMismatch, AlreadyExists, ObjectLost, DuplicateId, InvalidRequest, StoreFull, Timeout.
         """
-        sources = list(sources)
+        sources = listed(sources)
         reduced = self._native.reduce(target, sources, op, num_objects, deterministic, None, timeout)
         return as_given(reduced, sources)
 
@@ -199,7 +197,7 @@ class Client:
             What `get` raises, as soon as that is known of one of them.
         """
         check_framework(framework)
-        views = self._native.gather(list(ids), timeout)
+        views = self._native.gather(listed(ids), timeout)
         return [_serialize.decode(view, copy, framework) for view in views]
 
     def allgather(
@@ -220,7 +218,7 @@ class Client:
             What `put` and `get` raise.
         """
         check_framework(framework)
-        ids = list(ids)
+        ids = listed(ids)
         own_id(ids, rank)
         encoded = _serialize.encode(value)
         views = self._native.allgather(
@@ -255,13 +253,17 @@ class Client:
         Raises:
             TypeMismatch, ObjectLost, InvalidRequest, Timeout; and what `put` raises.
         """
-        sources = list(sources)
+        sources = listed(sources)
         deadline = Deadline(timeout)
         own = own_id(sources, rank)
         wanted = None if out is None else _serialize.as_room(out)
+        _native.check_allreduce(target, sources, op, timeout)
         if value is not None:
             encoded = _serialize.encode(value)
             check_reducible(encoded)
+            check_op(own, encoded, op)
+            if wanted is not None:
+                check_layout(own, encoded, wanted[1])
             self._native.put(
                 own, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, deadline.left(), False
             )
@@ -279,7 +281,7 @@ class Client:
         self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
     ) -> None:
         """Deletes what an allreduce has left: its sources, and its result wherever that is kept."""
-        sources = list(sources)
+        sources = listed(sources)
         left = _native.allreduce_ids(key(target), len(sources))
         self._native.delete([*sources, *left], timeout)
 
@@ -304,7 +306,7 @@ class Client:
         Raises:
             InvalidRequest: if there are fewer ids than `num`.
         """
-        ids = list(ids)
+        ids = listed(ids)
         ready = self._native.wait(ids, len(ids) if num is None else num, timeout)
         return divide(ids, ready)
 
@@ -337,7 +339,8 @@ class Client:
         return self._native.status()
 
     def close(self) -> None:
-        """Ends the connection. Arrays that were got stay readable, and keep it open until they are gone."""
+        """Ends the connection. Arrays that were got stay readable; they, and owners, keep it open until they are gone."""
+        self._for_owners = None
         self._native.close()
 
     def __enter__(self) -> Self:
@@ -353,6 +356,12 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<hoplite.Client of node {self.node!r}>"
+
+    def _outlived(self) -> _native.Client:
+        """The connection for owners, which delete their objects also when this client is closed. One for all of them."""
+        if self._for_owners is None:
+            self._for_owners = self._native.share()
+        return self._for_owners
 
     def _ref(self, id: Id, encoded: Encoded) -> Ref:
         return made_ref(id, encoded, self)
@@ -378,7 +387,9 @@ class Deadline:
     __slots__ = ("_ends",)
 
     def __init__(self, timeout: float | None) -> None:
-        self._ends = None if timeout is None else time.monotonic() + timeout
+        if timeout is not None and not timeout >= 0:
+            raise ValueError("a timeout is a number of seconds from 0 up, or None")
+        self._ends = None if timeout is None else time.monotonic() + float(timeout)
 
     def left(self) -> float | None:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
@@ -408,6 +419,13 @@ def made_ref(id: Id, encoded: Encoded, client: Client | None) -> Ref:
 
 def text(id: Id) -> str | bytes:
     return id.id if isinstance(id, Ref) else id
+
+
+def listed(ids: Iterable[AnyId]) -> list[AnyId]:
+    """Several ids, as a list. A lone one is an error, since its characters are not meant."""
+    if isinstance(ids, (str, bytes, Ref)):
+        raise TypeError("expected several ids, such as a list of them, not one")
+    return list(ids)
 
 
 def several(ids: Id | Iterable[Id]) -> list[Id]:
@@ -440,6 +458,13 @@ def check_framework(framework: Framework) -> None:
 def check_reducible(encoded: Encoded) -> None:
     if encoded.dtype == "opaque":
         raise TypeError("only arrays of numbers can be reduced")
+
+
+def check_op(id: Id, encoded: Encoded, op: Op) -> None:
+    """Checks that a reduce can do this with such elements."""
+    if encoded.dtype == "bool" and op in ("sum", "prod"):
+        reason = f"{op} is not defined for elements of type bool"
+        raise TypeMismatch(f"object {text(id)!r} cannot be reduced: {reason}", id=text(id), reason=reason)
 
 
 def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> None:

@@ -30,19 +30,20 @@ from hoplite._client import (
     as_given,
     check_framework,
     check_layout,
+    check_op,
     check_reducible,
     divide,
+    listed,
     made_ref,
     new_id,
     own_id,
     program_name,
     refuse_to_pickle,
     several,
-    text,
 )
 from hoplite._info import ObjectInfo, object_info
 from hoplite._serialize import Framework
-from hoplite.errors import Superseded, Timeout
+from hoplite.errors import Superseded
 from hoplite.ref import Ref, key
 
 if TYPE_CHECKING:
@@ -102,9 +103,6 @@ class Client:
                 await self._native.read(reader, room, deadline.left())
             except Superseded:
                 continue
-            except Timeout as error:
-                error.id = text(id)
-                raise
             return finish()
 
     async def get_into(self, id: Id, out: object, timeout: float | None = None) -> int:
@@ -136,7 +134,7 @@ class Client:
         timeout: float | None = None,
     ) -> list[AnyId]:
         """See `hoplite.Client.reduce`. Cancelled, it ends everywhere."""
-        sources = list(sources)
+        sources = listed(sources)
         reduced = await self._native.reduce(target, sources, op, num_objects, deterministic, None, timeout)
         return as_given(reduced, sources)
 
@@ -149,7 +147,7 @@ class Client:
     ) -> list[Any]:
         """See `hoplite.Client.gather`."""
         check_framework(framework)
-        views = await self._native.gather(list(ids), timeout)
+        views = await self._native.gather(listed(ids), timeout)
         return [_serialize.decode(view, copy, framework) for view in views]
 
     async def allgather(
@@ -163,7 +161,7 @@ class Client:
     ) -> list[Any]:
         """See `hoplite.Client.allgather`."""
         check_framework(framework)
-        ids = list(ids)
+        ids = listed(ids)
         own_id(ids, rank)
         encoded = _serialize.encode(value)
         views = await self._native.allgather(
@@ -184,13 +182,17 @@ class Client:
         timeout: float | None = None,
     ) -> Any:
         """See `hoplite.Client.allreduce`."""
-        sources = list(sources)
+        sources = listed(sources)
         deadline = Deadline(timeout)
         own = own_id(sources, rank)
         wanted = None if out is None else _serialize.as_room(out)
+        _native.check_allreduce(target, sources, op, timeout)
         if value is not None:
             encoded = _serialize.encode(value)
             check_reducible(encoded)
+            check_op(own, encoded, op)
+            if wanted is not None:
+                check_layout(own, encoded, wanted[1])
             await self._native.put(
                 own, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, deadline.left(), False
             )
@@ -208,7 +210,7 @@ class Client:
         self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
     ) -> None:
         """See `hoplite.Client.delete_allreduce`."""
-        sources = list(sources)
+        sources = listed(sources)
         left = _native.allreduce_ids(key(target), len(sources))
         await self._native.delete([*sources, *left], timeout)
 
@@ -220,7 +222,7 @@ class Client:
         self, ids: Iterable[AnyId], num: int | None = None, timeout: float | None = None
     ) -> tuple[list[AnyId], list[AnyId]]:
         """See `hoplite.Client.wait`."""
-        ids = list(ids)
+        ids = listed(ids)
         ready = await self._native.wait(ids, len(ids) if num is None else num, timeout)
         return divide(ids, ready)
 

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from hoplite import _native
 from hoplite._serialize import Framework
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Ref:
     or until nothing refers to the handle any more, after `ref.own()`. Copies of an owner, pickled ones too, own nothing.
     """
 
-    __slots__ = ("__weakref__", "_client", "_owner", "dtype", "id", "nbytes", "shape")
+    __slots__ = ("__weakref__", "_client", "_owner", "_owner_process", "dtype", "id", "nbytes", "shape")
 
     id: str | bytes
     """The id of the object."""
@@ -62,7 +63,8 @@ class Ref:
             raise TypeError(f"an id is a str or bytes, not {type(id).__name__}")
         self.id, self.dtype, self.shape, self.nbytes = id, dtype, shape, nbytes
         self._client = client
-        self._owner: weakref.finalize[[Client, str | bytes, int], Ref] | None = None
+        self._owner: weakref.finalize[[_native.Client, str | bytes, int], Ref] | None = None
+        self._owner_process = 0
 
     @property
     def client(self) -> Client:
@@ -90,11 +92,16 @@ class Ref:
     def own(self) -> Self:
         """Has the object deleted when nothing refers to this handle any more, or the program ends. Returns the handle.
 
-        The deletion happens in the background. If the process is killed, it does not happen.
+        The deletion happens in the background, also when the client is closed by then. If the process is killed, it does not
+        happen.
         """
-        if self._owner is None:
+        if not self.owned:
+            connection = self.client._outlived()
             _reaper.start()
-            self._owner = weakref.finalize(self, _reaper.delete_later, self.client, self.id, os.getpid())
+            self._owner_process = os.getpid()
+            self._owner = weakref.finalize(
+                self, _reaper.delete_later, connection, self.id, self._owner_process
+            )
         return self
 
     def disown(self) -> Self:
@@ -106,8 +113,8 @@ class Ref:
 
     @property
     def owned(self) -> bool:
-        """Whether the object is deleted together with the handle."""
-        return self._owner is not None
+        """Whether the object is deleted together with the handle. A forked child inherits no ownership."""
+        return self._owner is not None and self._owner_process == os.getpid()
 
     def __enter__(self) -> Self:
         return self.own()
@@ -142,7 +149,7 @@ class _Reaper:
     """Deletes what its owners have left behind, in a thread: they may be collected anywhere, also inside of a call."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[Client, str | bytes] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[_native.Client, str | bytes] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._ending = False
         atexit.register(self._end)
@@ -154,7 +161,7 @@ class _Reaper:
             self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
             self._thread.start()
 
-    def delete_later(self, client: Client, id: str | bytes, process: int) -> None:
+    def delete_later(self, client: _native.Client, id: str | bytes, process: int) -> None:
         """Called when an owner is collected, in whatever thread and place: takes no lock, and does not wait."""
         if process != os.getpid():
             # The owner is that of the parent, and lives on there.
@@ -178,11 +185,11 @@ class _Reaper:
                 return
 
     @staticmethod
-    def _delete(batch: list[tuple[Client, str | bytes]]) -> None:
+    def _delete(batch: list[tuple[_native.Client, str | bytes]]) -> None:
         for client in {client for client, _ in batch}:
             # Whoever cannot be reached has lost the objects, or they stay: there is nobody to tell.
             with contextlib.suppress(Exception):
-                client.delete([id for owner, id in batch if owner is client], timeout=_DELETE_TIMEOUT)
+                client.delete([id for owner, id in batch if owner is client], _DELETE_TIMEOUT)
 
     def _end(self) -> None:
         self._ending = True

@@ -82,9 +82,50 @@ def test_a_lone_id_is_not_several(client: hoplite.Client) -> None:
         for call in (client._native.gather, client._native.delete):
             with pytest.raises(TypeError, match="not one"):
                 call(lone, 0.0)
-    for call in (client.wait, client.gather, lambda ids: client.reduce("x", ids)):
-        with pytest.raises(TypeError):
-            call(hoplite.Ref("abc"))
+    calls: list[Any] = [
+        client.wait,
+        client.gather,
+        lambda ids: client.reduce("x", ids),
+        lambda ids: client.allreduce("x", ids, 0),
+        lambda ids: client.allgather(ids, 0, b"x"),
+        lambda ids: client.delete_allreduce("x", ids),
+    ]
+    for call in calls:
+        for lone in ("abc", b"abc", hoplite.Ref("abc")):
+            with pytest.raises(TypeError, match="not one"):
+                call(lone)
+
+
+def test_handles_of_other_libraries(client: hoplite.Client, fresh: str) -> None:
+    class Handle:
+        def __init__(self, id: Any) -> None:
+            self.__hoplite_id__ = id
+
+    client.put(fresh, b"x")
+    assert client.get(Handle(fresh)) == b"x"  # type: ignore[arg-type]
+    endless = Handle(None)
+    endless.__hoplite_id__ = endless
+    for wrong in (endless, Handle(Handle(fresh)), Handle(7)):
+        with pytest.raises(TypeError, match="an id is"):
+            client.get(wrong)  # type: ignore[arg-type]
+
+
+def test_an_allreduce_that_makes_no_sense_puts_nothing(client: hoplite.Client, fresh: str) -> None:
+    value, own = np.ones(3), fresh + "own"
+    nonsense: list[tuple[type[Exception], Any]] = [
+        (hoplite.InvalidRequest, lambda: client.allreduce(fresh, [own], 0, value, "mean")),  # type: ignore[arg-type]
+        (TypeError, lambda: client.allreduce(7, [own], 0, value)),  # type: ignore[type-var]
+        (TypeError, lambda: client.allreduce(fresh, [own, 7], 0, value)),  # type: ignore[list-item]
+        (hoplite.InvalidId, lambda: client.allreduce(fresh, [own, ""], 0, value)),
+        (ValueError, lambda: client.allreduce(fresh, [own], 0, value, timeout=-1)),
+        (hoplite.TypeMismatch, lambda: client.allreduce(fresh, [own], 0, value, out=np.ones(4))),
+        (hoplite.TypeMismatch, lambda: client.allreduce(fresh, [own], 0, value, out=np.ones(3, np.float32))),
+        (hoplite.TypeMismatch, lambda: client.allreduce(fresh, [own], 0, value > 0, "prod")),
+    ]
+    for error, call in nonsense:
+        with pytest.raises(error):
+            call()
+    assert not client.contains(own)
 
 
 def test_ids_that_are_no_ids(client: hoplite.Client) -> None:
@@ -99,8 +140,17 @@ def test_ids_that_are_no_ids(client: hoplite.Client) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, math.nan, -math.inf])
 def test_times_that_are_none(client: hoplite.Client, timeout: float) -> None:
-    with pytest.raises(ValueError, match="timeout"):
-        client.get("x", timeout)
+    calls: list[Any] = [
+        lambda: client.get("x", timeout),
+        lambda: client.get("x", timeout, copy=True),
+        lambda: client.get_into("x", np.zeros(3), timeout),
+        lambda: client.get_into("x", bytearray(3), timeout),
+        lambda: client.allreduce("x", ["y"], 0, timeout=timeout),
+        lambda: client.put("x", b"x", timeout),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="timeout"):
+            call()
 
 
 def test_times_of_the_wrong_type(client: hoplite.Client) -> None:

@@ -158,3 +158,46 @@ ref.disown()
     assert (done.returncode, done.stderr) == (0, "")
     with node.connect() as client:
         assert client.get("x", PATIENCE) == b"x"
+
+
+def test_owners_outlive_the_client(node: Cluster) -> None:
+    with node.connect() as observer:
+        client = node.connect()
+        refs = [client.put(f"x/{number}", b"x").own() for number in range(3)]
+        client.close()
+        with pytest.raises(ValueError, match="closed"):
+            client.get("x/0")
+        assert observer.contains("x/0")
+        del refs
+        await_that("all are deleted", lambda: [info.id for info in observer.list()] == [])
+
+
+@pytest.mark.parametrize("before", ["", "import weakref; weakref.finalize(object, print)"])
+def test_the_end_of_a_program_with_the_client_of_init(node: Cluster, before: str) -> None:
+    """Whichever of the two is first then: the client is closed, or the owners go."""
+    code = f"""
+{before or "pass"}
+import hoplite
+owned = [hoplite.init({node.sockets[0]!r}).put(None, b"x").own() for _ in range(100)]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
+    with node.connect() as client:
+        assert [info.id for info in client.list()] == []
+
+
+def test_a_forked_child_may_become_an_owner(node: Cluster) -> None:
+    code = f"""
+import os, gc, hoplite
+ref = hoplite.init({node.sockets[0]!r}).put("x", b"x").own()
+child = os.fork()
+if child == 0:
+    assert not ref.owned
+    assert ref.own().owned
+    raise SystemExit
+assert os.waitpid(child, 0)[1] == 0
+assert ref.owned
+assert not hoplite.init().contains("x")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
