@@ -172,6 +172,7 @@ def _is_number(scalar: np.generic[Any]) -> bool:
 
 
 def _encode_array(array: npt.NDArray[Any]) -> Encoded:
+    array = _in_a_byte_order_that_lasts(array)
     dtype = array.dtype
     name = _NAMES.get(dtype) or _learn_bfloat16(dtype)
     if name is not None:
@@ -256,6 +257,7 @@ class _Pickler(pickle.Pickler):
 
     @staticmethod
     def _reduce_array(array: npt.NDArray[Any]) -> Any:
+        array = _in_a_byte_order_that_lasts(array)
         dtype = array.dtype
         is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
         # Of what is not contiguous, numpy also loses the byte order.
@@ -372,11 +374,12 @@ def _unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
         end += length
     if end != len(contents):
         raise ValueError("the object says that it is a pickle, but has another size")
+    outer = _context.tensors_in_place
     _context.tensors_in_place = tensors_in_place
     try:
         return pickle.loads(parts[0], buffers=parts[1:])
     finally:
-        _context.tensors_in_place = False
+        _context.tensors_in_place = outer
 
 
 class _Context(threading.local):
@@ -458,6 +461,14 @@ def _learn_bfloat16(dtype: np.dtype[Any]) -> str | None:
     return "bf16"
 
 
+def _in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Of the dtypes of ml_dtypes, numpy can neither pickle nor describe the other byte order."""
+    dtype = array.dtype
+    if dtype.isnative or dtype.type.__module__ != "ml_dtypes":
+        return array
+    return array.astype(dtype.newbyteorder("="))
+
+
 def _bfloat16() -> np.dtype[Any]:
     try:
         import ml_dtypes
@@ -505,13 +516,15 @@ def as_room(out: object) -> tuple[Any, Layout]:
     if torch is not None and isinstance(out, torch.Tensor):
         if out.device.type != "cpu" or not _is_plain(out, torch) or not out.is_contiguous():
             raise TypeError("only a contiguous tensor in the memory of the host can be filled")
+        if out.is_conj() or out.is_neg():
+            raise TypeError("a view of a tensor that conjugates or negates it cannot be filled")
         return _raw_tensor(out, torch), Layout(
             "tensor", str(out.dtype).removeprefix("torch."), tuple(out.shape)
         )
     if isinstance(out, np.ndarray):
         if not out.flags.writeable or not out.flags.c_contiguous or out.dtype.hasobject:
             raise TypeError("only a contiguous array that can be written to can be filled")
-        return raw(out), Layout("array", out.dtype, out.shape)
+        return raw(out.view(np.ndarray)), Layout("array", out.dtype, out.shape)
     try:
         view = memoryview(out)  # type: ignore[arg-type]
     except TypeError:

@@ -162,3 +162,37 @@ def test_reduce_of_tensors(client: hoplite.Client, fresh: str) -> None:
         client.put(f"{fresh}{rank}", torch.full((4,), float(rank + 1)))
     client.reduce(fresh, [f"{fresh}{rank}" for rank in range(3)], timeout=30)
     assert torch.equal(client.get(fresh, framework="torch"), torch.full((4,), 6.0))
+
+
+def test_what_only_looks_contiguous_is_not_filled(client: hoplite.Client) -> None:
+    """A lazily conjugated tensor has no memory that holds its values: they would be lost."""
+    with client.put(None, tensor_of("complex64", (4,))) as ref:
+        lazy = torch.zeros(4, dtype=torch.complex64).conj()
+        assert lazy.is_contiguous()
+        with pytest.raises(TypeError, match="conjugates"):
+            client.get_into(ref, lazy)
+        assert client.get_into(ref, lazy.resolve_conj()) == ref.nbytes
+
+
+class Nested:
+    """Gets something while it is unpickled itself."""
+
+    def __init__(self, socket: str, inner: hoplite.Ref) -> None:
+        self.socket, self.inner = socket, inner
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        with hoplite.connect(self.socket) as client:
+            self.got = client.get(self.inner)
+
+
+def test_a_get_within_a_get_is_another_one(client: hoplite.Client) -> None:
+    inner = client.put(None, {"tensor": torch.ones(1000)})
+    outer = client.put(None, [Nested(client.socket, inner), torch.ones(1000)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        nested, tensor = client.get(outer, copy=False)
+        again = client.get(outer, copy=False)[1]
+    assert nested.got["tensor"].sum() == 1000
+    assert tensor.data_ptr() == again.data_ptr(), "what follows is in place all the same"
+    client.delete([inner, outer])

@@ -347,3 +347,30 @@ def test_pieces_are_aligned_and_alone() -> None:
         assert memoryview(piece).nbytes == len(piece)
         end += len(piece)
     assert end == encoded.nbytes
+
+
+def test_the_other_byte_order_of_bfloat16(client: hoplite.Client) -> None:
+    """It is no dtype of its own to numpy, so what lasts are the values."""
+    value = np.array([1, 2.5, -3], ml_dtypes.bfloat16)
+    swapped = value.astype(value.dtype.newbyteorder(">"))
+    assert swapped.tobytes() != value.tobytes()
+    for got in [*round_trips(client, swapped), *round_trips(client, value)]:
+        assert same(got, value)
+    for got in round_trips(client, {"deep": swapped}):
+        assert same(got["deep"], value)
+    with client.put(None, swapped) as ref, client.put(None, value) as other, client.ref("total") as total:
+        client.reduce(total, [ref, other])
+        assert (client.get(total) == value + value).all()
+
+
+def test_subclasses_of_arrays_are_filled(client: hoplite.Client, tmp_path: Any) -> None:
+    value = np.arange(6.0).reshape(2, 3)
+    outs = [
+        np.zeros((2, 3)).view(Sub),
+        np.ma.masked_array(np.zeros((2, 3)), value < 2),
+        np.memmap(tmp_path / "file", np.float64, "w+", shape=(2, 3)),
+    ]
+    with client.put(None, value) as ref:
+        for out in outs:
+            assert client.get_into(ref, out) == value.nbytes
+            assert (np.asarray(out) == value).all()
