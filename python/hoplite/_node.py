@@ -54,7 +54,7 @@ def init(
             socket = _state.socket if socket is None else socket
             _state.client = _connect(socket, memory, start)
             _state.socket = socket
-        elif socket is not None and socket != _state.socket:
+        elif socket is not None and os.fspath(socket) != _state.client.socket:
             raise ConnectFailed(
                 f"hoplite.init() was called before, for another store; use hoplite.connect({socket!r})",
                 path=os.fspath(socket),
@@ -147,11 +147,14 @@ class PrivateStore:
         log = self.directory / "log"
         with open(log, "wb") as out:
             keeper = _Keeper(command, out)
-        line = keeper.first_line(_START_TIMEOUT)
         try:
-            json.loads(line)
-        except ValueError:
+            json.loads(keeper.first_line(_START_TIMEOUT))
+        except BaseException as error:
+            # Whoever has not waited for it, because of Ctrl-C say, cannot stop it later.
             keeper.process.kill()
+            keeper.process.wait()
+            if not isinstance(error, ValueError):
+                raise
             said = " ".join(log.read_text(errors="replace").split()) or "it said nothing"
             raise ConnectFailed(
                 f"a private store did not start: {said}", path=self.socket, reason="NotListening"
@@ -230,6 +233,9 @@ class _Keeper:
 def _sweep() -> None:
     """Removes what is left of private stores whose programs were killed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # Not those of others, who could have anything there under that name.
+        if directory.lstat().st_uid != os.getuid():
+            continue
         with contextlib.suppress(OSError), open(directory / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(directory, ignore_errors=True)

@@ -233,3 +233,42 @@ except KeyboardInterrupt:
         out, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, "b'x'\n")
     assert process.returncode != -signal.SIGINT
+
+
+def test_one_place_may_be_named_in_several_ways(node: Cluster) -> None:
+    client = hoplite.init(node.sockets[0])
+    assert hoplite.init(Path(node.sockets[0])) is client
+
+
+def test_control_c_while_a_private_store_starts(tmp_path: Path) -> None:
+    """What was started and is not there yet ends too."""
+    program = tmp_path / "bin" / "hoplite-store"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 1000\n"
+    )
+    program.chmod(0o755)
+    code = "import hoplite; hoplite.init()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "HOPLITE_BINARIES": str(program.parent)},
+    ) as process:
+        pid = tmp_path / "pid"
+        await_that("it has been started", pid.exists)
+        store = int(pid.read_text())
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert b"KeyboardInterrupt" in said
+    assert is_gone(store)
+    assert private_directories(tmp_path) == []
+
+
+def test_nobody_elses_directories_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody could have put a pipe there, to which nobody ever writes."""
+    theirs = tmp_path / "hoplite-private-theirs"
+    theirs.mkdir()
+    os.mkfifo(theirs / "lock")
+    monkeypatch.setattr("os.getuid", lambda: theirs.stat().st_uid + 1)
+    hoplite.init(memory="32MiB").put("x", b"x")
+    assert theirs.exists()
