@@ -39,10 +39,19 @@ def build_wheel(
         shutil.rmtree(BINARIES)
 
 
-build_sdist = maturin.build_sdist
+class UnsupportedOperation(Exception):
+    """What a front end expects from a build backend that cannot do something (PEP 517)."""
+
+
+def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
+    raise UnsupportedOperation(
+        "the programs are built from the whole repository, which is more than the sources of the extension:"
+        " build a wheel in a checkout"
+    )
+
+
 build_editable = maturin.build_editable
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
-get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
 get_requires_for_build_editable = maturin.get_requires_for_build_editable
 prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
 prepare_metadata_for_build_editable = maturin.prepare_metadata_for_build_editable
