@@ -35,7 +35,8 @@ def private_directories(tmp_path: Path) -> list[Path]:
 
 def run(code: str, **options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code],
+        # From 3.12 on, Python warns of forks of processes with threads.
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

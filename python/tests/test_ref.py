@@ -16,6 +16,9 @@ import pytest
 import hoplite
 from stores import PATIENCE, Cluster, await_that, used_bytes
 
+#: From 3.12 on, Python warns of forks of processes with threads.
+NO_WARNING = ["-W", "ignore::DeprecationWarning"]
+
 
 def test_a_handle_says_what_it_stands_for(client: hoplite.Client) -> None:
     ref = client.put(None, np.zeros((2, 3), np.float32))
@@ -154,7 +157,9 @@ os.waitpid(child, 0)
 assert client.get("x") == b"x"
 ref.disown()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, *NO_WARNING, "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stderr) == (0, "")
     with node.connect() as client:
         assert client.get("x", PATIENCE) == b"x"
@@ -199,5 +204,7 @@ assert os.waitpid(child, 0)[1] == 0
 assert ref.owned
 assert not hoplite.init().contains("x")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, *NO_WARNING, "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stderr) == (0, "")
