@@ -77,7 +77,7 @@ class Client:
     async def put(
         self, id: Id | None, value: object, timeout: float | None = DEFAULT_TIMEOUT, *, confirm: bool = False
     ) -> Ref:
-        """See `hoplite.Client.put`."""
+        """See `hoplite.Client.put`. The methods of the handle block, and use the client of `hoplite.init`."""
         encoded = _serialize.encode(value)
         name = new_id() if id is None else id
         await self._native.put(
