@@ -102,8 +102,8 @@ python: python-env ## Builds the Python package, unoptimised and in place, and t
 
 lint-python: python-env ## Formatting, mistakes and types of the Python package.
 	cd python && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy
-	cd python/examples && ../.venv/bin/mypy --config-file ../pyproject.toml *.py harness
-	cd python/benchmarks && ../.venv/bin/mypy --config-file ../pyproject.toml *.py
+	cd python/examples && MYPYPATH=.. ../.venv/bin/mypy --config-file ../pyproject.toml *.py harness
+	cd python/benchmarks && MYPYPATH=.. ../.venv/bin/mypy --config-file ../pyproject.toml *.py
 
 test-python: python ## Tests of the Python package.
 	cd python && .venv/bin/pytest
