@@ -35,7 +35,7 @@ settings.load_profile("hoplite")
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes, shared by all tests that harm none of them."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), nodes=3, memory="128MiB") as cluster:
+    with Cluster(tmp_path_factory.mktemp("cluster"), nodes=3, memory="512MiB") as cluster:
         yield cluster
 
 
