@@ -38,7 +38,7 @@ def _head(results: Results) -> list[str]:
         f"{'' if results.ended else 'The run has not ended. '}Written by `make bench-report`; do not edit.",
         "",
         f"Each host is a network namespace with a link of {results.rate_bits_s / 1e6:g} Mbit/s in each direction "
-        f"(`tests/lab`), of which one stream of iperf3 gets {limit} of payload. All hosts share one machine: "
+        f"(`tests/lab`), of which one stream of iperf3 gets {limit}. All hosts share one machine: "
         f"{machine['processor']}, {machine['memory']}, Linux {machine['kernel']}, {machine['distribution']}.",
         "",
         "Times are medians, with the spread from the fastest to the slowest round behind them. *Limit* is the least "
@@ -60,7 +60,8 @@ def _head(results: Results) -> list[str]:
 def _limits(results: Results) -> str:
     found = [limit["payload_bytes_s"] * 8 / 1e6 for limit in results.limits.values()]
     low, high = f"{min(found):.1f}", f"{max(found):.1f}"
-    return f"{low} Mbit/s" if low == high else f"{low} to {high} Mbit/s"
+    spread = "" if low == high else f" (the best of {len(found)}; the least was {low})"
+    return f"{high} Mbit/s of payload{spread}"
 
 
 def _figures(figures: dict[str, Path], path: Path) -> Iterable[str]:

@@ -73,7 +73,7 @@ class Results:
         rate_bits_s: of the links.
         systems: title, setting and version of each, by name.
         missing: why systems, or some of their measurements, were not measured, by name.
-        limits: what a link did, by number of hosts: `payload_bytes_s`, `round_trip_s`.
+        limits: what a stream got on a link, by number of hosts: `payload_bytes_s`, `round_trip_s`.
         measurements: in the order in which they were made.
         ended: date and time; empty if it was interrupted.
     """
@@ -110,6 +110,11 @@ class Results:
             cell["moved_bytes"] = {host: tuple(counts) for host, counts in cell["moved_bytes"].items()}
         found["measurements"] = [Measurement(**cell) for cell in found["measurements"]]
         return cls(**found)
+
+    @property
+    def payload_bytes_s(self) -> float:
+        """What the links carry: the best that a stream got. All links are shaped alike, so less is a disturbance."""
+        return max(limit["payload_bytes_s"] for limit in self.limits.values())
 
     def best(self, title: str, like: Measurement) -> Measurement | None:
         """The fastest variant of a system for what `like` measures; one that failed if none succeeded."""

@@ -126,7 +126,7 @@ class Suite:
         return [cell for cell in cells if not any(same_cell(cell, other) for other in done)]
 
     def _all_cells(self, system: System, hosts: int) -> Iterator[Measurement]:
-        payload_bytes_s = self.results.limits[hosts]["payload_bytes_s"]
+        payload_bytes_s = self.results.payload_bytes_s
         for workload in self._workloads_by_hosts().get(hosts, []):
             if workload.name in system.omits:
                 continue
@@ -173,7 +173,7 @@ class Suite:
     def _cell(self, cell: Measurement, lab: Lab, team: Team) -> None:
         workload = WORKLOADS[cell.workload]
         steps = workload.loop.steps if workload.loop else 1
-        serial_s = cell.hosts * steps * cell.size_bytes / self.results.limits[cell.hosts]["payload_bytes_s"]
+        serial_s = cell.hosts * steps * cell.size_bytes / self.results.payload_bytes_s
         timeout_s = max(_TIMEOUT_LEAST_S, cell.limit_s + _TIMEOUT_TIMES_SERIAL * serial_s)
         begun = time.monotonic()
         is_proven = cell.size_bytes >= _PROVEN_FROM_BYTES

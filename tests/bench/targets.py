@@ -80,13 +80,12 @@ def _best_peer(results: Results, title: str, like: Measurement) -> Measurement |
 
 
 def _is_near_limit(results: Results, cell: Measurement) -> bool | None:
-    limits = results.limits[cell.hosts]
     if WORKLOADS[cell.workload].is_late:
         after_last_s = cell.median_after_last_s
-        return after_last_s is not None and after_last_s <= _LATE * cell.size_bytes / limits["payload_bytes_s"]
+        return after_last_s is not None and after_last_s <= _LATE * cell.size_bytes / results.payload_bytes_s
     if cell.workload not in _NEAR_LIMIT or cell.size_bytes < _LARGE_BYTES:
         return None
-    chain_s = (cell.hosts - 1) * limits["round_trip_s"] / 2 if cell.workload in _CHAINS else 0
+    chain_s = (cell.hosts - 1) * results.limits[cell.hosts]["round_trip_s"] / 2 if cell.workload in _CHAINS else 0
     return cell.median_s is not None and cell.median_s <= _NEAR_LIMIT[cell.workload] * cell.limit_s + chain_s
 
 

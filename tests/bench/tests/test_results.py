@@ -47,6 +47,12 @@ class Workloads(unittest.TestCase):
             },
         )
 
+    def test_a_disturbed_stream_is_no_limit(self) -> None:
+        found = results()
+        found.limits[8] = {"payload_bytes_s": 22_000_000.0, "round_trip_s": 0.0001}
+        self.assertEqual(found.payload_bytes_s, 23_900_000.0)
+        self.assertIn("191.2 Mbit/s of payload (the best of 2; the least was 176.0)", "\n".join(report._head(found)))
+
     def test_whoever_arrives_last_needs_the_whole_object(self) -> None:
         self.assertEqual(WORKLOADS["reduce_late"].limit_s(4, 100, 100, interval_s=2), 7)
 
