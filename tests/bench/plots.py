@@ -7,6 +7,7 @@ import matplotlib as mpl
 
 mpl.use("svg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator
 
 from .report import size
 from .results import Measurement, Results
@@ -66,7 +67,10 @@ def _collectives(results: Results) -> Any:
             axes = grid[row][column]
             cells = [cell for cell in results.cells(name) if cell.size_bytes == size_bytes]
             _lines(axes, results, cells, lambda cell: cell.hosts)
-            axes.set_ylim(bottom=0)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("")
             axes.set_xticks(hosts)
             axes.set_title(f"{WORKLOADS[name].title}, {size(size_bytes)}", fontsize=8)
     for axes in grid[-1]:
