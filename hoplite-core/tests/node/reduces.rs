@@ -5,7 +5,7 @@ use std::time::Duration;
 use hoplite_core::node::*;
 use hoplite_core::plan::reduce::Link;
 use hoplite_core::reduce::ReduceOp;
-use hoplite_core::shard::{DropReason, LocationState, Verdict};
+use hoplite_core::shard::{DropReason, LocationState, Locations, Verdict};
 use hoplite_core::{Dtype, Error, Limits, Metadata, PutId};
 
 use crate::harness::*;
@@ -105,14 +105,11 @@ fn many_small_sources_are_reduced_on_the_way_if_links_are_slow() {
     let names: Vec<String> = (0..16).map(|source| format!("s{source}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let fetched = |bytes_per_second, size_bytes| {
-        let mut h = Harness::new();
+        let mut h = Harness::with_limits(Limits::default());
         h.node.measured(Link { bytes_per_second, latency: Duration::from_micros(100) });
         h.request_reduce(reduce("t", &names));
         for (source, name) in (1..).zip(&names) {
-            let mut news = complete(name, source, &[&format!("n{source}")]);
-            let object = news.object.as_mut().unwrap();
-            (object.size_bytes, object.inline) = (size_bytes, true);
-            h.tell(news);
+            h.tell(inline_at(name, source, size_bytes, &[&format!("n{source}")]));
         }
         h.has_no_hop()
     };
@@ -387,6 +384,45 @@ fn in_fixed_order_small_sources_are_combined_in_the_order_of_the_request() {
     assert_eq!(h.inputs(&target), ["a here", "b here"]);
     h.combine_ended(&target, SMALL, CombineOutcome::Complete);
     assert_eq!(h.reduced(call), [0, 1], "and are named in that order");
+}
+
+/// A source that is inline in the directory.
+fn inline_at(name: &str, put: u64, size_bytes: u64, nodes: &[&str]) -> Locations {
+    let mut news = complete(name, put, nodes);
+    let object = news.object.as_mut().unwrap();
+    (object.size_bytes, object.inline) = (size_bytes, true);
+    news
+}
+
+#[test]
+fn in_fixed_order_small_sources_are_fetched_also_if_links_are_slow() {
+    let names: Vec<String> = (0..16).map(|source| format!("s{source}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut h = Harness::with_limits(Limits::default());
+    h.node.measured(SLOW);
+    h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &names) });
+    for (source, name) in (1..).zip(&names) {
+        h.tell(inline_at(name, source, 32 << 10, &[&format!("n{source}")]));
+    }
+    assert!(h.has_no_hop(), "one that has lost its copies could not join a chain");
+}
+
+#[test]
+fn in_fixed_order_a_chain_waits_for_a_copy_of_what_is_only_inline() {
+    let names: Vec<String> = (0..130).map(|source| format!("s{source}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut h = Harness::with_limits(Limits::default());
+    h.node.measured(SLOW);
+    h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &names) });
+    for (source, name) in (1..).zip(&names) {
+        let node = format!("n{source}");
+        let nodes: &[&str] = if *name == "s1" { &[] } else { &[&node] };
+        h.tell(inline_at(name, source, 60 << 10, nodes));
+    }
+    assert!(h.has_no_hop(), "to fetch all would be too much, and the second one is nowhere");
+    h.tell(inline_at("s1", 2, 60 << 10, &["n2"]));
+    assert_eq!(hop_inputs(&h.next_hop_at("n2")), ["s0 at n1", "s1 here"]);
+    assert_eq!(hop_inputs(&h.next_hop_at("n3")), ["hop at n2", "s2 here"]);
 }
 
 #[test]

@@ -169,7 +169,7 @@ impl Node {
                     self.join_at(reduction, &location, sources)?;
                 }
                 Some(Readiness::At(_)) | None => break,
-                // What is small is put into order at the end.
+                // What is fetched is put into order at the end.
                 Some(readiness) => self.join_at_receiver(reduction, index, &readiness)?,
             }
         }

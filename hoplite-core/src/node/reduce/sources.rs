@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::calls::CallKey;
-use super::super::{CallId, ClientId, CopyId, Node, Reduce, Response, Until};
+use super::super::{CallId, ClientId, CopyId, Node, Reduce, ReduceOrder, Response, Until};
 use super::{Progress, Reduction};
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
@@ -236,11 +236,15 @@ impl Node {
     }
 
     /// Whether fetching is the best way: for sources that are inline, if all of them together are not much, and do not take
-    /// much longer through the receiver's link than reducing them on the way.
+    /// much longer through the receiver's link than reducing them on the way. In fixed order how long it takes does not count:
+    /// what has lost its copies, but not its bytes in the directory, could not join a chain in its place.
     fn is_best_fetched(&self, request: &Reduce, size_bytes: u64) -> bool {
         let all_bytes = size_bytes.saturating_mul(request.count as u64);
         if !self.is_inline(size_bytes) || all_bytes > MOST_FETCHED_BYTES {
             return false;
+        }
+        if request.order == ReduceOrder::Fixed {
+            return true;
         }
         // One of them is mostly here.
         let vertices = request.count.saturating_sub(1).max(1);
@@ -269,11 +273,12 @@ impl Node {
                 && (!is_here || (reduction.is_fixed() && self.live_put(id, object.put).is_some()))
         });
         let best = usable.min_by_key(|location| (preference(location), location.node.clone()));
-        let may_fetch = !source.is_shunned(&self.config.node, self.now);
+        let is_fetched = self.is_fetched(reduction, object.size_bytes);
+        // Into a chain in fixed order, too, only the last one can come from here.
+        let may_fetch = !source.is_shunned(&self.config.node, self.now)
+            && (is_fetched || is_last || !reduction.is_fixed());
         match best {
-            Some(location) if !self.is_fetched(reduction, object.size_bytes) => {
-                Some(Readiness::At(location.clone()))
-            }
+            Some(location) if !is_fetched => Some(Readiness::At(location.clone())),
             best => (may_fetch && (object.inline || best.is_some())).then_some(Readiness::Small),
         }
     }
