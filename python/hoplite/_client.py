@@ -325,6 +325,8 @@ class Client:
     def list(self, prefix: str | bytes = b"") -> Iterator[ObjectInfo]:
         """The objects of the cluster whose id begins with `prefix`, in the order of their ids, page by page.
 
+        What was put without `confirm` may be missing for some milliseconds: the directory hears of it while `put` returns.
+
         Raises:
             Unavailable: if a shard of the directory cannot be asked.
         """

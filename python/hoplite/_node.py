@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +27,7 @@ LOG_VARIABLE = "HOPLITE_LOG"
 _START_TIMEOUT = 30.0
 #: How long it may take to end before it is killed.
 _STOP_TIMEOUT = 5.0
+_POLL_INTERVAL = 0.002
 _PREFIX = "hoplite-private-"
 
 
@@ -118,7 +120,16 @@ def _connect(socket: str | os.PathLike[str] | None, memory: str | int | None, st
         if not start or not is_absent or socket is not None or os.environ.get(SOCKET_VARIABLE):
             raise
     _state.store = PrivateStore(memory)
-    return Client(_state.store.socket)
+    client = Client(_state.store.socket)
+    _await_directory(client)
+    return client
+
+
+def _await_directory(client: Client) -> None:
+    """Waits until a store that was just started knows its directory, so that `list` and `stat` answer. Takes milliseconds."""
+    ends = time.monotonic() + _START_TIMEOUT
+    while not all(shard["connected"] for shard in client.status()["shards"]) and time.monotonic() < ends:
+        time.sleep(_POLL_INTERVAL)
 
 
 class PrivateStore:

@@ -73,6 +73,14 @@ def test_a_private_store(tmp_path: Path) -> None:
     assert not again.contains("x")
 
 
+def test_a_private_store_knows_its_directory_at_once() -> None:
+    client = hoplite.init(memory="32MiB")
+    assert all(shard["connected"] for shard in client.status()["shards"])
+    assert list(client.list()) == []
+    client.put("x", b"1", confirm=True)
+    assert client.stat("x").id == "x"
+
+
 def test_processes_that_are_started_find_the_private_store() -> None:
     client = hoplite.init(memory="32MiB")
     done = run("import hoplite; hoplite.init().put('from the child', b'hello')")
