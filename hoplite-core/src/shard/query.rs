@@ -167,6 +167,7 @@ impl Shard {
 
     /// Who serves a receiver of an inline object in place of this shard, whose link is busy with the same bytes for others
     /// who came at the same time. That halves what goes through it: every other one is served by one that came before.
+    /// Whoever could not be served so, since the bytes had not come there yet, or never will, gets them from the shard.
     fn relief(
         &self,
         now: Time,
@@ -174,13 +175,12 @@ impl Shard {
         node: NodeIndex,
         query: &WaitingQuery,
     ) -> Option<(NodeIndex, Choice)> {
-        if entry.size_bytes < SHARED_FROM_BYTES || !self.bursts.is_under_way(now, &query.id) {
+        let is_refused = !query.avoid.is_empty();
+        if is_refused || entry.size_bytes < SHARED_FROM_BYTES || !self.bursts.is_under_way(now, &query.id) {
             return None;
         }
         let mut free = self.free_locations(entry);
-        free.retain(|(sender, candidate)| {
-            candidate.state == LocationState::Complete && !query.avoid.contains(sender)
-        });
+        free.retain(|(_, candidate)| candidate.state == LocationState::Complete);
         self.offer(now, entry, &free, node, query)
     }
 
