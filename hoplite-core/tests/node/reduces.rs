@@ -389,7 +389,7 @@ fn in_fixed_order_small_sources_are_combined_in_the_order_of_the_request() {
 /// A source that is inline in the directory.
 fn inline_at(name: &str, put: u64, size_bytes: u64, nodes: &[&str]) -> Locations {
     let mut news = complete(name, put, nodes);
-    let object = news.object.as_mut().unwrap();
+    let object = news.object.as_mut().expect("it is known");
     (object.size_bytes, object.inline) = (size_bytes, true);
     news
 }
