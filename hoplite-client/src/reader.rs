@@ -85,9 +85,10 @@ impl ObjectReader {
 
     /// As [`read`](Self::read), but waits until there are `least_bytes`, or as many as fit into `out`, into one piece of
     /// 4 MiB, or are left. To be woken less often costs no time worth mentioning: what comes last is copied in microseconds.
+    /// Zero counts as one.
     ///
     /// # Errors
-    /// As there.
+    /// As there; also if some bytes are there, but fewer. [`read`](Self::read) returns those.
     ///
     /// # Cancel safety
     /// As there.
