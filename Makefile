@@ -63,7 +63,7 @@ bench: build bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and do
 	cd tests && $(PYTHON) -m bench run $(BENCH_ARGUMENTS)
 	$(MAKE) --no-print-directory bench-report
 
-bench-quick: build ## Hoplite's collectives beside what the links allow, on shaped links. Root, iperf3; under 5 minutes.
+bench-quick: build ## Hoplite's collectives beside what the links allow, on shaped links. Root, iperf3; two minutes, and the build.
 	cd tests && $(PYTHON) -m bench run --quick
 
 bench-peers: ## Installs MPICH, Open MPI, torch, Ray and matplotlib for bench.

@@ -1,6 +1,7 @@
 """The command line of the benchmarks."""
 
 import argparse
+import math
 import shlex
 import signal
 import sys
@@ -25,7 +26,7 @@ _MIB: Final = 1 << 20
 _LOAD_LIMIT: Final = 0.5
 
 _COLLECTIVES: Final = "round_trip,broadcast,gather,reduce,allreduce"
-# Hoplite and the limit, in less than five minutes.
+# Hoplite and the limit, in two minutes.
 _QUICK: Final[dict[str, str | int | float]] = {
     "systems": "hoplite",
     "workloads": f"{_COLLECTIVES},broadcast_late,reduce_late",
@@ -60,6 +61,7 @@ def main() -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print("bench: interrupted; what was measured is kept, and --continue goes on", file=sys.stderr)
         return 130
     return 0
 
@@ -71,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="measure; prints a table, and stores the results")
     much = run.add_mutually_exclusive_group()
     much.add_argument(
-        "--quick", dest="preset", action="store_const", const=_QUICK, help="Hoplite and the limit, in under 5 minutes"
+        "--quick", dest="preset", action="store_const", const=_QUICK, help="Hoplite and the limit, in two minutes"
     )
     much.add_argument(
         "--full", dest="preset", action="store_const", const=_FULL, help="more rounds of large objects; takes hours"
@@ -88,11 +90,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--sizes", metavar="SIZE,...", help=f"of the objects (default: {_STANDARD['sizes']})")
     run.add_argument("--intervals", metavar="X,...", help="of late arrivals, in units of S/B (default: 0.05,0.2)")
     run.add_argument("--late-from", metavar="SIZE", help="smallest object for late arrivals (default: the largest)")
-    run.add_argument("--rounds", type=int, metavar="N", help="of each measurement (default: 5)")
-    run.add_argument("--cell-seconds", type=float, metavar="S", help="no further round after so long (default: 4)")
+    run.add_argument("--rounds", metavar="N", help="of each measurement (default: 5)")
+    run.add_argument("--cell-seconds", metavar="S", help="no further round after so long (default: 4)")
     run.add_argument("--rate", default="200mbit", help="of the links (default: 200mbit)")
     run.add_argument("--programs", type=Path, default=_ROOT / "target" / "release", help="where Hoplite's binaries are")
-    run.add_argument("--results", type=Path, default=_BUILT / "results.json", metavar="FILE")
+    run.add_argument(
+        "--results", type=Path, metavar="FILE", help="default: target/bench/results.json; quick.json with --quick"
+    )
     run.set_defaults(perform=_run, preset=_STANDARD)
 
     write = commands.add_parser("report", help="write Markdown and plots from stored results")
@@ -104,31 +108,33 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> None:
     lab_system.require()
-    chosen = {name: getattr(arguments, name) or value for name, value in arguments.preset.items()}
+    given = {name: getattr(arguments, name) for name in arguments.preset}
+    chosen = {name: value if given[name] is None else given[name] for name, value in arguments.preset.items()}
     sizes_bytes = tuple(_size(word) for word in str(chosen["sizes"]).split(","))
     settings = Settings(
         systems=_names(str(chosen["systems"]), SYSTEMS),
         workloads=_names(str(chosen["workloads"]), WORKLOADS),
-        hosts=tuple(_positive(word) for word in str(chosen["hosts"]).split(",")),
+        hosts=tuple(_hosts(word) for word in str(chosen["hosts"]).split(",")),
         sizes_bytes=sizes_bytes,
-        intervals=tuple(float(word) for word in str(chosen["intervals"]).split(",")),
+        intervals=tuple(_seconds(word) for word in str(chosen["intervals"]).split(",")),
         late_from_bytes=_size(arguments.late_from) if arguments.late_from else max(sizes_bytes),
         rounds=_positive(str(chosen["rounds"])),
-        cell_s=float(str(chosen["cell_seconds"])),
+        cell_s=_seconds(str(chosen["cell_seconds"])),
         rate_bits_s=parse_rate(arguments.rate),
     )
+    path: Path = arguments.results or _BUILT / ("quick.json" if arguments.preset is _QUICK else "results.json")
     if machine.load() > _LOAD_LIMIT:
-        print(f"bench: others use this machine (load {machine.load():.1f}): do not trust the times", file=sys.stderr)
+        print(f"bench: the machine is or was busy (load {machine.load():.1f}): do not trust the times", file=sys.stderr)
     _BUILT.mkdir(parents=True, exist_ok=True)
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     results = results_for(settings, _ROOT, shlex.join(["python3", "-m", "bench", *sys.argv[1:]]))
-    if arguments.is_continued and arguments.results.exists():
-        results = _continued(Results.read(arguments.results), results)
-    log = arguments.results.with_suffix(".log")
+    if arguments.is_continued and path.exists():
+        results = _continued(Results.read(path), results)
+    log = path.with_suffix(".log")
     if not results.measurements:
         log.write_text("")
     context = Context(arguments.programs, _BUILT, max(settings.sizes_bytes), log)
-    Suite(settings, context, results, lambda: results.write(arguments.results)).run()
+    Suite(settings, context, results, lambda: results.write(path)).run()
     print(report.tables(results))
 
 
@@ -164,6 +170,23 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise ValueError(f"{text!r} is no positive number")
     return int(text)
+
+
+def _hosts(text: str) -> int:
+    hosts = _positive(text)
+    if hosts < 2:
+        raise ValueError("there is nothing to measure on one host: at least 2")
+    return hosts
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"{text!r} is no positive number")
+    return value
 
 
 def _size(text: str) -> int:

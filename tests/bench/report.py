@@ -41,8 +41,8 @@ def _head(results: Results) -> list[str]:
         f"(`tests/lab`), of which one stream of iperf3 gets {limit}. All hosts share one machine: "
         f"{machine['processor']}, {machine['memory']}, Linux {machine['kernel']}, {machine['distribution']}.",
         "",
-        "Times are medians, with the spread from the fastest to the slowest round behind them. *Limit* is the least "
-        "time that the links allow at the measured rate, without any latency. A factor is how often the limit fits "
+        "Times are medians, with the spread from the fastest to the slowest round behind them; without one, there was one "
+        "round. *Limit* is the least time that the links allow at the measured rate, without any latency. A factor is how often the limit fits "
         "into the time. `cpu` marks times during which the processors were busy for 90% or more, so that these "
         "may have been what was measured, and not the links. Of training loops the steps in a second are given, but factors "
         "are of times there too: less is better.",
@@ -83,7 +83,7 @@ def _standing(results: Results) -> list[str]:
     ):
         asked = [is_met for is_met in met if is_met is not None]
         if asked:
-            lines.append(f"Of the targets beside {what} (DESIGN, section 12) {sum(asked)} of {len(asked)} are met.")
+            lines.append(f"Of the targets beside {what} {sum(asked)} of {len(asked)} are met.")
     return [*lines, ""]
 
 

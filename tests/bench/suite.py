@@ -23,7 +23,7 @@ _PROVEN_FROM_BYTES: Final = 64 << 10
 _TIMEOUT_LEAST_S: Final = 30
 # The slowest that was seen, an allreduce by Ray, moves two objects for each host one after the other.
 _TIMEOUT_TIMES_SERIAL: Final = 6
-# A first round, which may open connections, counts only if that is a small part of it.
+# A first round, which may open connections, counts only if that is a small part of what it takes at least.
 _COUNTED_FIRST_S: Final = 2
 
 
@@ -74,9 +74,11 @@ class Suite:
 
         Raises:
             LabError: there can be no lab.
-            BenchError: there is no limit to compare with.
+            BenchError: there is no limit to compare with, or no system.
         """
         systems = self._systems()
+        if not systems:
+            raise BenchError("there is nothing to measure: " + "; ".join(self.results.missing.values()))
         for hosts in sorted(self._workloads_by_hosts()):
             if hosts not in self.results.limits:
                 measured = self._limit(hosts)
@@ -195,7 +197,7 @@ class Suite:
                 measured = team.round(
                     cell.workload, cell.size_bytes, finishers, cell.interval_s, timeout_s, around, workload.loop
                 )
-                if number > 0 or measured.seconds > _COUNTED_FIRST_S:
+                if number > 0 or cell.limit_s > _COUNTED_FIRST_S:
                     cell.seconds.append(measured.seconds)
                     cell.after_last_s.append(measured.after_last_s)
                     cell.busy += [measured.busy] if measured.busy is not None else []

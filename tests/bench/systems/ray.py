@@ -29,7 +29,10 @@ class RayStores(System):
 
     name = "ray"
     title = "Ray"
-    setting = "ray.put and ray.get by one actor on each host; a reduce gets all and adds"
+    setting = (
+        "ray.put and ray.get by one actor on each host; a reduce gets all and adds; "
+        "sends again after 10 s what has not come"
+    )
     most_hosts = 8
 
     @property

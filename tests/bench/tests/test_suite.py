@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 from bench import limit, suite
+from bench.errors import BenchError
 from bench.results import Results
 from bench.suite import Settings, Suite, results_for
 from bench.systems import SYSTEMS, Context, System
@@ -79,9 +80,9 @@ class Unable(Fake):
 
 @unittest.skipIf(LACKING, LACKING)
 class Suites(unittest.TestCase):
-    def run_suite(self, system: type[System], earlier: Results | None = None) -> Results:
+    def run_suite(self, *systems: type[System], earlier: Results | None = None) -> Results:
         settings = Settings(
-            systems=(system.name,),
+            systems=tuple(system.name for system in systems),
             workloads=("broadcast", "broadcast_late"),
             hosts=(3,),
             sizes_bytes=(1024, 128 << 10),
@@ -95,7 +96,7 @@ class Suites(unittest.TestCase):
         with (
             tempfile.TemporaryDirectory() as directory,
             redirect_stderr(io.StringIO()),
-            mock.patch.dict(SYSTEMS, {system.name: system}),
+            mock.patch.dict(SYSTEMS, {system.name: system for system in systems}),
             mock.patch.object(suite, "_TIMEOUT_LEAST_S", 0.5),
             mock.patch.object(limit, "_SECONDS", 1),
             mock.patch.object(limit, "_OMIT_SECONDS", 0),
@@ -128,8 +129,13 @@ class Suites(unittest.TestCase):
         self.assertRegex(crossed[1] or "", r"h0 sent \d+ bytes instead of at least 131072")
 
     def test_a_missing_system_is_named(self) -> None:
-        results = self.run_suite(Absent)
-        self.assertEqual((results.missing, results.measurements), ({"absent": "it was never written"}, []))
+        results = self.run_suite(Absent, Omitting)
+        self.assertEqual(results.missing, {"absent": "it was never written"})
+        self.assertEqual([cell.system for cell in results.measurements], ["omitting"])
+
+    def test_a_run_without_any_system_is_refused(self) -> None:
+        with self.assertRaisesRegex(BenchError, "nothing to measure: it was never written"):
+            self.run_suite(Absent)
 
     def test_a_system_that_does_not_fit_is_named(self) -> None:
         results = self.run_suite(Small)
@@ -144,7 +150,7 @@ class Suites(unittest.TestCase):
         first = list(results.measurements)
         results.measurements[1].error = "it failed"
         results.ended = ""
-        again = self.run_suite(Fake, results)
+        again = self.run_suite(Fake, earlier=results)
         self.assertEqual(again.measurements[:2], [first[0], first[2]])
         (new,) = again.measurements[2:]
         self.assertEqual((new.workload, new.size_bytes, new.error), ("broadcast", 128 << 10, None))
