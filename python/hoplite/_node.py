@@ -126,7 +126,7 @@ def _connect(socket: str | os.PathLike[str] | None, memory: str | int | None, st
 
 
 def _await_directory(client: Client) -> None:
-    """Waits until a store that was just started knows its directory, so that `list` and `stat` answer. Takes milliseconds."""
+    """Waits, for milliseconds, until a store that was just started knows its directory: until `list` and `stat` answer."""
     ends = time.monotonic() + _START_TIMEOUT
     while not all(shard["connected"] for shard in client.status()["shards"]) and time.monotonic() < ends:
         time.sleep(_POLL_INTERVAL)
