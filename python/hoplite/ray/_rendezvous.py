@@ -1,10 +1,12 @@
 """How the members of a collective group find each other, who know only its name, its size and their own ranks.
 
-The group may have had members before, which failed and left their objects; nobody may be taken for one of those. So each
-member that joins makes up a number, and rank 0 welcomes each number that it sees; who gets a welcome reports; and when all
-ranks have reported, rank 0 says so to all of them. What is left of others is never answered, and is deleted in the end.
+The group may have had members before, which failed and left their objects, and Ray says of an actor that it was killed a
+little before it is. So each member that joins makes up a number, and rank 0 welcomes each number that it sees; who gets a
+welcome answers; rank 0 offers a group to those of each rank that were the last to answer; who gets an offer accepts it; and
+when all have accepted, rank 0 says that the group stands. If somebody else of a rank answers before that, there is a new
+offer. What is left of others is deleted in the end.
 
-Two small objects from each member, and n from rank 0.
+Three small objects from each member, and two to each from rank 0 and one to all.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
 
 from hoplite import Client
 
 #: How often rank 0 looks who has joined, in seconds.
 _INTERVAL = 0.02
+#: How long an offer is left to those who have not accepted it, in seconds, if there are others of their ranks.
+_PATIENCE = 1.0
 
 
 def meet(
@@ -35,49 +40,138 @@ def meet(
     Raises:
         TimeoutError: says who has not come.
     """
-    # An id has at most 255 bytes.
-    prefix = f"{prefix}group/{hashlib.sha256(name.encode()).hexdigest()[:16]}/"
+    prefix = _prefix(prefix, name)
     deadline = time.monotonic() + timeout
     if rank == 0:
-        return _host(client, prefix, name, size, own, deadline, timeout)
-    number = secrets.token_hex(8)
-    client.put(f"{prefix}join/{rank}/{number}", b"")
-    try:
-        unique: str = client.get(f"{prefix}welcome/{number}", timeout)
-        client.put(f"{prefix}member/{unique}/{rank}", own)
-        members: list[str] = client.get(f"{prefix}all/{unique}", max(0.0, deadline - time.monotonic()))
-    except TimeoutError:
-        raise TimeoutError(
-            f"not all of the {size} members of group {name!r} came within {timeout} s"
-        ) from None
-    return unique, members
-
-
-def _host(
-    client: Client, prefix: str, name: str, size: int, own: str, deadline: float, timeout: float
-) -> tuple[str, list[str]]:
-    unique = secrets.token_hex(8)
-    ranks = range(1, size)
-    ids = [f"{prefix}member/{unique}/{rank}" for rank in ranks]
-    welcomed: set[str] = set()
-    missing: Sequence[str] = ids
-    while missing:
-        joined = {str(known.id).rpartition("/")[2] for known in client.list(f"{prefix}join/")}
-        for number in joined - welcomed:
-            client.put(f"{prefix}welcome/{number}", unique)
-        welcomed |= joined
-        _, missing = client.wait(ids, timeout=_INTERVAL)
-        if missing and time.monotonic() > deadline:
-            absent = ", ".join(id.rpartition("/")[2] for id in missing)
-            raise TimeoutError(
-                f"of group {name!r} with {size} members, these ranks did not come within {timeout} s: {absent}"
-            )
-    members = [own, *client.gather(ids)]
-    client.put(f"{prefix}all/{unique}", members)
-    return unique, members
+        host = _Host(client, prefix, size, own)
+        while (group := host.look()) is None:
+            if time.monotonic() > deadline:
+                absent = ", ".join(map(str, host.absent()))
+                raise TimeoutError(
+                    f"of group {name!r} with {size} members, these ranks did not come within {timeout} s: {absent}"
+                )
+        return group
+    group = _join(client, prefix, rank, own, deadline)
+    if group is None:
+        raise TimeoutError(f"not all of the {size} members of group {name!r} came within {timeout} s")
+    return group
 
 
 def clean_up(client: Client, prefix: str, name: str) -> None:
     """Deletes what `meet` has left. To be called by rank 0, once all members have returned from it."""
-    prefix = f"{prefix}group/{hashlib.sha256(name.encode()).hexdigest()[:16]}/"
-    client.delete([str(known.id) for known in client.list(prefix)])
+    client.delete([str(known.id) for known in client.list(_prefix(prefix, name))])
+
+
+def _prefix(prefix: str, name: str) -> str:
+    # An id has at most 255 bytes.
+    return f"{prefix}group/{hashlib.sha256(name.encode()).hexdigest()[:16]}/"
+
+
+def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> tuple[str, list[str]] | None:
+    """Returns the group, if it stands before the deadline."""
+
+    def first(*ids: str) -> str | None:
+        here, _ = client.wait(ids, 1, max(0.0, deadline - time.monotonic()))
+        return str(here[0]) if here else None
+
+    number = secrets.token_hex(8)
+    client.put(f"{prefix}join/{rank}/{number}", b"")
+    if first(f"{prefix}welcome/{number}") is None:
+        return None
+    client.put(f"{prefix}member/{number}", own)
+    came = first(f"{prefix}offer/{number}/0")
+    for turn in count(1):
+        if came is None:
+            break
+        unique, members = client.get(came)
+        client.put(f"{prefix}accept/{unique}/{rank}", b"")
+        stands = f"{prefix}stands/{unique}"
+        came = first(stands, f"{prefix}offer/{number}/{turn}")
+        if came == stands:
+            return unique, members
+    return None
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What was offered to one member of each rank."""
+
+    unique: str
+    numbers: dict[int, str]
+    """By rank."""
+    members: list[str]
+    made: float
+
+
+class _Host:
+    """Rank 0 of a group that is to be."""
+
+    def __init__(self, client: Client, prefix: str, size: int, own: str) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._own = own
+        self._ranks = range(1, size)
+        # The ranks of all who have joined, by their numbers.
+        self._joined: dict[str, int] = {}
+        # What those said of themselves who have answered; of those of the same rank, the last one counts.
+        self._answers: dict[str, str] = {}
+        self._offer: _Offer | None = None
+        self._silent: list[int] = []
+
+    def look(self) -> tuple[str, list[str]] | None:
+        """Looks who is there, for a moment, and returns the group once it stands."""
+        self._welcome()
+        self._listen()
+        if self._offer and not self._silent:
+            self._client.put(f"{self._prefix}stands/{self._offer.unique}", b"")
+            return self._offer.unique, self._offer.members
+        self._give_others_a_turn()
+        numbers = {self._joined[number]: number for number in self._answers}
+        if len(numbers) == len(self._ranks) and (self._offer is None or numbers != self._offer.numbers):
+            self._make_offer(numbers)
+        return None
+
+    def absent(self) -> list[int]:
+        """The ranks that the group lacks."""
+        have = {self._joined[number] for number in self._answers}
+        return [rank for rank in self._ranks if rank not in have] or self._silent
+
+    def _welcome(self) -> None:
+        for known in self._client.list(f"{self._prefix}join/"):
+            _, rank, number = str(known.id).rsplit("/", 2)
+            if number not in self._joined and int(rank) in self._ranks:
+                self._joined[number] = int(rank)
+                self._client.put(f"{self._prefix}welcome/{number}", b"")
+
+    def _listen(self) -> None:
+        """Waits a little for answers, and for the acceptance of the offer."""
+        answers = {
+            f"{self._prefix}member/{number}": number for number in self._joined if number not in self._answers
+        }
+        accepted = {}
+        if self._offer:
+            accepted = {f"{self._prefix}accept/{self._offer.unique}/{rank}": rank for rank in self._ranks}
+        if not answers and not accepted:
+            time.sleep(_INTERVAL)
+            return
+        here, missing = self._client.wait([*answers, *accepted], timeout=_INTERVAL)
+        for id in here:
+            if id in answers:
+                self._answers[answers[str(id)]] = self._client.get(str(id))
+        self._silent = [accepted[str(id)] for id in missing if id in accepted]
+
+    def _give_others_a_turn(self) -> None:
+        """If some have not accepted the offer for a while, others of their ranks count, if there are any."""
+        if self._offer and time.monotonic() > self._offer.made + _PATIENCE:
+            silent = [self._offer.numbers[rank] for rank in self._silent]
+            self._answers = {number: self._answers.pop(number) for number in silent} | self._answers
+
+    def _make_offer(self, numbers: dict[int, str]) -> None:
+        unique = secrets.token_hex(8)
+        members = [self._own, *(self._answers[numbers[rank]] for rank in self._ranks)]
+        for number in numbers.values():
+            # Somebody who was rank 0 before may have made offers.
+            turn = sum(1 for _ in self._client.list(f"{self._prefix}offer/{number}/"))
+            self._client.put(f"{self._prefix}offer/{number}/{turn}", (unique, members))
+        self._offer = _Offer(unique, numbers, members, time.monotonic())
+        self._silent = list(self._ranks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -288,11 +289,14 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
     ray.get(members[0].destroy.remote("group"))
     # One that has joined and failed before the others came.
     stray = Member.options(**on("second")).remote()
+    process = ray.get(stray.__ray_call__.remote(lambda member: os.getpid()))
     joining = stray.init.remote(2, 1, "group")
     eventually(lambda: any("/join/1/" in id for id in objects(client)))
     ray.kill(stray)
     with pytest.raises(ray.exceptions.ActorDiedError):
         ray.get(joining)
+    # Ray says so a little before it is.
+    eventually(lambda: not Path(f"/proc/{process}").exists())
     pair = [members[0], members[1]]
     ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
     for got in call_all(pair, "allreduce", [np.ones(100_000)] * 2):
