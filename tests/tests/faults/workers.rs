@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::Error as ObjectError;
 use hoplite_core::block::publishable_unsealed;
-use hoplite_tests::cluster::{Cluster, Plan, Worker, refusal};
+use hoplite_tests::cluster::{Cluster, Plan, Worker, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
 use crate::{PATIENCE, await_received, begin, gets};
@@ -35,6 +35,12 @@ fn an_object_whose_writer_dies_is_aborted_everywhere() {
             for node in 1..3 {
                 await_received(&cluster, node, usize::try_from(received[node - 1]).unwrap() + passed_on);
             }
+            // Where nothing is passed on, the gets may not even have begun.
+            await_that("both gets on their way", || {
+                let status = |node: usize| cluster.client(node).status().unwrap();
+                let pulls = status(1).pulls + status(2).pulls;
+                pulls + status(0).shards[0].waiting_queries >= 2
+            });
             let killed = Instant::now();
             worker.kill();
             for (_, get) in waiting {
