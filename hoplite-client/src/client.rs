@@ -180,7 +180,8 @@ impl Client {
     }
 
     /// Waits until `count` of the objects are available somewhere in the cluster. Returns the indices of those that
-    /// are, ascending: fewer than `count` if the timeout passed first, which is no error.
+    /// are, ascending: fewer than `count` if the timeout passed first, which is no error. With a timeout of zero, those
+    /// that are available now; the directory is asked once.
     ///
     /// # Errors
     /// `InvalidRequest` if `count` is larger than the number of ids.

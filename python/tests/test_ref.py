@@ -70,6 +70,17 @@ def test_a_handle_takes_the_place_of_an_id_everywhere(client: hoplite.Client, fr
     assert client.delete([first, second, target]) == 3
 
 
+def test_what_is_available_now(cluster: Cluster, client: hoplite.Client, fresh: str) -> None:
+    ids = [fresh + name for name in ("here", "there", "never there", "large")]
+    with cluster.connect(1) as other:
+        client.put(ids[0], b"x", confirm=True)
+        other.put(ids[1], b"x", confirm=True)
+        other.put(ids[3], np.zeros(100_000))
+        assert client.wait(ids, timeout=0) == ([ids[0], ids[1], ids[3]], [ids[2]])
+        assert client.wait(ids[2:3], timeout=0) == ([], ids[2:3])
+    client.delete(ids)
+
+
 def test_the_end_of_a_block(client: hoplite.Client) -> None:
     with client.put(None, b"x") as ref:
         assert ref.owned

@@ -45,10 +45,12 @@ pub(super) enum Call {
         asks: BTreeSet<RequestId>,
         count: usize,
     },
+    /// `unanswered`: the indices of which the directory has not said anything yet, if its first word is enough.
     Wait {
         count: usize,
         ready: BTreeSet<usize>,
         asks: BTreeSet<RequestId>,
+        unanswered: Option<BTreeSet<usize>>,
     },
     Locate {
         ask: Option<RequestId>,
@@ -323,8 +325,11 @@ impl Node {
         let is_here = |id: &ObjectId| self.live(id).is_some_and(|(_, copy)| copy.is_complete());
         let ready: BTreeSet<usize> = (0..ids.len()).filter(|&index| is_here(&ids[index])).collect();
         let is_enough = ready.len() >= count;
-        let absent: Vec<usize> = (0..ids.len()).filter(|index| !ready.contains(index)).collect();
-        self.enter(key, Call::Wait { count, ready, asks: BTreeSet::new() }, Operation::Wait, timeout);
+        let absent: BTreeSet<usize> = (0..ids.len()).filter(|index| !ready.contains(index)).collect();
+        let unanswered = timeout.is_zero().then(|| absent.clone());
+        let timeout = if timeout.is_zero() { DIRECTORY_ANSWER_TIMEOUT } else { timeout };
+        let call = Call::Wait { count, ready, asks: BTreeSet::new(), unanswered };
+        self.enter(key, call, Operation::Wait, timeout);
         if is_enough {
             return self.wait_is_over(key);
         }
@@ -380,13 +385,17 @@ impl Node {
     pub(super) fn located(&mut self, key: CallKey, index: usize, locations: Locations) {
         let is_lost = locations.object.as_ref().is_some_and(|object| object.lost);
         match self.calls.get_mut(&key).map(|pending| &mut pending.call) {
-            Some(Call::Wait { count, ready, .. }) => {
+            Some(Call::Wait { count, ready, unanswered, .. }) => {
                 if locations.is_available() {
                     ready.insert(index);
                 } else {
                     ready.remove(&index);
                 }
-                if ready.len() >= *count {
+                let has_heard_all = unanswered.as_mut().is_some_and(|unanswered| {
+                    unanswered.remove(&index);
+                    unanswered.is_empty()
+                });
+                if ready.len() >= *count || has_heard_all {
                     self.wait_is_over(key);
                 }
             }

@@ -93,6 +93,26 @@ fn wait_forgets_an_object_that_is_lost_again() {
 }
 
 #[test]
+fn wait_without_a_timeout_asks_once() {
+    let mut h = Harness::new();
+    h.put(A, "here", SIZE);
+    let ids = ["a", "here", "b", "b"].into_iter().map(id).collect();
+    let call = h.request(A, Request::Wait { ids, count: 4, timeout: Duration::ZERO });
+    let asked = subscriptions(&mut h);
+    say(&mut h, asked[0].1, absent("a"));
+    say(&mut h, asked[0].1, absent("a"));
+    say(&mut h, asked[1].1, complete("b"));
+    h.assert_waits(call);
+    say(&mut h, asked[2].1, complete("b"));
+    assert_eq!(h.answer(call), Some(Ok(Response::Ready { indices: vec![1, 2, 3] })));
+    assert_eq!(h.told(), ["0 unsubscribe"; 3]);
+
+    let call = h.request(A, Request::Wait { ids: vec![id("a")], count: 1, timeout: Duration::ZERO });
+    h.pass(Duration::from_secs(5));
+    assert_eq!(h.answer(call), Some(Ok(Response::Ready { indices: vec![] })));
+}
+
+#[test]
 fn wait_for_nothing_is_answered_at_once() {
     let mut h = Harness::new();
     let call = wait(&mut h, &["a"], 0);

@@ -519,13 +519,14 @@ impl Simulation {
             assert!(matches!(answer, Ok(Response::Ready { .. })), "a wait is answered with {answer:?}");
             sim.act_later(client);
         };
-        self.call(client, Request::Wait { ids, count, timeout }, Some(timeout), Some(Box::new(then)));
+        let deadline = or_one_answer(timeout);
+        self.call(client, Request::Wait { ids, count, timeout }, Some(deadline), Some(Box::new(then)));
     }
 
     fn locate(&mut self, client: u64) {
         let (id, timeout) = (self.any_object(), self.any_timeout());
         let then = move |sim: &mut Self, _: Answer| sim.act_later(client);
-        let deadline = if timeout.is_zero() { Duration::from_secs(5) } else { timeout };
+        let deadline = or_one_answer(timeout);
         self.call(client, Request::Locate { id, timeout }, Some(deadline), Some(Box::new(then)));
     }
 
@@ -541,4 +542,9 @@ impl Simulation {
             }
         });
     }
+}
+
+/// How long a call may take whose timeout of zero stands for one answer of the directory.
+fn or_one_answer(timeout: Duration) -> Duration {
+    if timeout.is_zero() { Duration::from_secs(5) } else { timeout }
 }
