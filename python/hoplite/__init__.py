@@ -12,6 +12,7 @@
 `hoplite.aio` has the same for asyncio.
 """
 
+from hoplite import _native
 from hoplite._client import Client, Id, Op, connect
 from hoplite._info import Grant, Location, ObjectInfo, ReduceInfo
 from hoplite._node import init, shutdown
@@ -46,6 +47,8 @@ from hoplite.errors import (
     VersionMismatch,
 )
 from hoplite.ref import Ref
+
+__version__: str = _native.VERSION
 
 __all__ = [
     "AlreadyExists",

@@ -12,6 +12,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Mailbox",
+    "VERSION",
     "Reader",
     "View",
     "allreduce_ids",
@@ -27,6 +28,7 @@ _Shape = tuple[int, ...]
 _List = list
 
 BUILD: str
+VERSION: str
 
 def default_socket_path() -> str: ...
 def check_allreduce(target: _Id, sources: Iterable[_Id], op: str, timeout: float | None) -> None: ...

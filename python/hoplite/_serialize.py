@@ -501,7 +501,8 @@ def _import_torch() -> Any:
         import torch
     except ImportError as error:
         raise ImportError(
-            'the object is a torch tensor, and there is no torch; get it as framework="numpy"'
+            'this needs torch, which is not installed; framework="numpy" makes arrays of numpy'
+
         ) from error
     return torch
 

@@ -40,6 +40,10 @@ mod native {
     #[pymodule_export]
     const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
+    /// The version of the package, which is that of its native half.
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+
     /// Where clients look for the store of this node unless they are told.
     #[pyfunction]
     fn default_socket_path() -> std::ffi::OsString {
