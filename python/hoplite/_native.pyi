@@ -9,10 +9,10 @@ from hoplite.ref import Ref
 
 __all__ = [
     "BUILD",
+    "VERSION",
     "AsyncClient",
     "Client",
     "Mailbox",
-    "VERSION",
     "Reader",
     "View",
     "allreduce_ids",
