@@ -3,7 +3,7 @@
 //! * [`Arena`]: the store's side. It creates the memory, faults it in, and gives out a [`Buffer`] per object.
 //! * [`Mapping`]: a client's side of the same memory, with a [`Reader`] or a [`Writer`] per object.
 //! * [`fds`]: how file descriptors travel from the one to the other.
-//! * [`delivery_rate`]: what only the kernel knows of a connection over which objects go.
+//! * [`delivery`]: what only the kernel knows of a connection over which objects go.
 //!
 //! This crate has no policy. Which extent belongs to which object, and who may write it, is decided by
 //! [`hoplite_core::node`] with the help of [`hoplite_core::extent::Allocator`].
@@ -67,7 +67,7 @@ pub use header::State;
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use mapping::Mapping;
 pub use reader::Reader;
-pub use tcp::delivery_rate;
+pub use tcp::{Delivery, delivery};
 pub use writer::{Doorbell, Writer};
 
 // Offsets are u64 in messages and usize in memory. With equal widths, the conversions lose nothing.

@@ -3,12 +3,19 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The rate, in bytes per second, at which the peer has lately acknowledged what this side sent; `None` before anything
-/// was, or if `socket` is no TCP socket.
-///
-/// Measured by the kernel from the times of acknowledgements, so bytes that only filled a buffer do not count. While there
-/// was less to send than the link would carry, it is the most that was seen.
-pub fn delivery_rate(socket: BorrowedFd<'_>) -> Option<u64> {
+/// What the peer of a connection has acknowledged of what this side sent. Measured by the kernel from acknowledgements, so
+/// bytes that only filled a buffer do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// All bytes so far.
+    pub acknowledged_bytes: u64,
+    /// How fast it was lately. While there was less to send than the link would carry, that is the most that was seen, which
+    /// may have been a burst.
+    pub bytes_per_second: u64,
+}
+
+/// What was delivered over a TCP connection; `None` before anything was, or if `socket` is no TCP socket.
+pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
     // SAFETY: `info` has room for `length` bytes, of which the kernel writes at most as many.
@@ -25,8 +32,9 @@ pub fn delivery_rate(socket: BorrowedFd<'_>) -> Option<u64> {
         return None;
     }
     // SAFETY: all fields are integers, for which the zeros of what the kernel did not write are valid too.
-    let rate = unsafe { info.assume_init() }.tcpi_delivery_rate;
-    (rate > 0).then_some(rate)
+    let info = unsafe { info.assume_init() };
+    let (acknowledged_bytes, bytes_per_second) = (info.tcpi_bytes_acked, info.tcpi_delivery_rate);
+    (bytes_per_second > 0).then_some(Delivery { acknowledged_bytes, bytes_per_second })
 }
 
 #[cfg(test)]
@@ -43,7 +51,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut receiver, _) = listener.accept().unwrap();
-        assert_eq!(delivery_rate(sender.as_fd()), None);
+        assert_eq!(delivery(sender.as_fd()), None);
         for _ in 0..2 {
             sender.write_all(&[1; 4096]).unwrap();
             receiver.read_exact(&mut [0; 4096]).unwrap();
@@ -51,12 +59,15 @@ mod tests {
             receiver.write_all(&[1]).unwrap();
             sender.read_exact(&mut [0]).unwrap();
         }
-        assert!(delivery_rate(sender.as_fd()).is_some());
+        let known = delivery(sender.as_fd()).unwrap();
+        // The first byte of a connection is its beginning.
+        assert!((8192..=8193).contains(&known.acknowledged_bytes), "{known:?}");
+        assert!(known.bytes_per_second > 0);
     }
 
     #[test]
     fn other_sockets_have_none() {
         let (socket, _peer) = UnixStream::pair().unwrap();
-        assert_eq!(delivery_rate(socket.as_fd()), None);
+        assert_eq!(delivery(socket.as_fd()), None);
     }
 }

@@ -10,7 +10,7 @@ use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_proto::PROTOCOL_VERSION;
 use hoplite_proto::v1;
-use hoplite_shm::Buffer;
+use hoplite_shm::{Buffer, Delivery};
 use prost::Message;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::Interest;
@@ -92,9 +92,9 @@ impl Connection {
         Arc::clone(&self.pulse)
     }
 
-    /// How fast the peer has lately acknowledged what we sent, in bytes per second; `None` if it has not.
-    pub(super) fn delivery_rate(&self) -> Option<u64> {
-        hoplite_shm::delivery_rate(self.stream.as_fd())
+    /// What the peer has acknowledged of what we sent; `None` if nothing yet.
+    pub(super) fn delivery(&self) -> Option<Delivery> {
+        hoplite_shm::delivery(self.stream.as_fd())
     }
 
     /// How many frames have begun to arrive so far.

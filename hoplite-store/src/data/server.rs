@@ -12,7 +12,7 @@ use hoplite_proto::data::{Pull, decode_pull};
 use hoplite_proto::v1;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -194,7 +194,8 @@ impl<S: ServeSource + HopHost> Server<S> {
             if valid_bytes <= *offset_bytes {
                 return Ok(Ending::Complete);
             }
-            let end_bytes = valid_bytes.min(*offset_bytes + lengths.next(connection.delivery_rate()));
+            let end_bytes =
+                valid_bytes.min(*offset_bytes + lengths.next(Instant::now(), connection.delivery()));
             send_block(connection, &served, *offset_bytes, end_bytes).await?;
             count(&self.metrics.sent_bytes, end_bytes - *offset_bytes);
             *offset_bytes = end_bytes;
