@@ -502,7 +502,6 @@ def _import_torch() -> Any:
     except ImportError as error:
         raise ImportError(
             'this needs torch, which is not installed; framework="numpy" makes arrays of numpy'
-
         ) from error
     return torch
 
