@@ -123,7 +123,8 @@ class _Host:
         self._welcome()
         self._listen()
         if self._offer and not self._silent:
-            self._client.put(f"{self._prefix}stands/{self._offer.unique}", b"")
+            # Confirmed, so that it is found by whoever cleans up.
+            self._client.put(f"{self._prefix}stands/{self._offer.unique}", b"", confirm=True)
             return self._offer.unique, self._offer.members
         self._give_others_a_turn()
         numbers = {self._joined[number]: number for number in self._answers}
