@@ -181,7 +181,7 @@ impl Client {
 
     /// Waits until `count` of the objects are available somewhere in the cluster. Returns the indices of those that
     /// are, ascending: fewer than `count` if the timeout passed first, which is no error. With a timeout of zero, those
-    /// that are available now; the directory is asked once.
+    /// that are available now: the directory is asked once, and has 5 s to answer.
     ///
     /// # Errors
     /// `InvalidRequest` if `count` is larger than the number of ids.

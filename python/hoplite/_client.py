@@ -302,7 +302,8 @@ class Client:
 
         Returns:
             Those that are, and those that are not, in the order of `ids`. If the timeout passes first, the former are
-            fewer than `num`; that is no error. With a timeout of zero, those that are available now.
+            fewer than `num`; that is no error. With a timeout of zero, those that are available now: the directory is
+            asked once, and has 5 s to answer.
         Raises:
             InvalidRequest: if there are fewer ids than `num`.
         """

@@ -15,6 +15,11 @@ use crate::time::Time;
 /// How long the directory may take to say what it knows now.
 const DIRECTORY_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a call may take: a timeout of zero stands for one answer of the directory.
+const fn or_one_answer(timeout: Duration) -> Duration {
+    if timeout.is_zero() { DIRECTORY_ANSWER_TIMEOUT } else { timeout }
+}
+
 /// A call, unique in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct CallKey {
@@ -327,7 +332,7 @@ impl Node {
         let is_enough = ready.len() >= count;
         let absent: BTreeSet<usize> = (0..ids.len()).filter(|index| !ready.contains(index)).collect();
         let unanswered = timeout.is_zero().then(|| absent.clone());
-        let timeout = if timeout.is_zero() { DIRECTORY_ANSWER_TIMEOUT } else { timeout };
+        let timeout = or_one_answer(timeout);
         let call = Call::Wait { count, ready, asks: BTreeSet::new(), unanswered };
         self.enter(key, call, Operation::Wait, timeout);
         if is_enough {
@@ -365,8 +370,7 @@ impl Node {
 
     fn locate(&mut self, key: CallKey, id: ObjectId, timeout: Duration) {
         let patience = if timeout.is_zero() { Patience::None } else { Patience::UntilLocated };
-        let timeout = if timeout.is_zero() { DIRECTORY_ANSWER_TIMEOUT } else { timeout };
-        self.enter(key, Call::Locate { ask: None, patience }, Operation::Locate, timeout);
+        self.enter(key, Call::Locate { ask: None, patience }, Operation::Locate, or_one_answer(timeout));
         let request = self.ask_locations(id, key, 0);
         if let Some(PendingCall { call: Call::Locate { ask, .. }, .. }) = self.calls.get_mut(&key) {
             *ask = Some(request);

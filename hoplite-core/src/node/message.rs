@@ -251,7 +251,7 @@ pub enum Request {
         ids: Vec<ObjectId>,
         /// How many of them to wait for.
         count: usize,
-        /// How long to wait. Zero: until the directory has told once of each what it knows.
+        /// How long to wait. Zero: until the directory has told once of each what it knows, at most 5 s.
         timeout: Duration,
     },
     /// Waits until an object has a location, or is inline. Answered by `Locations`; fails when it is lost.

@@ -17,18 +17,18 @@ const MIN_BYTES: u64 = 16 << 10;
 /// block that is too long delays every hop behind it by as much, for the whole transfer: what is lost by waiting is not
 /// caught up on links of the same rate.
 const WINDOW: Duration = Duration::from_millis(10);
-/// What a transfer has sent counts as sent in this time, if it was faster.
+/// What was acknowledged of a transfer in less than this time counts as if it had taken so long.
 const BEGINNING: Duration = Duration::from_millis(2);
 
 /// The lengths of the blocks of one transfer.
 ///
 /// They take about a millisecond at the rate that the kernel has seen lately, or at the mean of the last moments of this
-/// transfer, whichever is less.
+/// transfer, whichever is less, and grow by no more than a factor of two.
 #[derive(Debug)]
 pub(super) struct BlockLength {
     last_bytes: u64,
-    /// When how many bytes had been acknowledged: at the beginning of the last window, and of the one before. In the first
-    /// windows of a transfer, its beginning.
+    /// When how many bytes had been acknowledged: at the beginning of the window before the last, and of the last one. At
+    /// first, both are the beginning of the transfer.
     marks: Option<[(Instant, u64); 2]>,
 }
 
@@ -118,7 +118,7 @@ mod tests {
             let delivery = Delivery { acknowledged_bytes, bytes_per_second: u64::MAX };
             lengths.next(now + Duration::from_millis(millis), Some(delivery))
         };
-        // A second for the first block, and then a hundred bytes in a microsecond.
+        // A second for the first block, and then a hundred bytes a microsecond.
         at(0, 0);
         let lately: Vec<u64> = (0..40).map(|millis| at(1000 + millis, 20_000 + millis * 100_000)).collect();
         assert_eq!(lately[0], MIN_BYTES);

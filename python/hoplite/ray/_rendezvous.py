@@ -11,6 +11,7 @@ Three small objects from each member, and two to each from rank 0 and one to all
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 import time
@@ -21,7 +22,8 @@ from hoplite import Client
 
 #: How often rank 0 looks who has joined, in seconds.
 _INTERVAL = 0.02
-#: How long an offer is left to those who have not accepted it, in seconds, if there are others of their ranks.
+#: How long an offer is left to those who have not accepted it, if there are others of their ranks, and how long an answer
+#: that is there may take to come; in seconds.
 _PATIENCE = 1.0
 
 
@@ -70,8 +72,11 @@ def _prefix(prefix: str, name: str) -> str:
 def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> tuple[str, list[str]] | None:
     """Returns the group, if it stands before the deadline."""
 
+    def left() -> float:
+        return max(0.0, deadline - time.monotonic())
+
     def first(*ids: str) -> str | None:
-        here, _ = client.wait(ids, 1, max(0.0, deadline - time.monotonic()))
+        here, _ = client.wait(ids, 1, left())
         return str(here[0]) if here else None
 
     number = secrets.token_hex(8)
@@ -83,7 +88,10 @@ def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> 
     for turn in count(1):
         if came is None:
             break
-        unique, members = client.get(came)
+        try:
+            unique, members = client.get(came, left())
+        except TimeoutError:
+            break
         client.put(f"{prefix}accept/{unique}/{rank}", b"")
         stands = f"{prefix}stands/{unique}"
         came = first(stands, f"{prefix}offer/{number}/{turn}")
@@ -158,7 +166,9 @@ class _Host:
         here, missing = self._client.wait([*answers, *accepted], timeout=_INTERVAL)
         for id in here:
             if id in answers:
-                self._answers[answers[str(id)]] = self._client.get(str(id))
+                # If it is gone meanwhile, it is looked for again.
+                with contextlib.suppress(TimeoutError):
+                    self._answers[answers[str(id)]] = self._client.get(str(id), _PATIENCE)
         self._silent = [accepted[str(id)] for id in missing if id in accepted]
 
     def _give_others_a_turn(self) -> None:
@@ -171,8 +181,8 @@ class _Host:
         unique = secrets.token_hex(8)
         members = [self._own, *(self._answers[numbers[rank]] for rank in self._ranks)]
         for number in numbers.values():
-            # Somebody who was rank 0 before may have made offers.
+            # Somebody who was rank 0 before may have made offers, too. They are confirmed, so that each one is counted.
             turn = sum(1 for _ in self._client.list(f"{self._prefix}offer/{number}/"))
-            self._client.put(f"{self._prefix}offer/{number}/{turn}", (unique, members))
+            self._client.put(f"{self._prefix}offer/{number}/{turn}", (unique, members), confirm=True)
         self._offer = _Offer(unique, numbers, members, time.monotonic())
         self._silent = list(self._ranks)
