@@ -42,7 +42,7 @@ test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
 doc: ## The API documentation, without a warning.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 
-bench-local: build ## The measurements of the README on loopback.
+bench-local: build ## Hoplite alone over loopback, for docs/measurements.md.
 	$(BINARIES)/hoplite bench local
 	$(BINARIES)/hoplite bench p2p
 	$(BINARIES)/hoplite bench broadcast
