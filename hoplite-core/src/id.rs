@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// Longest object id, in bytes. From DESIGN, section 2; one length byte on the wire of any other implementation.
+/// Longest object id, in bytes: what one length byte can say.
 pub const MAX_OBJECT_ID_BYTES: usize = 255;
 /// Longest node or cluster id, in bytes: the limit of a DNS label, so that a host name fits.
 pub const MAX_NODE_ID_BYTES: usize = 63;
