@@ -1,9 +1,6 @@
-//! What the tests that span crates share: real daemons as child processes, the deterministic simulation of failures, and
-//! that of thousands of nodes.
+//! What the tests that span crates share: real daemons as child processes, and the contents of what they move.
 #![forbid(unsafe_code)]
 
 pub mod cluster;
 pub mod contents;
 pub mod raw;
-pub mod scale;
-pub mod simulation;

@@ -1,13 +1,13 @@
 //! Simulates collectives of thousands of nodes, with the decisions of the real stores and shards.
 //!
-//! See [`hoplite_tests::scale`] for what is real in it and what is a model.
+//! See [`hoplite_sim::scale`] for what is real in it and what is a model.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use hoplite_tests::scale::{Arrivals, Cost, Experiment, Outcome, Workload};
+use hoplite_sim::scale::{Arrivals, Cost, Experiment, Outcome, Workload};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "Examples:

@@ -5,7 +5,7 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use hoplite_tests::scale::{Arrivals, Experiment, Outcome, Workload};
+use hoplite_sim::scale::{Arrivals, Experiment, Outcome, Workload};
 
 const NODES: usize = 100;
 

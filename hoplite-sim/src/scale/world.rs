@@ -17,7 +17,7 @@ use super::line::Nanos;
 use super::outcome::{Cost, Counts, Outcome, ShardLoad};
 use super::workload::Calls;
 use super::{Experiment, Workload};
-use crate::simulation::random::Random;
+use crate::campaign::random::Random;
 
 /// A relay passes on a block when it has checked it. As in `hoplite-store/src/data/rate.rs`.
 const BLOCK_TIME: Duration = Duration::from_millis(1);

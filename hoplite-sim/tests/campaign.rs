@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use hoplite_tests::simulation::{Simulation, Summary, Trace};
+use hoplite_sim::campaign::{Simulation, Summary, Trace};
 
 /// How many seeds an ordinary run covers.
 const SEEDS: u64 = 5000;
