@@ -39,14 +39,9 @@ pub(super) enum Purpose {
 }
 
 impl Node {
-    /// The shard that decides about `id`.
-    pub(super) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
-        self.config.shards.replicas(id, |shard| self.shards_up[shard]).next()
-    }
-
     fn ask(&mut self, id: ObjectId, purpose: Purpose) -> RequestId {
-        let request = RequestId(self.next_number());
-        let shard = self.first_shard(&id);
+        let request = RequestId(self.ctx.next_number());
+        let shard = self.ctx.first_shard(&id);
         self.asks.insert(request, Ask { id, shard, purpose });
         self.send_ask(request);
         request
@@ -78,7 +73,7 @@ impl Node {
         let message = match purpose {
             Purpose::Fetch => {
                 let deadlines = self.waiting_gets(&id).map(|key| self.calls[&key].deadline);
-                let timeout = deadlines.max().unwrap_or(self.now).since(self.now);
+                let timeout = deadlines.max().unwrap_or(self.ctx.now()).since(self.ctx.now());
                 let live = self.live(&id);
                 // Those who follow the copy have no deadline that the store knows.
                 let is_followed = live.is_some_and(|(_, copy)| copy.references > 0);
@@ -92,7 +87,7 @@ impl Node {
                 ToShard::Subscribe { request, id }
             }
         };
-        self.tell_shard(shard, message);
+        self.ctx.tell_shard(shard, message);
     }
 
     /// Takes a question back.
@@ -105,9 +100,9 @@ impl Node {
     fn withdraw_at(&mut self, shard: usize, request: RequestId, purpose: &Purpose) {
         match purpose {
             // The deletion itself goes on. If the question comes back to this shard, its number must be free again.
-            Purpose::Fetch | Purpose::Delete(_) => self.tell_shard(shard, ToShard::Cancel { request }),
+            Purpose::Fetch | Purpose::Delete(_) => self.ctx.tell_shard(shard, ToShard::Cancel { request }),
             Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
-                self.tell_shard(shard, ToShard::Unsubscribe { request });
+                self.ctx.tell_shard(shard, ToShard::Unsubscribe { request });
             }
         }
     }
@@ -118,7 +113,7 @@ impl Node {
         for request in requests {
             let Some(ask) = self.asks.get(&request) else { continue };
             let (asked, purpose) = (ask.shard, ask.purpose.clone());
-            let responsible = self.first_shard(&ask.id);
+            let responsible = self.ctx.first_shard(&ask.id);
             if asked == responsible && asked != Some(changed) {
                 continue;
             }
@@ -132,7 +127,7 @@ impl Node {
             }
             self.send_ask(request);
         }
-        self.forget_grants_of(changed);
+        self.copies.forget_grants_of(changed);
     }
 
     /// The purpose of a question that this shard was asked and that still waits; removes it if `is_last` answer.
@@ -141,7 +136,7 @@ impl Node {
     }
 
     pub(super) fn shard_said(&mut self, shard: usize, message: ToStore) {
-        if self.is_shutting_down || shard >= self.shards_up.len() {
+        if self.ctx.is_shutting_down() || shard >= self.ctx.shard_count() {
             return;
         }
         match message {
@@ -193,9 +188,9 @@ impl Node {
 
     /// Also shards that are not responsible now may know the object from a time when another was away.
     fn tell_other_shards(&mut self, shard: usize, id: &ObjectId, put: PutId) {
-        for other in 0..self.shards_up.len() {
-            if other != shard && self.shards_up[other] {
-                self.tell_shard(other, ToShard::Forget { id: id.clone(), put });
+        for other in 0..self.ctx.shard_count() {
+            if other != shard && self.ctx.is_up(other) {
+                self.ctx.tell_shard(other, ToShard::Forget { id: id.clone(), put });
             }
         }
     }
@@ -204,17 +199,17 @@ impl Node {
     pub(super) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         if self.live_put(id, put).is_none() {
             let reason = UnpublishReason::Evicted;
-            self.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
+            self.ctx.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
         }
     }
 
     pub(super) fn return_slot(&mut self, shard: usize, grant: crate::shard::GrantId, outcome: PullOutcome) {
-        self.tell_shard(shard, ToShard::ReturnSlot { grant, outcome });
+        self.ctx.tell_shard(shard, ToShard::ReturnSlot { grant, outcome });
     }
 
     /// Writes the bytes of an inline object into its copy.
     pub(super) fn fill(&mut self, copy: super::CopyId, bytes: bytes::Bytes) {
-        self.effects.push(Effect::Fill { copy, bytes });
+        self.ctx.push(Effect::Fill { copy, bytes });
     }
 
     /// What an object that exceeds a limit of this store is answered with.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{
-    CallId, ClientId, CopyId, Deadline, Effect, Errand, Node, Request, Response, SpaceWaiter, Until,
-};
+use super::context::{Deadline, Notice};
+use super::table::SpaceWaiter;
+use super::{CallId, ClientId, CopyId, Effect, Node, Request, Response, Until};
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
 use crate::metadata::Metadata;
@@ -101,10 +101,10 @@ pub(super) struct PendingCall {
 
 impl Node {
     pub(super) fn request(&mut self, key: CallKey, request: Request) {
-        if self.is_shutting_down {
+        if self.ctx.is_shutting_down() {
             return self.refuse(key, &request, Error::ShuttingDown);
         }
-        let limit = self.config.limits.max_requests_per_client;
+        let limit = self.ctx.limits().max_requests_per_client;
         if self.clients.entry(key.client).or_default().calls >= limit {
             return self.refuse(key, &request, Error::limit_exceeded("open calls of a client", limit as u64));
         }
@@ -145,12 +145,10 @@ impl Node {
 
     /// Enters a call that may have to wait.
     pub(super) fn enter(&mut self, key: CallKey, call: Call, operation: Operation, timeout: Duration) {
-        let deadline = self.now + timeout;
-        self.calls.insert(key, PendingCall { call, operation, started: self.now, deadline });
+        let deadline = self.ctx.now() + timeout;
+        self.calls.insert(key, PendingCall { call, operation, started: self.ctx.now(), deadline });
         self.clients.entry(key.client).or_default().calls += 1;
-        if deadline != Time::NEVER {
-            self.deadlines.insert((deadline, Deadline::Call(key)));
-        }
+        self.ctx.schedule(deadline, Deadline::Call(key));
     }
 
     /// Answers a call and forgets it.
@@ -162,15 +160,15 @@ impl Node {
     /// Answers a call that was never entered, or goes on.
     pub(super) fn reply(&mut self, key: CallKey, response: Result<Response>) {
         if key.client == ClientId::STORE {
-            return self.errands.push_back(Errand::Answer(key.call, response));
+            return self.ctx.notify(Notice::Answer(key.call, response));
         }
-        self.effects.push(Effect::Reply { client: key.client, call: key.call, response });
+        self.ctx.push(Effect::Reply { client: key.client, call: key.call, response });
     }
 
     /// Removes all traces of a call.
     pub(super) fn forget_call(&mut self, key: CallKey) {
         let Some(pending) = self.calls.remove(&key) else { return };
-        self.deadlines.remove(&(pending.deadline, Deadline::Call(key)));
+        self.ctx.unschedule(pending.deadline, Deadline::Call(key));
         if let Some(client) = self.clients.get_mut(&key.client) {
             client.calls -= 1;
         }
@@ -204,7 +202,7 @@ impl Node {
 
     pub(super) fn call_expired(&mut self, key: CallKey) {
         let Some(pending) = self.calls.get(&key) else { return };
-        let waited = self.now.since(pending.started);
+        let waited = self.ctx.now().since(pending.started);
         let timeout = Error::Timeout { operation: pending.operation, waited };
         let response = match &pending.call {
             Call::Create(create) => Err(self.create_expired(key, create, waited)),
@@ -255,7 +253,7 @@ impl Node {
 
     /// Looks again at all calls that wait for a change of `id`.
     pub(super) fn wake(&mut self, id: &ObjectId) {
-        if self.is_shutting_down {
+        if self.ctx.is_shutting_down() {
             return;
         }
         let waiting: Vec<CallKey> =
@@ -354,7 +352,7 @@ impl Node {
 
     /// Whether a client may ask for so many ids, given those that its open calls still wait for.
     pub(super) fn check_ids(&self, client: ClientId, ids: &[ObjectId]) -> Result<()> {
-        let limit = self.config.limits.max_ids_per_request;
+        let limit = self.ctx.limits().max_ids_per_request;
         let open: usize = self.calls_of(client).map(|(_, pending)| pending.call.open_ids()).sum();
         if ids.len() + open > limit {
             return Err(Error::limit_exceeded("ids of a client's open requests", limit as u64));

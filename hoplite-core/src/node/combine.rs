@@ -1,7 +1,7 @@
 //! Combinations: copies that this store computes from others, for a reduce of its own or as a hop of somebody else's.
 
-use super::copies::Phase;
 use super::hop::HopOwner;
+use super::table::Phase;
 use super::{CombineId, CombineInput, CombineOutcome, CopyId, Effect, HopInput, Node};
 use crate::id::ObjectId;
 use crate::metadata::Dtype;
@@ -30,7 +30,7 @@ impl Node {
     /// otherwise.
     pub(super) fn resolve_inputs(&self, inputs: &[HopInput]) -> Result<Vec<CombineInput>, usize> {
         let resolve = |(index, input): (usize, &HopInput)| {
-            if input.node != self.config.node {
+            if input.node != *self.ctx.node() {
                 return Ok(CombineInput::Remote(input.clone()));
             }
             let copy = self.live_put(&input.id, input.put);
@@ -48,7 +48,7 @@ impl Node {
     pub(super) fn use_inputs(&mut self, inputs: &[HopInput]) {
         for input in inputs {
             if let Some(copy) = self.live_put(&input.id, input.put) {
-                self.evictable.promote(&copy);
+                self.copies.touch(copy);
             }
         }
     }
@@ -62,7 +62,7 @@ impl Node {
         inputs: Vec<CombineInput>,
         user: CombineUser,
     ) {
-        let combine = CombineId(self.next_number());
+        let combine = CombineId(self.ctx.next_number());
         let local_copies = inputs.iter().filter_map(|input| match input {
             CombineInput::Local { copy, .. } => Some(*copy),
             CombineInput::Remote(_) => None,
@@ -72,15 +72,15 @@ impl Node {
             self.hold(*input);
         }
         self.combinations.insert(combine, Combination { copy, held, user });
-        self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine), valid_bytes: offset_bytes };
-        self.effects.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
+        self.copies.begin_combine(copy, combine, offset_bytes);
+        self.ctx.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
     }
 
     /// Asks the combination that fills `copy` to end, if there is one; whether there is.
     pub(super) fn cancel_combine(&mut self, copy: CopyId) -> bool {
         match self.copies.get(&copy).map(|local| &local.phase) {
             Some(Phase::Combining { combine: Some(combine), .. }) => {
-                self.effects.push(Effect::CancelCombine { combine: *combine });
+                self.ctx.push(Effect::CancelCombine { combine: *combine });
                 true
             }
             _ => false,
@@ -92,15 +92,13 @@ impl Node {
         for input in held {
             self.let_go(input);
         }
-        let local = self.copy_mut(copy);
-        let valid_bytes = valid_bytes.min(local.size_bytes);
-        local.phase = Phase::Combining { combine: None, valid_bytes };
-        if local.detached.is_none() {
+        let is_live = self.copies[&copy].detached.is_none();
+        let valid_bytes = self.copies.end_combine(&mut self.ctx, copy, valid_bytes);
+        if is_live {
             match user {
                 CombineUser::Target(target) => self.target_combined(&target, copy, valid_bytes, outcome),
                 CombineUser::Hop(owner) => self.hop_combined(owner, outcome),
             }
         }
-        self.settle(copy);
     }
 }

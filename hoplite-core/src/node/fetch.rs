@@ -5,11 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::calls::{Call, CallKey};
-use super::copies::{ActivePull, LocalCopy, Phase};
-use super::{
-    CopyId, Deadline, Effect, FIRST_BACK_OFF, LONGEST_BACK_OFF, MOST_AVOIDED, Node, PullId, Response,
-    SpaceWaiter, Until,
-};
+use super::context::Deadline;
+use super::table::{ActivePull, LocalCopy, Phase, SpaceWaiter};
+use super::{CopyId, Effect, FIRST_BACK_OFF, LONGEST_BACK_OFF, MOST_AVOIDED, Node, PullId, Response, Until};
 use crate::error::{Error, Operation};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
@@ -90,7 +88,7 @@ impl Node {
             Step::Asking(request) => self.withdraw_ask(request),
             Step::WaitingForSpace { .. } => self.stop_waiting_for_space(&SpaceWaiter::Fetch(id.clone())),
             Step::BackingOff { until } => {
-                self.deadlines.remove(&(until, Deadline::Retry(id.clone())));
+                self.ctx.unschedule(until, Deadline::Retry(id.clone()));
             }
             Step::Pulling => {}
         }
@@ -175,19 +173,13 @@ impl Node {
         let Some(copy) = copy else {
             return self.return_slot(shard, grant.grant, PullOutcome::Cancelled);
         };
-        let pull = PullId(self.next_number());
-        self.pulls.insert(pull, copy);
-        let local = self.copy_mut(copy);
-        let offset_bytes = match local.phase {
-            Phase::Receiving { valid_bytes, .. } => valid_bytes,
-            _ => 0,
-        };
+        let pull = PullId(self.ctx.next_number());
+        let offset_bytes = self.copies[&copy].received_bytes();
         let active =
             ActivePull { pull, sender: grant.sender.clone(), shard, grant: Some(grant.grant), offset_bytes };
-        local.phase = Phase::Receiving { pull: Some(active), valid_bytes: offset_bytes };
-        self.settle(copy);
+        self.copies.begin_pull(copy, active);
         self.set_step(&grant.id, Step::Pulling);
-        self.effects.push(Effect::StartPull {
+        self.ctx.push(Effect::StartPull {
             pull,
             copy,
             id: grant.id.clone(),
@@ -201,21 +193,10 @@ impl Node {
         self.wake(&grant.id);
     }
 
-    /// Slots that a lost shard had granted need not be returned.
-    pub(super) fn forget_grants_of(&mut self, shard: usize) {
-        for copy in self.copies.values_mut() {
-            if let Phase::Receiving { pull: Some(active), .. } = &mut copy.phase
-                && active.shard == shard
-            {
-                active.grant = None;
-            }
-        }
-    }
-
     pub(super) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
-        let Some(active) = self.active_pull(pull) else { return };
-        let live = self.pull_left(pull, valid_bytes, outcome);
-        if let Some(copy) = live {
+        let ended = self.copies.end_pull(&mut self.ctx, pull, valid_bytes, outcome);
+        let Some((copy, active)) = ended else { return };
+        if self.copies.get(&copy).is_some_and(|local| local.detached.is_none()) {
             if outcome == PullOutcome::Complete {
                 let id = self.copies[&copy].id.clone();
                 self.end_fetch(&id);
@@ -230,18 +211,10 @@ impl Node {
         }
     }
 
-    fn active_pull(&self, pull: PullId) -> Option<ActivePull> {
-        match &self.copies.get(self.pulls.get(&pull)?)?.phase {
-            Phase::Receiving { pull: Some(active), .. } => Some(active.clone()),
-            _ => None,
-        }
-    }
-
     fn pull_failed(&mut self, copy: CopyId, active: &ActivePull, outcome: PullOutcome) {
         let local = &self.copies[&copy];
         let id = local.id.clone();
-        let brought_bytes =
-            matches!(local.phase, Phase::Receiving { valid_bytes, .. } if valid_bytes > active.offset_bytes);
+        let brought_bytes = local.received_bytes() > active.offset_bytes;
         if !self.is_wanted(&id) {
             self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
             return self.wake(&id);
@@ -259,9 +232,9 @@ impl Node {
         if failures <= 1 {
             self.ask_again(&id);
         } else {
-            let until = self.now + back_off(failures);
+            let until = self.ctx.now() + back_off(failures);
             self.set_step(&id, Step::BackingOff { until });
-            self.deadlines.insert((until, Deadline::Retry(id)));
+            self.ctx.schedule(until, Deadline::Retry(id));
         }
     }
 

@@ -1,11 +1,9 @@
 //! Hops that this store performs, for a coordinator elsewhere or for a reduce of its own.
 
 use super::combine::CombineUser;
-use super::copies::{LocalCopy, Phase, Visibility};
-use super::{
-    CombineOutcome, CopyId, Deadline, Effect, Errand, Hop, HopFailure, HopId, HopReport, HostingId, Node,
-    SpaceWaiter,
-};
+use super::context::{Deadline, Notice};
+use super::table::{LocalCopy, Phase, SpaceWaiter, Visibility};
+use super::{CombineOutcome, CopyId, Effect, Hop, HopFailure, HopId, HopReport, HostingId, Node};
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
 use crate::shard::PullOutcome;
@@ -41,11 +39,9 @@ enum Output {
 impl Node {
     /// Takes on a hop. Its inputs may wait for each other, so it is started whether or not they have begun.
     pub(super) fn host(&mut self, owner: HopOwner, hop: Hop) {
-        let deadline = self.now + hop.timeout;
+        let deadline = self.ctx.now() + hop.timeout;
         self.hostings.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });
-        if deadline != Time::NEVER {
-            self.deadlines.insert((deadline, Deadline::Hop(owner)));
-        }
+        self.ctx.schedule(deadline, Deadline::Hop(owner));
         self.begin_hop(owner);
     }
 
@@ -76,7 +72,7 @@ impl Node {
             Ok(inputs) => {
                 let user = CombineUser::Hop(owner);
                 self.start_combine(copy, (hop.op, hop.dtype), hop.offset_bytes, inputs, user);
-                self.accept_awaiting(copy);
+                self.copies.accept_awaiting(&mut self.ctx, copy);
             }
             Err(index) => {
                 let outcome = PullOutcome::SenderHasNoCopy;
@@ -86,7 +82,7 @@ impl Node {
     }
 
     fn check_hop(&self, hop: &Hop) -> Result<()> {
-        if self.is_shutting_down {
+        if self.ctx.is_shutting_down() {
             return Err(Error::ShuttingDown);
         }
         // Not by another hop, nor by a client that thought of the same name.
@@ -139,20 +135,20 @@ impl Node {
         for owner in owners {
             self.hop_failed(owner, HopFailure::Refused(Error::ShuttingDown));
         }
-        self.refuse_awaiting();
+        self.copies.refuse_awaiting(&mut self.ctx);
     }
 
     fn stop_waiting_for_room(&mut self, owner: HopOwner) {
         self.stop_waiting_for_space(&SpaceWaiter::Hop(owner));
         if let Some(Hosting { output: Output::Awaited { deadline }, .. }) = self.hostings.get(&owner) {
-            self.deadlines.remove(&(*deadline, Deadline::Hop(owner)));
+            self.ctx.unschedule(*deadline, Deadline::Hop(owner));
         }
     }
 
     fn report_hop(&mut self, owner: HopOwner, report: HopReport) {
         match owner {
-            HopOwner::Elsewhere(hosting) => self.effects.push(Effect::HopReport { hosting, report }),
-            HopOwner::Here(hop) => self.errands.push_back(Errand::Report(hop, report)),
+            HopOwner::Elsewhere(hosting) => self.ctx.push(Effect::HopReport { hosting, report }),
+            HopOwner::Here(hop) => self.ctx.notify(Notice::Report(hop, report)),
         }
     }
 

@@ -16,6 +16,7 @@
 mod asks;
 mod calls;
 mod combine;
+mod context;
 mod copies;
 mod fetch;
 mod hop;
@@ -24,20 +25,17 @@ mod publish;
 mod put;
 mod queue;
 mod reduce;
-mod space;
+mod table;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-
-use lru::LruCache;
 
 pub use message::*;
 
 use crate::error::Error;
-use crate::extent::Allocator;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
-use crate::placement::{ShardMap, mix};
+use crate::placement::ShardMap;
 use crate::plan::broadcast::Topology;
 use crate::plan::reduce::Link;
 use crate::shard::{RequestId, ToShard};
@@ -45,12 +43,13 @@ use crate::time::Time;
 use asks::Ask;
 use calls::{Call, CallKey, PendingCall};
 use combine::Combination;
-use copies::{AwaitingServes, LocalCopy};
+use context::{Context, Deadline, Notice};
 use fetch::Fetch;
 use hop::{HopOwner, Hosting};
 use queue::Queue;
 pub use reduce::ReduceRecord;
 use reduce::{DirectedHop, Reduction};
+use table::Table;
 
 /// Retry policy of fetches: the first retry is at once, the later ones back off.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
@@ -114,24 +113,12 @@ pub struct NodeStatus {
 /// The object table of one store. See the [module documentation](self).
 #[derive(Debug)]
 pub struct Node {
-    config: NodeConfig,
-    now: Time,
-    effects: Vec<Effect>,
-    allocator: Allocator,
-    copies: BTreeMap<CopyId, LocalCopy>,
-    index: BTreeMap<ObjectId, CopyId>,
-    evictable: LruCache<CopyId, u64>,
-    evictable_bytes: u64,
-    /// Room may have appeared since those who wait for it last tried.
-    has_new_space: bool,
+    ctx: Context,
+    copies: Table,
     clients: BTreeMap<ClientId, Client>,
     calls: BTreeMap<CallKey, PendingCall>,
     waiters: BTreeMap<ObjectId, Queue<CallKey>>,
-    space_waiters: Queue<SpaceWaiter>,
     fetches: BTreeMap<ObjectId, Fetch>,
-    pulls: BTreeMap<PullId, CopyId>,
-    serves: BTreeMap<ServeId, CopyId>,
-    awaiting_serves: AwaitingServes,
     combinations: BTreeMap<CombineId, Combination>,
     hostings: BTreeMap<HopOwner, Hosting>,
     /// By target.
@@ -141,18 +128,10 @@ pub struct Node {
     source_calls: BTreeMap<CallId, (ObjectId, usize)>,
     /// The latest reduces that this store coordinated, oldest first.
     reduce_records: VecDeque<ReduceRecord>,
-    /// What the store has told itself and not yet listened to.
-    errands: VecDeque<Errand>,
-    link: Link,
     asks: BTreeMap<RequestId, Ask>,
-    shards_up: Vec<bool>,
     /// What shards were told of puts that have ended, for as long as shards remember deleted ones, oldest first.
     recent_ends: VecDeque<(Time, ToShard)>,
-    deadlines: BTreeSet<(Time, Deadline)>,
-    last_number: u64,
-    evictions: u64,
     put_conflicts: u64,
-    is_shutting_down: bool,
 }
 
 /// What one client holds.
@@ -164,77 +143,31 @@ struct Client {
     calls: usize,
 }
 
-/// Who waits for room.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum SpaceWaiter {
-    Create(CallKey),
-    Fetch(ObjectId),
-    Hop(HopOwner),
-    Target(ObjectId),
-}
-
-/// What one part of the node has for another, which may be in the middle of something.
-#[derive(Debug)]
-enum Errand {
-    /// The answer to a call of [`ClientId::STORE`].
-    Answer(CallId, Result<Response, Error>),
-    /// How a hop goes that this store both directs and performs.
-    Report(HopId, HopReport),
-}
-
-/// What is due at a deadline.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Deadline {
-    Call(CallKey),
-    Retry(ObjectId),
-    Republish(CopyId),
-    Hop(HopOwner),
-    Reduce(ObjectId),
-}
-
 impl Node {
     /// An empty store.
     pub fn new(config: NodeConfig) -> Self {
         Self {
-            allocator: Allocator::new(config.capacity_bytes),
-            shards_up: vec![false; config.shards.len()],
-            config,
-            now: Time::ZERO,
-            effects: Vec::new(),
-            copies: BTreeMap::new(),
-            index: BTreeMap::new(),
-            evictable: LruCache::unbounded(),
-            evictable_bytes: 0,
-            has_new_space: false,
+            copies: Table::new(config.capacity_bytes),
+            ctx: Context::new(config),
             clients: BTreeMap::new(),
             calls: BTreeMap::new(),
             waiters: BTreeMap::new(),
-            space_waiters: Queue::default(),
             fetches: BTreeMap::new(),
-            pulls: BTreeMap::new(),
-            serves: BTreeMap::new(),
-            awaiting_serves: AwaitingServes::default(),
             combinations: BTreeMap::new(),
             hostings: BTreeMap::new(),
             reductions: BTreeMap::new(),
             hops: BTreeMap::new(),
             source_calls: BTreeMap::new(),
             reduce_records: VecDeque::new(),
-            errands: VecDeque::new(),
-            link: Link::default(),
             asks: BTreeMap::new(),
             recent_ends: VecDeque::new(),
-            deadlines: BTreeSet::new(),
-            last_number: 0,
-            evictions: 0,
             put_conflicts: 0,
-            is_shutting_down: false,
         }
     }
 
     /// Takes in what happened at `now` and appends what is to be done to `effects`.
     pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
-        self.now = self.now.max(now);
+        self.ctx.advance(now);
         match event {
             Event::Request { client, call, request } => self.request(CallKey { client, call }, request),
             Event::ClientGone { client } => self.client_gone(client),
@@ -243,9 +176,9 @@ impl Node {
             Event::FromShard { shard, message } => self.shard_said(shard, message),
             Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
             Event::ServeRequested { serve, id, put, awaits_hop } => {
-                self.serve_requested(serve, &id, put, awaits_hop);
+                self.copies.serve(&mut self.ctx, serve, &id, put, awaits_hop);
             }
-            Event::ServeEnded { serve } => self.serve_ended(serve),
+            Event::ServeEnded { serve } => self.copies.end_serve(&mut self.ctx, serve),
             Event::Compared { copy, equal } => self.compared(copy, equal),
             Event::CombineEnded { combine, valid_bytes, outcome } => {
                 self.combine_ended(combine, valid_bytes, outcome);
@@ -257,39 +190,30 @@ impl Node {
             Event::ShutDown => self.shut_down(),
         }
         self.expire();
-        while self.has_new_space || !self.errands.is_empty() {
-            self.run_errands();
-            self.retry_space();
+        loop {
+            self.deliver_notices();
+            if !self.retry_space() {
+                break;
+            }
         }
-        effects.append(&mut self.effects);
+        self.ctx.take_effects(effects);
     }
 
     /// When [`Event::Tick`] is due, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.first().map(|(time, _)| *time)
+        self.ctx.next_deadline()
     }
 
-    /// What is in the store now. O(copies).
+    /// What is in the store now.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
-            capacity_bytes: self.allocator.capacity_bytes(),
-            free_bytes: self.allocator.free_bytes(),
-            pinned_bytes: self
-                .copies
-                .values()
-                .filter(|copy| copy.is_pinned())
-                .map(|copy| copy.extent.length_bytes)
-                .sum(),
-            evictable_bytes: self.evictable_bytes,
-            copies: self.copies.len(),
-            pulls: self.pulls.len(),
             reserved_bytes: self.reductions.values().map(Reduction::reserved_bytes).sum(),
             reductions: self.reductions.len(),
             hops: self.hostings.len(),
-            evictions: self.evictions,
             put_conflicts: self.put_conflicts,
             directed_hops: self.hops.len(),
             combinations: self.combinations.len(),
+            ..self.copies.status()
         }
     }
 
@@ -300,7 +224,7 @@ impl Node {
 
     /// The latest measurement of the links between this node and others.
     pub fn measured(&mut self, link: Link) {
-        self.link = link;
+        self.ctx.set_link(link);
     }
 
     /// How the latest reduce of this target went that this store coordinated, if it remembers.
@@ -308,30 +232,29 @@ impl Node {
         self.reduce_records.iter().rev().find(|record| record.target == *target)
     }
 
-    fn run_errands(&mut self) {
-        while let Some(errand) = self.errands.pop_front() {
-            match errand {
-                Errand::Answer(call, response) => self.source_fetched(call, response),
-                Errand::Report(hop, report) => self.hop_reported(hop, report),
+    fn deliver_notices(&mut self) {
+        while let Some(notice) = self.ctx.next_notice() {
+            match notice {
+                Notice::Answer(call, response) => self.source_fetched(call, response),
+                Notice::Report(hop, report) => self.hop_reported(hop, report),
             }
         }
     }
 
     fn expire(&mut self) {
-        while self.next_deadline().is_some_and(|time| time <= self.now) {
-            match self.deadlines.pop_first() {
-                Some((_, Deadline::Call(key))) => self.call_expired(key),
-                Some((_, Deadline::Retry(id))) => self.retry_fetch(&id),
-                Some((_, Deadline::Republish(copy))) => self.publish_again(copy),
-                Some((_, Deadline::Hop(owner))) => self.hop_expired(owner),
-                Some((_, Deadline::Reduce(target))) => self.reconsider_reduce(&target),
-                None => {}
+        while let Some(deadline) = self.ctx.next_due() {
+            match deadline {
+                Deadline::Call(key) => self.call_expired(key),
+                Deadline::Retry(id) => self.retry_fetch(&id),
+                Deadline::Republish(copy) => self.publish_again(copy),
+                Deadline::Hop(owner) => self.hop_expired(owner),
+                Deadline::Reduce(target) => self.reconsider_reduce(&target),
             }
         }
     }
 
     fn shut_down(&mut self) {
-        self.is_shutting_down = true;
+        self.ctx.begin_shutdown();
         let mut keys: Vec<CallKey> = self.calls.keys().copied().collect();
         // The end of a reduce would answer those who wait for its target that it is lost.
         keys.sort_by_key(|key| matches!(self.calls[key].call, Call::Reduce { .. }));
@@ -339,20 +262,8 @@ impl Node {
             self.finish(key, Err(Error::ShuttingDown));
         }
         self.end_hostings();
-        let live: Vec<CopyId> = self.index.values().copied().collect();
-        for copy in live {
+        for copy in self.copies.live_copies() {
             self.withdraw(copy);
         }
-    }
-
-    /// A number never given before in this run.
-    fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
-    }
-
-    fn next_put(&mut self) -> PutId {
-        let number = self.next_number();
-        PutId(mix(self.config.seed ^ mix(number)))
     }
 }

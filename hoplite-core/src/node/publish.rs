@@ -1,8 +1,9 @@
 //! Publication: each copy is known at the first two connected shards of its id.
 
-use super::copies::{Phase, Standing, Visibility};
+use super::context::Deadline;
 use super::fetch::back_off;
-use super::{CopyId, Deadline, Effect, MOST_RECENT_ENDS, Node, Urgency};
+use super::table::{Phase, Standing, Visibility};
+use super::{CopyId, Effect, MOST_RECENT_ENDS, Node, Urgency};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::shard::{DropReason, Publish, ToShard, UnpublishReason};
@@ -15,9 +16,9 @@ impl Node {
     /// The shards to tell of changes of a copy: those responsible now, and those told before.
     fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
         let local = &self.copies[&copy];
-        let responsible = self.config.shards.replicas(&local.id, |shard| self.shards_up[shard]);
+        let responsible = self.ctx.responsible_shards(&local.id);
         let mut shards: Vec<usize> = responsible.collect();
-        shards.extend(local.known_at.iter().filter(|shard| self.shards_up[**shard]));
+        shards.extend(local.known_at.iter().filter(|shard| self.ctx.is_up(**shard)));
         let mut seen = Vec::new();
         shards.retain(|shard| {
             !seen.contains(shard) && {
@@ -42,7 +43,7 @@ impl Node {
         let state = self.location_state(copy);
         let carries_bytes = self.copies[&copy].is_complete()
             && self.copies[&copy].is_pinned()
-            && self.is_inline(self.copies[&copy].size_bytes);
+            && self.ctx.is_inline(self.copies[&copy].size_bytes);
         let local = self.copy_mut(copy);
         if !local.known_at.contains(&shard) {
             local.known_at.push(shard);
@@ -69,12 +70,12 @@ impl Node {
         let is_awaited = !carries_bytes || self.copies[&copy].sealer.is_some();
         let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Patient };
         let inline_from = carries_bytes.then_some(copy);
-        self.effects.push(Effect::ToShard { shard, message, inline_from, urgency });
+        self.ctx.push(Effect::ToShard { shard, message, inline_from, urgency });
     }
 
     /// Publishes a copy again after a pause, because a shard did not agree with what others know.
     pub(super) fn publish_again_later(&mut self, copy: CopyId) {
-        let now = self.now;
+        let now = self.ctx.now();
         let local = self.copy_mut(copy);
         if local.republish_at.is_some() || local.detached.is_some() {
             return;
@@ -82,7 +83,7 @@ impl Node {
         local.disputes = local.disputes.saturating_add(1);
         let time = now + back_off(local.disputes.saturating_add(1));
         local.republish_at = Some(time);
-        self.deadlines.insert((time, Deadline::Republish(copy)));
+        self.ctx.schedule(time, Deadline::Republish(copy));
     }
 
     /// A shard that does not decide knows another put of the id. Two shards may hear of two puts in different order; if
@@ -92,7 +93,7 @@ impl Node {
         if local.is_confirmed && local.disputes >= DISPUTES {
             // What it knows is a remainder, since the other put has lost at the shard that decides, or is gone there.
             let id = local.id.clone();
-            self.tell_shard(shard, ToShard::Forget { id, put: winner });
+            self.ctx.tell_shard(shard, ToShard::Forget { id, put: winner });
         }
         self.publish_again_later(copy);
         self.verdict_came(copy, shard);
@@ -111,39 +112,30 @@ impl Node {
         let local = &self.copies[&copy];
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
         for shard in local.known_at.clone() {
-            self.tell_shard(shard, message.clone());
+            self.ctx.tell_shard(shard, message.clone());
         }
         if matches!(reason, UnpublishReason::Aborted | UnpublishReason::Superseded) {
             self.remember_end(message);
         }
     }
 
-    pub(super) fn tell_shard(&mut self, shard: usize, message: ToShard) {
-        let urgency = match message {
-            ToShard::Unpublish { reason: UnpublishReason::Evicted, .. } => Urgency::Patient,
-            _ => Urgency::Prompt,
-        };
-        self.effects.push(Effect::ToShard { shard, message, inline_from: None, urgency });
-    }
-
     /// A session came or went: publishes copies at shards that are responsible only now, moves what was asked of
     /// others.
     pub(super) fn shard_changed(&mut self, shard: usize, is_up: bool) {
-        if shard >= self.shards_up.len() || self.is_shutting_down {
+        if shard >= self.ctx.shard_count() || self.ctx.is_shutting_down() {
             return;
         }
-        self.shards_up[shard] = is_up;
+        self.ctx.set_shard(shard, is_up);
         if is_up {
             self.tell_recent_ends(shard);
         }
-        let live: Vec<CopyId> = self.index.values().copied().collect();
-        for copy in live {
+        for copy in self.copies.live_copies() {
             // A session that is new knows nothing, even if the same shard was there before.
             let local = self.copy_mut(copy);
             local.known_at.retain(|known| *known != shard);
             let local = &self.copies[&copy];
             let is_unpublished = local.visibility == Visibility::Private
-                || (local.is_produced_here() && self.is_inline(local.size_bytes));
+                || (local.is_produced_here() && self.ctx.is_inline(local.size_bytes));
             if !is_unpublished {
                 let known_at = local.known_at.clone();
                 for responsible in self.informed_shards(copy) {
@@ -166,7 +158,7 @@ impl Node {
         if self.recent_ends.len() >= MOST_RECENT_ENDS {
             self.recent_ends.pop_front();
         }
-        self.recent_ends.push_back((self.now, message));
+        self.recent_ends.push_back((self.ctx.now(), message));
     }
 
     pub(super) fn remember_deletion(&mut self, id: &ObjectId, put: PutId) {
@@ -183,19 +175,19 @@ impl Node {
         };
         let message =
             self.recent_ends.iter().map(|(_, message)| message).find(|message| is_meant(message)).cloned();
-        message.map(|message| self.tell_shard(shard, message)).is_some()
+        message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
     }
 
     fn tell_recent_ends(&mut self, shard: usize) {
         self.forget_old_ends();
         for (_, message) in self.recent_ends.clone() {
-            self.tell_shard(shard, message);
+            self.ctx.tell_shard(shard, message);
         }
     }
 
     fn forget_old_ends(&mut self) {
-        let ttl = self.config.limits.tombstone_ttl;
-        while self.recent_ends.front().is_some_and(|(time, _)| self.now.since(*time) > ttl) {
+        let ttl = self.ctx.limits().tombstone_ttl;
+        while self.recent_ends.front().is_some_and(|(time, _)| self.ctx.now().since(*time) > ttl) {
             self.recent_ends.pop_front();
         }
     }
@@ -209,7 +201,7 @@ impl Node {
                 let Some(copy) = self.public_put(id, put) else { return };
                 match self.copies[&copy].phase {
                     // The first shard knows better; this one may have lost a session that the other has.
-                    Phase::Receiving { .. } if self.first_shard(id) != Some(shard) => {
+                    Phase::Receiving { .. } if self.ctx.first_shard(id) != Some(shard) => {
                         self.publish_again_later(copy);
                     }
                     Phase::Receiving { .. } => {
@@ -242,13 +234,13 @@ impl Node {
         let copy = self.public_put(id, put);
         let mut shards = match copy {
             Some(copy) => self.informed_shards(copy),
-            None => self.config.shards.replicas(id, |shard| self.shards_up[shard]).collect(),
+            None => self.ctx.responsible_shards(id).collect(),
         };
         if !shards.contains(&asked_by) {
             shards.push(asked_by);
         }
         for shard in shards {
-            self.tell_shard(
+            self.ctx.tell_shard(
                 shard,
                 ToShard::Unpublish { id: id.clone(), put, reason: UnpublishReason::Deleted },
             );
@@ -264,10 +256,7 @@ impl Node {
     pub(super) fn promoted(&mut self, id: &ObjectId, put: PutId) {
         let Some(copy) = self.public_put(id, put) else { return };
         if self.copies[&copy].is_complete() {
-            self.copy_mut(copy).retention = crate::shard::Retention::Pinned;
-            if let Some(bytes) = self.evictable.pop(&copy) {
-                self.evictable_bytes -= bytes;
-            }
+            self.copies.pin(copy);
             self.publish(copy);
         }
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::calls::{Call, CallKey, CreateCall};
-use super::copies::{LocalCopy, Phase, Standing};
-use super::{CopyId, Effect, Node, Response, SpaceWaiter};
+use super::table::{LocalCopy, Phase, SpaceWaiter, Standing};
+use super::{CopyId, Effect, Node, Response};
 use crate::error::{Error, Operation};
 use crate::id::{ObjectId, PutId};
 use crate::shard::{Equality, LocationState, UnpublishReason, Verdict};
@@ -49,14 +49,14 @@ impl Node {
         };
         // Whoever waits here for the object gets this one.
         self.end_fetch(&create.id);
-        let put = self.next_put();
+        let put = self.ctx.next_put();
         let phase = Phase::Writing { client: key.client };
         let CreateCall { id, size_bytes, metadata } = create.clone();
         let copy = self.open(LocalCopy::begin(id, put, size_bytes, metadata, extent, phase));
         match self.refer(key.client, copy) {
             Ok(view) => {
                 self.finish(key, Ok(Response::Created(view)));
-                if !self.is_inline(create.size_bytes) {
+                if !self.ctx.is_inline(create.size_bytes) {
                     self.publish(copy);
                 }
                 self.wake(&create.id);
@@ -77,11 +77,6 @@ impl Node {
         }
     }
 
-    /// Whether a complete object of this size is also kept in its shard.
-    pub(super) fn is_inline(&self, size_bytes: u64) -> bool {
-        size_bytes < self.config.limits.inline_below_bytes
-    }
-
     /// Takes a copy as complete on its writer's word. Answers `confirm`, if given, once the directory has spoken.
     pub(super) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer =
@@ -93,7 +88,7 @@ impl Node {
             return;
         }
         if let Some(error) = self.copies[&copy].detached.clone() {
-            self.copy_mut(copy).phase = Phase::Complete;
+            self.copies.end_writing(&mut self.ctx, copy);
             if confirm.is_some() {
                 self.reply(key, Err(error));
             }
@@ -118,17 +113,17 @@ impl Node {
 
     /// Gives up a copy that is still being written: no copy of this put can ever be complete, anywhere.
     pub(super) fn abort(&mut self, copy: CopyId) {
-        let Some(local) = self.copies.get_mut(&copy) else { return };
+        let Some(local) = self.copies.get(&copy) else { return };
         if !matches!(local.phase, Phase::Writing { .. }) {
             return;
         }
-        // The writer has let go, so that only references and serves still keep the memory.
-        local.phase = Phase::Receiving { pull: None, valid_bytes: 0 };
         let id = local.id.clone();
         // If nobody heard of this put, or another one was first, those who wait for the object may still get it.
         let is_all_there_was = !local.known_at.is_empty() && local.rival.is_none();
-        if local.detached.is_some() {
-            return self.settle(copy);
+        let is_live = local.detached.is_none();
+        self.copies.end_writing(&mut self.ctx, copy);
+        if !is_live {
+            return;
         }
         self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::Aborted);
         if is_all_there_was {
@@ -140,7 +135,7 @@ impl Node {
     /// What a shard says of a publication.
     pub(super) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
         let Some(copy) = self.public_put(id, put) else { return };
-        let is_decisive = self.first_shard(id) == Some(shard);
+        let is_decisive = self.ctx.first_shard(id) == Some(shard);
         match verdict {
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
             Verdict::Accepted | Verdict::ShardFull if !is_decisive => self.verdict_came(copy, shard),
@@ -151,7 +146,7 @@ impl Node {
             Verdict::Accepted => self.accepted(copy),
             Verdict::ShardFull => {
                 if let Some(key) = self.copies[&copy].sealer {
-                    let limit = self.config.limits.max_objects as u64;
+                    let limit = self.ctx.limits().max_objects as u64;
                     let error = Error::limit_exceeded("objects of a directory shard", limit);
                     self.copy_mut(copy).sealer = None;
                     self.finish(key, Err(error.clone()));
@@ -183,7 +178,7 @@ impl Node {
     }
 
     fn compare(&mut self, copy: CopyId, winner: PutId, holder: (crate::NodeId, std::net::SocketAddr)) {
-        let local = self.copy_mut(copy);
+        let local = &self.copies[&copy];
         if local.is_comparing {
             // One comparison at a time: if it is with another put, ask what stands in the way once it is done.
             if local.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
@@ -191,34 +186,23 @@ impl Node {
             }
             return;
         }
-        local.is_comparing = true;
-        local.rival = Some((winner, holder.clone()));
         let id = local.id.clone();
-        self.settle(copy);
-        self.effects.push(Effect::Compare { copy, id, winner, holder });
+        self.copies.begin_compare(copy);
+        self.copy_mut(copy).rival = Some((winner, holder.clone()));
+        self.ctx.push(Effect::Compare { copy, id, winner, holder });
     }
 
     pub(super) fn compared(&mut self, copy: CopyId, equal: Option<bool>) {
-        let Some(local) = self.copies.get_mut(&copy) else { return };
-        if !std::mem::take(&mut local.is_comparing) {
+        if !self.copies.end_compare(&mut self.ctx, copy) {
             return;
         }
-        let rival = local.rival.take();
-        if local.detached.is_some() {
-            return self.settle(copy);
-        }
-        match (equal, rival) {
+        let Some(local) = self.copies.get_mut(&copy).filter(|local| local.detached.is_none()) else { return };
+        match (equal, local.rival.take()) {
             // The directory has accepted the put meanwhile.
-            (_, None) => self.settle(copy),
-            (Some(true), Some((winner, _))) => {
-                self.adopt(copy, winner);
-                self.settle(copy);
-            }
+            (_, None) => {}
+            (Some(true), Some((winner, _))) => self.adopt(copy, winner),
             // The holder may have died, and the first put with it: the directory knows.
-            (None, _) => {
-                self.publish_again_later(copy);
-                self.settle(copy);
-            }
+            (None, _) => self.publish_again_later(copy),
             _ => self.lost_conflict(copy),
         }
     }
@@ -227,8 +211,8 @@ impl Node {
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
         // The second shard may have accepted the put under its own name.
         self.unpublish(copy, UnpublishReason::Evicted);
+        self.copies.rename_put(copy, winner);
         let local = self.copy_mut(copy);
-        local.put = winner;
         local.standing = Standing::Pending { shards: Vec::new() };
         if local.is_complete() {
             self.publish(copy);

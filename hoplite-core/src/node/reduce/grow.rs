@@ -106,7 +106,7 @@ impl Node {
         // The next one is taken from the end.
         groups.sort_by_key(|group| Reverse((group.has_failed, group.turn)));
         while reduction.has_room() {
-            let next = match &self.config.topology {
+            let next = match &self.ctx.config().topology {
                 Topology::Uniform => groups.pop(),
                 topology => closest(reduction, &groups, topology).map(|place| groups.remove(place)),
             };
@@ -129,7 +129,7 @@ impl Node {
     ) -> Result<Vec<usize>> {
         let is_young = |vertex: &Vertex<Run>| {
             vertex.sources.len() + sources.len() <= MOST_SOURCES_PER_VERTEX
-                && self.now <= vertex.state.joined_at + COMPANY_WINDOW
+                && self.ctx.now() <= vertex.state.joined_at + COMPANY_WINDOW
         };
         let latest = reduction.latest.get(&location.node).copied();
         let young = latest.filter(|latest| reduction.tree.get(*latest).is_some_and(is_young));
@@ -178,7 +178,7 @@ impl Node {
 
     /// Whether a source can be combined by the same hop, elsewhere, as `others` before it in the order.
     fn may_accompany(&self, reduction: &Reduction, index: usize, location: &Location, others: usize) -> bool {
-        location.node != self.config.node
+        location.node != *self.ctx.node()
             && others < MOST_SOURCES_PER_VERTEX
             && reduction.taken() + others < reduction.request.count
             && matches!(self.readiness(reduction, index), Some(Readiness::At(at)) if at.node == location.node)
@@ -204,7 +204,8 @@ impl Node {
         for index in &sources {
             self.join_elsewhere(reduction, *index)?;
         }
-        let state = Run { joined_at: self.now, ..planned(location.node.clone(), location.data_address) };
+        let state =
+            Run { joined_at: self.ctx.now(), ..planned(location.node.clone(), location.data_address) };
         let vertex = if reduction.is_fixed() {
             reduction.tree.grow_in_order(sources, state)
         } else {
@@ -231,10 +232,10 @@ impl Node {
         let size_bytes = reduction.common.as_ref().map_or(0, |common| common.size_bytes);
         if reduction.is_fixed() {
             let schedule = Schedule::chain(vertices);
-            let estimate = estimate(&schedule, vertices, size_bytes, self.link);
+            let estimate = estimate(&schedule, vertices, size_bytes, self.ctx.link());
             return Choice { schedule, estimate, runner_up: None };
         }
-        choose(vertices, size_bytes, self.link, &self.config.topology)
+        choose(vertices, size_bytes, self.ctx.link(), &self.ctx.config().topology)
     }
 
     /// A vertex that takes in what others could not combine may have more inputs than a hop can have.
@@ -258,14 +259,15 @@ impl Node {
         let planned: Vec<VertexId> = planned_hops(reduction).map(|(id, _)| id).collect();
         // First the names of all outputs, since hops name each other.
         for vertex in &planned {
-            let put = self.next_put();
+            let put = self.ctx.next_put();
             if let Some(run) = reduction.tree.state_mut(*vertex) {
                 run.put = put;
                 run.output = ObjectId::of_hop(put);
                 run.offset_bytes = offset_bytes;
             }
         }
-        let timeout = self.calls.get(&reduction.key).map_or(self.now, |call| call.deadline).since(self.now);
+        let timeout =
+            self.calls.get(&reduction.key).map_or(self.ctx.now(), |call| call.deadline).since(self.ctx.now());
         for id in planned {
             let Some(vertex) = reduction.tree.get(id) else { continue };
             let streams = vertex.inputs.iter().filter_map(|input| stream(reduction, *input));

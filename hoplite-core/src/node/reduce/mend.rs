@@ -154,7 +154,7 @@ impl Node {
 
     fn source_failed(&mut self, reduction: &mut Reduction, source: usize, node: &NodeId) {
         let period = back_off(reduction.faults.attempts.saturating_add(2)).max(LEAST_SHUNNED);
-        let until = self.now + period;
+        let until = self.ctx.now() + period;
         reduction.faults.is_news |= !reduction.sources[source].has_failed_at(node);
         reduction.sources[source].shun(node.clone(), until);
         reduction.faults.sources.insert(source);
@@ -188,9 +188,9 @@ impl Node {
         }
         let attempts = reduction.faults.attempts;
         let pause = if attempts < 2 || reduction.faults.is_news { GATHERING } else { back_off(attempts) };
-        let due = reduction.faults.mend_at.unwrap_or(Time::NEVER).min(self.now + pause);
+        let due = reduction.faults.mend_at.unwrap_or(Time::NEVER).min(self.ctx.now() + pause);
         reduction.faults.mend_at = Some(due);
-        if self.now < due {
+        if self.ctx.now() < due {
             reduction.wake_by(due);
             return Mending::Waits;
         }

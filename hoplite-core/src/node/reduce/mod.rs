@@ -26,7 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::calls::{Call, CallKey};
-use super::{CallId, ClientId, Deadline, Effect, Hop, HopId, Node, Reduce, ReduceOrder};
+use super::context::Deadline;
+use super::{CallId, ClientId, Effect, Hop, HopId, Node, Reduce, ReduceOrder};
 use crate::error::{Error, Operation, Result};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::reduce::{Choice, Tree, VertexId};
@@ -154,7 +155,7 @@ impl Node {
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
         let reduction = Reduction {
             key,
-            started: self.now,
+            started: self.ctx.now(),
             unheard: asks.len(),
             open: (0..asks.len()).filter(|index| self.live(&request.sources[*index]).is_some()).collect(),
             fetching: 0,
@@ -270,21 +271,21 @@ impl Node {
 
     fn sleep(&mut self, reduction: &Reduction) -> Progress {
         if let Some(time) = reduction.wake_at {
-            self.deadlines.insert((time, Deadline::Reduce(reduction.request.target.clone())));
+            self.ctx.schedule(time, Deadline::Reduce(reduction.request.target.clone()));
         }
         Progress::Going
     }
 
     fn wake_no_more(&mut self, reduction: &mut Reduction) {
         if let Some(time) = reduction.wake_at.take() {
-            self.deadlines.remove(&(time, Deadline::Reduce(reduction.request.target.clone())));
+            self.ctx.unschedule(time, Deadline::Reduce(reduction.request.target.clone()));
         }
     }
 
     /// Whether the directory has said of all sources what it knows, so that those that are ready can be arranged well.
     fn has_heard_enough(&self, reduction: &mut Reduction) -> bool {
         let due = reduction.started + FIRST_NEWS_PATIENCE;
-        let has_begun = !reduction.joined.is_empty() || self.now >= due;
+        let has_begun = !reduction.joined.is_empty() || self.ctx.now() >= due;
         if has_begun || reduction.unheard == 0 {
             return true;
         }
@@ -304,20 +305,20 @@ impl Node {
         let Some(hop) = phase.hop() else { return };
         match self.hops.remove(&hop) {
             Some(DirectedHop { is_here: true, .. }) => self.release_hop(super::hop::HopOwner::Here(hop)),
-            Some(_) => self.effects.push(Effect::EndHop { hop }),
+            Some(_) => self.ctx.push(Effect::EndHop { hop }),
             None => {}
         }
     }
 
     /// Asks a node to perform a hop.
     fn begin_directed_hop(&mut self, target: &ObjectId, vertex: VertexId, run: &Run, spec: Hop) -> HopId {
-        let hop = HopId(self.next_number());
-        let is_here = run.node == self.config.node;
+        let hop = HopId(self.ctx.next_number());
+        let is_here = run.node == *self.ctx.node();
         self.hops.insert(hop, DirectedHop { target: target.clone(), vertex, is_here });
         if is_here {
             self.host(super::hop::HopOwner::Here(hop), spec);
         } else {
-            self.effects.push(Effect::StartHop { hop, node: run.node.clone(), address: run.address, spec });
+            self.ctx.push(Effect::StartHop { hop, node: run.node.clone(), address: run.address, spec });
         }
         hop
     }

@@ -54,8 +54,8 @@ impl Node {
             reduced: (reduction.joined.len(), reduction.sources.len()),
             hops: reduction.tree.iter().filter(|(_, vertex)| !vertex.is_plain()).count(),
             plan,
-            link: self.link,
-            elapsed: self.now.since(reduction.started),
+            link: self.ctx.link(),
+            elapsed: self.ctx.now().since(reduction.started),
             mendings: reduction.faults.mendings,
             restarts: reduction.faults.restarts,
         });

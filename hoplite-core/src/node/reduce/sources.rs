@@ -240,7 +240,7 @@ impl Node {
     /// what has lost its copies, but not its bytes in the directory, could not join a chain in its place.
     fn is_best_fetched(&self, request: &Reduce, size_bytes: u64) -> bool {
         let all_bytes = size_bytes.saturating_mul(request.count as u64);
-        if !self.is_inline(size_bytes) || all_bytes > MOST_FETCHED_BYTES {
+        if !self.ctx.is_inline(size_bytes) || all_bytes > MOST_FETCHED_BYTES {
             return false;
         }
         if request.order == ReduceOrder::Fixed {
@@ -248,8 +248,8 @@ impl Node {
         }
         // One of them is mostly here.
         let vertices = request.count.saturating_sub(1).max(1);
-        let best = choose(vertices, size_bytes, self.link, &self.config.topology).estimate;
-        estimate(&Schedule::Star, vertices, size_bytes, self.link) <= best + HOP_SETUP
+        let best = choose(vertices, size_bytes, self.ctx.link(), &self.ctx.config().topology).estimate;
+        estimate(&Schedule::Star, vertices, size_bytes, self.ctx.link()) <= best + HOP_SETUP
     }
 
     /// How a source that is apart can join now, if it can.
@@ -261,21 +261,21 @@ impl Node {
             let is_small = self.is_fetched(reduction, local.size_bytes);
             // In fixed order only the last one is combined after all others.
             let may_be_here = !reduction.is_fixed() || is_small || is_last;
-            if may_be_here && !source.is_shunned(&self.config.node, self.now) {
+            if may_be_here && !source.is_shunned(self.ctx.node(), self.ctx.now()) {
                 return Some(Readiness::Here(copy));
             }
         }
         let news = source.news.as_ref()?;
         let object = news.object.as_ref().filter(|object| !object.lost)?;
         let usable = news.locations.iter().filter(|location| {
-            let is_here = location.node == self.config.node;
-            !source.is_shunned(&location.node, self.now)
+            let is_here = location.node == *self.ctx.node();
+            !source.is_shunned(&location.node, self.ctx.now())
                 && (!is_here || (reduction.is_fixed() && self.live_put(id, object.put).is_some()))
         });
         let best = usable.min_by_key(|location| (preference(location), location.node.clone()));
         let is_fetched = self.is_fetched(reduction, object.size_bytes);
         // Into a chain in fixed order, too, only the last one can come from here.
-        let may_fetch = !source.is_shunned(&self.config.node, self.now)
+        let may_fetch = !source.is_shunned(self.ctx.node(), self.ctx.now())
             && (is_fetched || is_last || !reduction.is_fixed());
         match best {
             Some(location) if !is_fetched => Some(Readiness::At(location.clone())),
@@ -299,15 +299,15 @@ impl Node {
 
     /// Fetches a source to this store.
     pub(super) fn fetch_source(&mut self, reduction: &mut Reduction, index: usize) {
-        let call = CallId(self.next_number());
+        let call = CallId(self.ctx.next_number());
         reduction.sources[index].take(Place::Fetching(call));
         reduction.open.remove(&index);
         reduction.fetching += 1;
         self.source_calls.insert(call, (reduction.request.target.clone(), index));
         let key = CallKey { client: ClientId::STORE, call };
-        let deadline = self.calls.get(&reduction.key).map_or(self.now, |pending| pending.deadline);
+        let deadline = self.calls.get(&reduction.key).map_or(self.ctx.now(), |pending| pending.deadline);
         let id = reduction.request.sources[index].clone();
-        self.get(key, id, Until::Complete, deadline.since(self.now));
+        self.get(key, id, Until::Complete, deadline.since(self.ctx.now()));
     }
 
     /// A source that was fetched is here, or cannot be had.
@@ -328,8 +328,8 @@ impl Node {
             }
             Err(Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. }) => {
                 // The directory will say the same, or knows of another put by now.
-                let until = self.now + FETCH_PAUSE;
-                reduction.sources[index].shun(self.config.node.clone(), until);
+                let until = self.ctx.now() + FETCH_PAUSE;
+                reduction.sources[index].shun(self.ctx.node().clone(), until);
                 Ok(())
             }
             Err(error) => Err(error),
@@ -350,16 +350,17 @@ impl Node {
                 source.missing_since = None;
                 continue;
             }
-            let pauses = source.shunned.values().copied().filter(|until| *until > self.now);
+            let pauses = source.shunned.values().copied().filter(|until| *until > self.ctx.now());
             let mut due = pauses.min();
             if source.is_lost() {
                 lost.push(index);
             } else if source.was_taken && !source.is_known() {
-                let lost_at = *source.missing_since.get_or_insert(self.now) + MISSING_PATIENCE;
-                if lost_at <= self.now {
+                let lost_at = *source.missing_since.get_or_insert(self.ctx.now()) + MISSING_PATIENCE;
+                if lost_at <= self.ctx.now() {
                     lost.push(index);
                 }
-                due = Some(due.map_or(lost_at, |pause| pause.min(lost_at))).filter(|due| *due > self.now);
+                due =
+                    Some(due.map_or(lost_at, |pause| pause.min(lost_at))).filter(|due| *due > self.ctx.now());
             } else if due.is_none() && !source.was_taken && !source.is_known() {
                 // The directory tells when there is something.
                 reduction.open.remove(&index);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::super::calls::{Call, PendingCall};
 use super::super::combine::CombineUser;
-use super::super::copies::{LocalCopy, Phase};
-use super::super::{CombineInput, CombineOutcome, CopyId, Node, SpaceWaiter};
+use super::super::table::{LocalCopy, Phase, SpaceWaiter};
+use super::super::{CombineInput, CombineOutcome, CopyId, Node};
 use super::grow::stream;
 use super::sources::Place;
 use super::{Progress, Reduction, RunPhase};
@@ -197,10 +197,10 @@ impl Node {
         reduction.target = Target::None;
         // Whoever waits here for the object gets this one.
         self.end_fetch(&id);
-        let put = self.next_put();
+        let put = self.ctx.next_put();
         let phase = Phase::Combining { combine: None, valid_bytes: 0 };
         let copy = self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata, extent, phase));
-        if !self.is_inline(size_bytes) {
+        if !self.ctx.is_inline(size_bytes) {
             self.publish(copy);
         }
         self.wake(&id);
@@ -227,7 +227,7 @@ impl Node {
             if let CombineOutcome::InputFailed { index, outcome } = outcome
                 && let Some(stream) = streams.get(index)
             {
-                let here = node.config.node.clone();
+                let here = node.ctx.node().clone();
                 node.input_failed(reduction, *stream, outcome, &here);
             }
             Ok(Progress::Going)
@@ -273,8 +273,7 @@ impl Node {
         self.stop_waiting_for_space(&SpaceWaiter::Target(id.clone()));
         let target = std::mem::replace(&mut reduction.target, Target::None);
         if let Target::Reserved { extent } = target {
-            self.allocator.free(extent);
-            self.has_new_space = true;
+            self.copies.free(extent);
         }
         // One that was given up before another was begun has left those who wait for it with nothing.
         let Some(copy) = target.copy() else { return self.wake(&id) };
@@ -297,7 +296,7 @@ impl Node {
     /// The error of a reduce that ran out of time because there was no room for the target, or for a small source.
     pub(in super::super) fn reduce_lacks_space(&self, target: &ObjectId) -> Option<Error> {
         let reduction = self.reductions.get(target)?;
-        if self.is_waiting_in_space(&SpaceWaiter::Target(target.clone())) {
+        if self.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
             return Some(self.store_full(reduction.common.as_ref()?.length_bytes));
         }
         let sources = reduction.request.sources.iter().zip(&reduction.sources);

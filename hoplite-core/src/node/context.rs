@@ -1,0 +1,190 @@
+//! What all parts of a node share: its settings, the time, the way out for effects, deadlines, numbers and notices.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::calls::CallKey;
+use super::hop::HopOwner;
+use super::{CallId, CopyId, Effect, HopId, HopReport, NodeConfig, Response, Urgency};
+use crate::error::Error;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::limits::Limits;
+use crate::placement::mix;
+use crate::plan::reduce::Link;
+use crate::shard::{ToShard, UnpublishReason};
+use crate::time::Time;
+
+/// What is due at a deadline.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Deadline {
+    Call(CallKey),
+    Retry(ObjectId),
+    Republish(CopyId),
+    Hop(HopOwner),
+    Reduce(ObjectId),
+}
+
+/// What one part of the node tells another. It is delivered when the part that tells it is done with the present event, so
+/// that nobody is found in the middle of a change.
+#[derive(Debug)]
+pub(super) enum Notice {
+    /// The answer to a call of [`ClientId::STORE`](super::ClientId::STORE).
+    Answer(CallId, Result<Response, Error>),
+    /// How a hop goes that this store both directs and performs.
+    Report(HopId, HopReport),
+}
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(super) struct Context {
+    config: NodeConfig,
+    now: Time,
+    link: Link,
+    effects: Vec<Effect>,
+    notices: VecDeque<Notice>,
+    deadlines: BTreeSet<(Time, Deadline)>,
+    shards_up: Vec<bool>,
+    last_number: u64,
+    is_shutting_down: bool,
+}
+
+impl Context {
+    pub(super) fn new(config: NodeConfig) -> Self {
+        Self {
+            shards_up: vec![false; config.shards.len()],
+            config,
+            now: Time::ZERO,
+            link: Link::default(),
+            effects: Vec::new(),
+            notices: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            last_number: 0,
+            is_shutting_down: false,
+        }
+    }
+
+    pub(super) const fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    pub(super) const fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// The name of this node.
+    pub(super) const fn node(&self) -> &NodeId {
+        &self.config.node
+    }
+
+    pub(super) const fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Moves the clock, which never goes back.
+    pub(super) fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    /// What the links between this node and others are taken for.
+    pub(super) const fn link(&self) -> Link {
+        self.link
+    }
+
+    pub(super) fn set_link(&mut self, link: Link) {
+        self.link = link;
+    }
+
+    pub(super) const fn is_shutting_down(&self) -> bool {
+        self.is_shutting_down
+    }
+
+    pub(super) fn begin_shutdown(&mut self) {
+        self.is_shutting_down = true;
+    }
+
+    /// Whether a complete object of this size is also kept in its shard.
+    pub(super) fn is_inline(&self, size_bytes: u64) -> bool {
+        size_bytes < self.config.limits.inline_below_bytes
+    }
+
+    /// Appends what the shell must do next.
+    pub(super) fn push(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// Moves all effects to the end of `effects`.
+    pub(super) fn take_effects(&mut self, effects: &mut Vec<Effect>) {
+        effects.append(&mut self.effects);
+    }
+
+    pub(super) fn notify(&mut self, notice: Notice) {
+        self.notices.push_back(notice);
+    }
+
+    pub(super) fn next_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// Sets a deadline, unless it is never.
+    pub(super) fn schedule(&mut self, time: Time, deadline: Deadline) {
+        if time != Time::NEVER {
+            self.deadlines.insert((time, deadline));
+        }
+    }
+
+    pub(super) fn unschedule(&mut self, time: Time, deadline: Deadline) {
+        self.deadlines.remove(&(time, deadline));
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|(time, _)| *time)
+    }
+
+    /// Takes the first deadline that is due now.
+    pub(super) fn next_due(&mut self) -> Option<Deadline> {
+        self.next_deadline().filter(|time| *time <= self.now)?;
+        self.deadlines.pop_first().map(|(_, deadline)| deadline)
+    }
+
+    /// A number never given before in this run.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    pub(super) fn next_put(&mut self) -> PutId {
+        let number = self.next_number();
+        PutId(mix(self.config.seed ^ mix(number)))
+    }
+
+    /// Notes that a session with a shard came or went.
+    pub(super) fn set_shard(&mut self, shard: usize, is_up: bool) {
+        self.shards_up[shard] = is_up;
+    }
+
+    /// Whether a shard is connected; no, if there is no such shard.
+    pub(super) fn is_up(&self, shard: usize) -> bool {
+        self.shards_up.get(shard).is_some_and(|is_up| *is_up)
+    }
+
+    pub(super) fn shard_count(&self) -> usize {
+        self.shards_up.len()
+    }
+
+    /// The connected shards that are responsible for `id`, the one that decides first.
+    pub(super) fn responsible_shards(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
+        self.config.shards.replicas(id, |shard| self.shards_up[shard])
+    }
+
+    /// The shard that decides about `id`.
+    pub(super) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
+        self.responsible_shards(id).next()
+    }
+
+    pub(super) fn tell_shard(&mut self, shard: usize, message: ToShard) {
+        let urgency = match message {
+            ToShard::Unpublish { reason: UnpublishReason::Evicted, .. } => Urgency::Patient,
+            _ => Urgency::Prompt,
+        };
+        self.push(Effect::ToShard { shard, message, inline_from: None, urgency });
+    }
+}

@@ -1,0 +1,319 @@
+//! The table of copies: what is in this store, who uses it, and when its space is free again.
+//!
+//! It knows nothing of the directory, of calls, or of why a copy is there. An extent is freed only when no client
+//! references its copy, no serve reads it, no pull or combination writes it and no comparison reads it.
+
+mod copy;
+mod serves;
+mod space;
+
+use std::collections::BTreeMap;
+use std::ops::Index;
+
+use lru::LruCache;
+
+use super::context::Context;
+use super::queue::Queue;
+use super::{CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId};
+use crate::error::Error;
+use crate::extent::Allocator;
+use crate::id::{ObjectId, PutId};
+use crate::shard::{PullOutcome, Retention};
+pub(super) use copy::{ActivePull, LocalCopy, Phase, Standing, Visibility};
+use serves::AwaitingServes;
+pub(super) use space::{Room, SpaceWaiter};
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(super) struct Table {
+    allocator: Allocator,
+    copies: BTreeMap<CopyId, LocalCopy>,
+    /// The live copy of each id.
+    index: BTreeMap<ObjectId, CopyId>,
+    /// The copies that may be evicted, with the length of their extents, the least recently used one first.
+    evictable: LruCache<CopyId, u64>,
+    evictable_bytes: u64,
+    pinned_bytes: u64,
+    pulls: BTreeMap<PullId, CopyId>,
+    serves: BTreeMap<ServeId, CopyId>,
+    awaiting_serves: AwaitingServes,
+    space_waiters: Queue<SpaceWaiter>,
+    /// Room may have appeared since those who wait for it last tried.
+    has_new_space: bool,
+    evictions: u64,
+}
+
+impl Table {
+    pub(super) fn new(capacity_bytes: u64) -> Self {
+        Self {
+            allocator: Allocator::new(capacity_bytes),
+            copies: BTreeMap::new(),
+            index: BTreeMap::new(),
+            evictable: LruCache::unbounded(),
+            evictable_bytes: 0,
+            pinned_bytes: 0,
+            pulls: BTreeMap::new(),
+            serves: BTreeMap::new(),
+            awaiting_serves: AwaitingServes::default(),
+            space_waiters: Queue::default(),
+            has_new_space: false,
+            evictions: 0,
+        }
+    }
+
+    /// What the table knows of a status report.
+    pub(super) fn status(&self) -> NodeStatus {
+        NodeStatus {
+            capacity_bytes: self.allocator.capacity_bytes(),
+            free_bytes: self.allocator.free_bytes(),
+            pinned_bytes: self.pinned_bytes,
+            evictable_bytes: self.evictable_bytes,
+            copies: self.copies.len(),
+            pulls: self.pulls.len(),
+            evictions: self.evictions,
+            ..NodeStatus::default()
+        }
+    }
+
+    /// The copy, as long as its space is not free.
+    pub(super) fn get(&self, copy: &CopyId) -> Option<&LocalCopy> {
+        self.copies.get(copy)
+    }
+
+    pub(super) fn get_mut(&mut self, copy: &CopyId) -> Option<&mut LocalCopy> {
+        self.copies.get_mut(copy)
+    }
+
+    pub(super) fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
+        self.copies.get_mut(&copy).expect("copies in the index, in pulls and in references exist")
+    }
+
+    /// The live copy of `id`, complete or not.
+    pub(super) fn live(&self, id: &ObjectId) -> Option<(CopyId, &LocalCopy)> {
+        let copy = *self.index.get(id)?;
+        Some((copy, &self.copies[&copy]))
+    }
+
+    /// The live copy of this very put.
+    pub(super) fn live_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
+        self.live(id).filter(|(_, copy)| copy.put == put).map(|(copy, _)| copy)
+    }
+
+    /// The live copy of this very put, unless it is one that no shard was told of, nor may speak of.
+    pub(super) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
+        self.live_put(id, put).filter(|copy| self.copies[copy].visibility == Visibility::Public)
+    }
+
+    /// All live copies, by id.
+    pub(super) fn live_copies(&self) -> Vec<CopyId> {
+        self.index.values().copied().collect()
+    }
+
+    /// Where a client finds a copy.
+    pub(super) fn view(&self, copy: CopyId) -> ObjectView {
+        let local = &self.copies[&copy];
+        ObjectView {
+            copy,
+            extent: local.extent,
+            put: local.put,
+            size_bytes: local.size_bytes,
+            metadata: local.metadata.clone(),
+        }
+    }
+
+    /// Enters a copy, in room that was found before.
+    pub(super) fn open(&mut self, ctx: &mut Context, opening: LocalCopy) -> CopyId {
+        let copy = CopyId(ctx.next_number());
+        let producer = match opening.phase {
+            Phase::Writing { .. } => Producer::Worker,
+            Phase::Combining { .. } => Producer::Reduce,
+            Phase::Receiving { .. } | Phase::Complete => Producer::Store,
+        };
+        let (extent, size_bytes) = (opening.extent, opening.size_bytes);
+        ctx.push(Effect::CopyOpened { copy, extent, size_bytes, producer });
+        let previous = self.index.insert(opening.id.clone(), copy);
+        debug_assert!(previous.is_none(), "an id has one live copy");
+        if opening.is_pinned() {
+            self.pinned_bytes += extent.length_bytes;
+        }
+        self.copies.insert(copy, opening);
+        copy
+    }
+
+    /// Marks all bytes valid.
+    pub(super) fn complete(&mut self, ctx: &mut Context, copy: CopyId) {
+        self.copy_mut(copy).phase = Phase::Complete;
+        ctx.push(Effect::CopyCompleted { copy });
+        self.settle(ctx, copy);
+    }
+
+    /// Takes a copy out of the index: nobody finds it any more, those who use it keep it until they let go. Whether it was
+    /// in there.
+    pub(super) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
+        let local = self.copy_mut(copy);
+        if local.detached.is_some() {
+            return false;
+        }
+        local.detached = Some(error.clone());
+        let cancel = match &local.phase {
+            Phase::Receiving { pull: Some(active), .. } => Some(Effect::CancelPull { pull: active.pull }),
+            Phase::Combining { combine: Some(combine), .. } => {
+                Some(Effect::CancelCombine { combine: *combine })
+            }
+            _ => None,
+        };
+        let id = local.id.clone();
+        self.index.remove(&id);
+        self.keep(copy);
+        ctx.push(Effect::CopyFailed { copy, error });
+        if let Some(cancel) = cancel {
+            ctx.push(cancel);
+        }
+        self.settle(ctx, copy);
+        true
+    }
+
+    /// Keeps a complete copy until it is deleted.
+    pub(super) fn pin(&mut self, copy: CopyId) {
+        let local = self.copy_mut(copy);
+        if local.is_pinned() {
+            return;
+        }
+        local.retention = Retention::Pinned;
+        self.pinned_bytes += local.extent.length_bytes;
+        self.keep(copy);
+    }
+
+    /// The copy is one of another put of its id, which has the same bytes.
+    pub(super) fn rename_put(&mut self, copy: CopyId, put: PutId) {
+        self.copy_mut(copy).put = put;
+    }
+
+    /// Keeps a copy from eviction and from being freed.
+    pub(super) fn hold(&mut self, copy: CopyId) {
+        self.copy_mut(copy).references += 1;
+        self.keep(copy);
+    }
+
+    /// Ends one [`Table::hold`].
+    pub(super) fn let_go(&mut self, ctx: &mut Context, copy: CopyId) {
+        self.copy_mut(copy).references -= 1;
+        self.settle(ctx, copy);
+    }
+
+    /// Counts a copy as used, so that others are evicted before it.
+    pub(super) fn touch(&mut self, copy: CopyId) {
+        self.evictable.promote(&copy);
+    }
+
+    /// Starts a pull into a copy; answers from which byte on.
+    pub(super) fn begin_pull(&mut self, copy: CopyId, active: ActivePull) {
+        self.pulls.insert(active.pull, copy);
+        let local = self.copy_mut(copy);
+        let valid_bytes = local.received_bytes();
+        local.phase = Phase::Receiving { pull: Some(active), valid_bytes };
+    }
+
+    /// A pull no longer touches the memory of its copy. Answers which pull, of which copy.
+    pub(super) fn end_pull(
+        &mut self,
+        ctx: &mut Context,
+        pull: PullId,
+        valid_bytes: u64,
+        outcome: PullOutcome,
+    ) -> Option<(CopyId, ActivePull)> {
+        let copy = self.pulls.remove(&pull)?;
+        let local = self.copy_mut(copy);
+        let Phase::Receiving { pull: Some(active), .. } = &local.phase else { return None };
+        let active = active.clone();
+        let valid_bytes = if outcome == PullOutcome::Complete { local.size_bytes } else { valid_bytes };
+        local.phase = Phase::Receiving { pull: None, valid_bytes: valid_bytes.min(local.size_bytes) };
+        self.settle(ctx, copy);
+        Some((copy, active))
+    }
+
+    /// The pulls that a shard granted go on without a grant: its session is lost.
+    pub(super) fn forget_grants_of(&mut self, shard: usize) {
+        for copy in self.pulls.values() {
+            if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
+                self.copies.get_mut(copy)
+                && active.shard == shard
+            {
+                active.grant = None;
+            }
+        }
+    }
+
+    /// A combination fills a copy from `offset_bytes` on.
+    pub(super) fn begin_combine(&mut self, copy: CopyId, combine: CombineId, offset_bytes: u64) {
+        self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine), valid_bytes: offset_bytes };
+    }
+
+    /// The combination of a copy no longer touches any memory. Answers how many bytes are valid.
+    pub(super) fn end_combine(&mut self, ctx: &mut Context, copy: CopyId, valid_bytes: u64) -> u64 {
+        let local = self.copy_mut(copy);
+        let valid_bytes = valid_bytes.min(local.size_bytes);
+        local.phase = Phase::Combining { combine: None, valid_bytes };
+        self.settle(ctx, copy);
+        valid_bytes
+    }
+
+    /// A comparison reads a copy; false if one does already.
+    pub(super) fn begin_compare(&mut self, copy: CopyId) -> bool {
+        let is_first = !std::mem::replace(&mut self.copy_mut(copy).is_comparing, true);
+        self.keep(copy);
+        is_first
+    }
+
+    /// The comparison is done; false if there was none.
+    pub(super) fn end_compare(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
+        let was_comparing =
+            self.copies.get_mut(&copy).is_some_and(|local| std::mem::take(&mut local.is_comparing));
+        self.settle(ctx, copy);
+        was_comparing
+    }
+
+    /// The writer of a copy gives it up: only references and serves keep it now.
+    pub(super) fn end_writing(&mut self, ctx: &mut Context, copy: CopyId) {
+        self.copy_mut(copy).phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        self.settle(ctx, copy);
+    }
+
+    /// Keeps a copy from eviction, for now.
+    fn keep(&mut self, copy: CopyId) {
+        if let Some(bytes) = self.evictable.pop(&copy) {
+            self.evictable_bytes -= bytes;
+        }
+    }
+
+    /// After a change in who uses a copy: frees it, or makes it evictable, or keeps it.
+    fn settle(&mut self, ctx: &mut Context, copy: CopyId) {
+        let Some(local) = self.copies.get(&copy) else { return };
+        if !local.is_idle() {
+            self.keep(copy);
+        } else if local.detached.is_some() {
+            let (extent, is_pinned) = (local.extent, local.is_pinned());
+            self.copies.remove(&copy);
+            if is_pinned {
+                self.pinned_bytes -= extent.length_bytes;
+            }
+            ctx.push(Effect::CopyClosed { copy });
+            self.free(extent);
+        } else if local.is_complete() && !local.is_pinned() {
+            let bytes = local.extent.length_bytes;
+            if self.evictable.put(copy, bytes).is_none() {
+                self.evictable_bytes += bytes;
+                self.has_new_space = true;
+            }
+        }
+    }
+}
+
+impl Index<&CopyId> for Table {
+    type Output = LocalCopy;
+
+    /// A copy of which the caller knows that it exists.
+    fn index(&self, copy: &CopyId) -> &LocalCopy {
+        &self.copies[copy]
+    }
+}

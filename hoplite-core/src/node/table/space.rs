@@ -1,0 +1,105 @@
+//! Room in the arena: what is free, what is evicted for it, and who waits for it.
+//!
+//! Whoever finds no room enters the queue and tries again when room has appeared. That may be at any time later: room
+//! appears when copies are freed, and a store that reclaims it in a way that takes time need only say so with
+//! [`Table::free`].
+
+use super::super::calls::CallKey;
+use super::super::hop::HopOwner;
+use super::{CopyId, Table};
+use crate::error::Error;
+use crate::extent::{Extent, HEADER_BYTES};
+use crate::id::ObjectId;
+use crate::limits::Limits;
+
+/// Who waits for room.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) enum SpaceWaiter {
+    Create(CallKey),
+    Fetch(ObjectId),
+    Hop(HopOwner),
+    Target(ObjectId),
+}
+
+/// What an attempt to find room came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Room {
+    Found(Extent),
+    /// There will be if this copy, which is the least recently used one, is evicted, or it and others.
+    AfterEvicting(CopyId),
+    /// There is none now.
+    None,
+}
+
+impl Table {
+    /// Whether an object of this size can ever be stored here.
+    pub(in super::super) fn check_size(
+        &self,
+        limits: &Limits,
+        id: &ObjectId,
+        size_bytes: u64,
+    ) -> Result<(), Error> {
+        let limit_bytes =
+            limits.max_object_bytes.min(self.allocator.capacity_bytes().saturating_sub(HEADER_BYTES));
+        if size_bytes > limit_bytes {
+            return Err(Error::ObjectTooLarge { id: id.clone(), size_bytes, limit_bytes });
+        }
+        Ok(())
+    }
+
+    /// Looks for room for an object. Nothing is to be evicted if even all of it would not make enough room in total.
+    pub(in super::super) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
+        let length_bytes = HEADER_BYTES + size_bytes;
+        let victim = self.evictable.peek_lru().map(|(copy, _)| *copy);
+        let eviction = victim.map_or(Room::None, Room::AfterEvicting);
+        if self.copies.len() >= limits.max_objects {
+            return eviction;
+        }
+        match self.allocator.allocate(length_bytes) {
+            Some(extent) => Room::Found(extent),
+            None if self.may_fit(size_bytes) => eviction,
+            None => Room::None,
+        }
+    }
+
+    /// Whether an object could be stored now, apart from fragmentation.
+    pub(in super::super) fn may_fit(&self, size_bytes: u64) -> bool {
+        HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes
+    }
+
+    /// Gives back room that no copy is in any more, or ever was.
+    pub(in super::super) fn free(&mut self, extent: Extent) {
+        self.allocator.free(extent);
+        self.has_new_space = true;
+    }
+
+    pub(in super::super) fn count_eviction(&mut self) {
+        self.evictions += 1;
+    }
+
+    /// The error of a caller for whom there was no room.
+    pub(in super::super) fn store_full(&self, size_bytes: u64) -> Error {
+        Error::StoreFull {
+            needed_bytes: HEADER_BYTES + size_bytes,
+            free_bytes: self.allocator.free_bytes(),
+            capacity_bytes: self.allocator.capacity_bytes(),
+        }
+    }
+
+    pub(in super::super) fn wait_for_space(&mut self, waiter: SpaceWaiter) {
+        self.space_waiters.push(waiter);
+    }
+
+    pub(in super::super) fn is_waiting_for_space(&self, waiter: &SpaceWaiter) -> bool {
+        self.space_waiters.contains(waiter)
+    }
+
+    pub(in super::super) fn stop_waiting_for_space(&mut self, waiter: &SpaceWaiter) {
+        self.space_waiters.remove(waiter);
+    }
+
+    /// Those who wait for room, in the order of their arrival, if there is some that they have not tried yet.
+    pub(in super::super) fn take_space_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
+        std::mem::take(&mut self.has_new_space).then(|| self.space_waiters.take().collect())
+    }
+}
