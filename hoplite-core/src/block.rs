@@ -10,7 +10,8 @@ pub const fn publishable(valid_bytes: u64, size_bytes: u64) -> u64 {
     if valid_bytes >= size_bytes { size_bytes } else { valid_bytes / BLOCK_BYTES * BLOCK_BYTES }
 }
 
-/// As [`publishable`], as long as the object is not sealed: never its end, since whoever has that has a complete object.
+/// As [`publishable`], for an object that is not sealed yet: never its end, because a node that has the end takes the object
+/// for complete.
 pub const fn publishable_unsealed(valid_bytes: u64, size_bytes: u64) -> u64 {
     let before_the_end = size_bytes.saturating_sub(1);
     let valid_bytes = if valid_bytes < before_the_end { valid_bytes } else { before_the_end };

@@ -1,7 +1,7 @@
 //! What can go wrong, as every plane and every client sees it.
 //!
 //! One enum serves the shard, the store, the wire and the clients, because an error that a shard decides on travels
-//! through a store to a client unchanged. Transport errors are added by the crates that own a transport.
+//! through a store to a client unchanged. The crates that own a transport add the errors of that transport.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -74,13 +74,13 @@ pub enum MetadataError {
     /// No dtype has this name.
     #[error("unknown dtype {name:?}")]
     UnknownDtype {
-        /// The name, cut to 32 characters.
+        /// The name that was given, cut to 32 characters.
         name: String,
     },
     /// The shape has too many dimensions.
     #[error("a shape has at most 64 dimensions, this one has {dimensions}")]
     TooManyDimensions {
-        /// How many it has.
+        /// How many dimensions the shape has.
         dimensions: usize,
     },
     /// Shape times element size is not the size of the object.
@@ -94,13 +94,13 @@ pub enum MetadataError {
     /// Refused by a peer, which gave this reason.
     #[error("{reason}")]
     Reported {
-        /// The peer's words.
+        /// The peer's text, cut to the limit of the wire.
         reason: Cow<'static, str>,
     },
     /// The application's own metadata is too long.
     #[error("application metadata is at most 4096 bytes, this is {length_bytes}")]
     UserTooLong {
-        /// How long it is.
+        /// Its length.
         length_bytes: usize,
     },
 }
@@ -112,13 +112,13 @@ pub enum Error {
     /// The object id is empty or too long.
     #[error("an object id has 1 to 255 bytes, this one has {length_bytes}")]
     InvalidId {
-        /// The length that it has.
+        /// The length of the refused id.
         length_bytes: usize,
     },
     /// A node or cluster id is empty, too long or has characters that are not allowed.
     #[error("{name:?} is not a valid name: 1 to 63 of the characters A-Z a-z 0-9 - _ .")]
     InvalidName {
-        /// The name, cut to 63 characters.
+        /// The refused name, cut to 63 characters.
         name: String,
     },
     /// Dtype, shape and size do not fit together.
@@ -127,19 +127,19 @@ pub enum Error {
     /// A request that is well-formed but makes no sense, such as waiting for more ids than were given.
     #[error("invalid request: {reason}")]
     InvalidRequest {
-        /// What is wrong with it.
+        /// The mistake, in words.
         reason: Cow<'static, str>,
     },
     /// The id already names an object of other bytes, size or metadata.
     #[error("object {id} already exists with other contents")]
     AlreadyExists {
-        /// The id.
+        /// The id under which both were put.
         id: ObjectId,
     },
     /// The object can never fit.
     #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
     ObjectTooLarge {
-        /// The id.
+        /// The object that was to be made.
         id: ObjectId,
         /// Its size.
         size_bytes: u64,
@@ -149,9 +149,9 @@ pub enum Error {
     /// There was no room before the deadline, even after eviction.
     #[error("store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free")]
     StoreFull {
-        /// What was asked for.
+        /// How many bytes the call needed.
         needed_bytes: u64,
-        /// What was free.
+        /// How many bytes of the arena were free when the call gave up.
         free_bytes: u64,
         /// The size of the arena.
         capacity_bytes: u64,
@@ -159,7 +159,7 @@ pub enum Error {
     /// The deadline passed.
     #[error("{operation} timed out after {waited:?}")]
     Timeout {
-        /// Which call it was.
+        /// The call that timed out.
         operation: Operation,
         /// How long it waited.
         waited: Duration,
@@ -167,55 +167,55 @@ pub enum Error {
     /// Every copy of the object is gone, or its producer died before it was complete.
     #[error("object {id} is lost: no copy of it is left")]
     ObjectLost {
-        /// The id.
+        /// The lost object.
         id: ObjectId,
     },
-    /// The object was the target of a reduce that lost one of its sources and took another one instead: what was read of it
-    /// is wrong, it is made anew.
+    /// The object was the target of a reduce that lost a source and took another one instead. The bytes that were read are
+    /// wrong; the reduce makes the object anew.
     #[error("object {id} is made anew, since a source of its reduce was lost")]
     Superseded {
-        /// The id.
+        /// The target of the reduce.
         id: ObjectId,
     },
     /// The object was deleted while the call was under way.
     #[error("object {id} was deleted")]
     Deleted {
-        /// The id.
+        /// The deleted object.
         id: ObjectId,
     },
     /// The object cannot be reduced: its type, shape or size is not that of the others, or the operation is not defined for
     /// it.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
-        /// The id.
+        /// The object that differs from the others, or for which the operation is not defined.
         id: ObjectId,
-        /// What is wrong with it.
+        /// How it differs, and from which object.
         reason: Cow<'static, str>,
     },
     /// An object is named twice where each may be named once.
     #[error("object {id} is named more than once")]
     DuplicateId {
-        /// The id.
+        /// The id that occurs twice.
         id: ObjectId,
     },
     /// A limit on a number of things was reached.
     #[error("{what} are limited to {maximum}")]
     LimitExceeded {
-        /// What there were too many of.
+        /// The things that there were too many of, in the plural: `open calls of a client`.
         what: Cow<'static, str>,
-        /// The limit.
+        /// The largest number that is allowed.
         maximum: u64,
     },
     /// The connection has no such reference: it was released already, or never given.
     #[error("no reference {reference} on this connection")]
     UnknownReference {
-        /// The number that was given.
+        /// The number of the copy that the client named.
         reference: u64,
     },
     /// Another daemon of this name is alive.
     #[error("node id {node} is in use by another store of this cluster")]
     NodeIdInUse {
-        /// The name.
+        /// The name that two stores claim.
         node: NodeId,
     },
     /// The peer belongs to another cluster.
@@ -224,23 +224,23 @@ pub enum Error {
     /// The peer speaks another version of the protocol.
     #[error("the peer speaks protocol version {theirs}, this is version {ours}")]
     VersionMismatch {
-        /// Our version.
+        /// The version of this side.
         ours: u32,
-        /// The peer's version.
+        /// The version of the peer.
         theirs: u32,
     },
     /// The peer sent something that is not of the protocol.
     #[error("malformed message on the {plane} plane: {reason}")]
     Malformed {
-        /// Where it arrived.
+        /// The plane on which it arrived.
         plane: Plane,
-        /// What is wrong with it.
+        /// The rule that it breaks, in words.
         reason: Cow<'static, str>,
     },
     /// The daemon, or the directory behind it, cannot be reached now.
     #[error("{what} cannot be reached")]
     Unavailable {
-        /// What cannot be reached.
+        /// The daemon that cannot be reached, in words.
         what: Cow<'static, str>,
     },
     /// The daemon is shutting down.

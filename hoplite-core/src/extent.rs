@@ -18,15 +18,15 @@ pub const HEADER_BYTES: u64 = 64;
 /// The unit of allocation, and the alignment of every extent: a cache line, so that headers never share one.
 pub const GRANULE_BYTES: u64 = 64;
 
-/// Each power of two is divided into so many bins. With 32, a bin's ranges differ by at most 3% in length, which bounds
-/// how much longer than needed the range is that an allocation splits.
+/// How many bins each power of two is divided into. With 32, the ranges of a bin differ by at most 3% in length. That bounds
+/// by how much the range that an allocation splits can be longer than needed.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
 const COLUMNS_LOG2: u32 = 5;
 
 /// One row for the lengths below `COLUMNS` granules, and one for each power of two from there to the end of `u64`.
 const ROWS: usize = (u64::BITS - COLUMNS_LOG2) as usize + 1;
 
-/// No range.
+/// Stands for "no range" in links.
 const NONE: u32 = u32::MAX;
 
 /// Hands out extents of an arena, in constant time.
@@ -46,7 +46,7 @@ pub struct Allocator {
     ranges: Vec<Range>,
     /// First of the vacant entries of `ranges`, linked through `next`.
     vacant: u32,
-    /// Bit r is set if a bin of row r is not empty.
+    /// Bit r is set if some bin of row r is not empty.
     rows: u64,
     /// Bit c of entry r is set if the bin in row r, column c is not empty.
     columns: [u32; ROWS],
@@ -131,8 +131,8 @@ impl Allocator {
 
     /// Allocates an extent of `length_bytes`, rounded up to whole granules and to at least one.
     ///
-    /// Returns `None` only if no free range is long enough. Constant time, but for the case described at [`Allocator`],
-    /// which is linear in the number of free ranges of about that length.
+    /// Returns `None` only if no free range is long enough. Takes constant time, except for the search of one bin that
+    /// [`Allocator`] describes: that is linear in the number of free ranges of about this length.
     pub fn allocate(&mut self, length_bytes: u64) -> Option<Extent> {
         let length = length_bytes.div_ceil(GRANULE_BYTES).max(1);
         if length > self.free {
@@ -155,8 +155,8 @@ impl Allocator {
     ///
     /// # Panics
     ///
-    /// If `extent` is not, exactly, one that [`allocate`](Self::allocate) returned and that is still allocated: the
-    /// caller has lost track of who owns what, and to go on would hand one object's bytes to another.
+    /// If `extent` is not exactly one that [`allocate`](Self::allocate) returned and that is still allocated. The caller has
+    /// lost track of who owns what then, and to go on would hand one object's bytes to another.
     pub fn free(&mut self, extent: Extent) {
         let index = self.unlink_allocated(extent);
         let Range { before, after, .. } = *self.range(index);
@@ -342,7 +342,7 @@ impl Allocator {
         }
     }
 
-    /// Adds a range that is in no list yet. Its neighbours do not know of it yet.
+    /// Adds a range to the slab. It is in no list yet, and its neighbours do not know of it.
     fn add_range(&mut self, offset: u64, length: u64, before: u32, after: u32) -> u32 {
         let range =
             Range { offset, length, before, after, previous: NONE, next: NONE, state: State::Allocated };
@@ -379,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks all that must hold between operations.
+    /// Checks what must hold between operations.
     fn check(allocator: &Allocator, allocated: &[Extent]) {
         let mut in_order = allocated.to_vec();
         in_order.sort();

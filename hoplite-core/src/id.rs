@@ -28,7 +28,7 @@ impl ObjectId {
         Ok(Self(bytes.into()))
     }
 
-    /// The private name of what a hop of a reduce makes: known to the stores of that reduce only, never published.
+    /// The private name of the output of a hop: only the stores of that reduce know it, and it is never published.
     pub fn of_hop(put: PutId) -> Self {
         Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
     }
@@ -119,7 +119,7 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// The name of a cluster: as a [`NodeId`]; daemons of different clusters refuse to talk to each other.
+/// The name of a cluster, written like a [`NodeId`]. Daemons of different clusters refuse to talk to each other.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ClusterId(Arc<str>);
 
@@ -163,7 +163,7 @@ impl fmt::Display for PutId {
     }
 }
 
-/// Which run of a store it is: a node that restarts under the same name has a new one, and none of its old copies.
+/// Tells the runs of a store apart: a node that restarts under the same name has a new one, and none of its old copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 

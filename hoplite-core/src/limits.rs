@@ -1,4 +1,4 @@
-//! The limits of a store and of a shard: everything that a client or a peer could make grow has one here.
+//! The limits of a store and of a shard that can be set.
 
 use std::time::Duration;
 

@@ -41,13 +41,13 @@ impl ShardMap {
         ranked
     }
 
-    /// The larger, the earlier comes `shard` for ids of this `hash`.
+    /// The weight of `shard` for ids of this `hash`: the shard with the largest weight comes first.
     fn rank(&self, hash: u64, shard: usize) -> (u64, Reverse<usize>) {
         (mix(hash ^ self.seeds[shard]), Reverse(shard))
     }
 
-    /// The first [`REPLICAS`] shards in rank order for `id` that `is_usable`. O(K), and without a sort or an allocation:
-    /// when a shard comes or goes, a store asks this for each of its copies.
+    /// The first [`REPLICAS`] shards in rank order for `id` that `is_usable`. Takes O(K) time and neither sorts nor allocates,
+    /// because a store asks this for each of its copies when a shard comes or goes.
     pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
         let hash = fnv1a(id.as_bytes());
         let mut first = [const { None }; REPLICAS];
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_replicas_are_the_first_usable_shards_in_rank_order() {
-        // Two of one name, between which the index decides.
+        // Two shards have one name; the index decides between them.
         let map = ShardMap::new(["a:1", "b:1", "c:1", "c:1", "d:1"]);
         for number in 0..1000 {
             let id = id(number);

@@ -14,9 +14,9 @@ use std::time::Duration;
 use crate::id::NodeId;
 use crate::shard::{GrantReason, LocationState};
 
-/// How long a waiting receiver may be overtaken by closer ones.
+/// How long closer receivers may overtake a waiting one.
 ///
-/// From here on, receivers are served in the order of their arrival. 50 ms is what 64 MiB takes at 10 Gbit/s, so
+/// After that, receivers are served in the order of their arrival. 50 ms is what 64 MiB takes at 10 Gbit/s, so
 /// locality wins among receivers that arrive together, and nobody is passed over for longer than about one transfer.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
 
@@ -67,32 +67,32 @@ impl Topology {
 /// A location with a free slot that may serve a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate<'a> {
-    /// Where it is.
+    /// The node that has the copy.
     pub node: &'a NodeId,
     /// How much of the object it has.
     pub state: LocationState,
-    /// A number that grows with each grant: that of this location's latest grant, zero if it never had one.
+    /// The number of this location's latest grant, zero if it never had one. Numbers grow with each grant.
     pub last_grant: u64,
-    /// Whether the receiver asked not to be given this sender if there is another.
+    /// Whether the receiver asked for another sender, if there is one.
     pub avoided: bool,
 }
 
 /// The sender that was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
-    /// Its index among the candidates.
+    /// The index of the sender among the candidates.
     pub index: usize,
-    /// Why it was chosen.
+    /// Why this sender was chosen.
     pub reason: GrantReason,
-    /// What the link costs.
+    /// What the link from the sender to the receiver costs.
     pub cost: u64,
 }
 
 /// Chooses the sender for `receiver`, or `None` if there is no candidate.
 ///
-/// A sender that the receiver did not ask to avoid beats one that it did; a complete copy beats a partial one; among
-/// equals the closest by `topology` wins, then the one granted longest ago, then the smallest [`NodeId`], so that the
-/// order is total and does not depend on the order of the candidates. O(n) for n candidates.
+/// Every other sender beats one that the receiver asked to avoid; a complete copy beats a partial one; among equals the
+/// closest by `topology` wins, then the one granted longest ago, then the smallest [`NodeId`]. So the order is total and
+/// does not depend on the order of the candidates. O(n) for n candidates.
 ///
 /// The caller leaves out the receiver itself and its [`descendants`].
 ///
@@ -110,7 +110,7 @@ pub fn choose_sender(receiver: &NodeId, candidates: &[Candidate<'_>], topology: 
     } else if candidates.len() == 1 {
         GrantReason::OnlyCandidate
     } else if peers.count() == 1 {
-        // The others are partial, or avoided; in either case this one stands alone in its class.
+        // The others are partial or avoided: this one is alone in its class.
         if candidates.iter().any(|other| !other.avoided && class(other) != class(best)) {
             GrantReason::CompleteBeforePartial
         } else {
@@ -126,7 +126,7 @@ pub fn choose_sender(receiver: &NodeId, candidates: &[Candidate<'_>], topology: 
 
 /// Chooses which waiting receiver is served next, as an index into `offers`, together with its sender.
 ///
-/// `offers` are in the order of arrival: how long each receiver has waited, and what [`choose_sender`] would give it now.
+/// `offers` are in the order of arrival: how long each receiver has waited, and what [`choose_sender`] gives it now.
 /// The first receiver that has waited for [`AGED_AFTER`] and can be served wins; if there is none, the one with the
 /// cheapest link, then the one that came first. So a receiver can be overtaken only during its first [`AGED_AFTER`], and
 /// with a uniform topology never. Offers are evaluated lazily, since the first one usually wins.
@@ -150,7 +150,7 @@ pub fn choose_waiter(
     best
 }
 
-/// All nodes that pull from `root`, directly or through others, and `root` itself.
+/// `root` and all nodes that pull from it, directly or through others.
 ///
 /// `links` are pairs of a node and the node that it pulls from. A grant from a descendant of the receiver would close a
 /// cycle in which nobody ever gets a new byte. O(m log m) for m links.

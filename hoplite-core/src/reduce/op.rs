@@ -1,4 +1,4 @@
-//! Which operations there are, and for which element types.
+//! The operations of a reduce, and the element types for which they are defined.
 
 use std::fmt;
 use std::str::FromStr;

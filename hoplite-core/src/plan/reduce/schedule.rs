@@ -14,9 +14,9 @@ use std::fmt;
 /// | [`Self::Chain`], k dimensions | k S/B + (1 + sum of (length - 1)) L | k S | S |
 /// | [`Self::Tree`] | 2 S/B + (levels) L | 2 S | S |
 ///
-/// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions, whose recursion is that of more
-/// dimensions here. A binary tree beats a chain of two dimensions as soon as it has more than four vertices, but only a
-/// chain follows the topology.
+/// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions; its recursion gives the further
+/// dimensions. A binary tree beats a chain of two dimensions as soon as it has more than four vertices, but only a chain
+/// follows the topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Schedule {
     /// Every source goes straight to the receiver.
@@ -29,13 +29,13 @@ pub enum Schedule {
     },
     /// A balanced binary tree of this many vertices, which arrive in post-order: children before their parent.
     Tree {
-        /// How many vertices.
+        /// How many vertices the tree is planned for.
         vertices: usize,
     },
 }
 
 impl Schedule {
-    /// The plain chain.
+    /// The chain in one dimension.
     pub fn chain(vertices: usize) -> Self {
         Self::Chain { lengths: vec![vertices.max(1)] }
     }
@@ -55,7 +55,7 @@ impl Schedule {
         Self::Chain { lengths }
     }
 
-    /// How many loose streams the vertex takes in that is number `position` (from zero) to join.
+    /// How many loose streams a vertex takes in if it is number `position` (from zero) to join.
     pub fn takes_in(&self, position: usize) -> usize {
         match self {
             Self::Star => 0,
@@ -86,12 +86,12 @@ impl Schedule {
     }
 }
 
-/// Position as a number whose digits count along each dimension: a vertex that is not the first along a dimension takes in
-/// the one before it, and the last one along a dimension goes on as a member of the next.
+/// The digits of `position` count along the dimensions. A vertex takes in the vertex before it in each dimension in which it
+/// is not the first; the last vertex along a dimension is also a member of the next dimension.
 fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {
-        // Beyond what was planned for, as a source that joins again: goes on as one chain.
+        // More vertices than planned, for example because a source joins again: they prolong the chain.
         return 1;
     }
     let mut taken = 0;

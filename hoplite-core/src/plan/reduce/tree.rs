@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::schedule::Schedule;
 
-/// A vertex. Never used twice in a [`Tree`].
+/// The number of a vertex. A [`Tree`] never uses it twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(pub u64);
 
@@ -17,7 +17,7 @@ pub struct Vertex<S> {
     pub sources: Vec<usize>,
     /// Who takes in its stream; `None`: nobody yet, or the receiver.
     pub consumer: Option<VertexId>,
-    /// What the owner of the tree keeps with it.
+    /// What the owner of the tree keeps with the vertex.
     pub state: S,
 }
 
@@ -37,7 +37,7 @@ impl<S> Vertex<S> {
 #[derive(Debug, Clone)]
 pub struct Tree<S> {
     vertices: BTreeMap<VertexId, Vertex<S>>,
-    /// Those without a consumer, in the order in which they are combined.
+    /// The vertices without a consumer, in the order in which they are combined.
     loose: Vec<VertexId>,
     /// How many vertices have joined so far.
     joined: usize,
@@ -57,8 +57,8 @@ impl<S> Tree<S> {
         self.add(taken, sources, state)
     }
 
-    /// Adds a vertex for `sources`, which takes in all loose streams: so everything is combined from left to right, also
-    /// where a vertex was dissolved.
+    /// Adds a vertex for `sources`, which takes in all loose streams. Everything is combined from left to right that way, even
+    /// after a vertex was dissolved.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
         self.add(self.loose.len(), sources, state)
     }
@@ -78,8 +78,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Gives one more source to a vertex. Answers the vertices whose stream is another one now: those between it, which is
-    /// included, and the receiver.
+    /// Gives one more source to a vertex. Answers the vertices whose streams change by that: the vertex itself and all between
+    /// it and the receiver.
     pub fn add_source(&mut self, vertex: VertexId, source: usize) -> Vec<VertexId> {
         if let Some(vertex) = self.vertices.get_mut(&vertex) {
             vertex.sources.push(source);
@@ -92,12 +92,12 @@ impl<S> Tree<S> {
         VertexId(self.last)
     }
 
-    /// The vertex.
+    /// Looks a vertex up; `None` if it is gone.
     pub fn get(&self, vertex: VertexId) -> Option<&Vertex<S>> {
         self.vertices.get(&vertex)
     }
 
-    /// What is kept with a vertex.
+    /// What the owner of the tree keeps with a vertex.
     pub fn state_mut(&mut self, vertex: VertexId) -> Option<&mut S> {
         self.vertices.get_mut(&vertex).map(|vertex| &mut vertex.state)
     }
@@ -107,7 +107,7 @@ impl<S> Tree<S> {
         self.vertices.iter().map(|(id, vertex)| (*id, vertex))
     }
 
-    /// What the receiver takes in, if no vertex is still to come.
+    /// The streams that the receiver takes in if no further vertex joins.
     pub fn loose(&self) -> &[VertexId] {
         &self.loose
     }
@@ -117,7 +117,7 @@ impl<S> Tree<S> {
         self.iter().find(|(_, vertex)| vertex.sources.contains(&source)).map(|(id, _)| id)
     }
 
-    /// The vertices between `vertex`, which is included, and the receiver.
+    /// `vertex` and the vertices between it and the receiver, in the order in which the stream passes them.
     pub fn way_to_receiver(&self, vertex: VertexId) -> Vec<VertexId> {
         let mut way = Vec::new();
         let mut next = Some(vertex);
@@ -128,16 +128,16 @@ impl<S> Tree<S> {
         way
     }
 
-    /// Takes one source out. A vertex that is left with nothing to combine is taken out too: its consumer takes in what it
-    /// took in.
+    /// Removes one source. If that leaves its vertex without a source, the vertex is removed too and its consumer takes in its
+    /// inputs.
     ///
-    /// Answers the vertices whose stream is another one now, and what was kept with a vertex that is gone.
+    /// Answers the vertices whose streams change by that, and what was kept with the removed vertex.
     pub fn remove_source(&mut self, source: usize) -> (BTreeSet<VertexId>, Option<S>) {
         let Some(vertex) = self.vertex_of(source) else { return (BTreeSet::new(), None) };
         let mut changed: BTreeSet<VertexId> = self.way_to_receiver(vertex).into_iter().collect();
         let Some(entry) = self.vertices.get_mut(&vertex) else { return (changed, None) };
         entry.sources.retain(|other| *other != source);
-        // With a source left it still combines, or is plain.
+        // A vertex with a source left goes on.
         if !entry.sources.is_empty() {
             return (changed, None);
         }
@@ -145,8 +145,8 @@ impl<S> Tree<S> {
         (changed, self.splice(vertex, Vec::new()))
     }
 
-    /// Gives up a vertex whose node cannot combine: its consumer takes in what it took in, and its sources, each as a plain
-    /// vertex with what `plain` makes for it.
+    /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs and its sources; each source becomes a plain
+    /// vertex, with which it keeps what `plain` makes.
     ///
     /// Answers as [`Tree::remove_source`] does.
     pub fn dissolve(
@@ -169,19 +169,19 @@ impl<S> Tree<S> {
         (changed, self.splice(vertex, added))
     }
 
-    /// Puts the inputs of `vertex`, and `added`, in its place.
+    /// Replaces `vertex` by its inputs and by `added`.
     fn splice(&mut self, vertex: VertexId, added: Vec<VertexId>) -> Option<S> {
         let gone = self.vertices.remove(&vertex)?;
-        let heirs: Vec<VertexId> = gone.inputs.into_iter().chain(added).collect();
-        for heir in &heirs {
-            if let Some(heir) = self.vertices.get_mut(heir) {
-                heir.consumer = gone.consumer;
+        let successors: Vec<VertexId> = gone.inputs.into_iter().chain(added).collect();
+        for successor in &successors {
+            if let Some(successor) = self.vertices.get_mut(successor) {
+                successor.consumer = gone.consumer;
             }
         }
         let consumer = gone.consumer.and_then(|consumer| self.vertices.get_mut(&consumer));
         let streams = consumer.map_or(&mut self.loose, |consumer| &mut consumer.inputs);
         if let Some(place) = streams.iter().position(|stream| *stream == vertex) {
-            streams.splice(place..=place, heirs);
+            streams.splice(place..=place, successors);
         }
         // The consumer has a source of its own, or it would have been taken out before.
         Some(gone.state)
@@ -205,7 +205,7 @@ mod tests {
                 assert_eq!(tree.get(*input).unwrap().consumer, Some(id));
             }
             assert_eq!(vertex.consumer.is_none(), tree.loose().contains(&id));
-            // Ends, so there is no cycle.
+            // This ends, so there is no cycle.
             let way = tree.way_to_receiver(id);
             assert!(tree.loose().contains(way.last().unwrap()));
         }

@@ -1,4 +1,4 @@
-//! The two kinds of 16-bit floats, which processors convert at best, but do not add.
+//! The two kinds of 16-bit floats. Processors convert them at best; they do not add them.
 
 use multiversion::multiversion;
 use multiversion::target::match_target;
@@ -12,10 +12,10 @@ struct F16(u16);
 /// The upper half of an `f32`, as its bits: 1 of sign, 8 of exponent, 7 of fraction.
 struct Bf16(u16);
 
-/// Does what `combine_as::<F16, 2>` does, and by that where the processor does not convert f16.
+/// Does what `combine_as::<F16, 2>` does, and calls it where the processor does not convert f16.
 ///
-/// The conversions have to be asked for by name, as the compiler does not see them in the arithmetic of [`F16`]. Measured
-/// with AVX2, in parts of the speed of memory: that arithmetic 0.2, `HalfFloatSliceExt` of the `half` crate 0.03, this 1.
+/// This names the conversions, because the compiler does not find them in the arithmetic of [`F16`]. With AVX2, that
+/// arithmetic reaches 0.2 of the speed of memory, `HalfFloatSliceExt` of the `half` crate 0.03, this function 1.
 #[multiversion(targets("x86_64+avx2+f16c"))]
 pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     match_target! {
@@ -49,7 +49,7 @@ pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
 
 /// Does what `combine_as::<Bf16, 2>` does, but adds and multiplies in pairs.
 ///
-/// The numbers of a pair are worked on where they lie. Spreading them over vectors of f32 and packing the results again
+/// It computes on both numbers of a pair where they lie. To spread them over vectors of f32 and to pack the results again
 /// took a fifth of the time.
 #[inline(always)]
 pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
@@ -63,13 +63,13 @@ pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     combine_as::<Bf16, 2>(op, acc_rest, input_rest);
 }
 
-/// The bytes of the whole chunks of `N` bytes that both have.
+/// The leading bytes of both that make whole chunks of `N` bytes.
 #[inline(always)]
 fn whole_chunks<const N: usize>(acc: &[u8], input: &[u8]) -> usize {
     acc.len().min(input.len()) / N * N
 }
 
-/// The bit of the sign in a 16-bit float.
+/// The sign bit of a 16-bit float.
 const SIGN: u16 = 0x8000;
 
 /// A biased exponent at its place in the bits of an f32.

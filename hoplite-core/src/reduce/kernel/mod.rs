@@ -1,12 +1,12 @@
 //! The kernels: what an operation does to the bytes of two objects.
 //!
-//! Elements are little-endian, in the arena and on the wire, whatever the machine is, and need not be aligned. They are
-//! combined one by one over arrays of bytes, for the compiler to turn into vector instructions. `multiversion` compiles that
-//! twice, for every x86-64 and for those with AVX2, and takes the right one when the program runs; what unsafe code that
-//! needs is the package's. `examples/kernel_throughput.rs` measures: on an EPYC 9004, over objects of 64 MiB, each kernel is
+//! Elements are little-endian in the arena and on the wire, on every machine, and need not be aligned. The kernels combine
+//! them one by one over arrays of bytes, and the compiler makes vector instructions of that. `multiversion` compiles each
+//! kernel twice, for every x86-64 and for those with AVX2, and picks one when the program runs; the unsafe code that this
+//! needs is in that package. `examples/kernel_throughput.rs` measures: on an EPYC 9004, over objects of 64 MiB, each kernel is
 //! as fast as a plain exclusive or, or nearly so (0.8: sums of bf16). Without AVX2 it would be 0.5 for bf16, 0.1 for f16.
 //!
-//! What the operations do to numbers is numpy's `add`, `minimum`, `maximum` and `multiply`:
+//! The operations do to numbers what numpy's `add`, `minimum`, `maximum` and `multiply` do:
 //!
 //! * Integers wrap around.
 //! * Floats follow IEEE 754, with subnormal numbers, rounded to nearest, ties to even. Minimum and maximum are NaN if
@@ -29,8 +29,8 @@ use crate::metadata::Dtype;
 
 /// Combines `input` into `acc`, element by element: `acc[i] = op(acc[i], input[i])`.
 ///
-/// Both have the same number of bytes, a multiple of the element's size. Callers see to that; if they do not, the elements
-/// that both have whole are combined, and the other bytes of `acc` stay as they are.
+/// Both must have the same number of bytes, a multiple of the element's size. If they do not, `combine` combines the whole
+/// elements that both have and leaves the other bytes of `acc` as they are.
 ///
 /// # Panics
 /// If the operation [is not defined](ReduceOp::is_defined_for) for the type, and in debug builds if the lengths are wrong.
@@ -56,7 +56,7 @@ pub fn combine(op: ReduceOp, dtype: Dtype, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-// Everything below is inlined into each version of `combine`: only so is it compiled for that version's processors.
+// Everything below is inlined into each version of `combine`, so that it is compiled for the processors of that version.
 
 #[inline(always)]
 fn combine_as<T: Element<N>, const N: usize>(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
@@ -77,7 +77,7 @@ fn combine_bool(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Replaces every whole chunk of `N` bytes in `acc` by `op` of it and its peer in `input`.
+/// Replaces every whole chunk of `N` bytes in `acc` by `op` of that chunk and the one at its place in `input`.
 #[inline(always)]
 fn each<const N: usize>(acc: &mut [u8], input: &[u8], op: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
     for (a, b) in acc.as_chunks_mut().0.iter_mut().zip(input.as_chunks().0) {
