@@ -16,16 +16,16 @@ use crate::error::{Error, Result};
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// How much is faulted in between two looks at whether to go on. At 2 s per GiB (first touch on a virtual machine) this
-/// is 60 ms.
+/// How much is faulted in before the caller is asked again whether to go on. At 2 s per GiB (first touch on a virtual
+/// machine) this is 60 ms.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
-/// What kind of memory an arena is made of.
+/// The kind of memory that an arena is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backing {
-    /// Anonymous memory, which is gone when the last process that maps it is.
+    /// Anonymous memory, which is freed when the last process that maps it ends.
     Memfd,
-    /// A file on a tmpfs, ramfs or hugetlbfs. Its name is removed at once, so that it is gone as a memfd is.
+    /// A file on a tmpfs, ramfs or hugetlbfs. Its name is removed at once, so that it is freed as a memfd is.
     File(PathBuf),
 }
 
@@ -42,8 +42,8 @@ pub struct Arena {
 impl Arena {
     /// Creates an arena of `capacity_bytes`, rounded down to whole pages of the memory it is made of.
     ///
-    /// No memory is used until it is touched or [prefaulted](Self::prefault). With [`Backing::File`], whatever file was
-    /// left at that path is replaced.
+    /// No memory is used until it is touched or [prefaulted](Self::prefault). With [`Backing::File`], this replaces a file that
+    /// was left at that path.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl Arena {
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.region.touch(start..end, rustix::param::page_size());
                 }
-                // The kernel says "bad address" where a plain write would be killed by SIGBUS.
+                // The kernel says "bad address" where a plain write would end in SIGBUS.
                 Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
                     return Err(Error::NotEnoughMemory {
                         needed_bytes: self.capacity_bytes(),
@@ -152,7 +152,7 @@ fn create_memfd(capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
         .map_err(Error::system("create the arena"))?;
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
-    // A client that shrank the file would kill everybody who maps it. One that added a seal against writing would stop us.
+    // A client that shrinks the file kills every process that maps it. One that adds a seal against writing stops the store.
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(Error::system("seal the size of the arena"))?;
     Ok((fd, capacity_bytes))
@@ -166,7 +166,7 @@ fn create_file(path: &Path, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
         kind == libc::HUGETLBFS_MAGIC as u32 || kind == libc::TMPFS_MAGIC as u32 || kind == RAMFS_MAGIC
     };
     let not_in_memory = || Error::NotInMemory { path: path.to_owned() };
-    // Before anything is removed: what is on a disk is no leftover of an arena.
+    // Checked before anything is removed: a file on a disk is no leftover of an arena.
     match rustix::fs::statfs(path) {
         Ok(file_system) if !is_in_memory(kind_of(&file_system)) => return Err(not_in_memory()),
         Ok(_) => rustix::fs::unlink(path).map_err(failed("remove the leftover of"))?,
@@ -175,7 +175,7 @@ fn create_file(path: &Path, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
     }
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("create"))?;
-    // Clients get descriptors. Without a name, nothing is left behind even if this process is killed.
+    // Clients get descriptors. Without a name, no file is left behind even if this process is killed.
     rustix::fs::unlink(path).map_err(failed("unlink"))?;
 
     let file_system = rustix::fs::fstatfs(&fd).map_err(failed("find out the file system of"))?;
@@ -184,7 +184,7 @@ fn create_file(path: &Path, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
         return Err(not_in_memory());
     }
     let capacity_bytes = whole_pages(capacity_bytes, page_bytes)?;
-    // Zero blocks in total means no limit.
+    // A file system that reports zero blocks in total has no limit.
     let available_bytes = file_system.f_bavail.saturating_mul(page_bytes);
     if file_system.f_blocks > 0 && available_bytes < capacity_bytes {
         return Err(Error::NotEnoughMemory { needed_bytes: capacity_bytes, available_bytes });

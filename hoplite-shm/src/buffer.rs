@@ -11,7 +11,7 @@ use crate::checksum::Checksum;
 use crate::header::{HeaderHandle, State};
 use crate::span::Span;
 
-/// How many bytes are copied out of the arena at a time to be looked at.
+/// How many bytes [`Buffer::for_each_chunk`] copies out of the arena at a time.
 ///
 /// The price of the copy, for CRC-32C: 1 GiB that is not cached takes 44 ms (a slice without the copy: 34 ms), 1 MiB that
 /// is cached takes 39 us (a slice: 18 us). Larger chunks leave the first-level cache. `examples/memory_bandwidth.rs`,
@@ -53,33 +53,33 @@ impl Buffer {
         self.header().valid_bytes(self.size_bytes())
     }
 
-    /// How far the copy is.
+    /// Whether the copy is open, complete or failed.
     pub fn state(&self) -> State {
         self.header().state()
     }
 
-    /// Tells everybody that the leading `valid_bytes` are valid. They must have been written before. Progress never
-    /// falls: a smaller number than the last has no effect.
+    /// Publishes that the leading `valid_bytes` are valid. They must have been written before. Progress never falls: a smaller
+    /// number than the last has no effect.
     pub fn publish(&self, valid_bytes: u64) {
         self.header().publish(valid_bytes.min(self.size_bytes()));
     }
 
-    /// Tells everybody that all bytes are valid and accepted. Without effect on a copy that has failed.
+    /// Publishes that all bytes are valid and accepted. Has no effect on a copy that has failed.
     pub fn set_complete(&self) {
         self.publish(self.size_bytes());
         self.header().end(State::Complete);
     }
 
-    /// Tells everybody that the copy will never be complete. Without effect on one that is.
+    /// Publishes that the copy will never be complete. Has no effect on a complete one.
     pub fn set_failed(&self) {
         self.header().end(State::Failed);
     }
 
     /// Asks the writer to ring the doorbell, once, when it has made progress beyond the number of valid bytes returned.
     ///
-    /// To wait for more than n valid bytes, call this; if it returns more than n, there is nothing to wait for, and a
-    /// doorbell may ring in vain. Otherwise wait for the doorbell and start over. For the last block it never rings: that
-    /// becomes valid with [`set_complete`](Self::set_complete).
+    /// A task that waits for more than n valid bytes calls this. If it returns more than n, the wait is over, and the doorbell
+    /// may ring in vain. Otherwise the task waits for the doorbell and starts over. The doorbell never rings for the last
+    /// block: that becomes valid with [`set_complete`](Self::set_complete).
     #[must_use = "progress up to this number rings no doorbell"]
     pub fn want_doorbell(&self) -> u64 {
         self.header().want(self.size_bytes())
@@ -95,8 +95,8 @@ impl Buffer {
         self.arena.region().copy_in(range, bytes);
     }
 
-    /// Copies bytes from `offset_bytes` on out, until `out` is full. Those beyond [`valid_bytes`](Self::valid_bytes) have
-    /// no meaning.
+    /// Copies bytes out, from `offset_bytes` on, until `out` is full. Bytes beyond [`valid_bytes`](Self::valid_bytes) have no
+    /// meaning.
     ///
     /// # Panics
     ///
@@ -136,7 +136,7 @@ impl Buffer {
     }
 
     /// Receives bytes from a stream socket straight into `range`, with one system call that does not wait. Returns how
-    /// many came; zero means that the peer has closed its side. They are not published.
+    /// many came; zero means that the peer has closed its side. Does not publish them.
     ///
     /// # Errors
     ///

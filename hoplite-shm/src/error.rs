@@ -17,7 +17,7 @@ pub enum Error {
     NotEnoughMemory {
         /// The capacity asked for.
         needed_bytes: u64,
-        /// What there is.
+        /// How many bytes the machine or the file system has.
         available_bytes: u64,
     },
     /// The capacity is less than one page of the memory that backs the arena.
@@ -25,23 +25,23 @@ pub enum Error {
     CapacityTooSmall {
         /// The capacity asked for.
         capacity_bytes: u64,
-        /// The page size.
+        /// The size of a page of that memory.
         page_bytes: u64,
     },
     /// The arena's file would be on a disk.
     #[error("{} is not on a tmpfs, ramfs or hugetlbfs", path.display())]
     NotInMemory {
-        /// The file.
+        /// The path that was given for the arena.
         path: PathBuf,
     },
     /// The arena's file could not be replaced or created.
     #[error("cannot {operation} the arena's file {}", path.display())]
     File {
-        /// What was tried.
+        /// The step that failed, as a verb.
         operation: &'static str,
-        /// The file.
+        /// The path that was given for the arena.
         path: PathBuf,
-        /// The reason.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -56,7 +56,7 @@ pub enum Error {
     /// An extent is misaligned, not inside the arena, or too short for its header and its object.
     #[error("{extent:?} cannot hold {size_bytes} bytes in an arena of {capacity_bytes} bytes")]
     OutOfArena {
-        /// The extent.
+        /// The extent that was given.
         extent: Extent,
         /// The size of the object.
         size_bytes: u64,
@@ -74,7 +74,7 @@ pub enum Error {
     /// A writer was asked for on a mapping that is read-only.
     #[error("the mapping is read-only")]
     ReadOnly,
-    /// Bytes were to be read that are not valid yet, or that the object does not have.
+    /// The caller wanted bytes that are not valid yet, or that the object does not have.
     #[error("bytes up to {end_bytes} were to be read, {valid_bytes} are valid")]
     NotValid {
         /// Where the read would have ended.
@@ -82,18 +82,18 @@ pub enum Error {
         /// How many leading bytes are valid.
         valid_bytes: u64,
     },
-    /// More bytes were to be written than the object has.
+    /// The caller wanted to write more bytes than the object has.
     #[error("{length_bytes} bytes were to be written where {remaining_bytes} remain of the object")]
     PastEnd {
         /// How many bytes were to be written.
         length_bytes: u64,
-        /// How many were still to come.
+        /// How many bytes of the object were still to be written.
         remaining_bytes: u64,
     },
     /// A writer was finished before all of the object was written.
     #[error("{written_bytes} of {size_bytes} bytes were written")]
     Unfinished {
-        /// How many were written.
+        /// How many bytes were written.
         written_bytes: u64,
         /// The size of the object.
         size_bytes: u64,
@@ -101,9 +101,9 @@ pub enum Error {
     /// The operating system refused.
     #[error("cannot {operation}")]
     System {
-        /// What was tried.
+        /// The step that failed, as a verb.
         operation: &'static str,
-        /// The reason.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },

@@ -9,14 +9,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// The most descriptors that one message may carry. A store sends two; the rest is for later versions.
+/// How many descriptors one message may carry. A store sends two; the rest is for later versions.
 pub const MAX_FDS: usize = 8;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 /// Sends `bytes`, and with the first of them `fds`, in one system call.
 ///
-/// Returns how many bytes the socket took. If it took any, it took all of `fds`: the rest of the bytes is to be sent
+/// Returns how many bytes the socket took. If it took any, it took all of `fds`: the caller sends the rest of the bytes
 /// without them. Waits only if the socket is blocking. A closed connection is an error, not a signal.
 ///
 /// # Errors
@@ -37,7 +37,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(rustix::io::retry_on_intr(|| rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?)
 }
 
-/// Receives into `bytes`, and appends to `fds` what descriptors came along, in one system call.
+/// Receives into `bytes`, and appends the descriptors that came along to `fds`, in one system call.
 ///
 /// Returns how many bytes came; zero means that the peer has closed its side. Waits only if the socket is blocking. The
 /// descriptors are closed on exec. At most [`MAX_FDS`] come with one call.

@@ -1,4 +1,4 @@
-//! The header in front of each object: how far it is, and whether somebody waits for it.
+//! The header in front of each object: its progress, its state, and whether the store waits for more.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -12,7 +12,7 @@ const OPEN: u32 = 0;
 const COMPLETE: u32 = 1;
 const FAILED: u32 = 2;
 
-/// How far a copy is, as its header says.
+/// The state of a copy, as its header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
     /// Bytes are still to come.
@@ -28,7 +28,7 @@ impl State {
         match word {
             OPEN => Self::Open,
             COMPLETE => Self::Complete,
-            // Nobody writes other numbers. If one is there, the header is not to be relied on.
+            // No process writes other numbers. If one is there, the header cannot be trusted.
             _ => Self::Failed,
         }
     }
@@ -119,12 +119,12 @@ impl<'a> HeaderHandle<'a> {
         self.0.magic_and_version.store(MAGIC_AND_VERSION, Ordering::SeqCst);
     }
 
-    /// Raises the progress to `valid_bytes`; it never falls. W1 of the doorbell.
+    /// Raises the progress to `valid_bytes`. Progress never falls. W1 of the doorbell.
     pub(crate) fn publish(self, valid_bytes: u64) {
         self.0.valid_bytes.fetch_max(valid_bytes, Ordering::SeqCst);
     }
 
-    /// Whether somebody wanted to hear of progress since this was last asked. W2 of the doorbell.
+    /// Whether the store has asked for progress since the last call. W2 of the doorbell.
     pub(crate) fn take_wanted(self) -> bool {
         // The load alone keeps the order that is needed and leaves the cache line shared in the common case.
         self.0.wanted.load(Ordering::SeqCst) != 0 && self.0.wanted.swap(0, Ordering::SeqCst) != 0
@@ -152,7 +152,7 @@ impl<'a> HeaderHandle<'a> {
             State::Complete => COMPLETE,
             State::Failed => FAILED,
         };
-        // An error means that it had ended before, which stands.
+        // An error means that the object had ended before; that end stands.
         let _ = self.0.state.compare_exchange(OPEN, word, Ordering::SeqCst, Ordering::SeqCst);
     }
 }

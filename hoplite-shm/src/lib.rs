@@ -2,11 +2,11 @@
 //!
 //! * [`Arena`]: the store's side. It creates the memory, faults it in, and gives out a [`Buffer`] per object.
 //! * [`Mapping`]: a client's side of the same memory, with a [`Reader`] or a [`Writer`] per object.
-//! * [`fds`]: how file descriptors travel from the one to the other.
+//! * [`fds`]: sends file descriptors from the store to its clients.
 //! * [`delivery`]: what only the kernel knows of a connection over which objects go.
 //!
-//! This crate has no policy. Which extent belongs to which object, and who may write it, is decided by
-//! [`hoplite_core::node`] with the help of [`hoplite_core::extent::Allocator`].
+//! This crate has no policy. [`hoplite_core::node`] decides which extent belongs to which object and who may write it, with the
+//! help of [`hoplite_core::extent::Allocator`].
 //!
 //! # Layout
 //!
@@ -25,7 +25,7 @@
 //!
 //! # Memory model
 //!
-//! Rust's rules end at the process: what another process does to shared memory is outside of them. This crate, like
+//! Rust's rules end at the process: they do not cover what another process does to shared memory. This crate, like
 //! others that share memory (with guests of a virtual machine, say), stays on the safe side as follows.
 //!
 //! * Each byte has one writer at a time, by protocol: the client that created the object until it finishes, or the
@@ -33,9 +33,9 @@
 //! * A client's `valid_bytes` ends before the last block; the store raises it to the end when the client seals.
 //! * `valid_bytes` is stored after the bytes, with release ordering or stronger, and loaded with acquire ordering
 //!   before they are read. A reader that stays below it sees the bytes that were meant.
-//! * No reference is formed to bytes that may still change, be it by protocol or by a misbehaving client. They are
-//!   only copied, through raw pointers, to or from memory that is private, and the kernel gets raw pointers too. A client
-//!   that breaks the protocol can so spoil bytes of objects, but not the store's memory safety.
+//! * No reference is formed to bytes that may still change, by protocol or by a misbehaving client. They are only copied,
+//!   through raw pointers, to or from private memory, and the kernel gets raw pointers too. So a client that breaks the
+//!   protocol can spoil bytes of objects, but not the store's memory safety.
 //! * The exception is [`Reader::as_slice`], which lends a complete object without a copy. It trusts the other clients
 //!   of the same store, which are of the same user or group, to write to objects only through [`Writer`].
 //! * Numbers in a header are bounded each time they are read.

@@ -20,11 +20,11 @@ const PIECE_BYTES: usize = 2 << 20;
 /// Accesses shorter than this do not fill page tables ahead: a few page faults cost less than the 0.1 ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// Copies of at least this much, not all of it populated, get help from a second thread. To fill the page tables of so
-/// much takes 4 ms, beside which starting a thread costs nothing.
+/// A copy of at least this length that is not all populated gets help from a second thread. To fill the page tables of so
+/// much takes 4 ms; to start a thread costs nothing beside that.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// How far ahead of the copy that thread starts, so that the two do not fill the same tables.
+/// How far ahead of the copy the second thread starts, so that the two do not fill the same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of its store's arena.
@@ -131,7 +131,7 @@ impl Mapping {
         }
     }
 
-    /// Fills the page tables of `range` if that is likely to be faster than to let it fault.
+    /// Fills the page tables of `range` if that is likely to be faster than page faults.
     pub(crate) fn prepare(&self, range: Range<usize>) {
         if range.len() < POPULATE_FROM_BYTES {
             return;

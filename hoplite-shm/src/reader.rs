@@ -11,7 +11,7 @@ use crate::span::Span;
 /// How much is copied between two fillings of page tables.
 const STEP_BYTES: usize = 2 << 20;
 
-/// Reads one object, be it complete or still growing.
+/// Reads one object, complete or still growing.
 ///
 /// The caller must hold a reference to the copy, as the store counts them, as long as the reader is in use: otherwise the
 /// store gives the space to another object. Cloning is cheap.
@@ -36,12 +36,12 @@ impl Reader {
         self.header().valid_bytes(self.size_bytes())
     }
 
-    /// How far the copy is. All bytes may be valid a moment before the store calls the copy complete.
+    /// Whether the copy is open, complete or failed. All bytes may be valid a moment before the store calls the copy complete.
     pub fn state(&self) -> State {
         self.header().state()
     }
 
-    /// Copies bytes from `offset_bytes` on out, until `out` is full. Does not wait.
+    /// Copies bytes out, from `offset_bytes` on, until `out` is full. Does not wait.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Mapped memory, and the few raw operations on it that everything else is made of.
+//! Mapped memory, and the few raw operations on it. The rest of the crate uses them.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -36,7 +36,7 @@ impl Region {
             Access::ReadOnly => options.map_raw_read_only(fd.as_raw_fd())?,
             Access::Writable => options.map_raw(fd.as_raw_fd())?,
         };
-        // Huge pages spare page faults and misses of the TLB. Kernels may lack them, or be told not to use them.
+        // Huge pages save page faults and misses of the TLB. A kernel may lack them or be configured not to use them.
         let _ = map.advise(Advice::HugePage);
         Ok(Self { map, access })
     }
@@ -49,12 +49,12 @@ impl Region {
         self.access
     }
 
-    /// The header at `offset`, to be read.
+    /// The header at `offset`, for reading.
     pub(crate) fn header_view(&self, offset: usize) -> HeaderView<'_> {
         HeaderView::new(self.header_at(offset))
     }
 
-    /// The header at `offset`, to be read and written.
+    /// The header at `offset`, for reading and writing.
     pub(crate) fn header_handle(&self, offset: usize) -> HeaderHandle<'_> {
         self.assert_writable();
         HeaderHandle::new(self.header_at(offset))
@@ -100,7 +100,7 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// Nobody, in whichever process, may write these bytes as long as the slice lives.
+    /// No process may write these bytes as long as the slice lives.
     pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &[u8] {
         // SAFETY: `pointer` has checked the bounds, the memory stays mapped as long as `self` is borrowed, and it does
         // not change as the caller promises.
@@ -151,7 +151,7 @@ impl Region {
             // what is there loses no update of theirs.
             let byte = unsafe { AtomicU8::from_ptr(pointer) };
             // Compilers turn `fetch_or(0)` and the like into a fence that does not touch the page. If the exchange fails,
-            // somebody else has written the page.
+            // another thread or process has written the page.
             let value = byte.load(Ordering::Relaxed);
             let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
         }

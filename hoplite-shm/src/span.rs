@@ -1,4 +1,4 @@
-//! Where an object lies in the arena, checked.
+//! The checked place of an object in the arena.
 
 use std::ops::Range;
 

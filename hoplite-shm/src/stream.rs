@@ -38,7 +38,7 @@ pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length
     const { assert!(4 * LANE_BYTES == LINE_BYTES) };
     // SAFETY: the tail is the last part of both ranges.
     unsafe { target.add(head + body).copy_from_nonoverlapping(source.add(head + body), tail) };
-    // Such stores are ordered with later ones, the progress among them, only by a fence of their own.
+    // Only a fence orders such stores with later ones, such as that of the progress.
     // SAFETY: the instruction is part of every x86-64 processor.
     unsafe { _mm_sfence() };
 }

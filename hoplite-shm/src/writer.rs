@@ -53,12 +53,12 @@ impl Writer {
         self.span.size_bytes()
     }
 
-    /// How many bytes were written so far.
+    /// How many bytes the caller has written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
-    /// How far the copy is, as the store sees it: a writer of a failed one can stop.
+    /// Whether the copy is open, complete or failed. A writer of a failed copy can stop.
     pub fn state(&self) -> State {
         self.header().state()
     }
@@ -100,8 +100,8 @@ impl Writer {
     /// The address of the object's first byte in this process, for callers that fill it without [`write`](Self::write).
     ///
     /// It is good as long as the writer, or a reader made from it, lives. Only bytes from
-    /// [`written_bytes`](Self::written_bytes) up to the size may be written through it, and no reference to them formed
-    /// after they were [advanced](Self::advance) over, since from then on others read them.
+    /// [`written_bytes`](Self::written_bytes) up to the size may be written through it. Once they were [advanced](Self::advance)
+    /// over, others read them, and no reference to them may be formed.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }

@@ -96,7 +96,7 @@ fn metadata_error() -> impl Strategy<Value = MetadataError> {
     ]
 }
 
-/// Every error but a version mismatch, which is told from the other side after it has travelled.
+/// Every error but a version mismatch: decoding swaps its two versions.
 pub(crate) fn error() -> impl Strategy<Value = Error> {
     let operation = select(vec![
         Operation::Put,
@@ -209,7 +209,7 @@ fn pull_outcome() -> impl Strategy<Value = PullOutcome> {
     ])
 }
 
-/// Everything that a store says to a shard.
+/// Every message of a store to a shard.
 pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
     let unpublish_reason = select(vec![
         UnpublishReason::Evicted,
@@ -281,7 +281,7 @@ fn grant() -> impl Strategy<Value = Grant> {
     )
 }
 
-/// Everything that a shard says to a store.
+/// Every message of a shard to a store.
 pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
     let inline =
         (query_id(), id(), put(), metadata()).prop_map(|(request, id, put, (metadata, size_bytes))| {
@@ -348,7 +348,7 @@ fn reduce() -> impl Strategy<Value = Reduce> {
     )
 }
 
-/// Everything that a client asks.
+/// Every request of a client.
 pub(crate) fn request() -> impl Strategy<Value = Request> {
     let short = || prop::collection::vec(any::<u8>(), 0..=255).prop_map(Bytes::from);
     prop_oneof![
@@ -378,7 +378,7 @@ fn view() -> impl Strategy<Value = ObjectView> {
     )
 }
 
-/// Everything that a store answers to a client.
+/// Every response of a store to a client.
 pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
     let indices = prop::collection::btree_set(any::<usize>(), 0..10);
     let reduced = prop::collection::btree_set(any::<u32>(), 0..10)
@@ -405,7 +405,7 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
     ]
 }
 
-/// What a receiver asks of a sender.
+/// The request of a receiver to a sender.
 pub(crate) fn pull() -> impl Strategy<Value = Pull> {
     (id(), put(), any::<[u64; 3]>(), any::<bool>()).prop_map(|(id, put, mut positions, awaits_hop)| {
         positions.sort_unstable();
@@ -414,7 +414,7 @@ pub(crate) fn pull() -> impl Strategy<Value = Pull> {
     })
 }
 
-/// What a coordinator asks of a host.
+/// The request of a coordinator to a host.
 pub(crate) fn hop() -> impl Strategy<Value = Hop> {
     let kinds = select(ReduceOp::ALL.to_vec()).prop_flat_map(|op| {
         (Just(op), dtype().prop_filter("defined", move |dtype| op.is_defined_for(*dtype)))
@@ -436,7 +436,7 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
             let output = ObjectId::of_hop(put);
             let item = dtype.size_bytes();
             for input in &mut inputs {
-                // Until here each number counts elements, and the size only those behind the range.
+                // Up to here each number counts elements, and the size counts only those behind the range.
                 input.size_bytes = (input.base_bytes + elements + input.size_bytes) * item;
                 input.base_bytes *= item;
             }
@@ -446,7 +446,7 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
     )
 }
 
-/// Every failure that the host of a hop with so many inputs reports.
+/// Every failure that the host of a hop with `inputs` inputs reports.
 pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
     prop_oneof![
         (0..inputs, pull_outcome().prop_filter("a failure", |outcome| *outcome != PullOutcome::Complete))

@@ -1,6 +1,6 @@
 //! Limits on what a peer may say, and the checks of the fields that many messages share.
 //!
-//! What belongs to one message only is checked where that message is converted.
+//! A field of only one message is checked where that message is converted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
 
-/// Longest time that a request may ask to wait; longer ones are cut to it. Long enough that nobody means more, short
-/// enough that no arithmetic on times comes near its end.
+/// Longest time that a request may wait; longer times are cut to it. It is longer than anybody means, and so short that
+/// arithmetic on times does not overflow.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Most bytes of an inline object on the wire. Shards apply their own, usually lower, limit.
 pub const MAX_INLINE_BYTES: usize = 1 << 20;
@@ -41,7 +41,7 @@ pub(crate) fn encode_id(id: &ObjectId) -> Bytes {
 }
 
 pub(crate) fn encode_timeout(timeout: Duration) -> u64 {
-    // Rounded up, so that a timeout that is not zero stays so.
+    // Rounded up, so that a timeout that is not zero does not become zero.
     let millis = timeout.as_nanos().div_ceil(1_000_000);
     u64::try_from(millis).unwrap_or(u64::MAX)
 }
@@ -67,7 +67,7 @@ pub(crate) fn decode_optional_node(text: &str) -> Result<Option<NodeId>> {
     if text.is_empty() { Ok(None) } else { NodeId::new(text).map(Some) }
 }
 
-/// Refuses `length` things if that is more than `maximum`.
+/// Refuses more than `maximum` things.
 pub(crate) fn check_count(what: &'static str, length: usize, maximum: usize) -> Result<()> {
     if length > maximum { Err(Error::limit_exceeded(what, maximum as u64)) } else { Ok(()) }
 }

@@ -13,7 +13,7 @@ use crate::bounds::{MAX_TEXT_BYTES, encode_id};
 use crate::metadata::{decode_dtype, encode_dtype};
 use crate::v1;
 
-/// Which [`MetadataError`] it is, in the field `c`; absent for one whose text is all that is known.
+/// The kind of a [`MetadataError`], in the field `c`. Zero if only the text is known.
 mod metadata_kind {
     pub(super) const UNKNOWN_DTYPE: u64 = 1;
     pub(super) const TOO_MANY_DIMENSIONS: u64 = 2;
@@ -65,7 +65,7 @@ pub fn encode(error: &Error) -> v1::Error {
             v1::Error { code, text: reason.to_string(), a: encode_plane(*plane), ..Default::default() }
         }
         Error::Unavailable { what } => v1::Error { code, text: what.to_string(), ..Default::default() },
-        // Those without fields; a new variant arrives as its code and its text until it is given an arm here.
+        // Variants without fields. A new variant with fields travels as its code and its text until it has an arm here.
         _ => v1::Error { code, text: error.to_string(), ..Default::default() },
     }
 }
@@ -73,7 +73,8 @@ pub fn encode(error: &Error) -> v1::Error {
 /// The error that a peer reported.
 ///
 /// Never fails: a code that this version does not know, or fields that do not fit the code, become
-/// [`Error::Malformed`] with the peer's text. [`Error::VersionMismatch`] is turned round, so that "ours" is the reader's.
+/// [`Error::Malformed`] with the peer's text. The versions of [`Error::VersionMismatch`] are swapped, so that "ours" is the
+/// version of this side.
 pub fn decode(error: v1::Error, plane: Plane) -> Error {
     let text = cut(error.text);
     let object = || ObjectId::new(&error.id).ok();
@@ -175,7 +176,7 @@ pub fn from_status(status: &Status) -> Error {
         Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange | Code::Internal | Code::DataLoss => {
             Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) }
         }
-        // The details are absent: it is tonic or HTTP/2 that speaks, about a connection that does not work.
+        // Without details, the status is from tonic or HTTP/2 and is about a connection that does not work.
         _ => Error::Unavailable { what: Cow::Owned(format!("the directory ({text})")) },
     }
 }

@@ -11,7 +11,7 @@ use prost::Message;
 /// Bytes of the length in front of each message.
 pub const LENGTH_BYTES: usize = 4;
 
-/// Longest hello, in bytes, without its length. Anything that is not of this protocol tends to announce more.
+/// Longest hello, in bytes, without its length. Bytes of other protocols tend to announce more.
 pub const MAX_HELLO_BYTES: usize = 4096;
 
 /// Longest response, in bytes, without its length: a page of a listing is the longest one.

@@ -1,4 +1,4 @@
-//! Where a store listens and a client looks for it, unless told otherwise.
+//! The default path of the socket between a store and its clients.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub fn default_socket_path() -> PathBuf {
     choose(variable(SOCKET_VARIABLE), variable("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
 }
 
-/// The directory of the socket where there is no runtime directory: `/tmp/hoplite-<uid>`. Anybody may have made it.
+/// The directory of the socket if there is no runtime directory: `/tmp/hoplite-<uid>`. Any user may have made it.
 pub fn temporary_directory() -> PathBuf {
     temporary_directory_of(rustix::process::geteuid().as_raw())
 }

@@ -1,6 +1,6 @@
 //! The local plane: requests of clients, and the store's responses.
 //!
-//! Most of both belong to the node's state machine; the others are answered by the shell around it.
+//! The node's state machine answers most requests; the shell around it answers the others.
 
 mod request;
 mod response;

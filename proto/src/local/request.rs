@@ -19,7 +19,7 @@ enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order 
 /// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// One for the node's state machine.
+    /// A request for the node's state machine.
     Node(node::Request),
     /// Answered by [`Response::Progress`](super::Response::Progress) once more than `beyond_bytes` of a copy are
     /// valid, or with the error that ended it.
@@ -31,7 +31,7 @@ pub enum Request {
         /// How long to wait.
         timeout: Duration,
     },
-    /// Answered by one page of the cluster's objects, in the order of their ids.
+    /// Asks for one page of the cluster's objects, in the order of their ids.
     List {
         /// Only ids that start with these bytes, at most 255.
         prefix: Bytes,
@@ -40,12 +40,12 @@ pub enum Request {
         /// Most objects in the page; at most [`MAX_LISTED_OBJECTS`], to which larger numbers are cut.
         limit: usize,
     },
-    /// Answered by all that the directory knows of one object.
+    /// Asks for all that the directory knows of one object.
     Describe {
         /// The object.
         id: ObjectId,
     },
-    /// Answered by the counters of the store.
+    /// Asks for the counters of the store.
     Status,
     /// A writer has advanced the progress of a copy that somebody waits for. Not answered.
     Doorbell {
@@ -75,7 +75,7 @@ pub fn encode_request(call: CallId, request: Request) -> v1::Request {
 
 /// Checks a request with at most `max_ids` ids in it.
 ///
-/// The number of the call is known in any case, so that an error can be answered to the call that it belongs to.
+/// Answers the number of the call in any case, so that an error reaches the call that it belongs to.
 pub fn decode_request(request: v1::Request, max_ids: usize) -> (CallId, Result<Request>) {
     let body = request.body.ok_or(Error::malformed(Plane::Local, "a request without a body"));
     (CallId(request.call), body.and_then(|body| decode_body(body, max_ids)))
@@ -213,8 +213,8 @@ fn decode_reduce(reduce: wire::Reduce, max_ids: usize) -> Result<Reduce> {
     Ok(decoded)
 }
 
-/// Checks what a client can know of a reduce before there is any source: that there is something to reduce, that no
-/// object is named twice, be it as the target, that not more is asked for than there is, and that the range has an end.
+/// Checks what can be known of a reduce before any source exists: it has sources, names no object twice (the target
+/// included), asks for no more sources than it names, and its range does not overflow.
 ///
 /// # Errors
 /// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
@@ -231,7 +231,7 @@ pub fn check_reduce(reduce: &Reduce) -> Result<()> {
     }
     match reduce.range {
         Some(range) if range.offset_bytes.checked_add(range.length_bytes).is_none() => {
-            Err(Error::invalid_request("a range that ends nowhere"))
+            Err(Error::invalid_request("the range ends beyond the largest offset"))
         }
         _ => Ok(()),
     }
@@ -264,7 +264,7 @@ fn decode_until(number: i32) -> Result<Until> {
     match wire::Until::try_from(number) {
         Ok(wire::Until::Complete) => Ok(Until::Complete),
         Ok(wire::Until::Started) => Ok(Until::Started),
-        Err(_) => Err(Error::malformed(Plane::Local, "unknown thing to wait until")),
+        Err(_) => Err(Error::malformed(Plane::Local, "unknown state to wait for")),
     }
 }
 

@@ -11,10 +11,10 @@ use crate::directory::{decode_locations, encode_locations};
 use crate::v1::response as wire;
 use crate::{error, metadata, v1};
 
-/// The answer to a request that succeeded.
+/// The answer to a successful request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Response {
-    /// One of the node's state machine.
+    /// An answer of the node's state machine.
     Node(node::Response),
     /// The answer to [`Request::Follow`](super::Request::Follow).
     Progress {
@@ -28,8 +28,8 @@ pub enum Response {
         /// Whether there are more after them.
         more: bool,
     },
-    /// The answer to [`Request::Describe`](super::Request::Describe): for people and tools, passed on as it came from
-    /// the directory.
+    /// The answer to [`Request::Describe`](super::Request::Describe), for people and tools. The store passes on what the
+    /// directory said.
     Description(wire::Description),
     /// The answer to [`Request::Status`](super::Request::Status): for people and tools.
     Status(Box<v1::NodeStatus>),
@@ -140,7 +140,7 @@ fn decode_listing(listing: wire::Listing) -> Result<Response> {
     Ok(Response::Listing { objects, more: listing.more })
 }
 
-/// Checks that the indices ascend, so that none is there twice; the client checks the last one against its list.
+/// Checks that the indices ascend, so that none occurs twice. The client checks the last one against its list.
 fn decode_indices(indices: &[u64]) -> Result<Vec<usize>> {
     if !indices.is_sorted_by(|one, next| one < next) {
         return Err(malformed("indices that do not ascend"));
@@ -148,7 +148,7 @@ fn decode_indices(indices: &[u64]) -> Result<Vec<usize>> {
     indices.iter().copied().map(decode_number).collect()
 }
 
-/// Checks that no index is there twice; the client checks all of them against its list.
+/// Checks that no index occurs twice. The client checks all of them against its list.
 fn decode_distinct(indices: &[u64]) -> Result<Vec<usize>> {
     let mut sorted = indices.to_vec();
     sorted.sort_unstable();
