@@ -1,8 +1,8 @@
-//! How much of a timeout is left to a call that takes several steps.
+//! The timeout of a call that takes several steps.
 
 use std::time::{Duration, Instant};
 
-/// A timeout that runs.
+/// A timeout that has begun.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     started: Instant,
@@ -19,7 +19,7 @@ impl Deadline {
         self.timeout
     }
 
-    /// What is left of it; zero if it has passed.
+    /// The time that is left; zero if the deadline has passed.
     pub(crate) fn left(&self) -> Duration {
         self.timeout.saturating_sub(self.started.elapsed())
     }

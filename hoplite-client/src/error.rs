@@ -1,4 +1,4 @@
-//! What a call of this crate can answer instead of a result.
+//! The errors of the calls of this crate.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An operation on objects failed: refused here before anything was sent, or answered by the store.
+    /// An operation on objects failed. This crate refused it before it sent anything, or the store answered the error.
     #[error(transparent)]
     Object(#[from] hoplite_core::Error),
     /// No connection to the store could be made.
@@ -22,7 +22,7 @@ pub enum Error {
     Connect {
         /// The socket that was tried.
         path: PathBuf,
-        /// What was in the way.
+        /// Why the connection was not made.
         #[source]
         kind: ConnectFailure,
     },
@@ -31,11 +31,11 @@ pub enum Error {
     ConnectionLost {
         /// The store's socket.
         path: PathBuf,
-        /// What broke it.
+        /// Why the connection broke.
         #[source]
         reason: Loss,
     },
-    /// This process was forked from the one that connected. The child must connect for itself.
+    /// This process was forked from the one that connected. The child must make a connection of its own.
     #[error("process {current} cannot use a connection that process {connected} made before it forked")]
     ForkedChild {
         /// The process that connected.
@@ -43,10 +43,10 @@ pub enum Error {
         /// The process that called.
         current: u32,
     },
-    /// The caller's buffer is too small for the object, or for several that were to follow each other in it.
+    /// The caller's buffer is too small for the object, or for the objects that were to follow each other in it.
     #[error("{needed_bytes} bytes are needed, the buffer has room for {given_bytes}")]
     BufferTooSmall {
-        /// The size of the object; of several, of those up to the first one that does not fit.
+        /// The size of the object. Of several objects: the size of those up to the first that does not fit.
         needed_bytes: u64,
         /// The size of the buffer.
         given_bytes: u64,
@@ -56,7 +56,7 @@ pub enum Error {
     SizeMismatch {
         /// The announced size.
         size_bytes: u64,
-        /// How many bytes were written, or would have been.
+        /// How many bytes were written, or were to be written.
         written_bytes: u64,
     },
 }
@@ -89,8 +89,8 @@ pub enum ConnectFailure {
         /// The timeout.
         waited: Duration,
     },
-    /// Whoever listens closed the connection or sent something else than the greeting of a store.
-    #[error("whoever listens there is not a hoplite-store")]
+    /// The process that listens closed the connection or sent something else than the greeting of a store.
+    #[error("the process that listens there is not a hoplite-store")]
     NotAStore,
     /// The store refused the connection, or speaks another version.
     #[error(transparent)]
@@ -98,14 +98,14 @@ pub enum ConnectFailure {
     /// The arena that came with the greeting cannot be mapped.
     #[error("the store's memory cannot be mapped: {reason}")]
     Arena {
-        /// Why.
+        /// The error of the mapping.
         #[source]
         reason: Arc<hoplite_shm::Error>,
     },
-    /// Anything else that the operating system answers.
+    /// Any other error of the operating system.
     #[error("{}", io::Error::from(*kind))]
     System {
-        /// The kind of answer.
+        /// The kind of error.
         kind: io::ErrorKind,
     },
 }
@@ -117,7 +117,7 @@ pub enum Loss {
     /// The store closed it: it stopped, or died.
     #[error("the store closed it")]
     Closed,
-    /// The store said why it closes the connection, or sent something that is not of the protocol.
+    /// The store said why it closes the connection, or broke the protocol.
     #[error(transparent)]
     Protocol(hoplite_core::Error),
     /// The operating system reported an error.

@@ -1,4 +1,4 @@
-//! Following where an object is.
+//! A subscription to the locations of an object.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 
 /// The locations of one object, now and at every change.
 ///
-/// Only the latest state is kept for a slow reader, so memory is bounded: what is skipped is outdated. The subscription
-/// ends when this is dropped, which never blocks.
+/// A slow reader gets only the latest state and misses the outdated ones, so memory is bounded. To drop this ends the
+/// subscription and never blocks.
 #[derive(Debug)]
 pub struct LocationWatch {
     connection: Arc<Connection>,
@@ -31,11 +31,10 @@ impl LocationWatch {
         Ok(Self { connection: Arc::clone(connection), call, news, ended: false })
     }
 
-    /// Waits for the next state that was not returned yet; the first is the state now. `None` after an error.
+    /// Waits for the next state that was not returned yet. The first one is the present state. `None` after an error.
     ///
     /// # Errors
-    /// What the store answers instead of locations, or [`Error::ConnectionLost`]. The
-    /// watch has ended then.
+    /// The error that the store answers instead of locations, or [`Error::ConnectionLost`]. The watch has ended then.
     ///
     /// # Cancel safety
     /// Cancelling it loses nothing.

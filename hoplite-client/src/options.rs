@@ -1,4 +1,4 @@
-//! What a caller may choose: how to connect, how to put, how to reduce.
+//! The options of connects, puts and reduces.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,11 +21,11 @@ pub const DEFAULT_REDUCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How to connect to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// The store's socket; by default what [`default_socket_path`] says.
+    /// The store's socket; by default that of [`default_socket_path`].
     pub socket: PathBuf,
     /// How long to wait for the store to accept and to answer; by default [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
-    /// How this program is called in the store's log; by default the name of the executable.
+    /// The name of this program in the store's log; by default that of the executable.
     pub program: String,
 }
 
@@ -47,7 +47,7 @@ pub struct PutOptions {
     /// How long to wait for room, for another writer of the same id, and for the directory, all together; by default
     /// [`DEFAULT_PUT_TIMEOUT`].
     pub timeout: Duration,
-    /// What a successful put means.
+    /// What the store and the directory have done when a put succeeds.
     pub confirm: Confirmation,
 }
 
@@ -57,12 +57,12 @@ impl Default for PutOptions {
     }
 }
 
-/// What has happened when a put returns.
+/// What the store and the directory have done when a put succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Confirmation {
-    /// Objects below the store's inline limit: the store has the object, and tells the directory by itself. Should
-    /// another node have put other bytes under the same id at the same moment, the one that the directory heard of
-    /// first stays, and the store counts the conflict. Larger objects: as [`Confirmation::Confirmed`].
+    /// The store has the object, and tells the directory by itself. If another node has put other bytes under the same id at
+    /// the same moment, the put that the directory heard of first stays, and the store counts the conflict. This is for
+    /// objects below the store's inline limit; larger ones are as with [`Confirmation::Confirmed`].
     #[default]
     BySize,
     /// The directory has accepted the object, so a conflicting put has been found and reported.
@@ -78,8 +78,8 @@ pub struct ReduceOptions {
     pub num_objects: Option<usize>,
     /// In which order the sources are combined; by default as they become ready.
     pub order: ReduceOrder,
-    /// Which part of each source is reduced, both ends at whole elements; `None`, which is the default, means all of it.
-    /// The target then is as long as the range, and has the type of the sources but not their shape.
+    /// The part of each source that is reduced; both ends are at whole elements. `None`, the default, means all of it. With a
+    /// range, the target is as long as the range, and has the type of the sources but not their shape.
     pub range: Option<ByteRange>,
     /// How long the whole may take, with the time until the sources are there; by default [`DEFAULT_REDUCE_TIMEOUT`].
     pub timeout: Duration,
@@ -105,8 +105,8 @@ pub struct AllreduceOptions {
     /// In which order the sources are combined; by default as they become ready. In any case all participants get the
     /// same bits.
     pub order: ReduceOrder,
-    /// From which size of a source on the work is divided among the participants, if they are three or more; `None`,
-    /// which is the default, means from where on that is expected to be faster: 24 KiB times n (n-1)^2 for n participants.
+    /// The size of a source from which on the work is divided among the participants, if they are three or more. `None`, the
+    /// default, means the size from which on that is expected to be faster: 24 KiB times n (n-1)^2 for n participants.
     pub segmented_from_bytes: Option<u64>,
     /// How long the whole may take, with the time until all participants are there; by default
     /// [`DEFAULT_REDUCE_TIMEOUT`].

@@ -1,4 +1,4 @@
-//! Reading an object while it still arrives.
+//! Reads an object while it arrives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,13 @@ use crate::error::{Error, Result};
 use crate::reference::Reference;
 use crate::writer::PIECE_BYTES;
 
-/// Who copies a whole object is woken for so much of it: at 1 GB/s a thousand times per second, not for each block of 4 KiB.
+/// How many bytes must arrive before a task that copies a whole object is woken: at 1 GB/s it wakes a thousand times per
+/// second, and not for each block of 4 KiB.
 const STRIDE_BYTES: usize = 1 << 20;
 
 /// Reads an object from its beginning to its end, running behind the bytes that arrive.
 ///
-/// Holds a reference, like a view does. Dropping never blocks and may happen on any thread.
+/// It holds a reference, as a view does. It can be dropped on any thread; that never blocks.
 #[derive(Debug)]
 pub struct ObjectReader {
     bytes: hoplite_shm::Reader,
@@ -54,12 +55,12 @@ impl ObjectReader {
         self.size_bytes
     }
 
-    /// How many bytes were read so far.
+    /// How many bytes the caller has read so far.
     pub fn position_bytes(&self) -> u64 {
         self.position_bytes
     }
 
-    /// What was put together with the bytes.
+    /// The metadata that was put together with the bytes.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -73,22 +74,22 @@ impl ObjectReader {
     /// until there is at least one; zero means the end of the object, or an empty `out`.
     ///
     /// # Errors
-    /// `Timeout` if nothing more arrived in time. `ObjectLost` or `Deleted` if the rest never will; what was read up to
-    /// then is right, but not the object. `Superseded` if the object is the target of a reduce that had to begin anew: what
-    /// was read is wrong, and the object can be read again from its beginning. [`Error::ConnectionLost`], [`Error::ForkedChild`].
+    /// `Timeout` if nothing more arrived in time. `ObjectLost` or `Deleted` if the rest will never arrive: the bytes that were
+    /// read are right, but not all. `Superseded` if the object is the target of a reduce that had to begin anew: the bytes
+    /// that were read are wrong, and the object can be read again from its beginning. [`Error::ConnectionLost`],
+    /// [`Error::ForkedChild`].
     ///
     /// # Cancel safety
-    /// Cancelled while it waits, it has read nothing.
+    /// If it is cancelled while it waits, it has read nothing.
     pub async fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
         self.read_at_least(out, 1, timeout).await
     }
 
-    /// As [`read`](Self::read), but waits until there are `least_bytes`, or as many as fit into `out`, into one piece of
-    /// 4 MiB, or are left. To be woken less often costs no time worth mentioning: what comes last is copied in microseconds.
-    /// Zero counts as one.
+    /// As [`read`](Self::read), but waits for `least_bytes`, or for as many as fit into `out` or into one piece of 4 MiB, or for
+    /// the last byte. Fewer wake-ups cost hardly any time: the last bytes are copied in microseconds. Zero counts as one.
     ///
     /// # Errors
-    /// As there; also if some bytes are there, but fewer. [`read`](Self::read) returns those.
+    /// Those of [`read`](Self::read). `Timeout` comes even if fewer bytes are there; `read` returns those.
     ///
     /// # Cancel safety
     /// As there.
@@ -136,7 +137,7 @@ impl ObjectReader {
         Ok(())
     }
 
-    /// Copies the whole object into `out`, which is as long as it; from the beginning again if the object is made anew
+    /// Copies the whole object into `out`, which has its length. Starts from the beginning again if the object is made anew
     /// meanwhile.
     pub(crate) async fn read_whole(mut self, out: &mut [u8], deadline: Deadline) -> Result<()> {
         loop {
@@ -153,7 +154,7 @@ impl ObjectReader {
         }
     }
 
-    /// Waits for bytes beyond that one.
+    /// Waits for bytes beyond `beyond_bytes`.
     async fn follow(&self, beyond_bytes: u64, timeout: Duration) -> Result<()> {
         let connection = self.reference.connection();
         let copy = self.reference.copy();

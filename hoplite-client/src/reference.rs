@@ -39,7 +39,7 @@ impl Reference {
         self.role = Role::Reader;
     }
 
-    /// Somebody else has seen to its being given back.
+    /// Another call gives the reference back.
     pub(crate) fn given_back(&mut self) {
         self.owed = Owed::No;
     }

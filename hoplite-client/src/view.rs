@@ -13,11 +13,11 @@ use crate::reference::Reference;
 
 /// The bytes of a complete object, read-only, where the store keeps them.
 ///
-/// Nothing is copied. The store does not reuse the memory while the view exists, also if the object is deleted meanwhile.
-/// A view stays readable when the connection is lost. It keeps the connection open, and may be used and dropped from
-/// any thread, inside or outside of a runtime; dropping never blocks.
+/// Nothing is copied. The store does not reuse the memory while the view exists, even if the object is deleted meanwhile.
+/// A view stays readable when the connection is lost. It keeps the connection open. It may be used and dropped on any
+/// thread, inside or outside of a runtime; to drop it never blocks.
 pub struct ObjectView {
-    // Before the reference: nothing may point into the memory once that is given back.
+    // Dropped before the reference: nothing may point into the memory after the reference is given back.
     bytes: hoplite_shm::Reader,
     reference: Reference,
     put: PutId,
@@ -40,7 +40,7 @@ impl ObjectView {
         self.len() as u64
     }
 
-    /// What was put together with the bytes.
+    /// The metadata that was put together with the bytes.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

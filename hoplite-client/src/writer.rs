@@ -1,4 +1,4 @@
-//! Producing an object, in pieces or at once.
+//! Writes an object, in pieces or at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::options::{Confirmation, PutOptions};
 use crate::reference::Reference;
 use crate::view::ObjectView;
 
-/// How many bytes are copied, or compared, before that is made known and other tasks get a turn. Large enough that a
-/// copy in pieces runs at the speed of one large `memcpy`; 0.4 ms at 10 GB/s.
+/// How many bytes are copied or compared before other tasks get a turn. Large enough that a copy in pieces runs at the speed
+/// of one large `memcpy`; 0.4 ms at 10 GB/s.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
 /// An object that is being written.
 ///
-/// Receivers, on this node and on others, may read its head while its tail is still missing. It is there for good once
-/// [`ObjectWriter::seal`] has succeeded; dropped before that, it is aborted everywhere. Dropping never blocks and may
-/// happen on any thread.
+/// Receivers on this node and on others may read its head while its tail is still missing. Once [`ObjectWriter::seal`] has
+/// succeeded, the object stays; if the writer is dropped before, the object is aborted everywhere. It can be dropped on any
+/// thread; that never blocks.
 ///
-/// If the id names an object of this size and metadata already, what is written is compared with that object instead:
-/// to put the same object twice is no error.
+/// If the id names an object of this size and metadata already, the writer compares the bytes with that object instead: to put
+/// the same object twice is no error.
 #[derive(Debug)]
 pub struct ObjectWriter {
     id: ObjectId,
@@ -37,8 +37,8 @@ pub struct ObjectWriter {
 
 #[derive(Debug)]
 enum Target {
-    /// Room in the arena, and the reference that keeps it. In this order: nothing may point into the memory once the
-    /// reference is given back.
+    /// Room in the arena, and the reference that keeps it. They are dropped in this order: nothing may point into the memory
+    /// after the reference is given back.
     New(hoplite_shm::Writer, Reference),
     /// The object that has the id already.
     Existing(ObjectView),
@@ -87,19 +87,19 @@ impl ObjectWriter {
         self.size_bytes
     }
 
-    /// How many bytes were written so far.
+    /// How many bytes the caller has written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
-    /// Appends `bytes`, and lets them be read by others as soon as they are there, a block of 4 KiB at a time; the last
-    /// block when it is sealed.
+    /// Appends `bytes`. Others can read them at once, a block of 4 KiB at a time; the last block of the object when it is
+    /// sealed.
     ///
-    /// Blocks for as long as it takes to copy them, and for nothing else. In a runtime, write large objects in pieces
-    /// of a few MiB, and yield in between.
+    /// Blocks only for the time of the copy. In a runtime, write large objects in pieces of a few MiB, and yield in
+    /// between.
     ///
     /// # Errors
-    /// [`Error::SizeMismatch`] if that would be more than was announced; nothing was written then.
+    /// [`Error::SizeMismatch`] if the object has no room for all of them; nothing is written then.
     /// `AlreadyExists` if the id names another object. [`Error::ConnectionLost`], [`Error::ForkedChild`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let written_bytes = self.written_bytes.saturating_add(bytes.len() as u64);
@@ -112,7 +112,7 @@ impl ObjectWriter {
         Ok(())
     }
 
-    /// As [`ObjectWriter::write`], letting other tasks run in between.
+    /// As [`ObjectWriter::write`], but lets other tasks run in between.
     pub(crate) async fn write_yielding(&mut self, bytes: &[u8]) -> Result<()> {
         let mut pieces = bytes.chunks(PIECE_BYTES).peekable();
         while let Some(piece) = pieces.next() {

@@ -31,8 +31,7 @@ impl Client {
     /// participants gather n objects of S bytes each, each receives (n-1)S and sends about as much.
     ///
     /// # Errors
-    /// As for [`Client::get`], as soon as it is known that one of them fails. All of them must fit into the store's
-    /// memory together.
+    /// Those of [`Client::get`], as soon as one of the gets fails. All objects must fit into the store's memory together.
     pub async fn gather<I>(&self, ids: I, timeout: Duration) -> Result<Vec<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -45,11 +44,11 @@ impl Client {
     /// Copies all objects into the front of `out`, one after the other, in the order of `ids`, while they arrive. Returns
     /// their lengths.
     ///
-    /// An object is copied as soon as it is known how long those before it are: when they begin to exist.
+    /// The copy of an object starts when all objects before it have begun to exist, because their lengths are known then.
     ///
     /// # Errors
-    /// As for [`Client::gather`], and [`Error::BufferTooSmall`] if they do not fit. After an error the contents of `out`
-    /// mean nothing.
+    /// Those of [`Client::gather`], and [`Error::BufferTooSmall`] if the objects do not fit. After an error the contents of
+    /// `out` mean nothing.
     pub async fn gather_into<I>(&self, ids: I, out: &mut [u8], timeout: Duration) -> Result<Vec<usize>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -62,15 +61,14 @@ impl Client {
     /// Puts `bytes` under `ids[rank]`, and gets views of the objects of all participants, in the order of `ids`. Each
     /// participant calls this with the same ids and its own rank, in its own time.
     ///
-    /// It is no more than [`Client::put_with`] and [`Client::gather`], at the same time; with other needs, compose them. The
-    /// timeout of the options is for both. Nobody deletes the objects: whoever knows that all participants are done with
-    /// them should.
+    /// This is [`Client::put_with`] and [`Client::gather`] at the same time, under one timeout. Callers with other needs can
+    /// compose the two. Hoplite does not delete the objects: a participant that knows that all are done with them should.
     ///
     /// # Errors
-    /// As for those; `InvalidRequest` if there is no such rank.
+    /// Those of the two; `InvalidRequest` if there is no such rank.
     ///
     /// # Cancel safety
-    /// As for those. What was put stays.
+    /// As for the two. The object that was put stays.
     pub async fn allgather<I>(
         &self,
         ids: I,
@@ -129,7 +127,7 @@ async fn into_place(
 
 async fn views(client: &Client, ids: Vec<ObjectId>, deadline: Deadline) -> Result<Vec<ObjectView>> {
     let gets = ids.into_iter().enumerate().map(|(index, id)| async move {
-        // From when it is this one's turn.
+        // The time left is taken when the turn of this get comes.
         client.get(id, deadline.left()).await.map(|view| (index, view))
     });
     let mut views: Vec<_> = at_once(&client.connection, gets.collect()).try_collect().await?;
@@ -148,7 +146,7 @@ async fn one_after_the_other(
         ObjectReader::open(connection, id, deadline.left()).await.map(|reader| (index, reader))
     });
     let mut openings = pin!(at_once(connection, openings.collect()));
-    // What has begun to exist, but has no place as long as the length of one before it is not known.
+    // The readers of objects that exist, but have no place yet because the length of one before them is not known.
     let mut unplaced = BTreeMap::new();
     let mut copies = FuturesUnordered::new();
     let given_bytes = out.len() as u64;
@@ -192,13 +190,13 @@ async fn copy(reader: ObjectReader, place: &mut [u8], deadline: Deadline) -> Res
     reader.read_whole(place, deadline).await
 }
 
-/// Does many things at the same time. What they say comes in the order in which they are done, so that a failure of the
-/// last is heard before the first is done.
+/// Runs many futures at the same time. Results come in the order in which the futures end, so that the failure of a late one
+/// does not wait for an early one.
 fn at_once<F: Future>(connection: &Connection, all: Vec<F>) -> impl Stream<Item = F::Output> {
     stream::iter(all).buffer_unordered(in_flight(connection))
 }
 
-/// How many gets run at once. A quarter of what the store allows this client: while so many copy, as many may be waiting
+/// How many gets run at once: a quarter of the calls that the store allows this client. While so many copy, as many may wait
 /// for their object.
 fn in_flight(connection: &Connection) -> usize {
     (connection.max_calls() / 4).clamp(1, MAX_IN_FLIGHT)

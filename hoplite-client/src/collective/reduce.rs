@@ -18,7 +18,7 @@ impl Client {
     /// The same as [`Client::reduce_with`] with the other [`ReduceOptions`] by default.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Client::reduce_with`].
     pub async fn reduce<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -36,23 +36,23 @@ impl Client {
     /// reduced, in the order in which they joined, or in that of the list if it is fixed.
     ///
     /// The sources need not exist yet, and may be anywhere in the cluster; each joins when its first bytes are there. The
-    /// target has their type and shape. It is made on this node, and pinned there as by a put; it may be got, or be the
-    /// source of another reduce, from when it begins to exist. The call returns when it is complete.
+    /// target has their type and shape. It is made on this node and pinned there as by a put. Once it begins to exist, it can
+    /// be got, or be the source of another reduce. The call returns when it is complete.
     ///
     /// Integers wrap around. Elements of f16 and bf16 are rounded after every operation. A NaN in any source makes the
-    /// element of the target a NaN, also of a minimum or maximum. Sums and products of floats may differ by rounding from
+    /// element of the target a NaN, even of a minimum or maximum. Sums and products of floats may differ by rounding from
     /// run to run, unless the order is [`ReduceOrder::Fixed`](crate::ReduceOrder::Fixed): then they are combined from left
-    /// to right, as listed. All others are the same bits in any order.
+    /// to right, as listed. All other results have the same bits in any order.
     ///
     /// # Errors
-    /// Before anything is sent: `DuplicateId` if an object is named twice, be it as the target; `InvalidRequest` if there
-    /// are no sources, or fewer than are to be reduced. `TypeMismatch`, which names the source whose type, shape or size is
-    /// not that of the others, or for whose type the operation is not defined; `AlreadyExists` if there is an object
-    /// `target`; `ObjectLost` if a source that cannot be replaced by another is gone; `Deleted` if the target was deleted;
+    /// Before anything is sent: `DuplicateId` if an object is named twice, the target included; `InvalidRequest` if there are
+    /// no sources, or fewer than are to be reduced. Later: `TypeMismatch`, which names the source whose type, shape or size
+    /// is not that of the others, or for whose type the operation is not defined; `AlreadyExists` if there is an object
+    /// `target`; `ObjectLost` if a source is gone that no other can replace; `Deleted` if the target was deleted;
     /// `StoreFull`, `ObjectTooLarge`; `Timeout` if too few sources appear, or they take too long.
     ///
     /// # Cancel safety
-    /// Cancelled, the reduce ends everywhere, and the target is aborted unless it was complete.
+    /// If it is cancelled, the reduce ends everywhere, and the target is aborted unless it was complete.
     pub async fn reduce_with<I>(
         &self,
         target: impl AsRef<[u8]>,

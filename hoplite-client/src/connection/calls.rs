@@ -1,4 +1,4 @@
-//! The open calls of a connection: who waits for which answer.
+//! The open calls of a connection, and the tasks that wait for their answers.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use tokio::sync::{oneshot, watch};
 
 use crate::error::Loss;
 
-/// What the store answers to one call.
+/// The answer of the store to one call.
 pub(crate) type Answer = Result<Response, hoplite_core::Error>;
 
 /// The latest news of a subscription; `None` before the first.
 pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
 
-/// Who waits for the answers to a call.
+/// The task that waits for the answers to a call.
 #[derive(Debug)]
 pub(super) enum Waiter {
     /// One answer.
@@ -32,19 +32,19 @@ pub(super) enum NotOpened {
     TooMany(hoplite_core::Error),
 }
 
-/// What became of an answer.
+/// What was done with an answer.
 #[derive(Debug)]
 pub(super) enum Delivery {
     Delivered,
-    /// Nobody waits any more; if the answer carries a reference, it is to be given back.
+    /// The call was cancelled. A reference in the answer must be given back.
     Unwanted(Box<Answer>),
-    /// No call of this number was ever made, or it cannot be answered so.
+    /// No call of this number was ever made, or this is no answer to it.
     Unexpected,
 }
 
 #[derive(Debug)]
 pub(super) struct Calls {
-    /// Most that may be open: what the store allows.
+    /// Most calls that may be open: the limit of the store.
     limit: usize,
     state: Mutex<State>,
 }

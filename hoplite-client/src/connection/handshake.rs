@@ -1,4 +1,4 @@
-//! Connects to a store and exchanges greetings. Blocking, with a deadline; to be run where blocking is allowed.
+//! Connects to a store and exchanges greetings. This blocks, with a deadline: callers run it where blocking is allowed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +25,7 @@ use crate::options::ConnectOptions;
 /// Longest program name that is sent, in bytes: it is only for logs.
 const MAX_PROGRAM_BYTES: usize = 255;
 
-/// A store that has let us in.
+/// A store that has accepted this client.
 #[derive(Debug)]
 pub(crate) struct Greeted {
     pub(crate) socket: OwnedFd,
@@ -74,11 +74,11 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
 /// Makes blocking calls on `socket` end in time.
 fn limit_wait(socket: &OwnedFd, deadline: &Deadline) -> Result<(), ConnectFailure> {
     let left = deadline.left();
-    // The system counts in microseconds, and takes zero for "for ever".
+    // The system counts in microseconds and takes zero for no timeout.
     if left < Duration::from_micros(1) {
         return Err(passed(deadline));
     }
-    // Far more than anybody waits, and far less than overflows the system's types.
+    // Longer than anybody waits, and too short to overflow the system's types.
     let left = left.min(Duration::from_secs(1 << 30));
     for direction in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(socket, direction, Some(left)).map_err(system)?;
@@ -109,7 +109,7 @@ fn open(path: &Path, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
     }
 }
 
-/// Says in terms of the path why the connection was not made.
+/// Explains with the path why the connection was not made.
 fn explain(path: &Path, error: Errno) -> ConnectFailure {
     let metadata = std::fs::metadata(path).ok();
     match error {
@@ -138,7 +138,7 @@ fn send_hello(socket: &OwnedFd, program: &str, deadline: &Deadline) -> Result<()
             Ok(length) => unsent = &unsent[length..],
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(passed(deadline)),
-            // It may have said why before it closed: that is to be read.
+            // The store may have said why before it closed; read that.
             Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
             Err(error) => return Err(system(error)),
         }
@@ -154,10 +154,10 @@ fn receive_hello(
     let mut fds = Vec::new();
     let mut chunk = [0; framing::MAX_HELLO_BYTES + framing::LENGTH_BYTES];
     loop {
-        // The length is checked before its bytes arrive: whoever is no store must not keep us waiting.
+        // The length is checked before its bytes arrive: a process that is no store must not keep this one waiting.
         let hello = framing::decode(&mut received, framing::MAX_HELLO_BYTES);
         match hello.map_err(|_| ConnectFailure::NotAStore)? {
-            // A store says nothing unasked after its greeting.
+            // A store sends nothing after its greeting before it is asked.
             Some(_) if !received.is_empty() => return Err(ConnectFailure::NotAStore),
             Some(hello) => return Ok((hello, fds)),
             None => {}

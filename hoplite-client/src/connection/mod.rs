@@ -1,8 +1,8 @@
 //! One connection to a store: calls and their answers, and what must be given back to the store.
 //!
 //! [`Connection`] is what clients, views and writers hold; the socket stays open until the last of them is gone,
-//! because the store takes back all references when it closes. Everybody writes ([`outbox`]). One task reads
-//! ([`receiver`]), or, for the blocking client, whoever waits ([`pump`]).
+//! because the store takes back all references when it closes. Each caller writes its own requests ([`outbox`]). One task
+//! reads ([`receiver`]); for the blocking client, one of the threads that wait reads ([`pump`]).
 
 mod calls;
 pub(crate) mod handshake;
@@ -32,8 +32,8 @@ use outbox::{Outbox, Priority, SendFailure};
 pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 
-/// How much longer than the store a client waits, in case the store is stopped or swamped: the store answers timeouts
-/// itself, and knows better why.
+/// How much longer than the store a client waits, in case the store is stopped or overloaded. The store answers timeouts
+/// itself, and knows more about the reason.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
 /// How a reference is given back.
@@ -45,13 +45,13 @@ pub(crate) enum Role {
     Writer,
 }
 
-/// What clients, views and writers hold.
+/// The connection that clients, views and writers share.
 #[derive(Debug)]
 pub(crate) struct Connection {
     link: Arc<Link>,
 }
 
-/// What the receiving task shares with them. It does not keep the connection open.
+/// The part of a connection that the receiving task shares. It does not keep the connection open.
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: Arc<OwnedFd>,
@@ -66,29 +66,29 @@ pub(crate) struct Link {
     reception: Reception,
 }
 
-/// Who receives, and so who watches the clock.
+/// Who receives, and so watches the deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reception {
     /// A task of a tokio runtime.
     Task,
-    /// Whoever waits: see [`pump`].
+    /// One of the threads that wait: see [`pump`].
     Pump,
 }
 
 impl Connection {
-    /// Starts to receive on what the handshake made. To be called in a runtime.
+    /// Starts to receive on the connection that the handshake made. Must be called in a runtime.
     pub(crate) fn start(greeted: handshake::Greeted) -> Result<Arc<Self>> {
         Self::start_in(std::process::id(), greeted)
     }
 
-    /// As [`Connection::start`], for the process `process`: in any other one, the connection is of no use.
+    /// As [`Connection::start`], for the process `process`. In any other process the connection cannot be used.
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
         let link = Link::new(process, greeted, Reception::Task);
         receiver::spawn(Arc::clone(&link))?;
         Ok(Arc::new(Self { link }))
     }
 
-    /// A connection on which the futures that [`Pump::run`] drives receive for themselves.
+    /// A connection without a receiving task: the futures that [`Pump::run`] drives receive for themselves.
     pub(crate) fn pumped(greeted: handshake::Greeted) -> Result<(Arc<Self>, Pump)> {
         let link = Link::new(std::process::id(), greeted, Reception::Pump);
         let pump = Pump::new(Arc::clone(&link)).map_err(|error| Error::Connect {
@@ -139,7 +139,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::call`], for what belongs to the node's state machine.
+    /// As [`Connection::call`], for a request to the node's state machine.
     pub(crate) async fn call_node(
         &self,
         request: node::Request,
@@ -167,8 +167,8 @@ impl Connection {
         }
     }
 
-    /// Sends what is not answered, in this order, and waits until the operating system has it: for `timeout`, and some
-    /// slack, if the store is stopped and takes nothing.
+    /// Sends requests that get no answer, in this order, and waits until the operating system has them. If the store is
+    /// stopped and takes nothing, it waits for `timeout` and some slack.
     pub(crate) async fn tell(
         &self,
         requests: &[Request],
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Waits for `future` for at most `limit`; `None` if that was not enough.
+    /// Waits for `future` for at most `limit`; `None` if it takes longer.
     pub(crate) async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
         match self.link.reception {
             Reception::Task => tokio::time::timeout(limit, future).await.ok(),
@@ -195,9 +195,9 @@ impl Connection {
         }
     }
 
-    /// Waits for `work`, which makes several calls, and is given `timeout` and some slack for all of them. Each of them is
-    /// bounded too, but whoever drives futures without a runtime sees only the limits of those that it polls, which a
-    /// collection of futures does only for some of its own.
+    /// Waits for `work`, which makes several calls, for `timeout` and some slack in all. Each call has a limit of its own, but
+    /// a thread that drives futures without a runtime sees only the limits of the futures that it polls, and a collection of
+    /// futures polls only some of its own.
     ///
     /// # Cancel safety
     /// That of `work`.
@@ -217,15 +217,15 @@ impl Connection {
         self.link.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Gives back a reference. Never blocks, works from any thread; does nothing in a forked child, whose parent still
-    /// has the reference.
+    /// Gives back a reference. Never blocks and works on any thread. Does nothing in a forked child, whose parent still has
+    /// the reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.link.check_process().is_ok() {
             self.link.give_back_reference(copy, role);
         }
     }
 
-    /// The store answered something that does not fit the question: nothing it says can be relied on any more.
+    /// The store answered something that does not fit the request: from now on none of its answers can be trusted.
     pub(crate) fn unexpected(&self) -> Error {
         self.malformed("an answer that does not fit its call")
     }
@@ -236,7 +236,7 @@ impl Connection {
         self.malformed("memory without the object that should be there")
     }
 
-    /// The store sent something that cannot be.
+    /// The store sent something impossible.
     pub(crate) fn malformed(&self, reason: &'static str) -> Error {
         self.link.break_off(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
         self.link.lost()
@@ -246,7 +246,7 @@ impl Connection {
         self.link.lost()
     }
 
-    /// Whether there is any sense in going on.
+    /// Whether the connection can still be used.
     pub(crate) fn check_usable(&self) -> Result<()> {
         self.link.check_process()?;
         if self.link.calls.loss().is_some() { Err(self.link.lost()) } else { Ok(()) }
@@ -263,7 +263,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // In a forked child this would end the parent's connection.
+        // Not in a forked child: that would end the connection of its parent.
         if self.link.check_process().is_ok() {
             self.link.calls.lose(Loss::Closed);
             self.link.shut_down();
@@ -271,7 +271,7 @@ impl Drop for Connection {
     }
 }
 
-/// A call that was sent. Dropped before it is answered, it is cancelled.
+/// A call that was sent. To drop it before its answer cancels it.
 struct OpenCall<'a> {
     link: &'a Arc<Link>,
     call: CallId,
@@ -343,7 +343,7 @@ impl Link {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Tells the store without caring whether that works: if it does not, the store takes everything back by itself.
+    /// Tells the store, and ignores a failure: if the connection is broken, the store takes everything back by itself.
     fn give_back(&self, requests: &[Request]) {
         if let Err(SendFailure::Lost(reason)) = self.outbox.send(&unanswered(requests), Priority::GiveBack) {
             self.break_off(reason);
@@ -367,7 +367,7 @@ impl Link {
         }
     }
 
-    /// Gives back what came with an answer that nobody wants any more.
+    /// Gives back the reference in the answer to a cancelled call.
     fn discard(&self, answer: Answer) {
         match answer {
             Ok(Response::Node(node::Response::Created(view))) => {
@@ -380,16 +380,16 @@ impl Link {
         }
     }
 
-    /// Hands an answer to whoever waits for it.
+    /// Hands an answer to the task that waits for it.
     ///
     /// # Errors
     /// The reason for which the connection must be broken off.
     fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
         let (call, answer) = hoplite_proto::local::decode_response(response);
         match answer {
-            // Not about one call: the store's last words.
+            // This is about no call: the store says why it closes the connection.
             Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
-            // Either side misunderstands the other; a reference may have been lost in what could not be read.
+            // The two sides misunderstand each other, and the answer that could not be read may have carried a reference.
             Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {
                 return Err(Loss::Protocol(error));
             }

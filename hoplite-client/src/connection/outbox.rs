@@ -1,9 +1,8 @@
 //! Sends requests: directly from the thread that makes them, without ever blocking it.
 //!
-//! Almost always the socket takes a whole request at once. When it does not, because the store is busy or stopped, what
-//! is left waits in a buffer, and a short-lived thread writes it out as soon as the socket takes more. A thread and not
-//! a task, since views may be dropped outside of any runtime, and the runtime of a blocking client runs only during
-//! its calls.
+//! Almost always the socket takes a whole request at once. When it does not, because the store is busy or stopped, the rest
+//! waits in a buffer, and a short-lived thread writes it as soon as the socket takes more. It is a thread and not a task,
+//! because views may be dropped outside of any runtime, and the runtime of a blocking client runs only during its calls.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,20 +18,20 @@ use tokio::sync::Notify;
 
 use crate::error::Loss;
 
-/// Most bytes that may wait to be sent before new calls are refused. What gives something back (Release, Abort, Cancel)
-/// is always taken: there is at most one per reference and per call, and both have limits of their own.
+/// Most bytes that may wait to be sent before new calls are refused. Requests that give something back (Release, Abort,
+/// Cancel) are always taken: there is at most one per reference and per call, and both have limits of their own.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
-/// Whether a request may be refused when too much waits to be sent already.
+/// Whether a request may be refused when too many bytes wait to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     /// A new call.
     Call,
-    /// The end of something.
+    /// The end of a call or of a reference.
     GiveBack,
 }
 
-/// Why nothing was queued.
+/// Why the requests were not queued.
 #[derive(Debug)]
 pub(super) enum SendFailure {
     Lost(Loss),
@@ -53,7 +52,7 @@ struct Unsent {
     /// Bytes taken from the buffer so far, in the life of the connection.
     sent_bytes: u64,
     flusher: Flusher,
-    /// Set once: nothing can be sent any more.
+    /// Set once, when nothing can be sent any more.
     broken: Option<Loss>,
 }
 
@@ -69,7 +68,7 @@ impl Outbox {
         Self { socket, unsent: Mutex::default(), progressed: Notify::new() }
     }
 
-    /// Sends `requests`, or queues what the socket does not take now. Returns the position to pass to
+    /// Sends `requests`, or queues the bytes that the socket does not take now. Returns the position to pass to
     /// [`Outbox::sent`]. Never blocks.
     pub(super) fn send(
         self: &Arc<Self>,
@@ -114,7 +113,7 @@ impl Outbox {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands as much as possible to the socket, and sees to it that the rest follows.
+    /// Hands as much as possible to the socket, and starts the thread that sends the rest.
     fn flush(self: &Arc<Self>, unsent: &mut Unsent) -> Result<(), Loss> {
         match write_out(&self.socket, unsent) {
             Ok(()) => {}
@@ -134,13 +133,13 @@ impl Outbox {
             .spawn(move || outbox.flush_in_background())
         {
             Ok(_) => unsent.flusher = Flusher::Running,
-            // The next request tries again; until then nothing is lost, only late.
+            // The next request tries again. Until then the bytes are late, but not lost.
             Err(error) => tracing::warn!(%error, "cannot start the thread that sends what waits"),
         }
         Ok(())
     }
 
-    /// Ends when nothing is left to send, or when the connection breaks, which includes its being closed here.
+    /// Ends when nothing is left to send, or when the connection breaks or is closed here.
     fn flush_in_background(self: Arc<Self>) {
         loop {
             let mut fds = [PollFd::new(&*self.socket, PollFlags::OUT)];
@@ -176,7 +175,7 @@ fn write_out(socket: &OwnedFd, unsent: &mut Unsent) -> Result<(), Loss> {
             Err(error) => return Err(system(error)),
         }
     }
-    // Keeps the allocation of an ordinary request, gives back that of a flood.
+    // Keeps the allocation of an ordinary request and frees that of a flood.
     if unsent.buffer.capacity() > 1 << 16 {
         unsent.buffer = BytesMut::new();
     }

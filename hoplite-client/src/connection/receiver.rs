@@ -29,23 +29,23 @@ pub(super) fn spawn(link: Arc<Link>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the socket known to the runtime, under a descriptor of its own: the other one is used to send, also when the
-/// runtime has ended.
+/// Registers the socket with the runtime, under a descriptor of its own: the other descriptor still sends after the runtime
+/// has ended.
 fn register(link: &Link) -> io::Result<UnixStream> {
     let stream = unix::net::UnixStream::from(link.socket.try_clone()?);
     stream.set_nonblocking(true)?;
     UnixStream::from_std(stream)
 }
 
-/// The socket as it is known to the runtime.
+/// The socket, registered with the runtime.
 struct Registration {
     link: Arc<Link>,
-    /// Always there until `drop`.
+    /// `Some` until `drop`.
     stream: Option<UnixStream>,
 }
 
 impl Registration {
-    /// Delivers answers until the connection breaks, and says why it did.
+    /// Delivers answers until the connection breaks; answers the reason.
     async fn receive(&mut self) -> Loss {
         let Some(stream) = &mut self.stream else { return Loss::RuntimeEnded };
         let mut received = BytesMut::new();
