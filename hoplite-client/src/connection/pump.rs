@@ -63,7 +63,7 @@ impl Pump {
         let mut future = pin!(future);
         let sleeper = Arc::new(Sleeper::new(Arc::clone(&self.interrupt)));
         let waker = Waker::from(Arc::clone(&sleeper));
-        let _succession = HandOver(self);
+        let _hand_over = HandOver(self);
         loop {
             sleeper.woken.store(false, Ordering::SeqCst);
             WAKE_AT.set(None);
