@@ -6,8 +6,9 @@ use std::time::Duration;
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, ObjectView, Request, Response, Until};
 use hoplite_core::{Dtype, Error, Metadata, ObjectId, Time};
 
-use super::combine::DTYPE;
+use super::scenario::DTYPE;
 use super::{Faults, Kind, Simulation};
+use crate::cluster::Answer;
 
 /// How long after its deadline a call may be answered at the latest.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
@@ -36,7 +37,6 @@ pub(super) struct Client {
 /// A call of a client.
 pub(super) type CallKey = (u64, u64);
 
-pub(super) type Answer = Result<Response, Error>;
 type Continuation = Box<dyn FnOnce(&mut Simulation, Answer)>;
 
 /// What happens when a call is answered, and until when that must be. Subscriptions have neither.
@@ -56,11 +56,19 @@ struct Put {
 }
 
 impl Simulation {
-    pub(super) fn spawn_client(&mut self, store: usize) {
+    /// The processes of a machine that has started.
+    pub(super) fn spawn_clients(&mut self, store: usize) {
+        for _ in 0..self.app.scenario.clients_per_store {
+            self.spawn_client(store);
+        }
+    }
+
+    pub(super) fn spawn_client(&mut self, store: usize) -> u64 {
         let client = self.fresh_number();
-        self.clients.insert(client, Client { store, held: BTreeMap::new(), is_visitor: false });
+        self.app.clients.insert(client, Client { store, held: BTreeMap::new(), is_visitor: false });
         let delay = self.random.millis(0..100);
         self.after(delay, move |sim| sim.act(client));
+        client
     }
 
     /// A client that somebody else lets make one call after `delay`.
@@ -72,9 +80,9 @@ impl Simulation {
     ) {
         let run = self.stores[store].run;
         self.after(delay, move |sim| {
-            if sim.stores[store].is_running(run) && !sim.is_winding_down {
+            if sim.stores[store].is_running(run) && !sim.app.is_winding_down {
                 let client = sim.fresh_number();
-                sim.clients.insert(client, Client { store, held: BTreeMap::new(), is_visitor: true });
+                sim.app.clients.insert(client, Client { store, held: BTreeMap::new(), is_visitor: true });
                 call(sim, client);
             }
         });
@@ -82,27 +90,27 @@ impl Simulation {
 
     /// The processes of a machine that crashed are gone with it.
     pub(super) fn clients_of_crashed(&mut self, store: usize) {
-        self.clients.retain(|_, client| client.store != store);
-        let clients = &self.clients;
-        self.calls.retain(|(client, _), _| clients.contains_key(client));
+        self.app.clients.retain(|_, client| client.store != store);
+        let clients = &self.app.clients;
+        self.app.calls.retain(|(client, _), _| clients.contains_key(client));
         self.end_reduces_of_gone();
     }
 
     /// A client dies; its store notices.
     pub(super) fn kill_client(&mut self, client: u64) {
-        let Some(Client { store, held, is_visitor }) = self.clients.remove(&client) else { return };
+        let Some(Client { store, held, is_visitor }) = self.app.clients.remove(&client) else { return };
         self.note(|_| format!("client {client} of store {store} dies"));
-        self.calls.retain(|(owner, _), _| *owner != client);
+        self.app.calls.retain(|(owner, _), _| *owner != client);
         self.end_reduces_of_gone();
         for (copy, count) in held {
             self.copy(store, copy).references -= count;
         }
         self.store_event(store, Event::ClientGone { client: ClientId(client) });
-        if !self.is_winding_down && !is_visitor {
+        if !self.app.is_winding_down && !is_visitor {
             let run = self.stores[store].run;
             let delay = self.random.millis(1..100);
             self.after(delay, move |sim| {
-                if sim.stores[store].is_running(run) && !sim.is_winding_down {
+                if sim.stores[store].is_running(run) && !sim.app.is_winding_down {
                     sim.spawn_client(store);
                 }
             });
@@ -110,24 +118,24 @@ impl Simulation {
     }
 
     pub(super) fn all_clients(&self) -> Vec<u64> {
-        self.clients.keys().copied().collect()
+        self.app.clients.keys().copied().collect()
     }
 
     /// Looks for calls that should have been answered.
     pub(super) fn watch_calls(&mut self) {
-        let now = self.now;
-        for ((client, call), pending) in &self.calls {
+        let now = self.now();
+        for ((client, call), pending) in &self.app.calls {
             let is_late = pending.deadline != Time::NEVER && pending.deadline + SLACK < now;
             assert!(!is_late, "call {call} of client {client} is not answered in time: {}", pending.what);
         }
         // The final calls are few, and each is asked for.
-        let interval = if self.is_winding_down { WATCH_INTERVAL * 50 } else { WATCH_INTERVAL };
+        let interval = if self.app.is_winding_down { WATCH_INTERVAL * 50 } else { WATCH_INTERVAL };
         self.after(interval, Self::watch_calls);
     }
 
     /// How many calls are open, without subscriptions.
     pub(super) fn open_calls(&self) -> usize {
-        self.calls.values().filter(|pending| pending.then.is_some()).count()
+        self.app.calls.values().filter(|pending| pending.then.is_some()).count()
     }
 
     /// Makes a call; `then` is done with its answer, unless the client is gone by then.
@@ -138,12 +146,24 @@ impl Simulation {
         timeout: Option<Duration>,
         then: Option<Continuation>,
     ) -> CallId {
-        let call = self.fresh_number();
-        let store = self.clients[&client].store;
+        let number = self.fresh_number();
+        self.call_as(number, client, request, timeout, then)
+    }
+
+    /// As [`call`](Self::call), under a number that is fresh.
+    pub(super) fn call_as(
+        &mut self,
+        call: u64,
+        client: u64,
+        request: Request,
+        timeout: Option<Duration>,
+        then: Option<Continuation>,
+    ) -> CallId {
+        let store = self.app.clients[&client].store;
         self.note(|_| format!("client {client} of store {store} calls {call}: {request:?}"));
         if let Some(timeout) = timeout {
             let what = format!("store {store}: {request:?}");
-            self.calls.insert((client, call), PendingCall { deadline: self.now + timeout, what, then });
+            self.app.calls.insert((client, call), PendingCall { deadline: self.now() + timeout, what, then });
         }
         let request = Event::Request { client: ClientId(client), call: CallId(call), request };
         self.store_event(store, request);
@@ -151,13 +171,13 @@ impl Simulation {
     }
 
     /// A store answers.
-    pub(super) fn answered(&mut self, store: usize, client: ClientId, call: CallId, answer: Answer) {
+    pub(super) fn call_answered(&mut self, store: usize, client: ClientId, call: CallId, answer: Answer) {
         self.note(|_| format!("store {store} answers call {} of client {}: {answer:?}", call.0, client.0));
         match &answer {
-            Ok(_) => self.summary.successes += 1,
-            Err(_) => self.summary.errors += 1,
+            Ok(_) => self.app.summary.successes += 1,
+            Err(_) => self.app.summary.errors += 1,
         }
-        let Some(owner) = self.clients.get_mut(&client.0) else {
+        let Some(owner) = self.app.clients.get_mut(&client.0) else {
             panic!("client {} is gone and still answered", client.0)
         };
         if let Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view)) = &answer {
@@ -166,17 +186,17 @@ impl Simulation {
             self.copy(store, copy).references += 1;
         }
         let key = (client.0, call.0);
-        let Some(pending) = self.calls.get_mut(&key) else {
+        let Some(pending) = self.app.calls.get_mut(&key) else {
             panic!("call {} of client {} is answered, but not open: {answer:?}", call.0, client.0)
         };
         if pending.then.is_none() && answer.is_ok() {
             return;
         }
         let then = pending.then.take();
-        self.calls.remove(&key);
+        self.app.calls.remove(&key);
         if let Some(then) = then {
             self.after(LOCAL_LATENCY, move |sim| {
-                if sim.clients.contains_key(&key.0) {
+                if sim.app.clients.contains_key(&key.0) {
                     then(sim, answer);
                 }
             });
@@ -184,7 +204,7 @@ impl Simulation {
     }
 
     pub(super) fn release(&mut self, client: u64, copy: CopyId) {
-        let Some(owner) = self.clients.get_mut(&client) else { return };
+        let Some(owner) = self.app.clients.get_mut(&client) else { return };
         let store = owner.store;
         let Some(count) = owner.held.get_mut(&copy) else { panic!("client {client} holds {copy:?}") };
         *count -= 1;
@@ -199,7 +219,7 @@ impl Simulation {
         let delay =
             if self.random.chance(10) { self.random.millis(1..500) } else { self.random.millis(0..5) };
         self.after(delay, move |sim| {
-            if sim.clients.contains_key(&client) {
+            if sim.app.clients.contains_key(&client) {
                 sim.release(client, copy);
                 sim.act_later(client);
             }
@@ -212,10 +232,10 @@ impl Simulation {
     }
 
     fn act(&mut self, client: u64) {
-        if self.is_winding_down || !self.clients.contains_key(&client) {
+        if self.app.is_winding_down || !self.app.clients.contains_key(&client) {
             return;
         }
-        if self.clients.get(&client).is_some_and(|client| client.is_visitor) {
+        if self.app.clients.get(&client).is_some_and(|client| client.is_visitor) {
             return self.kill_client(client);
         }
         match self.random.number(0..100) {
@@ -242,8 +262,8 @@ impl Simulation {
 
     /// An object that somebody may have put or made.
     fn any_object(&mut self) -> ObjectId {
-        if !self.results.is_empty() && self.random.chance(20) {
-            return self.random.pick(&self.results).clone();
+        if !self.app.results.is_empty() && self.random.chance(20) {
+            return self.random.pick(&self.app.results).clone();
         }
         let kinds = [Kind::Plain, Kind::Plain, Kind::Source, Kind::Target];
         let kind = *self.random.pick(&kinds);
@@ -261,7 +281,7 @@ impl Simulation {
     }
 
     pub(super) fn any_of(&mut self, kind: Kind) -> ObjectId {
-        let number = self.random.index(self.scenario.count_of(kind));
+        let number = self.random.index(self.app.scenario.count_of(kind));
         kind.object(number)
     }
 
@@ -273,22 +293,22 @@ impl Simulation {
 
     pub(super) fn put(&mut self, client: u64, id: ObjectId) {
         let is_plain = Kind::of(&id) == Kind::Plain;
-        let known = self.history.contents_of(&id);
+        let known = self.app.history.contents_of(&id);
         let (tag, size_bytes) = if !known.is_empty() && self.random.chance(30) {
             *self.random.pick(&known)
         } else {
             let is_large = self.random.chance(25);
             let size_bytes = match is_plain {
-                true if is_large => self.scenario.largest_bytes,
+                true if is_large => self.app.scenario.largest_bytes,
                 true => *self.random.pick(&SIZES),
                 false => self.any_size_to_reduce(),
             };
             // All empty objects are equal.
             (if size_bytes == 0 { 0 } else { self.fresh_number() }, size_bytes)
         };
-        self.history.put_started(&id, tag, size_bytes);
-        let store = self.clients[&client].store;
-        self.history.writer_started(&id, store);
+        self.app.history.put_started(&id, tag, size_bytes);
+        let store = self.app.clients[&client].store;
+        self.app.history.writer_started(&id, store);
         let timeout = self.any_timeout();
         let dtype = if is_plain { Dtype::Opaque } else { DTYPE };
         let metadata = Metadata { dtype, ..Metadata::default() };
@@ -301,15 +321,15 @@ impl Simulation {
     fn create_answered(&mut self, put: Put, answer: Answer) {
         match answer {
             Ok(Response::Created(view)) => {
-                let store = self.clients[&put.client].store;
+                let store = self.app.clients[&put.client].store;
                 self.copy(store, view.copy).tag = Some(put.tag);
                 self.write(put, view);
             }
             Ok(Response::Existing(view)) => {
-                let store = self.clients[&put.client].store;
+                let store = self.app.clients[&put.client].store;
                 let copy = self.copy(store, view.copy).clone();
                 assert!(copy.is_complete && copy.size_bytes == view.size_bytes, "an existing copy is whole");
-                self.check_contents(&put.id, copy.tag, view.size_bytes, self.now);
+                self.check_contents(&put.id, copy.tag, view.size_bytes, self.now());
                 self.put_ended(&put);
                 self.release_later(put.client, view.copy);
             }
@@ -322,18 +342,18 @@ impl Simulation {
     }
 
     fn put_ended(&mut self, put: &Put) {
-        self.history.put_ended(&put.id, put.tag, self.now);
-        self.history.writer_ended(&put.id, put.store, self.now);
+        self.app.history.put_ended(&put.id, put.tag, self.now());
+        self.app.history.writer_ended(&put.id, put.store, self.now());
     }
 
     fn put_left_open(&mut self, put: &Put) {
-        self.history.put_left_open(&put.id, put.tag, self.now);
-        self.history.writer_ended(&put.id, put.store, self.now);
+        self.app.history.put_left_open(&put.id, put.tag, self.now());
+        self.app.history.writer_ended(&put.id, put.store, self.now());
     }
 
     /// Writes some blocks, and more later.
     fn write(&mut self, put: Put, view: ObjectView) {
-        let Some(Client { store, .. }) = self.clients.get(&put.client) else { return };
+        let Some(Client { store, .. }) = self.app.clients.get(&put.client) else { return };
         let store = *store;
         let chunk = self.random.number(4096..50_000);
         let copy = self.copy(store, view.copy);
@@ -342,10 +362,10 @@ impl Simulation {
         let delay = if self.random.chance(2) {
             self.random.millis(1..800)
         } else {
-            self.random.micros(20..800) * self.scenario.slowness
+            self.random.micros(20..800) * self.app.scenario.slowness
         };
         self.after(delay, move |sim| {
-            if !sim.clients.contains_key(&put.client) {
+            if !sim.app.clients.contains_key(&put.client) {
                 return;
             }
             if is_done { sim.end_put(put, &view) } else { sim.write(put, view) }
@@ -374,7 +394,7 @@ impl Simulation {
                 let then = move |sim: &mut Self, answer: Answer| {
                     match answer {
                         Ok(Response::Sealed) => {
-                            sim.history.confirmed(&put.id, sim.now);
+                            sim.app.history.confirmed(&put.id, sim.now());
                             sim.put_ended(&put);
                         }
                         Ok(other) => panic!("a seal is answered with {other:?}"),
@@ -391,7 +411,7 @@ impl Simulation {
     // Gets.
 
     pub(super) fn get(&mut self, client: u64, id: ObjectId) {
-        let (timeout, started) = (self.any_timeout(), self.now);
+        let (timeout, started) = (self.any_timeout(), self.now());
         let until = if self.random.chance(30) { Until::Started } else { Until::Complete };
         let request = Request::Get { id: id.clone(), until, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
@@ -411,14 +431,14 @@ impl Simulation {
 
     /// Follows a copy until it is complete, or fails, or that takes too long.
     fn follow(&mut self, client: u64, id: ObjectId, view: ObjectView, started: Time) {
-        let Some(Client { store, .. }) = self.clients.get(&client) else { return };
+        let Some(Client { store, .. }) = self.app.clients.get(&client) else { return };
         let store = *store;
         let copy = self.copy(store, view.copy);
         let has_ended = copy.is_complete || copy.has_failed;
         if copy.is_complete && !copy.has_failed {
             self.check_view(client, &id, &view, started);
         }
-        if has_ended || self.is_winding_down || self.random.chance(1) {
+        if has_ended || self.app.is_winding_down || self.random.chance(1) {
             return self.release_later(client, view.copy);
         }
         self.after(Duration::from_millis(10), move |sim| sim.follow(client, id, view, started));
@@ -426,7 +446,7 @@ impl Simulation {
 
     /// Judges what a get returned.
     pub(super) fn check_view(&mut self, client: u64, id: &ObjectId, view: &ObjectView, started: Time) -> u64 {
-        let store = self.clients[&client].store;
+        let store = self.app.clients[&client].store;
         let copy = self.copy(store, view.copy).clone();
         assert!(
             copy.is_complete && copy.valid_bytes == view.size_bytes && copy.size_bytes == view.size_bytes,
@@ -439,27 +459,30 @@ impl Simulation {
     fn check_contents(&self, id: &ObjectId, tag: Option<u64>, size_bytes: u64, started: Time) {
         let tag = tag.unwrap_or(0);
         assert!(
-            self.history.is_put(id, tag, size_bytes),
+            self.app.history.is_put(id, tag, size_bytes),
             "{id} was read as contents {tag} of {size_bytes} bytes, which nobody put"
         );
-        if self.scenario.faults == Faults::None {
-            assert!(!self.history.is_deleted(id, tag, started), "{id} was read as {tag}, which was deleted");
+        if self.app.scenario.faults == Faults::None {
+            assert!(
+                !self.app.history.is_deleted(id, tag, started),
+                "{id} was read as {tag}, which was deleted"
+            );
         }
     }
 
     /// Judges a get that failed.
     fn check_refusal(&self, client: u64, id: &ObjectId, error: &Error, started: Time) {
-        let store = self.clients[&client].store;
-        let had_time = self.now.since(started) >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
-        let is_quick = self.scenario.faults == Faults::None && self.scenario.slowness <= 10;
-        let had_space = self.stores[store].lacked_space_at < started;
+        let store = self.app.clients[&client].store;
+        let had_time = self.now().since(started) >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
+        let is_quick = self.app.scenario.faults == Faults::None && self.app.scenario.slowness <= 10;
+        let had_space = self.app.lacked_space_at[store] < started;
         if is_quick
             && had_space
             && had_time
             && started.since(Time::ZERO) > SETTLED
             && !matches!(error, Error::StoreFull { .. })
         {
-            let had_to_succeed = self.history.was_available(id, store, started);
+            let had_to_succeed = self.app.history.was_available(id, store, started);
             assert!(!had_to_succeed, "{id} was there, but a get at store {store} was answered with: {error}");
         }
     }
@@ -475,8 +498,8 @@ impl Simulation {
         let delay = self.random.millis(0..50);
         self.after(delay, move |sim| {
             let key = (client, call.0);
-            if sim.clients.contains_key(&client) && sim.calls.contains_key(&key) {
-                sim.calls.remove(&key);
+            if sim.app.clients.contains_key(&client) && sim.app.calls.contains_key(&key) {
+                sim.app.calls.remove(&key);
                 sim.call(client, Request::Cancel { call }, None, None);
                 sim.act_later(client);
             }
@@ -496,16 +519,16 @@ impl Simulation {
         then: impl FnOnce(&mut Self, u64) + 'static,
     ) {
         let timeout = self.any_timeout();
-        let delete = self.history.delete_started(&id, self.now);
-        self.history.removal_started(&id);
+        let delete = self.app.history.delete_started(&id, self.now());
+        self.app.history.removal_started(&id);
         let deleted = id.clone();
-        let is_settled = self.now.since(Time::ZERO) > SETTLED;
+        let is_settled = self.now().since(Time::ZERO) > SETTLED;
         let request = Request::Delete { ids: vec![id], timeout };
         let then = move |sim: &mut Self, answer: Answer| {
             if matches!(answer, Ok(Response::Deleted { .. })) && is_settled {
-                sim.history.delete_done(&delete, sim.now);
+                sim.app.history.delete_done(&delete, sim.now());
                 // A delete that timed out may still have effects.
-                sim.history.removal_ended(&deleted);
+                sim.app.history.removal_ended(&deleted);
             }
             then(sim, client);
         };
@@ -535,8 +558,8 @@ impl Simulation {
         let call = self.call(client, Request::Subscribe { id }, Some(Duration::MAX), None);
         let delay = self.random.millis(1..300);
         self.after(delay, move |sim| {
-            if sim.clients.contains_key(&client) {
-                sim.calls.remove(&(client, call.0));
+            if sim.app.clients.contains_key(&client) {
+                sim.app.calls.remove(&(client, call.0));
                 sim.call(client, Request::Unsubscribe { call }, None, None);
                 sim.act_later(client);
             }

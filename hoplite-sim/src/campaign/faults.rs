@@ -2,16 +2,16 @@
 
 use hoplite_core::Time;
 
-use super::network::Place;
 use super::{Faults, Kind, Simulation};
+use crate::cluster::Place;
 
 impl Simulation {
     /// Plans the next fault.
     pub(super) fn schedule_fault(&mut self) {
-        let longest = u64::try_from(self.scenario.fault_interval.as_micros()).unwrap_or(u64::MAX);
+        let longest = u64::try_from(self.app.scenario.fault_interval.as_micros()).unwrap_or(u64::MAX);
         let delay = self.random.micros(1000..longest);
         self.after(delay, |sim| {
-            if !sim.is_winding_down {
+            if !sim.app.is_winding_down {
                 sim.fail_something();
                 sim.schedule_fault();
             }
@@ -21,18 +21,18 @@ impl Simulation {
     fn fail_something(&mut self) {
         match self.random.number(0..100) {
             0..40 => {
-                let numbers: Vec<u64> = self.sessions.keys().copied().collect();
+                let numbers = self.all_sessions();
                 if !numbers.is_empty() {
                     let number = *self.random.pick(&numbers);
                     self.break_session(number);
                 }
             }
             40..60 => {
-                let store = self.random.index(self.scenario.stores);
+                let store = self.random.index(self.app.scenario.stores);
                 self.crash_for_a_while(store);
             }
             60..75 => {
-                let shard = self.random.index(self.scenario.shards);
+                let shard = self.random.index(self.app.scenario.shards);
                 self.crash_shard(shard);
                 let delay = self.random.millis(20..4000);
                 self.after(delay, move |sim| sim.restart_shard(shard));
@@ -49,14 +49,14 @@ impl Simulation {
     /// Something fails, or is deleted, now and then in the middle of what `store` does for a reduce together with `other`.
     pub(super) fn fail_at_step(&mut self, store: usize, other: usize) {
         // Those that are under way when everything heals are hit hard before.
-        let is_last = self.now.since(Time::ZERO) > self.scenario.duration;
-        let faults = if is_last { 30 } else { self.scenario.faults_per_1000_steps };
-        if self.is_winding_down || self.random.number(0..1000) >= faults {
+        let is_last = self.now().since(Time::ZERO) > self.app.scenario.duration;
+        let faults = if is_last { 30 } else { self.app.scenario.faults_per_1000_steps };
+        if self.app.is_winding_down || self.random.number(0..1000) >= faults {
             return;
         }
         let delay = self.random.micros(0..1000);
-        if self.scenario.faults == Faults::None || self.random.chance(20) {
-            let (id, deleter) = (self.any_of(Kind::Source), self.random.index(self.scenario.stores));
+        if self.app.scenario.faults == Faults::None || self.random.chance(20) {
+            let (id, deleter) = (self.any_of(Kind::Source), self.random.index(self.app.scenario.stores));
             return self.visit(deleter, delay, move |sim, client| sim.delete(client, id));
         }
         let kind = self.random.number(0..100);
@@ -70,22 +70,33 @@ impl Simulation {
                 sim.after(delay, move |sim| sim.mend_link(one, other));
             }
             // Connections may break though both ends are well.
-            50..90 => sim.break_directions(|direction| direction.host.store == store),
+            50..90 => sim.break_hops_at(store),
             _ => sim.fail_something(),
         });
     }
 
     fn crash_for_a_while(&mut self, store: usize) {
-        self.crash_store(store);
+        if self.stores[store].is_alive {
+            self.app.summary.evictions += self.stores[store].node.status().evictions;
+            self.crash_store(store);
+            self.clients_of_crashed(store);
+        }
         let delay = self.random.millis(50..2500);
-        self.after(delay, move |sim| sim.restart_store(store));
+        self.after(delay, move |sim| sim.restart(store));
+    }
+
+    fn restart(&mut self, store: usize) {
+        if !self.stores[store].is_alive {
+            self.restart_store(store);
+            self.spawn_clients(store);
+        }
     }
 
     fn any_link(&mut self) -> (Place, Place) {
-        let one = self.random.index(self.scenario.stores);
-        let other = self.random.index(self.scenario.stores - 1);
+        let one = self.random.index(self.app.scenario.stores);
+        let other = self.random.index(self.app.scenario.stores - 1);
         if self.random.chance(50) {
-            (Place::Store(one), Place::Shard(self.random.index(self.scenario.shards)))
+            (Place::Store(one), Place::Shard(self.random.index(self.app.scenario.shards)))
         } else {
             (Place::Store(one), Place::Store(if other < one { other } else { other + 1 }))
         }
@@ -93,12 +104,12 @@ impl Simulation {
 
     /// Ends all faults.
     pub(super) fn heal(&mut self) {
-        self.cut.clear();
-        for shard in 0..self.scenario.shards {
+        self.mend_all_links();
+        for shard in 0..self.app.scenario.shards {
             self.restart_shard(shard);
         }
-        for store in 0..self.scenario.stores {
-            self.restart_store(store);
+        for store in 0..self.app.scenario.stores {
+            self.restart(store);
         }
     }
 }

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_core::node::{ByteRange, Reduce, ReduceOrder, Request, Response};
+use hoplite_core::node::{ByteRange, CopyId, Producer, Reduce, ReduceOrder, Request, Response};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Error, ObjectId, Time};
 
-use super::clients::{Answer, CallKey, SETTLED, SLACK};
-use super::combine::ELEMENT_BYTES;
-use super::contents::{EMPTY, part, shape_of};
+use super::clients::{CallKey, SETTLED, SLACK};
 use super::history::AFTERMATH;
-use super::machines::{Copy, shard_name};
-use super::{Faults, Kind, MOST_RESULTS, Simulation};
+use super::scenario::{ELEMENT_BYTES, MAX_RESULTS};
+use super::{Faults, Kind, Simulation};
+use crate::cluster::contents::{EMPTY, part, shape_of};
+use crate::cluster::{Answer, Copy, shard_name};
 
 /// A reduce of this length succeeds if all that it needs is there, unless something fails or everything is slow.
 const ENOUGH_TIME: Duration = Duration::from_secs(3);
@@ -24,7 +24,7 @@ const LAST_TIMEOUT: Duration = Duration::from_secs(9);
 /// How many of them there are.
 const LAST_REDUCES: usize = 3;
 /// Most sources of a reduce.
-const MOST_SOURCES: usize = 14;
+const MAX_SOURCES: usize = 14;
 
 /// A reduce that a client waits for.
 #[derive(Debug, Clone)]
@@ -46,8 +46,8 @@ struct Made {
 
 impl Simulation {
     pub(super) fn reduce(&mut self, client: u64) {
-        let is_only = self.results.len() < MOST_RESULTS - LAST_REDUCES && self.random.chance(50);
-        let elements = self.scenario.reduced_bytes / ELEMENT_BYTES;
+        let is_only = self.app.results.len() < MAX_RESULTS - LAST_REDUCES && self.random.chance(50);
+        let elements = self.app.scenario.reduced_bytes / ELEMENT_BYTES;
         let range = (is_only && elements > 0 && self.random.chance(30)).then(|| {
             let first = self.random.number(0..elements);
             let length = self.random.number(0..elements - first + 1);
@@ -55,13 +55,13 @@ impl Simulation {
         });
         let target = if is_only {
             let kind = if range.is_some() { Kind::Part } else { Kind::Result };
-            kind.object(self.results.len())
+            kind.object(self.app.results.len())
         } else {
             self.any_of(Kind::Target)
         };
         let request = self.any_reduce(target.clone(), range);
         if is_only {
-            self.results.push(target);
+            self.app.results.push(target);
             self.start_reduce(client, request, true);
         } else if self.random.chance(80) {
             self.delete_and_then(client, target, |sim, client| sim.start_reduce(client, request, false));
@@ -71,17 +71,17 @@ impl Simulation {
     }
 
     pub(super) fn any_size_to_reduce(&mut self) -> u64 {
-        let is_mistaken = self.scenario.has_mistakes && self.random.chance(3);
-        self.scenario.reduced_bytes + if is_mistaken { ELEMENT_BYTES } else { 0 }
+        let is_mistaken = self.app.scenario.has_mistakes && self.random.chance(3);
+        self.app.scenario.reduced_bytes + if is_mistaken { ELEMENT_BYTES } else { 0 }
     }
 
     fn any_reduce(&mut self, target: ObjectId, range: Option<ByteRange>) -> Reduce {
         let mut sources: Vec<ObjectId> = Vec::new();
-        let most = MOST_SOURCES.min(self.scenario.sources + 2);
+        let most = MAX_SOURCES.min(self.app.scenario.sources + 2);
         for _ in 0..1 + self.random.index(most) {
             let id = match self.random.number(0..100) {
                 0..10 => self.any_of(Kind::Target),
-                10..20 if !self.results.is_empty() => self.random.pick(&self.results).clone(),
+                10..20 if !self.app.results.is_empty() => self.random.pick(&self.app.results).clone(),
                 _ => self.any_of(Kind::Source),
             };
             // A part is smaller than the others.
@@ -107,23 +107,23 @@ impl Simulation {
 
     /// What others do with the target meanwhile.
     fn surround(&mut self, target: &ObjectId) {
-        let longest = 100 * u64::from(self.scenario.slowness.min(20));
+        let longest = 100 * u64::from(self.app.scenario.slowness.min(20));
         for _ in 0..self.random.number(0..3) {
             let (id, delay) = (target.clone(), self.random.millis(0..longest));
-            let reader = self.random.index(self.scenario.stores);
+            let reader = self.random.index(self.app.scenario.stores);
             self.visit(reader, delay, move |sim, client| sim.get(client, id));
         }
         if self.random.chance(8) {
             let (id, delay) = (target.clone(), self.random.millis(0..longest));
-            let deleter = self.random.index(self.scenario.stores);
+            let deleter = self.random.index(self.app.scenario.stores);
             self.visit(deleter, delay, move |sim, client| sim.delete(client, id));
         }
     }
 
     /// Sources that are there from the beginning, at any store.
     pub(super) fn put_sources(&mut self) {
-        for number in 0..self.scenario.sources {
-            let (store, delay) = (self.random.index(self.scenario.stores), self.random.millis(0..200));
+        for number in 0..self.app.scenario.sources {
+            let (store, delay) = (self.random.index(self.app.scenario.stores), self.random.millis(0..200));
             self.visit(store, delay, move |sim, client| sim.put(client, Kind::Source.object(number)));
         }
     }
@@ -131,34 +131,34 @@ impl Simulation {
     /// Reduces that have time to recover from what fails until everything heals.
     pub(super) fn start_last_reduces(&mut self) {
         for _ in 0..LAST_REDUCES {
-            let target = Kind::Result.object(self.results.len());
-            self.results.push(target.clone());
+            let target = Kind::Result.object(self.app.results.len());
+            self.app.results.push(target.clone());
             let request = Reduce { timeout: LAST_TIMEOUT, ..self.any_reduce(target, None) };
-            let (store, delay) = (self.random.index(self.scenario.stores), self.random.millis(0..10));
+            let (store, delay) = (self.random.index(self.app.scenario.stores), self.random.millis(0..10));
             self.visit(store, delay, move |sim, client| sim.start_reduce(client, request, true));
         }
     }
 
     fn start_reduce(&mut self, client: u64, request: Reduce, is_only: bool) {
-        let (store, timeout, target) = (self.clients[&client].store, request.timeout, request.target.clone());
+        let (store, timeout, target) =
+            (self.app.clients[&client].store, request.timeout, request.target.clone());
         self.surround(&target);
-        self.history.writer_started(&target, store);
-        let call = ReduceCall { store, request: request.clone(), started: self.now, is_only, made: None };
-        // The call is known by the number that it is about to get.
-        let key: CallKey = (client, self.next_number + 1);
-        self.reduces.insert(key, call);
+        self.app.history.writer_started(&target, store);
+        let call = ReduceCall { store, request: request.clone(), started: self.now(), is_only, made: None };
+        let key: CallKey = (client, self.fresh_number());
+        self.app.reduces.insert(key, call);
         let then = move |sim: &mut Self, answer: Answer| sim.reduce_answered(key, answer);
-        let call = self.call(client, Request::Reduce(request), Some(timeout), Some(Box::new(then)));
-        assert_eq!(call.0, key.1, "the call has the number that was foreseen");
-        let delay = self.random.micros(0..50_000 * u64::from(self.scenario.slowness.min(20)));
+        let request = Request::Reduce(request);
+        let call = self.call_as(key.1, client, request, Some(timeout), Some(Box::new(then)));
+        let delay = self.random.micros(0..50_000 * u64::from(self.app.scenario.slowness.min(20)));
         match self.random.number(0..100) {
             0..6 => self.after(delay, move |sim| {
-                if sim.calls.contains_key(&key) {
+                if sim.app.calls.contains_key(&key) {
                     sim.kill_client(client);
                 }
             }),
             6..10 => self.after(delay, move |sim| {
-                if sim.calls.remove(&key).is_some() {
+                if sim.app.calls.remove(&key).is_some() {
                     sim.call(client, Request::Cancel { call }, None, None);
                     sim.end_reduce(key, AFTERMATH);
                     sim.act_later(client);
@@ -168,35 +168,37 @@ impl Simulation {
         }
     }
 
-    /// The target of a reduce has all its bytes, and nobody else can have read them yet.
-    pub(super) fn reduce_completed(&mut self, store: usize, copy: &Copy) {
-        if copy.is_of_hop() {
+    /// If a copy that is about to be complete is the target of a reduce: it has all its bytes, and nobody else can have read
+    /// them yet.
+    pub(super) fn copy_completed(&mut self, store: usize, copy: CopyId) {
+        let copy = self.copy(store, copy).clone();
+        if copy.producer != Producer::Reduce || copy.is_of_hop() {
             return;
         }
         let Some(target) = &copy.id else { panic!("store {store} completes {copy:?} of no object") };
         let made = Made { tag: copy.tag.unwrap_or(EMPTY), shape: copy.shape };
         // Another one may have been answered, with the answer still on its way to the client.
-        let is_open = |key: &CallKey| self.calls.contains_key(key);
-        let calls = self.reduces.iter().filter(|(key, call)| {
+        let is_open = |key: &CallKey| self.app.calls.contains_key(key);
+        let calls = self.app.reduces.iter().filter(|(key, call)| {
             is_open(key) && call.store == store && call.request.target == *target && call.made.is_none()
         });
         let mut keys = calls.filter(|(_, call)| self.is_reduced(call, made, None)).map(|(key, _)| *key);
         let Some(key) = keys.next() else {
             self.note(|sim| {
                 let known = |id: &ObjectId| -> Vec<String> {
-                    let contents = sim.history.contents_of(id).into_iter();
+                    let contents = sim.app.history.contents_of(id).into_iter();
                     contents.map(|(tag, _)| sim.contents.describe(tag)).collect()
                 };
-                let calls = sim.reduces.values().filter(|call| call.request.target == *target);
+                let calls = sim.app.reduces.values().filter(|call| call.request.target == *target);
                 let sources = calls.map(|call| call.request.sources.iter().map(known).collect::<Vec<_>>());
                 let sources: Vec<_> = sources.collect();
                 format!("it is {}, made of {sources:?}", sim.contents.describe(made.tag))
             });
-            panic!("store {store} made {copy:?}, which nobody asked for: {:?}", self.reduces);
+            panic!("store {store} made {copy:?}, which nobody asked for: {:?}", self.app.reduces);
         };
-        let Some(call) = self.reduces.get_mut(&key) else { return };
+        let Some(call) = self.app.reduces.get_mut(&key) else { return };
         call.made = Some(made);
-        self.history.put_started(target, made.tag, copy.size_bytes);
+        self.app.history.put_started(target, made.tag, copy.size_bytes);
     }
 
     /// Whether what was made is what a reduce asked for: the combination of so many of the sources, from left to right if
@@ -204,17 +206,17 @@ impl Simulation {
     fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
         let Reduce { sources, count, op, order, range, .. } = &call.request;
         if made.tag == EMPTY {
-            let length_bytes = range.map_or(self.scenario.reduced_bytes, |range| range.length_bytes);
+            let length_bytes = range.map_or(self.app.scenario.reduced_bytes, |range| range.length_bytes);
             return length_bytes == 0;
         }
         let Some(operands) = self.contents.operands(*op, made.tag, *count) else { return false };
         let may_be = |index: usize, operand: u64| {
             let id = &sources[index];
             indices.is_none_or(|indices| indices.contains(&index))
-                && self.history.contents_of(id).into_iter().any(|(tag, size_bytes)| {
+                && self.app.history.contents_of(id).into_iter().any(|(tag, size_bytes)| {
                     let range = range.unwrap_or(ByteRange { offset_bytes: 0, length_bytes: size_bytes });
-                    let is_deleted = self.scenario.faults == Faults::None
-                        && self.history.is_deleted(id, tag, call.started);
+                    let is_deleted = self.app.scenario.faults == Faults::None
+                        && self.app.history.is_deleted(id, tag, call.started);
                     part(tag, size_bytes, range) == operand && !is_deleted
                 })
         };
@@ -229,12 +231,12 @@ impl Simulation {
     }
 
     fn reduce_answered(&mut self, key: CallKey, answer: Answer) {
-        let Some(call) = self.reduces.get(&key).cloned() else { return };
+        let Some(call) = self.app.reduces.get(&key).cloned() else { return };
         match answer {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                self.history.confirmed(&call.request.target, self.now);
+                self.app.history.confirmed(&call.request.target, self.now());
                 self.end_reduce(key, Duration::ZERO);
                 if self.random.chance(30) {
                     return self.get(key.0, call.request.target);
@@ -242,7 +244,7 @@ impl Simulation {
             }
             Ok(other) => panic!("a reduce is answered with {other:?}"),
             Err(error) => {
-                self.summary.failed_reduces += 1;
+                self.app.summary.failed_reduces += 1;
                 self.check_failure(&call, &error);
                 self.end_reduce(key, AFTERMATH);
             }
@@ -253,9 +255,9 @@ impl Simulation {
     fn count_reduce(&mut self, call: &ReduceCall) {
         let record = self.stores[call.store].node.reduce_record(&call.request.target);
         let Some(record) = record else { panic!("a store remembers how a reduce went") };
-        self.summary.reduces += 1;
-        self.summary.mended_reduces += u64::from(record.mendings > 0);
-        self.summary.restarted_reduces += u64::from(record.restarts > 0);
+        self.app.summary.reduces += 1;
+        self.app.summary.mended_reduces += u64::from(record.mendings > 0);
+        self.app.summary.restarted_reduces += u64::from(record.restarts > 0);
     }
 
     fn check_reduced(&self, call: &ReduceCall, indices: &[usize]) {
@@ -278,27 +280,29 @@ impl Simulation {
     /// Judges a reduce that failed.
     fn check_failure(&self, call: &ReduceCall, error: &Error) {
         let Reduce { target, sources, count, order, timeout, .. } = &call.request;
-        let elapsed = self.now.since(call.started);
+        let elapsed = self.now().since(call.started);
         let is_expected = match error {
             Error::ObjectLost { id } => sources.contains(id) || id == target,
             Error::Deleted { id } => id == target,
             Error::AlreadyExists { id } => id == target && !(call.is_only && call.made.is_none()),
-            Error::TypeMismatch { id, .. } => sources.contains(id) && self.scenario.has_mistakes,
-            Error::StoreFull { .. } => !self.scenario.is_roomy,
+            Error::TypeMismatch { id, .. } => sources.contains(id) && self.app.scenario.has_mistakes,
+            Error::StoreFull { .. } => !self.app.scenario.is_roomy,
             Error::Timeout { .. } => elapsed >= *timeout,
             _ => false,
         };
         assert!(is_expected, "{:?} is answered with: {error:?}", call.request);
         let is_wanted = call.is_only && !matches!(error, Error::Deleted { .. });
-        let is_easy = self.scenario.slowness <= 10 && self.scenario.is_roomy && !self.scenario.has_mistakes;
+        let is_easy =
+            self.app.scenario.slowness <= 10 && self.app.scenario.is_roomy && !self.app.scenario.has_mistakes;
         if !is_wanted || !is_easy {
             return;
         }
         let had_time = elapsed >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
-        let is_quiet = self.scenario.faults == Faults::None && call.started.since(Time::ZERO) > SETTLED;
-        let has_recovered = self.healed_at.is_some_and(|healed_at| self.now.since(healed_at) >= RECOVERED);
+        let is_quiet = self.app.scenario.faults == Faults::None && call.started.since(Time::ZERO) > SETTLED;
+        let has_recovered =
+            self.app.healed_at.is_some_and(|healed_at| self.now().since(healed_at) >= RECOVERED);
         let available = if is_quiet && had_time {
-            let is_there = |id: &&ObjectId| self.history.was_available(id, call.store, call.started);
+            let is_there = |id: &&ObjectId| self.app.history.was_available(id, call.store, call.started);
             sources.iter().filter(is_there).count()
         } else if has_recovered {
             sources.iter().filter(|id| self.is_whole_somewhere(id)).count()
@@ -312,7 +316,7 @@ impl Simulation {
         );
         // What a hop has is not needed any more, whoever has lost it.
         let has_hops =
-            *order == ReduceOrder::Fixed || self.now.since(self.stores[call.store].ended_hop_at) < SLACK;
+            *order == ReduceOrder::Fixed || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();
         assert!(
             !has_recovered
@@ -326,7 +330,7 @@ impl Simulation {
 
     /// Whether the shard that decides says that an object is lost.
     fn is_lost(&self, id: &ObjectId) -> bool {
-        let names = (0..self.scenario.shards).map(shard_name);
+        let names = (0..self.app.scenario.shards).map(shard_name);
         let first = ShardMap::new(names).ranked(id)[0];
         let (objects, _) = self.shards[first].shard.list(id.as_bytes(), b"", 1);
         objects.iter().any(|found| found.id == *id && found.object.as_ref().is_some_and(|object| object.lost))
@@ -335,26 +339,26 @@ impl Simulation {
     /// Whether some store has had all of an object since long ago.
     fn is_whole_somewhere(&self, id: &ObjectId) -> bool {
         let is_whole = |copy: &Copy| {
-            let is_of_it = copy.id.as_ref() == Some(id) && copy.size_bytes == self.scenario.reduced_bytes;
-            is_of_it && copy.is_complete && !copy.has_failed && copy.completed_at + RECOVERED / 2 < self.now
+            let is_of_it = copy.id.as_ref() == Some(id) && copy.size_bytes == self.app.scenario.reduced_bytes;
+            is_of_it && copy.is_complete && !copy.has_failed && copy.completed_at + RECOVERED / 2 < self.now()
         };
         self.stores.iter().any(|host| host.copies.values().any(is_whole))
     }
 
     /// Nobody waits for a reduce any more. It may have effects for so long.
     fn end_reduce(&mut self, key: CallKey, aftermath: Duration) {
-        let Some(ReduceCall { store, request, made, .. }) = self.reduces.remove(&key) else { return };
-        self.history.writer_ended(&request.target, store, self.now);
+        let Some(ReduceCall { store, request, made, .. }) = self.app.reduces.remove(&key) else { return };
+        self.app.history.writer_ended(&request.target, store, self.now());
         if let Some(made) = made {
-            self.history.put_ended(&request.target, made.tag, self.now + aftermath);
+            self.app.history.put_ended(&request.target, made.tag, self.now() + aftermath);
         }
     }
 
     /// Clients that are gone wait for nothing.
     pub(super) fn end_reduces_of_gone(&mut self) {
-        let clients = &self.clients;
+        let clients = &self.app.clients;
         let left: Vec<CallKey> =
-            self.reduces.keys().filter(|(client, _)| !clients.contains_key(client)).copied().collect();
+            self.app.reduces.keys().filter(|(client, _)| !clients.contains_key(client)).copied().collect();
         for key in left {
             self.end_reduce(key, AFTERMATH);
         }

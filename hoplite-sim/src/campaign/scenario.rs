@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_core::ObjectId;
 use hoplite_core::plan::broadcast::{CostMatrix, Topology};
 use hoplite_core::plan::reduce::Link;
+use hoplite_core::{Dtype, ObjectId};
 
-use super::combine::ELEMENT_BYTES;
-use super::machines::node_id;
-use super::random::Random;
+use crate::cluster::node_id;
+use crate::random::Random;
+
+/// The element type of all that is reduced, and its size.
+pub(super) const DTYPE: Dtype = Dtype::U64;
+pub(super) const ELEMENT_BYTES: u64 = 8;
 
 /// Most objects that are made by one reduce each.
-pub(super) const MOST_RESULTS: usize = 8;
+pub(super) const MAX_RESULTS: usize = 8;
 
 /// What a run is made of.
 #[derive(Debug, Clone)]
@@ -110,7 +113,7 @@ impl Scenario {
             Kind::Plain => self.ids,
             Kind::Source => self.sources,
             Kind::Target => self.targets,
-            Kind::Result | Kind::Part => MOST_RESULTS,
+            Kind::Result | Kind::Part => MAX_RESULTS,
         }
     }
 }

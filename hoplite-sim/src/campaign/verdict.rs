@@ -29,24 +29,19 @@ enum Outcome {
 impl Simulation {
     pub(super) fn wind_down(&mut self) {
         self.start_last_reduces();
-        let storm = self.random.micros(0..60_000) * self.scenario.slowness.min(20);
+        let storm = self.random.micros(0..60_000) * self.app.scenario.slowness.min(20);
         self.advance(storm);
         self.note(|_| "everything heals".to_owned());
-        self.is_winding_down = true;
+        self.app.is_winding_down = true;
         self.heal();
-        self.healed_at = Some(self.now);
+        self.app.healed_at = Some(self.now());
         self.advance(LAST_CALLS);
         assert_eq!(self.open_calls(), 0, "all calls are answered");
         for client in self.all_clients() {
             self.kill_client(client);
         }
         self.advance(RECOVERY);
-        let readers: Vec<u64> = (0..self.scenario.stores)
-            .map(|store| {
-                self.spawn_client(store);
-                self.next_number
-            })
-            .collect();
+        let readers: Vec<u64> = (0..self.app.scenario.stores).map(|store| self.spawn_client(store)).collect();
         for id in self.all_objects() {
             self.read_everywhere(&id, &readers);
         }
@@ -60,15 +55,16 @@ impl Simulation {
 
     fn all_objects(&self) -> Vec<ObjectId> {
         let kinds = [Kind::Plain, Kind::Source, Kind::Target];
-        let of_kind = |kind: Kind| (0..self.scenario.count_of(kind)).map(move |number| kind.object(number));
-        kinds.into_iter().flat_map(of_kind).chain(self.results.iter().cloned()).collect()
+        let of_kind =
+            |kind: Kind| (0..self.app.scenario.count_of(kind)).map(move |number| kind.object(number));
+        kinds.into_iter().flat_map(of_kind).chain(self.app.results.iter().cloned()).collect()
     }
 
     /// An object that somebody has can be read by everybody, and is the same for all.
     fn read_everywhere(&mut self, id: &ObjectId, readers: &[u64]) {
         let outcomes = Rc::new(RefCell::new(Vec::new()));
         for (store, reader) in readers.iter().copied().enumerate() {
-            let (id, outcomes, started) = (id.clone(), outcomes.clone(), self.now);
+            let (id, outcomes, started) = (id.clone(), outcomes.clone(), self.now());
             let request = Request::Get { id: id.clone(), until: Until::Complete, timeout: FINAL_TIMEOUT };
             let then = move |sim: &mut Self, answer: Result<Response, Error>| {
                 let outcome = match answer {
@@ -97,7 +93,7 @@ impl Simulation {
             .collect();
         // A shard that nobody could tell of a deletion still answers with the bytes of a small object, until one that
         // knows better hears of it.
-        let is_remainder = tags.iter().all(|tag| self.history.is_deleted(id, *tag, self.now));
+        let is_remainder = tags.iter().all(|tag| self.app.history.is_deleted(id, *tag, self.now()));
         let is_absent =
             !is_remainder && outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Absent(_)));
         assert!(
@@ -134,11 +130,10 @@ impl Simulation {
                 (0, 0, 0, 0),
                 "no reduce is under way, and no part of one"
             );
-            assert!(host.copies.is_empty() && host.pulls.is_empty() && host.serves.is_empty());
-            assert!(host.combinations.is_empty());
+            assert!(host.is_idle(), "nothing is open at store {store}");
             assert_eq!(host.node.next_deadline(), None, "store {store} waits for nothing");
         }
-        assert!(self.directions.is_empty(), "no hop is directed: {:?}", self.directions);
+        assert!(self.is_idle(), "no hop is directed, nothing is transferred");
         for (number, host) in self.shards.iter().enumerate() {
             let status = host.shard.status();
             assert_eq!(

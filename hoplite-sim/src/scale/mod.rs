@@ -23,26 +23,30 @@
 //! One thread, one agenda, one seed: an [`Experiment`] always has the same [`Outcome`]. How long the machines took to
 //! decide, on this computer, is a [`Cost`] and differs from run to run.
 //!
-//! * `world`: the clock, the agenda, the hosts.
-//! * `control`: messages between stores and shards.
-//! * `stores`: what the effects of stores do.
-//! * `flow`: transfers, and how they share links. `line`: how bytes grow.
-//! * `hops`: stores that direct hops of other stores.
 //! * `workload`: who calls what when, and what becomes of it.
 //! * `outcome`: what is found, and the bound that it stands beside.
 
-mod control;
-mod flow;
-mod hops;
-mod line;
 mod outcome;
-mod stores;
 mod workload;
-mod world;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-pub use outcome::{Cost, Outcome, ShardLoad};
+use hoplite_core::Limits;
+use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::plan::reduce::Link;
+
+use crate::cluster::{Cluster, Config, Counts, Network, ShardLoad};
+pub use outcome::{Cost, Outcome};
+use workload::Calls;
+
+/// A relay passes on a block when it has checked it. As in `hoplite-store/src/data/rate.rs`.
+const BLOCK_TIME: Duration = Duration::from_millis(1);
+const MIN_BLOCK_BYTES: u64 = 16 << 10;
+const MAX_BLOCK_BYTES: u64 = 1 << 20;
+
+/// How many objects' worth of memory a store has: its source, the output of a hop and the target, and as much again for
+/// what is begun anew before the rest of what failed is gone.
+const ARENA_OBJECTS: u64 = 8;
 
 /// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +129,81 @@ impl Experiment {
     pub fn run(&self) -> (Outcome, Cost) {
         assert!(self.nodes >= 2 && self.shards >= 1, "one node has nobody to talk to");
         assert!(self.size_bytes >= 4096 && self.bytes_per_second >= 4096, "bytes take time");
-        world::World::new(self.clone()).run()
+        let began = Instant::now();
+        let mut world = Cluster::new(self.config(), self.seed, Calls::new(self.clone()), None);
+        // All stores connect.
+        world.settle();
+        world.put_in_advance();
+        world.advance(|world| world.app.is_prepared());
+        world.settle();
+        // What the preparation cost is no part of the workload.
+        world.counts = Counts::default();
+        for host in &mut world.stores {
+            host.thought = Duration::ZERO;
+        }
+        for host in &mut world.shards {
+            (host.load, host.thought) = (ShardLoad::default(), Duration::ZERO);
+        }
+        world.begin();
+        world.advance(|world| world.app.is_over());
+        world.conclude(began.elapsed())
     }
+
+    fn config(&self) -> Config {
+        Config {
+            stores: self.nodes,
+            shards: self.shards,
+            limits: Limits { slots_per_location: self.slots, ..Limits::default() },
+            topology: Topology::Uniform,
+            link: Link { bytes_per_second: self.bytes_per_second, latency: self.latency },
+            capacity_bytes: self.size_bytes * ARENA_OBJECTS + (1 << 20),
+            // Shards have been there for long, with all stores connected.
+            warm_up: Duration::ZERO,
+            shard_service: self.shard_service,
+            network: Network::Flow {
+                bytes_per_second: self.bytes_per_second,
+                latency: self.latency,
+                block_time: block_time(self),
+            },
+        }
+    }
+
+    /// The least that this can take, whatever is decided: the bytes that must go through some node's link, and the latency
+    /// of one link. The last one to arrive has an object to send, or to receive.
+    ///
+    /// Of an allreduce, 2S(n-1)/n must go through each link (Patarasuk and Yuan, 2009), but much of that may be done when
+    /// the last one arrives.
+    pub fn bound(&self) -> Duration {
+        let after_the_last = self.last_arrival() + self.transfer_time(1.0);
+        let in_all = match self.workload {
+            Workload::Broadcast | Workload::Reduce => Duration::ZERO,
+            Workload::Allreduce => self.transfer_time(2.0 * (self.nodes - 1) as f64 / self.nodes as f64),
+        };
+        after_the_last.max(in_all) + self.latency
+    }
+
+    /// When the last node arrives, after the start.
+    pub fn last_arrival(&self) -> Duration {
+        match self.arrivals {
+            Arrivals::Together => Duration::ZERO,
+            Arrivals::Staggered(spread) => spread,
+        }
+    }
+
+    /// How long a link takes for so many objects.
+    pub fn transfer_time(&self, objects: f64) -> Duration {
+        Duration::from_secs_f64(objects * self.size_bytes as f64 / self.bytes_per_second as f64)
+    }
+
+    /// What each further node of a chain adds: the latency of a link, and one block.
+    pub fn hop_time(&self) -> Duration {
+        self.latency + block_time(self)
+    }
+}
+
+/// How long a block is on the way.
+fn block_time(experiment: &Experiment) -> Duration {
+    let rate = experiment.bytes_per_second as f64;
+    let block_bytes = (rate * BLOCK_TIME.as_secs_f64()).clamp(MIN_BLOCK_BYTES as f64, MAX_BLOCK_BYTES as f64);
+    Duration::from_secs_f64(block_bytes.min(experiment.size_bytes as f64) / rate)
 }

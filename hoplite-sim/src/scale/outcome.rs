@@ -3,35 +3,8 @@
 use std::time::Duration;
 
 use super::Workload;
-use super::line::Nanos;
-use super::world::World;
-
-/// What happened in a run, by counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) events: u64,
-    pub(super) grants: u64,
-    pub(super) pulls: u64,
-    pub(super) failed_pulls: u64,
-    pub(super) combinations: u64,
-    pub(super) failed_combinations: u64,
-    pub(super) hops: u64,
-    pub(super) failed_hops: u64,
-    pub(super) crashes: u64,
-}
-
-/// What one shard had to do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ShardLoad {
-    /// Messages that it received.
-    pub received: u64,
-    /// Messages that it sent.
-    pub sent: u64,
-    /// How long it was busy with them, in the model.
-    pub busy: Duration,
-    /// Most messages that waited for it at once.
-    pub longest_queue: usize,
-}
+use super::workload::World;
+use crate::cluster::ShardLoad;
 
 /// What a run came to. The same for the same experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,20 +76,20 @@ pub struct Cost {
 
 impl World {
     pub(super) fn conclude(self, wall: Duration) -> (Outcome, Cost) {
-        let (calls, counts) = (&self.calls, &self.counts);
+        let (calls, counts) = (&self.app, &self.counts);
         let nodes = self.stores.len() as u64;
-        let operations = match self.experiment.workload {
+        let operations = match self.app.experiment.workload {
             Workload::Broadcast => nodes - 1,
             Workload::Reduce => nodes,
             Workload::Allreduce => 2 * nodes - 1,
         };
-        let end = calls.last_done().unwrap_or(self.now);
+        let end = calls.last_done().unwrap_or(self.elapsed());
         let errors = calls.errors();
         let (mendings, restarts) = self.repairs();
         let outcome = Outcome {
-            completion: duration(end.saturating_sub(self.started)),
-            bound: self.experiment.bound(),
-            longest: duration(calls.longest()),
+            completion: end.saturating_sub(self.app.started),
+            bound: self.app.experiment.bound(),
+            longest: calls.longest(),
             done: calls.done(),
             undone: calls.awaited() + errors.len(),
             crashed: counts.crashes,
@@ -137,12 +110,8 @@ impl World {
         let cost = Cost {
             wall,
             shard_message: thought.div_f64(handled.max(1) as f64),
-            coordinator: self.coordinator_thought,
+            coordinator: self.stores[0].thought,
         };
         (outcome, cost)
     }
-}
-
-const fn duration(nanos: Nanos) -> Duration {
-    Duration::from_nanos(nanos)
 }

@@ -1,14 +1,17 @@
 //! Who calls what when, and what becomes of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Reduce, ReduceOrder, Request, Response, Until};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Dtype, Error, Metadata, ObjectId};
 
-use super::line::{Line, Nanos};
-use super::world::{World, duration_nanos};
-use super::{Arrivals, Workload};
+use super::{Arrivals, Experiment, Workload};
+use crate::cluster::{Answer, Application, Cluster};
+
+/// Between two parts of a run.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The one client of each store.
 const CLIENT: ClientId = ClientId(1);
@@ -22,9 +25,15 @@ enum Call {
     Reduce,
 }
 
+/// A cluster that is used in this way.
+pub(super) type World = Cluster<Calls>;
+
 /// The calls of all clients.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
+#[derive(Debug)]
+pub(crate) struct Calls {
+    pub(super) experiment: Experiment,
+    /// When the workload began.
+    pub(super) started: Duration,
     open: BTreeMap<(usize, CallId), Call>,
     /// How many puts are to be done before the start.
     preparing: usize,
@@ -33,13 +42,34 @@ pub(super) struct Calls {
     awaited: BTreeSet<usize>,
     /// Who is to die.
     doomed: BTreeSet<usize>,
-    arrivals: BTreeMap<usize, Nanos>,
+    arrivals: BTreeMap<usize, Duration>,
     /// When each of those who were awaited was done.
-    done: BTreeMap<usize, Nanos>,
+    done: BTreeMap<usize, Duration>,
     errors: Vec<(usize, Error)>,
 }
 
+impl Application for Calls {
+    fn answered(cluster: &mut World, store: usize, _: ClientId, call: CallId, answer: Answer) {
+        cluster.call_answered(store, call, answer);
+    }
+}
+
 impl Calls {
+    pub(super) const fn new(experiment: Experiment) -> Self {
+        Self {
+            experiment,
+            started: Duration::ZERO,
+            open: BTreeMap::new(),
+            preparing: 0,
+            has_begun: false,
+            awaited: BTreeSet::new(),
+            doomed: BTreeSet::new(),
+            arrivals: BTreeMap::new(),
+            done: BTreeMap::new(),
+            errors: Vec::new(),
+        }
+    }
+
     pub(super) const fn is_prepared(&self) -> bool {
         self.preparing == 0
     }
@@ -56,14 +86,14 @@ impl Calls {
         self.awaited.len()
     }
 
-    pub(super) fn last_done(&self) -> Option<Nanos> {
+    pub(super) fn last_done(&self) -> Option<Duration> {
         self.done.values().max().copied()
     }
 
     /// The longest time that anybody took from its arrival.
-    pub(super) fn longest(&self) -> Nanos {
-        let taken = self.done.iter().filter_map(|(store, done)| Some(done - self.arrivals.get(store)?));
-        taken.max().unwrap_or(0)
+    pub(super) fn longest(&self) -> Duration {
+        let taken = self.done.iter().filter_map(|(store, done)| Some(*done - *self.arrivals.get(store)?));
+        taken.max().unwrap_or_default()
     }
 
     pub(super) fn errors(&self) -> &[(usize, Error)] {
@@ -84,7 +114,7 @@ fn source(store: usize) -> ObjectId {
 impl World {
     /// Puts what is there before the start.
     pub(super) fn put_in_advance(&mut self) {
-        match (self.experiment.workload, self.experiment.arrivals) {
+        match (self.app.experiment.workload, self.app.experiment.arrivals) {
             (Workload::Broadcast, _) => self.put_first(0, target()),
             (_, Arrivals::Together) => {
                 for store in 0..self.stores.len() {
@@ -96,65 +126,68 @@ impl World {
     }
 
     fn put_first(&mut self, store: usize, id: ObjectId) {
-        self.calls.preparing += 1;
+        self.app.preparing += 1;
         self.put(store, id);
     }
 
     /// Starts the clock: the reduce is called, nodes arrive, nodes die.
     pub(super) fn begin(&mut self) {
-        self.started = self.now;
-        self.calls.has_begun = true;
+        self.app.started = self.elapsed();
+        self.app.has_begun = true;
         let stores = self.stores.len();
         self.choose_doomed();
-        let workload = self.experiment.workload;
+        let workload = self.app.experiment.workload;
         if workload != Workload::Broadcast {
-            self.calls.awaited.insert(0);
-            self.calls.arrivals.insert(0, self.started);
-            self.at(self.started, Self::reduce);
+            self.app.awaited.insert(0);
+            self.app.arrivals.insert(0, self.app.started);
+            self.at(self.app.started, Self::reduce);
         }
         for store in 0..stores {
-            let (is_first, at) = (store == 0, self.started + self.arrival(store));
+            let (is_first, at) = (store == 0, self.app.started + self.arrival(store));
             if workload != Workload::Reduce && !is_first {
-                self.calls.awaited.insert(store);
-                self.calls.arrivals.insert(store, at);
+                self.app.awaited.insert(store);
+                self.app.arrivals.insert(store, at);
             }
             self.at(at, move |world| world.arrive(store));
         }
     }
 
     /// When a node arrives, after the start.
-    fn arrival(&self, store: usize) -> Nanos {
-        match self.experiment.arrivals {
-            Arrivals::Together => 0,
+    fn arrival(&self, store: usize) -> Duration {
+        match self.app.experiment.arrivals {
+            Arrivals::Together => Duration::ZERO,
             Arrivals::Staggered(spread) => {
-                let steps = (self.stores.len() - 1).max(1) as u64;
-                duration_nanos(spread) / steps * store as u64
+                let number = |count: usize| u32::try_from(count).expect("there are few enough");
+                spread / number((self.stores.len() - 1).max(1)) * number(store)
             }
         }
     }
 
     fn choose_doomed(&mut self) {
         let stores = self.stores.len();
-        let wanted = (self.experiment.failures_percent / 100.0 * stores as f64).round() as usize;
+        let wanted = (self.app.experiment.failures_percent / 100.0 * stores as f64).round() as usize;
         let wanted = wanted.min(stores - 1);
-        let window = duration_nanos(self.experiment.bound()).max(1);
-        while self.calls.doomed.len() < wanted {
+        let window = u64::try_from(self.app.experiment.bound().as_nanos()).unwrap_or(u64::MAX).max(1);
+        while self.app.doomed.len() < wanted {
             let store = 1 + self.random.index(stores - 1);
-            if self.calls.doomed.insert(store) {
-                let at = self.started + self.random.number(0..window);
-                self.at(at, move |world| world.crash(store));
+            if self.app.doomed.insert(store) {
+                let at = self.app.started + Duration::from_nanos(self.random.number(0..window));
+                self.at(at, move |world| {
+                    world.crash_store(store);
+                    world.app.awaited.remove(&store);
+                });
             }
         }
     }
 
     /// What a node does when it takes part.
     fn arrive(&mut self, store: usize) {
-        let workload = self.experiment.workload;
-        if workload != Workload::Broadcast && self.experiment.arrivals != Arrivals::Together {
+        let workload = self.app.experiment.workload;
+        if workload != Workload::Broadcast && self.app.experiment.arrivals != Arrivals::Together {
             self.put(store, source(store));
         }
         if workload != Workload::Reduce && store != 0 {
-            let timeout = self.experiment.time_limit;
+            let timeout = self.app.experiment.time_limit;
             self.call(store, Call::Get, Request::Get { id: target(), until: Until::Complete, timeout });
         }
     }
@@ -163,19 +196,19 @@ impl World {
         let sources: Vec<ObjectId> = (0..self.stores.len()).map(source).collect();
         let request = Reduce {
             target: target(),
-            count: sources.len() - self.calls.doomed.len(),
+            count: sources.len() - self.app.doomed.len(),
             sources,
             op: ReduceOp::Sum,
             order: ReduceOrder::Any,
             range: None,
-            timeout: self.experiment.time_limit,
+            timeout: self.app.experiment.time_limit,
         };
         self.call(0, Call::Reduce, Request::Reduce(request));
     }
 
     fn put(&mut self, store: usize, id: ObjectId) {
         let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
-        let (size_bytes, timeout) = (self.experiment.size_bytes, self.experiment.time_limit);
+        let (size_bytes, timeout) = (self.app.experiment.size_bytes, self.app.experiment.time_limit);
         self.call(store, Call::Create, Request::Create { id, size_bytes, metadata, timeout });
     }
 
@@ -184,41 +217,49 @@ impl World {
             return;
         }
         let number = CallId(self.fresh_number());
-        self.calls.open.insert((store, number), call);
+        self.app.open.insert((store, number), call);
         self.store_event(store, Event::Request { client: CLIENT, call: number, request });
     }
 
-    pub(super) fn answered(&mut self, store: usize, number: CallId, response: Result<Response, Error>) {
-        let Some(call) = self.calls.open.remove(&(store, number)) else { return };
+    fn call_answered(&mut self, store: usize, number: CallId, response: Answer) {
+        let Some(call) = self.app.open.remove(&(store, number)) else { return };
         match (call, response) {
             (Call::Create, Ok(Response::Created(view))) => self.seal(store, view.copy),
             (Call::Seal, Ok(Response::Sealed)) => {
-                self.calls.preparing = self.calls.preparing.saturating_sub(1);
+                self.app.preparing = self.app.preparing.saturating_sub(1);
             }
             (Call::Get, Ok(Response::Object(_))) | (Call::Reduce, Ok(Response::Reduced { .. })) => {
-                self.calls.awaited.remove(&store);
-                self.calls.done.insert(store, self.now);
+                self.app.awaited.remove(&store);
+                self.app.done.insert(store, self.elapsed());
             }
             (_, Ok(response)) => panic!("store {store} answers a {call:?} with {response:?}"),
             (_, Err(error)) => {
-                self.calls.awaited.remove(&store);
-                self.calls.errors.push((store, error));
+                self.app.awaited.remove(&store);
+                self.app.errors.push((store, error));
             }
         }
     }
 
     /// The worker has written all bytes, which takes no time here.
     fn seal(&mut self, store: usize, copy: CopyId) {
-        let now = self.now;
-        if let Some(stock) = self.stores[store].stocks.get_mut(&copy) {
-            stock.line = Line::flat(now, stock.size);
-        }
-        let timeout = self.experiment.time_limit;
-        self.after(0, move |world| world.call(store, Call::Seal, Request::Seal { copy, timeout }));
+        self.fill(store, copy, self.app.experiment.size_bytes);
+        let timeout = self.app.experiment.time_limit;
+        self.after(Duration::ZERO, move |world| {
+            world.call(store, Call::Seal, Request::Seal { copy, timeout })
+        });
     }
 
-    pub(super) fn calls_of_crashed(&mut self, store: usize) {
-        self.calls.awaited.remove(&store);
+    /// Lets time go on until `is_over`, or the time limit, or until nothing is left to happen.
+    pub(super) fn advance(&mut self, is_over: impl Fn(&Self) -> bool) {
+        let end = self.elapsed() + self.app.experiment.time_limit;
+        while !is_over(self) && self.step(end) {}
+    }
+
+    /// Lets a while pass, until all that is under way has arrived.
+    pub(super) fn settle(&mut self) {
+        let quiet = self.elapsed() + PAUSE;
+        self.at(quiet, |_| {});
+        self.advance(|world| world.elapsed() >= quiet && world.shards.iter().all(|host| host.queued == 0));
     }
 
     /// How the reduce was planned.

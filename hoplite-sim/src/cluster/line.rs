@@ -1,7 +1,6 @@
 //! How the bytes of a copy grow: along a straight line, until somebody says otherwise.
 
-/// A moment of the simulation, in nanoseconds from its beginning.
-pub(super) type Nanos = u64;
+use std::time::Duration;
 
 /// Fewer bytes than this are none: what a fast link carries in the nanosecond to which moments are rounded.
 pub(super) const NOTHING_BYTES: f64 = 16.0;
@@ -9,23 +8,23 @@ pub(super) const NOTHING_BYTES: f64 = 16.0;
 /// So many leading bytes at a moment, and so many more in each nanosecond after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
-    pub(super) since: Nanos,
+    pub(super) since: Duration,
     pub(super) bytes: f64,
     pub(super) rate: f64,
 }
 
 impl Line {
     /// So many bytes, and no more.
-    pub(super) const fn flat(since: Nanos, bytes: f64) -> Self {
+    pub(super) const fn flat(since: Duration, bytes: f64) -> Self {
         Self { since, bytes, rate: 0.0 }
     }
 
-    pub(super) fn bytes_at(self, now: Nanos) -> f64 {
+    pub(super) fn bytes_at(self, now: Duration) -> f64 {
         self.rate.mul_add(nanos(now.saturating_sub(self.since)), self.bytes)
     }
 
     /// After how many nanoseconds this line, which is below at `now`, reaches `other`.
-    pub(super) fn meets(self, other: Self, now: Nanos) -> Option<f64> {
+    pub(super) fn meets(self, other: Self, now: Duration) -> Option<f64> {
         let (gap, closing) = (other.bytes_at(now) - self.bytes_at(now), self.rate - other.rate);
         // Rates that differ only by rounding are the same.
         (closing > self.rate * 1e-9).then(|| gap.max(0.0) / closing)
@@ -33,8 +32,8 @@ impl Line {
 }
 
 /// A length of time as a number to calculate with.
-pub(super) const fn nanos(nanos: Nanos) -> f64 {
-    nanos as f64
+fn nanos(duration: Duration) -> f64 {
+    (duration.as_secs() as f64).mul_add(1e9, f64::from(duration.subsec_nanos()))
 }
 
 #[cfg(test)]
@@ -43,12 +42,13 @@ mod tests {
 
     #[test]
     fn a_faster_line_meets_a_slower_one() {
-        let slow = Line { since: 100, bytes: 50.0, rate: 1.0 };
-        let fast = Line { since: 200, bytes: 50.0, rate: 3.0 };
-        assert_eq!(slow.bytes_at(200), 150.0);
-        assert_eq!(fast.meets(slow, 200), Some(50.0));
-        assert_eq!(fast.bytes_at(250), slow.bytes_at(250));
-        assert_eq!(slow.meets(slow, 200), None);
-        assert_eq!(Line::flat(0, 7.0).meets(slow, 0), None);
+        let at = Duration::from_nanos;
+        let slow = Line { since: at(100), bytes: 50.0, rate: 1.0 };
+        let fast = Line { since: at(200), bytes: 50.0, rate: 3.0 };
+        assert_eq!(slow.bytes_at(at(200)), 150.0);
+        assert_eq!(fast.meets(slow, at(200)), Some(50.0));
+        assert_eq!(fast.bytes_at(at(250)), slow.bytes_at(at(250)));
+        assert_eq!(slow.meets(slow, at(200)), None);
+        assert_eq!(Line::flat(at(0), 7.0).meets(slow, at(0)), None);
     }
 }

@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
+use hoplite_core::Error;
 use hoplite_core::node::{Event, Hop, HopFailure, HopId, HopReport, HostingId};
-use hoplite_core::{Error, Time};
 
-use super::Simulation;
 use super::network::Place;
-use super::transfer::CONNECT_TIMEOUT;
-
-/// The time that a store takes to hear of what it said itself.
-const LOCAL_DELAY: Duration = Duration::from_micros(5);
+use super::transfers::CONNECT_TIMEOUT;
+use super::{Application, Cluster, Network};
 
 /// The connection over which a hop is directed.
 #[derive(Debug, Clone)]
@@ -19,8 +16,8 @@ pub(super) struct Direction {
     pub(super) host: End,
     hop: HopId,
     /// When the latest message of each direction arrives.
-    to_host: Time,
-    to_coordinator: Time,
+    to_host: Duration,
+    to_coordinator: Duration,
     is_broken: bool,
 }
 
@@ -45,44 +42,51 @@ enum Stage {
     Over,
 }
 
-impl Simulation {
+impl<A: Application> Cluster<A> {
     pub(super) fn start_hop(&mut self, store: usize, hop: HopId, host: usize, spec: Hop) {
         let number = self.fresh_number();
         self.note(|_| format!("store {store} asks store {host} for {hop:?} as {number}: {spec:?}"));
         assert!(store != host, "a hop of this store is no matter of others");
-        let end = |store: usize, stage: Stage, sim: &Self| End { store, run: sim.stores[store].run, stage };
+        self.counts.hops += 1;
+        let to_host = self.elapsed() + self.connect_time();
+        let end = |store: usize, stage: Stage| End { store, run: self.stores[store].run, stage };
         let direction = Direction {
-            coordinator: end(store, Stage::Open, self),
-            host: end(host, Stage::Before, self),
+            coordinator: end(store, Stage::Open),
+            host: end(host, Stage::Before),
             hop,
-            to_host: self.now,
-            to_coordinator: self.now,
+            to_host,
+            to_coordinator: self.elapsed(),
             is_broken: false,
         };
         self.directions.insert(number, direction);
-        self.summary.hops += 1;
-        self.fail_at_step(store, host);
-        let at = self.now + self.latency();
-        self.directions.entry(number).and_modify(|direction| direction.to_host = at);
-        self.at(at, move |sim| sim.hop_arrives(number, spec));
+        let previous = self.directed.insert((store, hop), number);
+        assert_eq!(previous, None, "store {store} starts {hop:?} once");
+        A::interfere(self, store, host);
+        self.at(to_host, move |cluster| cluster.hop_arrives(number, spec));
+    }
+
+    /// A connection, unless it is broken.
+    fn direction(&mut self, number: u64) -> Option<&mut Direction> {
+        self.directions.get_mut(&number).filter(|direction| !direction.is_broken)
     }
 
     fn hop_arrives(&mut self, number: u64, spec: Hop) {
-        let Some(direction) = self.directions.get_mut(&number).filter(|direction| !direction.is_broken)
-        else {
-            return;
-        };
+        let Some(direction) = self.direction(number) else { return };
         let (store, host) = (direction.coordinator.store, direction.host.store);
         if direction.coordinator.stage != Stage::Open {
             return;
         }
-        if !self.is_linked(Place::Store(store), Place::Store(host)) {
-            return self.after(CONNECT_TIMEOUT, move |sim| sim.direction_fails(number));
+        let unreachable_after = if !self.is_linked(Place::Store(store), Place::Store(host)) {
+            Some(CONNECT_TIMEOUT)
+        } else if !self.stores[host].is_alive {
+            Some(self.latency())
+        } else {
+            None
+        };
+        if let Some(delay) = unreachable_after {
+            return self.after(delay, move |cluster| cluster.direction_fails(number));
         }
-        if !self.stores[host].is_alive {
-            return self.direction_fails(number);
-        }
-        if self.random.chance(1) {
+        if matches!(self.config.network, Network::Blocks { .. }) && self.random.chance(1) {
             let error = Error::StoreFull { needed_bytes: 1, free_bytes: 0, capacity_bytes: 0 };
             return self.hop_heard_of(number, HopReport::Failed(HopFailure::Refused(error)));
         }
@@ -97,20 +101,18 @@ impl Simulation {
     /// A host says how its hop goes.
     pub(super) fn hop_reported(&mut self, host: usize, hosting: HostingId, report: HopReport) {
         self.note(|_| format!("store {host} reports of hop {}: {report:?}", hosting.0));
-        let number = hosting.0;
-        let delay = self.latency();
-        let now = self.now;
+        let (number, at) = (hosting.0, self.elapsed() + self.latency());
         let Some(direction) = self.directions.get_mut(&number) else { panic!("{hosting:?} is not open") };
         assert_eq!(direction.host.stage, Stage::Open, "nothing is said of a hop after its end");
-        direction.to_coordinator = direction.to_coordinator.max(now + delay);
+        direction.to_coordinator = direction.to_coordinator.max(at);
         let at = direction.to_coordinator;
         if matches!(report, HopReport::Failed(_)) {
             direction.host.stage = Stage::Failed;
-            self.after(LOCAL_DELAY, move |sim| sim.hop_released(number));
+            self.after(Duration::ZERO, move |cluster| cluster.hop_released(number));
         }
-        self.at(at, move |sim| {
-            if sim.directions.get(&number).is_some_and(|direction| !direction.is_broken) {
-                sim.hop_heard_of(number, report);
+        self.at(at, move |cluster| {
+            if cluster.direction(number).is_some() {
+                cluster.hop_heard_of(number, report);
             }
         });
     }
@@ -118,16 +120,15 @@ impl Simulation {
     /// The coordinator hears of its hop, unless it has ended it.
     fn hop_heard_of(&mut self, number: u64, report: HopReport) {
         let Some(direction) = self.directions.get_mut(&number) else { return };
-        let (coordinator, hop) = (direction.coordinator, direction.hop);
+        let (coordinator, host, hop) = (direction.coordinator, direction.host.store, direction.hop);
         if coordinator.stage != Stage::Open || !self.stores[coordinator.store].is_running(coordinator.run) {
             return;
         }
         if matches!(report, HopReport::Failed(_)) {
             direction.coordinator.stage = Stage::Failed;
-            self.summary.failed_hops += 1;
+            self.counts.failed_hops += 1;
         }
-        let host = direction.host.store;
-        self.fail_at_step(coordinator.store, host);
+        A::interfere(self, coordinator.store, host);
         self.note(|_| format!("store {} hears of {hop:?} ({number}): {report:?}", coordinator.store));
         self.store_event(coordinator.store, Event::HopReported { hop, report });
     }
@@ -136,33 +137,22 @@ impl Simulation {
         self.hop_heard_of(number, HopReport::Failed(HopFailure::Unreachable));
     }
 
-    /// A coordinator needs a hop no longer.
+    /// A coordinator needs a hop no longer; the host hears so, if it can.
     pub(super) fn end_hop(&mut self, store: usize, hop: HopId) {
-        let found = self.directions.iter_mut().find(|(_, direction)| {
-            direction.hop == hop
-                && direction.coordinator.store == store
-                && direction.coordinator.stage != Stage::Over
-        });
-        let Some((&number, direction)) = found else { panic!("store {store} ends {hop:?} twice") };
-        assert_eq!(direction.coordinator.run, self.stores[store].run, "{hop:?} is of this run");
-        direction.coordinator.stage = Stage::Over;
-        self.stores[store].ended_hop_at = self.now;
+        let Some(number) = self.directed.remove(&(store, hop)) else { panic!("{hop:?} is ended twice") };
         self.note(|_| format!("store {store} ends {hop:?} ({number})"));
-        self.release_hop(number);
-    }
-
-    /// The host hears that its hop is needed no longer, if it can.
-    fn release_hop(&mut self, number: u64) {
-        let delay = self.latency();
-        let now = self.now;
+        let at = self.elapsed() + self.latency();
+        let run = self.stores[store].run;
         let Some(direction) = self.directions.get_mut(&number) else { return };
-        direction.to_host = direction.to_host.max(now + delay);
+        assert_eq!(direction.coordinator.run, run, "{hop:?} is of this run");
+        direction.coordinator.stage = Stage::Over;
+        direction.to_host = direction.to_host.max(at);
         let at = direction.to_host;
-        self.at(at, move |sim| {
-            if sim.directions.get(&number).is_some_and(|direction| !direction.is_broken) {
-                sim.hop_released(number);
+        self.at(at, move |cluster| {
+            if cluster.direction(number).is_some() {
+                cluster.hop_released(number);
             }
-            sim.forget_direction(number);
+            cluster.forget_direction(number);
         });
     }
 
@@ -171,7 +161,7 @@ impl Simulation {
         let (host, coordinator) = (direction.host, direction.coordinator.store);
         let was_open = matches!(host.stage, Stage::Open | Stage::Failed);
         direction.host.stage = Stage::Over;
-        self.fail_at_step(host.store, coordinator);
+        A::interfere(self, host.store, coordinator);
         if was_open && self.stores[host.store].is_running(host.run) {
             self.note(|_| format!("store {} releases hop {number}", host.store));
             self.store_event(host.store, Event::HopReleased { hosting: HostingId(number) });
@@ -183,13 +173,20 @@ impl Simulation {
     fn forget_direction(&mut self, number: u64) {
         let Some(direction) = self.directions.get(&number) else { return };
         let is_over = |end: End| {
-            end.stage == Stage::Over
-                || end.stage == Stage::Before
-                || !self.stores[end.store].is_running(end.run)
+            matches!(end.stage, Stage::Over | Stage::Before) || !self.stores[end.store].is_running(end.run)
         };
         if is_over(direction.coordinator) && is_over(direction.host) {
+            let key = (direction.coordinator.store, direction.hop);
+            if self.directed.get(&key) == Some(&number) {
+                self.directed.remove(&key);
+            }
             self.directions.remove(&number);
         }
+    }
+
+    /// Breaks the connections over which a store performs hops for others.
+    pub(crate) fn break_hops_at(&mut self, store: usize) {
+        self.break_directions(|direction| direction.host.store == store);
     }
 
     /// Breaks the connections for which this holds; both sides notice on their own.
@@ -203,11 +200,11 @@ impl Simulation {
                 self.forget_direction(number);
                 continue;
             }
-            let (at_host, at_coordinator) = (self.random.millis(0..200), self.random.millis(0..200));
-            self.after(at_host, move |sim| sim.hop_released(number));
-            self.after(at_coordinator, move |sim| {
-                sim.direction_fails(number);
-                sim.forget_direction(number);
+            let (at_host, at_coordinator) = (self.notice_time(), self.notice_time());
+            self.after(at_host, move |cluster| cluster.hop_released(number));
+            self.after(at_coordinator, move |cluster| {
+                cluster.direction_fails(number);
+                cluster.forget_direction(number);
             });
         }
     }

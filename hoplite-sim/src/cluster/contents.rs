@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use hoplite_core::node::ByteRange;
 use hoplite_core::reduce::ReduceOp;
 
-use super::random::Random;
+use crate::random::Random;
 
 /// The tag of no bytes.
-pub(super) const EMPTY: u64 = 0;
+pub(crate) const EMPTY: u64 = 0;
 /// The tag of bytes that were put together from different contents.
-pub(super) const MIXED: u64 = u64::MAX;
+pub(crate) const MIXED: u64 = u64::MAX;
 
 /// What was combined.
 #[derive(Debug, Clone)]
@@ -25,17 +25,17 @@ struct Combined {
 
 /// One operand of a combination.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Operand {
-    pub(super) tag: u64,
+pub(crate) struct Operand {
+    pub(crate) tag: u64,
     /// In which order and by which steps it was computed, if it is the output of a hop; else its tag.
-    pub(super) shape: u64,
+    pub(crate) shape: u64,
     /// Whether it is the output of a hop, so that its operands are operands of the whole.
-    pub(super) is_of_hop: bool,
+    pub(crate) is_of_hop: bool,
 }
 
 /// All combinations that were ever computed.
 #[derive(Debug, Default)]
-pub(super) struct Contents {
+pub(crate) struct Contents {
     combined: BTreeMap<u64, Combined>,
 }
 
@@ -49,7 +49,7 @@ fn derived(hash: u64) -> u64 {
 }
 
 /// The tag of a part of what has `tag` and so many bytes.
-pub(super) fn part(tag: u64, size_bytes: u64, range: ByteRange) -> u64 {
+pub(crate) fn part(tag: u64, size_bytes: u64, range: ByteRange) -> u64 {
     let ByteRange { offset_bytes, length_bytes } = range;
     match tag {
         _ if length_bytes == 0 => EMPTY,
@@ -60,13 +60,13 @@ pub(super) fn part(tag: u64, size_bytes: u64, range: ByteRange) -> u64 {
 }
 
 /// How operands are combined that have these shapes: from left to right.
-pub(super) fn shape_of(shapes: impl IntoIterator<Item = u64>) -> u64 {
+pub(crate) fn shape_of(shapes: impl IntoIterator<Item = u64>) -> u64 {
     shapes.into_iter().reduce(|left, right| mix(left).rotate_left(1) ^ mix(right)).unwrap_or(EMPTY)
 }
 
 impl Contents {
     /// The tag of the combination of `operands`.
-    pub(super) fn combine(&mut self, op: ReduceOp, operands: &[Operand]) -> u64 {
+    pub(crate) fn combine(&mut self, op: ReduceOp, operands: &[Operand]) -> u64 {
         if operands.iter().any(|operand| operand.tag == MIXED) {
             return MIXED;
         }
@@ -92,7 +92,7 @@ impl Contents {
     }
 
     /// The tag in words.
-    pub(super) fn describe(&self, tag: u64) -> String {
+    pub(crate) fn describe(&self, tag: u64) -> String {
         match self.combined.get(&tag) {
             Some(Combined { op, operands }) => {
                 let operands: Vec<String> = operands.iter().map(|tag| self.describe(*tag)).collect();
@@ -103,7 +103,7 @@ impl Contents {
     }
 
     /// The tags that were combined into `tag` by `op`, `count` of them; `None` if it is something else.
-    pub(super) fn operands(&self, op: ReduceOp, tag: u64, count: usize) -> Option<Vec<u64>> {
+    pub(crate) fn operands(&self, op: ReduceOp, tag: u64, count: usize) -> Option<Vec<u64>> {
         if count == 1 {
             return Some(vec![tag]);
         }

@@ -1,0 +1,209 @@
+//! How bytes move one block at a time: whoever fills a copy looks again and again at what its inputs have.
+
+use std::time::Duration;
+
+use hoplite_core::Time;
+use hoplite_core::block::{publishable, publishable_unsealed};
+use hoplite_core::node::{ByteRange, CopyId, Producer};
+use hoplite_core::shard::PullOutcome;
+
+use super::contents::{MIXED, Operand, part, shape_of};
+use super::network::Place;
+use super::transfers::{CONNECT_TIMEOUT, Ending, Job, Link, Origin, Reader, Transfer, TransferId};
+use super::{Application, Cluster, Network};
+
+/// A sender that sends nothing for so long counts as stalled.
+const STALLED_AFTER: Duration = Duration::from_secs(5);
+
+/// How often a block is damaged on its way.
+const DAMAGED_ONE_IN: u64 = 500;
+
+/// How a transfer goes step by step.
+#[derive(Debug)]
+pub(super) struct Steps {
+    /// How many steps in a row moved nothing.
+    idle: u32,
+    /// When one moved something.
+    progressed_at: Time,
+    /// How many times as long as usual they take.
+    slowness: u32,
+}
+
+impl Job {
+    /// The bytes that an input must have before the output can grow.
+    const fn unit_bytes(self) -> u64 {
+        match self {
+            Self::Pull(_) => 1,
+            Self::Combine { element_bytes, .. } => element_bytes,
+        }
+    }
+
+    /// Up to where the output goes if inputs are at hand so far.
+    const fn output_bytes(self, at_hand_bytes: u64, size_bytes: u64) -> u64 {
+        match self {
+            Self::Pull(_) => publishable(at_hand_bytes, size_bytes),
+            Self::Combine { element_bytes, .. } => at_hand_bytes / element_bytes * element_bytes,
+        }
+    }
+}
+
+impl<A: Application> Cluster<A> {
+    pub(super) fn any_steps(&mut self, job: Job) -> Steps {
+        let slowness = match (self.config.network, job) {
+            (Network::Blocks { slowness, .. }, Job::Pull(_)) => slowness,
+            (Network::Blocks { slowness, .. }, Job::Combine { .. }) => {
+                slowness.max(*self.random.pick(&[1, 1, 1, 5, 20]))
+            }
+            (Network::Flow { .. }, _) => 1,
+        };
+        Steps { idle: 0, progressed_at: self.now(), slowness }
+    }
+
+    /// Takes in what the inputs have, and combines what is at hand.
+    pub(super) fn block_step(&mut self, key: TransferId) {
+        let Some(mut transfer) = self.transfers.remove(&key) else { return };
+        let taken = (0..transfer.inputs.len()).try_for_each(|index| {
+            let taken = self.take_in((key, index), &mut transfer);
+            taken.map_err(|outcome| Ending::InputFailed { index, outcome })
+        });
+        let ending = match taken {
+            Ok(()) => self.combine_at_hand(&mut transfer),
+            Err(failed) => Some(failed),
+        };
+        let delay = match transfer.steps.idle {
+            0 => self.random.micros(50..500) * transfer.steps.slowness,
+            1..20 => self.random.micros(200..3_000),
+            _ => self.random.millis(2..30),
+        };
+        if let Job::Combine { .. } = transfer.job {
+            let store = transfer.store;
+            let input = &transfer.inputs[self.random.index(transfer.inputs.len())];
+            let other = if let Origin::Elsewhere { wish, .. } = &input.origin { wish.sender } else { store };
+            A::interfere(self, store, other);
+        }
+        self.transfers.insert(key, transfer);
+        match ending {
+            Some(ending) => self.end_transfer(key, ending),
+            None => self.after(delay, move |cluster| cluster.block_step(key)),
+        }
+    }
+
+    /// Takes in what an input has; the error is how it failed.
+    fn take_in(&mut self, reader: Reader, transfer: &mut Transfer) -> Result<(), PullOutcome> {
+        let (now, size_bytes) = (self.now(), transfer.size_bytes);
+        let needed_bytes = self.copy(transfer.store, transfer.copy).valid_bytes + transfer.job.unit_bytes();
+        let (is_pull, is_alone) = (matches!(transfer.job, Job::Pull(_)), transfer.inputs.len() == 1);
+        let input = &mut transfer.inputs[reader.1];
+        let (sender, copy) = match &mut input.origin {
+            Origin::Here(copy) => (transfer.store, *copy),
+            Origin::Elsewhere { link: Link::Asking, .. } => return Ok(()),
+            Origin::Elsewhere { link: link @ Link::None, .. } => {
+                if input.at_hand_bytes < needed_bytes {
+                    *link = Link::Asking;
+                    input.heard_at = now;
+                    self.connect_input(reader);
+                }
+                return Ok(());
+            }
+            Origin::Elsewhere { wish, link: link @ Link::Open(_) } => {
+                let (Link::Open(serve), sender) = (*link, wish.sender) else { return Ok(()) };
+                if !self.is_linked(Place::Store(transfer.store), Place::Store(sender)) {
+                    let is_given_up = now.since(input.heard_at) > CONNECT_TIMEOUT;
+                    return if is_given_up { Err(PullOutcome::SenderUnreachable) } else { Ok(()) };
+                }
+                input.heard_at = now;
+                if is_pull && now.since(transfer.steps.progressed_at) > STALLED_AFTER {
+                    return Err(PullOutcome::SenderStalled);
+                }
+                if !is_alone && input.at_hand_bytes >= needed_bytes && self.random.chance(1) {
+                    // Its connection is closed and opened again, since the other inputs keep it waiting.
+                    *link = Link::None;
+                    self.end_serve(sender, serve);
+                    return Ok(());
+                }
+                // A refusal, and the end of the sender, are told by others.
+                let serve = self.stores[sender].serves.get(&serve);
+                let Some(copy) = serve.and_then(|serve| serve.copy()) else { return Ok(()) };
+                (sender, copy)
+            }
+        };
+        let end_bytes = input.base_bytes + size_bytes;
+        let Some(offered_bytes) = self.offered_bytes(sender, copy, end_bytes) else {
+            return Err(PullOutcome::SenderHasNoCopy);
+        };
+        let copy = &self.stores[sender].copies[&copy];
+        input.is_whole = copy.is_complete;
+        let most_bytes = input.at_hand_bytes + self.random.number(4096..65_536);
+        let limit_bytes = offered_bytes.saturating_sub(input.base_bytes).min(size_bytes).min(most_bytes);
+        if limit_bytes <= input.at_hand_bytes {
+            return Ok(());
+        }
+        let is_remote = matches!(input.origin, Origin::Elsewhere { .. });
+        if is_remote
+            && let Network::Blocks { damages: true, .. } = self.config.network
+            && self.random.number(0..DAMAGED_ONE_IN) == 0
+        {
+            return Err(PullOutcome::Corrupt);
+        }
+        assert!(
+            copy.from_bytes <= input.base_bytes + input.at_hand_bytes,
+            "{copy:?} is asked for bytes before its beginning: {input:?}"
+        );
+        let range = ByteRange { offset_bytes: input.base_bytes, length_bytes: size_bytes };
+        let tag = part(copy.tag.unwrap_or(MIXED), copy.size_bytes, range);
+        let is_of_hop = copy.is_of_hop();
+        let operand = Operand { tag, shape: if is_of_hop { copy.shape } else { tag }, is_of_hop };
+        input.operand = Some(match input.operand {
+            Some(before) if before.tag != tag => Operand { tag: MIXED, ..operand },
+            _ => operand,
+        });
+        input.at_hand_bytes = limit_bytes;
+        Ok(())
+    }
+
+    /// How many leading bytes of a copy may be passed on to those who want what is before `end_bytes`; `None` if it has
+    /// failed. Of a copy that may yet be aborted, the end is kept back; also that of a part, since whoever has all of it takes
+    /// it for a part of a complete object.
+    fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
+        let copy = &self.stores[store].copies[&copy];
+        let is_part = end_bytes < copy.size_bytes;
+        match copy.producer {
+            _ if copy.has_failed => None,
+            _ if copy.is_complete => Some(end_bytes),
+            Producer::Store if !is_part => Some(publishable(copy.valid_bytes, end_bytes)),
+            _ => Some(publishable_unsealed(copy.valid_bytes, end_bytes)),
+        }
+    }
+
+    /// Combines what all inputs have; says whether that was all.
+    fn combine_at_hand(&mut self, transfer: &mut Transfer) -> Option<Ending> {
+        let Transfer { store, job, copy, size_bytes, .. } = *transfer;
+        let done_bytes = self.copy(store, copy).valid_bytes;
+        let at_hand_bytes = transfer.inputs.iter().map(|input| input.at_hand_bytes).min().unwrap_or(0);
+        let next_bytes = job.output_bytes(at_hand_bytes, size_bytes);
+        if next_bytes > done_bytes {
+            let operands: Vec<Operand> = transfer.inputs.iter().filter_map(|input| input.operand).collect();
+            assert_eq!(operands.len(), transfer.inputs.len(), "what is at hand is something");
+            let shape = shape_of(operands.iter().map(|operand| operand.shape));
+            let tag = match job {
+                Job::Pull(_) => operands[0].tag,
+                Job::Combine { op, .. } => self.contents.combine(op, &operands),
+            };
+            let output = self.copy(store, copy);
+            (output.tag, output.shape) = match output.tag {
+                None => (Some(tag), shape),
+                Some(before) => (
+                    Some(if before == tag { tag } else { MIXED }),
+                    if output.shape == shape { shape } else { MIXED },
+                ),
+            };
+            output.valid_bytes = next_bytes;
+            (transfer.steps.idle, transfer.steps.progressed_at) = (0, self.now());
+        } else {
+            transfer.steps.idle = transfer.steps.idle.saturating_add(1);
+        }
+        // Of an object without bytes, only its sender can say that it is complete.
+        let has_word = size_bytes > 0 || matches!(job, Job::Combine { .. }) || transfer.inputs[0].is_whole;
+        (next_bytes.max(done_bytes) == size_bytes && has_word).then_some(Ending::Complete)
+    }
+}

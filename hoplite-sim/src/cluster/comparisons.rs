@@ -1,0 +1,89 @@
+//! Comparisons of a copy with that of another put of the same id at another store.
+
+use std::time::Duration;
+
+use hoplite_core::node::{CopyId, Event, ServeId};
+use hoplite_core::{ObjectId, PutId};
+
+use super::network::Place;
+use super::transfers::{ServeState, Wish};
+use super::{Application, Cluster};
+
+/// How long a comparison waits for the other copy to be complete.
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it looks.
+const COMPARE_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A comparison under way.
+#[derive(Debug, Clone, Copy)]
+struct Comparison {
+    store: usize,
+    run: u64,
+    copy: CopyId,
+    holder: usize,
+    ends_at: Duration,
+}
+
+impl<A: Application> Cluster<A> {
+    pub(super) fn start_comparison(
+        &mut self,
+        store: usize,
+        copy: CopyId,
+        id: ObjectId,
+        winner: PutId,
+        holder: usize,
+    ) {
+        self.note(|_| format!("store {store} compares {copy:?} of {id} with {winner} at {holder}"));
+        let local = self.copy(store, copy);
+        assert!(local.is_complete, "a copy is compared when it is complete");
+        local.comparisons += 1;
+        let (run, ends_at) = (self.stores[store].run, self.elapsed() + COMPARE_TIMEOUT);
+        let comparison = Comparison { store, run, copy, holder, ends_at };
+        let wish = Wish { sender: holder, id, put: winner, awaits_hop: false };
+        let delay = self.connect_time();
+        self.after(delay, move |cluster| {
+            if !cluster.stores[store].is_running(run) {
+                return;
+            }
+            match cluster.request_serve(store, &wish, None) {
+                Ok(serve) => cluster.comparison_step(comparison, serve),
+                Err(delay) => cluster.after(delay, move |cluster| cluster.end_comparison(comparison, None)),
+            }
+        });
+    }
+
+    fn comparison_step(&mut self, comparison: Comparison, serve: ServeId) {
+        let Comparison { store, run, holder, ends_at, .. } = comparison;
+        if !self.stores[store].is_running(run) {
+            return self.end_serve(holder, serve);
+        }
+        let is_linked = self.is_linked(Place::Store(store), Place::Store(holder));
+        let state = self.stores[holder].serves.get(&serve).map(|serve| serve.state);
+        let equal = match state {
+            Some(ServeState::Accepted(copy)) if is_linked && self.elapsed() <= ends_at => {
+                let other = self.copy(holder, copy).clone();
+                match (other.has_failed, other.is_complete) {
+                    (true, _) => None,
+                    (false, true) => Some(self.copy(store, comparison.copy).tag == other.tag),
+                    (false, false) => {
+                        return self.after(COMPARE_INTERVAL, move |cluster| {
+                            cluster.comparison_step(comparison, serve);
+                        });
+                    }
+                }
+            }
+            _ => None,
+        };
+        self.end_serve(holder, serve);
+        self.end_comparison(comparison, equal);
+    }
+
+    fn end_comparison(&mut self, comparison: Comparison, equal: Option<bool>) {
+        let Comparison { store, run, copy, .. } = comparison;
+        if self.stores[store].is_running(run) {
+            self.note(|_| format!("store {store} has compared {copy:?}: {equal:?}"));
+            self.copy(store, copy).comparisons -= 1;
+            self.store_event(store, Event::Compared { copy, equal });
+        }
+    }
+}

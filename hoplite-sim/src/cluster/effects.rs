@@ -1,0 +1,98 @@
+//! What the effects of a store do to the simulated world.
+
+use bytes::Bytes;
+use hoplite_core::node::{CopyId, Effect};
+use hoplite_core::shard::{PullOutcome, ToShard};
+
+use super::transfers::{Ending, Job, ServeState, Wish};
+use super::{Application, Cluster};
+
+/// The bytes of a small object: its tag, and zeros.
+fn bytes_of(tag: Option<u64>, size_bytes: u64) -> Bytes {
+    let size = usize::try_from(size_bytes).expect("small objects are small");
+    let mut bytes = tag.unwrap_or(0).to_le_bytes().to_vec();
+    bytes.resize(size, 0);
+    bytes.into()
+}
+
+/// The tag that [`bytes_of`] wrote.
+fn tag_of(bytes: &Bytes) -> u64 {
+    bytes.first_chunk().map_or(0, |tag| u64::from_le_bytes(*tag))
+}
+
+impl<A: Application> Cluster<A> {
+    pub(super) fn perform(&mut self, store: usize, effect: Effect) {
+        A::observe(self, store, &effect);
+        match effect {
+            Effect::Reply { client, call, response } => A::answered(self, store, client, call, response),
+            Effect::ToShard { shard, mut message, inline_from, .. } => {
+                if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
+                    let copy = self.copy(store, copy);
+                    let is_whole = copy.is_complete && copy.valid_bytes == copy.size_bytes;
+                    assert!(is_whole, "inline bytes are there");
+                    publish.inline = Some(bytes_of(copy.tag, copy.size_bytes));
+                }
+                self.send_to_shard(store, shard, message);
+            }
+            Effect::CopyOpened { copy, size_bytes, producer, .. } => {
+                self.open_copy(store, copy, size_bytes, producer);
+            }
+            Effect::Fill { copy, bytes } => {
+                let size_bytes = self.copy(store, copy).size_bytes;
+                assert_eq!(u64::try_from(bytes.len()), Ok(size_bytes), "a fill brings all bytes");
+                self.copy(store, copy).tag = Some(tag_of(&bytes));
+                self.fill(store, copy, size_bytes);
+            }
+            Effect::CopyCompleted { copy } => self.complete_copy(store, copy),
+            Effect::CopyFailed { copy, error } => {
+                self.note(|_| format!("store {store} fails {copy:?}: {error}"));
+                self.copy(store, copy).has_failed = true;
+                self.fail_readers(store, Some(copy), PullOutcome::SenderHasNoCopy);
+            }
+            Effect::CopyClosed { copy } => self.close_copy(store, copy),
+            Effect::StartPull { pull, copy, id, put, sender, offset_bytes, .. } => {
+                self.counts.pulls += 1;
+                let sender = self.store_named(&sender);
+                let wish = Wish { sender, id, put, awaits_hop: false };
+                self.begin_transfer(store, Job::Pull(pull), copy, offset_bytes, vec![(0, wish.into())]);
+            }
+            Effect::CancelPull { pull } => {
+                let key = self.stores[store].pulls[&pull];
+                self.end_transfer_later(key, Ending::Cancelled);
+            }
+            Effect::ServeAccepted { serve, copy, .. } => {
+                self.serve_answered(store, serve, ServeState::Accepted(copy));
+            }
+            Effect::ServeRefused { serve } => self.serve_answered(store, serve, ServeState::Refused),
+            Effect::Compare { copy, id, winner, holder } => {
+                let holder = self.store_named(&holder.0);
+                self.start_comparison(store, copy, id, winner, holder);
+            }
+            Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs } => {
+                self.counts.combinations += 1;
+                let inputs = inputs.into_iter().map(|input| self.origin_of(input)).collect();
+                let job = Job::Combine { combine, op, element_bytes: dtype.size_bytes() };
+                self.begin_transfer(store, job, copy, offset_bytes, inputs);
+            }
+            Effect::CancelCombine { combine } => {
+                let key = self.stores[store].combinations[&combine];
+                self.end_transfer_later(key, Ending::Cancelled);
+            }
+            Effect::StartHop { hop, node, spec, .. } => {
+                let host = self.store_named(&node);
+                self.start_hop(store, hop, host, spec);
+            }
+            Effect::EndHop { hop } => self.end_hop(store, hop),
+            Effect::HopReport { hosting, report } => self.hop_reported(store, hosting, report),
+        }
+    }
+
+    fn complete_copy(&mut self, store: usize, copy: CopyId) {
+        self.note(|_| format!("store {store} completes {copy:?}"));
+        let now = self.now();
+        let completed = self.copy(store, copy);
+        assert_eq!(completed.valid_bytes, completed.size_bytes, "all bytes are there: {completed:?}");
+        (completed.is_complete, completed.completed_at) = (true, now);
+        self.announce_complete(store, copy);
+    }
+}

@@ -1,0 +1,252 @@
+//! How bytes flow, and share links: for thousands of nodes, where blocks would be too many.
+//!
+//! A copy has the line along which its bytes grow. A transfer goes on as fast as its share of the links allows, and, as soon as
+//! it has all that an input has, not faster than that input grows. Whenever a line changes, those who read it hear so a relay's
+//! latency later, so a change travels along a chain as the bytes do.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hoplite_core::block::publishable;
+use hoplite_core::node::CopyId;
+
+use super::line::{Line, NOTHING_BYTES};
+use super::transfers::{Ending, Input, Link, Origin, Reader, TransferId};
+use super::{Application, Cluster, Network};
+
+/// How a transfer flows.
+#[derive(Debug, Default)]
+pub(super) struct Motion {
+    /// Whether each input has something for it, or will have at once: it uses the links then.
+    is_moving: bool,
+    /// Counts the times that it was looked at, so that only the latest appointment holds.
+    looks: u64,
+}
+
+/// What one node's link carries now.
+#[derive(Debug, Default)]
+pub(super) struct Nic {
+    /// How many inputs of moving transfers come in.
+    inflows: usize,
+    receiving: BTreeSet<TransferId>,
+    /// Which inputs of moving transfers are sent.
+    sending: BTreeSet<Reader>,
+}
+
+impl Input {
+    /// The line of what is at hand, by the positions of the output.
+    fn at_hand(&self) -> Option<Line> {
+        self.line.map(|line| Line { bytes: line.bytes - self.base_bytes as f64, ..line })
+    }
+
+    /// How fast the output can go on, as far as this input is concerned, given that it has `done` bytes; `None`: not at all.
+    fn allows(&self, done: f64, now: Duration) -> Option<f64> {
+        let line = self.at_hand()?;
+        let is_behind = line.bytes_at(now) > done + NOTHING_BYTES;
+        match (is_behind, line.rate > 0.0) {
+            (true, _) => Some(f64::INFINITY),
+            (false, true) => Some(line.rate),
+            (false, false) => None,
+        }
+    }
+
+    /// Who sends it, if somebody does.
+    const fn sender(&self) -> Option<usize> {
+        match &self.origin {
+            Origin::Elsewhere { wish, link: Link::Open(_) } => Some(wish.sender),
+            _ => None,
+        }
+    }
+}
+
+impl<A: Application> Cluster<A> {
+    const fn flows(&self) -> bool {
+        matches!(self.config.network, Network::Flow { .. })
+    }
+
+    pub(super) fn begin_flow(&mut self, key: TransferId) {
+        let now = self.elapsed();
+        let Some(transfer) = self.transfers.get_mut(&key) else { return };
+        let (store, copy) = (transfer.store, transfer.copy);
+        let mut local = Vec::new();
+        for (index, input) in transfer.inputs.iter_mut().enumerate() {
+            match &mut input.origin {
+                Origin::Here(copy) => local.push((index, Some(*copy))),
+                Origin::Elsewhere { link, .. } => {
+                    *link = Link::Asking;
+                    local.push((index, None));
+                }
+            }
+        }
+        let output = self.copy(store, copy);
+        output.line = Line::flat(now, output.valid_bytes as f64);
+        for (index, copy) in local {
+            match copy {
+                Some(copy) => self.follow_copy(store, copy, (key, index)),
+                None => self.connect_input((key, index)),
+            }
+        }
+    }
+
+    /// Lets an input of a transfer follow a copy from now on.
+    pub(super) fn follow_copy(&mut self, store: usize, copy: CopyId, reader: Reader) {
+        if self.flows() {
+            self.copy(store, copy).readers.insert(reader);
+            self.tell_reader(store, copy, reader);
+        }
+    }
+
+    pub(super) fn leave_copy(&mut self, store: usize, copy: CopyId, reader: Reader) {
+        if let Some(copy) = self.stores[store].copies.get_mut(&copy) {
+            copy.readers.remove(&reader);
+        }
+    }
+
+    fn tell_reader(&mut self, store: usize, copy: CopyId, (key, index): Reader) {
+        let Network::Flow { latency, block_time, .. } = self.config.network else { return };
+        let (now, copy) = (self.elapsed(), &self.stores[store].copies[&copy]);
+        let (bytes, rate, is_whole) = (copy.line.bytes_at(now), copy.line.rate, copy.is_complete);
+        let is_here = self.transfers.get(&key).is_some_and(|transfer| transfer.store == store);
+        let delay = match (is_here, is_whole) {
+            (true, _) => Duration::ZERO,
+            (false, true) => latency,
+            // A relay passes on a block when it has checked it.
+            (false, false) => latency + block_time,
+        };
+        self.after(delay, move |cluster| {
+            let since = cluster.elapsed();
+            let transfer = cluster.transfers.get_mut(&key);
+            let Some(input) = transfer.and_then(|transfer| transfer.inputs.get_mut(index)) else { return };
+            // News that the copy is whole overtakes what was said of its growth.
+            if !input.is_whole {
+                (input.line, input.is_whole) = (Some(Line { since, bytes, rate }), is_whole);
+                cluster.dirty.insert(key);
+            }
+        });
+    }
+
+    fn set_line(&mut self, store: usize, copy: CopyId, bytes: f64, rate: f64) {
+        let since = self.elapsed();
+        let grown = self.copy(store, copy);
+        grown.line = Line { since, bytes: bytes.min(grown.size_bytes as f64), rate };
+        for reader in grown.readers.clone() {
+            self.tell_reader(store, copy, reader);
+        }
+    }
+
+    /// A copy is complete: its readers are told.
+    pub(super) fn announce_complete(&mut self, store: usize, copy: CopyId) {
+        if self.flows() {
+            let size = self.copy(store, copy).size_bytes as f64;
+            self.set_line(store, copy, size, 0.0);
+        }
+    }
+
+    /// Whoever filled a copy has ended: what is there of its bytes is valid.
+    pub(super) fn settle_copy(&mut self, store: usize, copy: CopyId, ending: Ending) {
+        if !self.flows() {
+            return;
+        }
+        let now = self.elapsed();
+        let filled = self.copy(store, copy);
+        let done = filled.line.bytes_at(now).max(0.0) as u64;
+        filled.valid_bytes = match ending {
+            Ending::Complete => filled.size_bytes,
+            _ => publishable(done, filled.size_bytes),
+        };
+        let valid = filled.valid_bytes as f64;
+        self.set_line(store, copy, valid, 0.0);
+    }
+
+    /// A store has crashed: what is under way arrives, and no more.
+    pub(super) fn stop_flows_from(&mut self, store: usize) {
+        if !self.flows() {
+            return;
+        }
+        let now = self.elapsed();
+        let copies = self.stores[store].copies.iter();
+        let lines: Vec<(CopyId, f64)> = copies.map(|(id, copy)| (*id, copy.line.bytes_at(now))).collect();
+        for (copy, bytes) in lines {
+            self.set_line(store, copy, bytes, 0.0);
+        }
+    }
+
+    /// Looks at all transfers of which something has changed.
+    pub(super) fn settle_flows(&mut self) {
+        while let Some(key) = self.dirty.pop_first() {
+            self.look_at(key);
+        }
+    }
+
+    fn look_at(&mut self, key: TransferId) {
+        let now = self.elapsed();
+        let Some(transfer) = self.transfers.get(&key) else { return };
+        let (store, copy) = (transfer.store, transfer.copy);
+        let line = self.stores[store].copies[&copy].line;
+        let (done, size) = (line.bytes_at(now), transfer.size_bytes as f64);
+        if done + NOTHING_BYTES >= size {
+            return self.end_transfer(key, Ending::Complete);
+        }
+        let allowed = transfer.inputs.iter().try_fold(f64::INFINITY, |least: f64, input| {
+            input.allows(done, now).map(|allowed| least.min(allowed))
+        });
+        self.set_moving(key, allowed.is_some());
+        let rate = allowed.map_or(0.0, |allowed| allowed.min(self.share(key)));
+        if (rate - line.rate).abs() > line.rate * 1e-9 {
+            self.set_line(store, copy, done, rate);
+        }
+        let line = Line { since: now, bytes: done, rate };
+        let Some(transfer) = self.transfers.get_mut(&key) else { return };
+        transfer.motion.looks += 1;
+        let look = transfer.motion.looks;
+        let meetings = transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
+        let meetings = meetings.filter_map(|input| line.meets(input.at_hand()?, now));
+        let next = meetings.chain(line.meets(Line::flat(now, size), now)).min_by(f64::total_cmp);
+        // Rounded up, so that what was waited for has happened then.
+        let Some(delay) = next.map(|delay| Duration::from_nanos(delay.ceil().max(1.0) as u64)) else {
+            return;
+        };
+        self.after(delay, move |cluster| {
+            if cluster.transfers.get(&key).is_some_and(|transfer| transfer.motion.looks == look) {
+                cluster.dirty.insert(key);
+            }
+        });
+    }
+
+    /// What the links leave to each input of a moving transfer, in bytes per nanosecond.
+    fn share(&self, key: TransferId) -> f64 {
+        let Network::Flow { bytes_per_second, .. } = self.config.network else { return 0.0 };
+        let transfer = &self.transfers[&key];
+        let senders = transfer.inputs.iter().filter_map(Input::sender);
+        let outflows = senders.map(|sender| self.nics[sender].sending.len()).max().unwrap_or(0);
+        let flows = outflows.max(self.nics[transfer.store].inflows).max(1);
+        bytes_per_second as f64 / 1e9 / flows as f64
+    }
+
+    /// Counts a transfer at the links that it uses, or no longer, and has those looked at that share them.
+    pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
+        let Some(transfer) = self.transfers.get_mut(&key) else { return };
+        if std::mem::replace(&mut transfer.motion.is_moving, is_moving) == is_moving {
+            return;
+        }
+        let is_remote = |input: &&Input| matches!(input.origin, Origin::Elsewhere { .. });
+        let inflows = transfer.inputs.iter().filter(is_remote).count();
+        let nic = &mut self.nics[transfer.store];
+        if is_moving {
+            nic.inflows += inflows;
+            nic.receiving.insert(key);
+        } else {
+            nic.inflows -= inflows;
+            nic.receiving.remove(&key);
+        }
+        if inflows > 0 {
+            self.dirty.extend(nic.receiving.iter().filter(|other| **other != key));
+        }
+        for (index, input) in transfer.inputs.iter().enumerate() {
+            let Some(sender) = input.sender() else { continue };
+            let sending = &mut self.nics[sender].sending;
+            let _ = if is_moving { sending.insert((key, index)) } else { sending.remove(&(key, index)) };
+            self.dirty.extend(sending.iter().map(|(other, _)| *other).filter(|other| *other != key));
+        }
+    }
+}

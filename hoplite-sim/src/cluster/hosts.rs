@@ -1,0 +1,437 @@
+//! The machines: what they hold, how they crash and start, and how events and time reach them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use hoplite_core::id::Incarnation;
+use hoplite_core::node::{self, CombineId, CopyId, Node, NodeConfig, Producer, PullId, ServeId};
+use hoplite_core::placement::ShardMap;
+use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig};
+use hoplite_core::{NodeId, ObjectId, Time};
+
+use super::line::Line;
+use super::transfers::{Reader, Serve, TransferId};
+use super::{Application, Cluster, Network};
+
+/// The port of every data plane.
+const DATA_PORT: u16 = 7400;
+/// Between the start of a store and its first attempt to connect to a shard, at most, if times are random.
+const LONGEST_START_MS: u64 = 20;
+
+/// A machine with a store.
+pub(crate) struct StoreHost {
+    pub(crate) node: Node,
+    pub(crate) info: NodeInfo,
+    pub(crate) is_alive: bool,
+    /// Counts its runs; what was meant for an earlier one is void.
+    pub(crate) run: u64,
+    pub(crate) copies: BTreeMap<CopyId, Copy>,
+    pub(super) sessions: Vec<Option<u64>>,
+    pub(super) pulls: BTreeMap<PullId, TransferId>,
+    pub(super) combinations: BTreeMap<CombineId, TransferId>,
+    pub(super) serves: BTreeMap<ServeId, Serve>,
+    /// How long it really took to decide.
+    pub(crate) thought: Duration,
+    tick_at: Option<Time>,
+}
+
+impl StoreHost {
+    pub(crate) fn is_running(&self, run: u64) -> bool {
+        self.is_alive && self.run == run
+    }
+
+    /// Whether nothing is open or under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.copies.is_empty()
+            && self.pulls.is_empty()
+            && self.combinations.is_empty()
+            && self.serves.is_empty()
+    }
+}
+
+/// A copy as the arena has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Copy {
+    pub(crate) id: Option<ObjectId>,
+    pub(crate) producer: Producer,
+    pub(crate) size_bytes: u64,
+    pub(crate) valid_bytes: u64,
+    /// Before this byte there are none, though they count as valid: a hop begins where it is needed.
+    pub(crate) from_bytes: u64,
+    /// What its bytes are.
+    pub(crate) tag: Option<u64>,
+    /// In which order and by which steps they were combined.
+    pub(crate) shape: u64,
+    pub(crate) is_complete: bool,
+    /// When it was completed.
+    pub(crate) completed_at: Time,
+    pub(crate) has_failed: bool,
+    /// References that clients have, comparisons that read it.
+    pub(crate) references: u32,
+    pub(super) comparisons: u32,
+    /// How it grows, and who reads it meanwhile, if bytes flow.
+    pub(super) line: Line,
+    pub(super) readers: BTreeSet<Reader>,
+}
+
+impl Copy {
+    /// Whether it is the output of a hop.
+    pub(crate) fn is_of_hop(&self) -> bool {
+        self.id.as_ref().is_some_and(|id| id.as_bytes().starts_with(b"\0hop-"))
+    }
+}
+
+/// A machine with a shard.
+pub(crate) struct ShardHost {
+    pub(crate) shard: Shard,
+    pub(crate) is_alive: bool,
+    pub(crate) load: ShardLoad,
+    /// How long it really took to decide.
+    pub(crate) thought: Duration,
+    /// The session of each store, and which run of the store opened it.
+    pub(super) sessions: Vec<Option<u64>>,
+    pub(super) known: Vec<Option<Incarnation>>,
+    /// What has arrived and was not handled.
+    pub(crate) queued: usize,
+    busy_until: Duration,
+    run: u64,
+    tick_at: Option<Time>,
+}
+
+impl ShardHost {
+    /// Which run of a store it knows.
+    pub(super) fn incarnation_of(&self, store: usize) -> Incarnation {
+        self.known[store].expect("a store with a session has introduced itself")
+    }
+}
+
+/// What one shard had to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShardLoad {
+    /// Messages that it received.
+    pub received: u64,
+    /// Messages that it sent.
+    pub sent: u64,
+    /// How long it was busy with them, in the model.
+    pub busy: Duration,
+    /// Most messages that waited for it at once.
+    pub longest_queue: usize,
+}
+
+/// The name of a store.
+pub(crate) fn node_id(store: usize) -> NodeId {
+    NodeId::new(&format!("node-{store:05}")).expect("the name is valid")
+}
+
+/// The name of a shard.
+pub(crate) fn shard_name(shard: usize) -> String {
+    format!("shard-{shard}")
+}
+
+fn introduction(store: usize, run: u64) -> NodeInfo {
+    let address = u32::from(Ipv4Addr::new(10, 0, 0, 0)) + u32::try_from(store).expect("it is small");
+    NodeInfo {
+        node: node_id(store),
+        incarnation: Incarnation(run),
+        data_address: SocketAddr::from((Ipv4Addr::from(address), DATA_PORT)),
+        labels: Vec::new(),
+    }
+}
+
+impl<A: Application> Cluster<A> {
+    pub(super) fn add_hosts(&mut self) {
+        for _ in 0..self.config.shards {
+            let shard = self.new_shard();
+            self.shards.push(ShardHost {
+                shard,
+                is_alive: true,
+                load: ShardLoad::default(),
+                thought: Duration::ZERO,
+                sessions: vec![None; self.config.stores],
+                known: vec![None; self.config.stores],
+                queued: 0,
+                busy_until: Duration::ZERO,
+                run: 1,
+                tick_at: None,
+            });
+        }
+        for store in 0..self.config.stores {
+            let node = self.new_node(store);
+            self.by_name.insert(node_id(store), store);
+            self.stores.push(StoreHost {
+                node,
+                info: introduction(store, 1),
+                is_alive: true,
+                run: 1,
+                copies: BTreeMap::new(),
+                sessions: vec![None; self.config.shards],
+                pulls: BTreeMap::new(),
+                combinations: BTreeMap::new(),
+                serves: BTreeMap::new(),
+                thought: Duration::ZERO,
+                tick_at: None,
+            });
+        }
+        self.nics.resize_with(self.config.stores, Default::default);
+        for store in 0..self.config.stores {
+            self.open_sessions(store);
+        }
+    }
+
+    fn new_node(&mut self, store: usize) -> Node {
+        let mut node = Node::new(NodeConfig {
+            node: node_id(store),
+            topology: self.config.topology.clone(),
+            capacity_bytes: self.config.capacity_bytes,
+            limits: self.config.limits.clone(),
+            shards: ShardMap::new((0..self.config.shards).map(shard_name)),
+            seed: self.random.next_number(),
+        });
+        node.measured(self.config.link);
+        node
+    }
+
+    fn new_shard(&self) -> Shard {
+        let config = ShardConfig {
+            warm_up: self.config.warm_up,
+            limits: self.config.limits.clone(),
+            topology: self.config.topology.clone(),
+        };
+        Shard::new(config, self.now())
+    }
+
+    fn open_sessions(&mut self, store: usize) {
+        let run = self.stores[store].run;
+        for shard in 0..self.config.shards {
+            let delay = self.start_time();
+            self.after(delay, move |cluster| cluster.connect(store, run, shard));
+        }
+    }
+
+    /// The store of that name.
+    pub(crate) fn store_named(&self, name: &NodeId) -> usize {
+        *self.by_name.get(name).expect("machines know only stores of the simulation")
+    }
+
+    /// A store dies with all that it has; its peers notice.
+    pub(crate) fn crash_store(&mut self, store: usize) {
+        if !self.stores[store].is_alive {
+            return;
+        }
+        self.note(|_| format!("store {store} crashes"));
+        self.counts.crashes += 1;
+        self.transfers_of_crashed(store);
+        let host = &mut self.stores[store];
+        host.is_alive = false;
+        host.sessions.fill(None);
+        host.copies.clear();
+        host.tick_at = None;
+        self.directed.retain(|(coordinator, _), _| *coordinator != store);
+        self.break_sessions(|session| session.store == store);
+        self.break_directions(|direction| {
+            direction.host.store == store || direction.coordinator.store == store
+        });
+    }
+
+    /// A store that crashed starts again, with nothing.
+    pub(crate) fn restart_store(&mut self, store: usize) {
+        if self.stores[store].is_alive {
+            return;
+        }
+        let node = self.new_node(store);
+        let host = &mut self.stores[store];
+        host.node = node;
+        host.is_alive = true;
+        host.run += 1;
+        host.info = introduction(store, host.run);
+        self.note(|_| format!("store {store} restarts"));
+        self.open_sessions(store);
+    }
+
+    /// A shard dies.
+    pub(crate) fn crash_shard(&mut self, shard: usize) {
+        if !self.shards[shard].is_alive {
+            return;
+        }
+        self.note(|_| format!("shard {shard} crashes"));
+        let host = &mut self.shards[shard];
+        host.is_alive = false;
+        host.sessions.fill(None);
+        host.known.fill(None);
+        host.tick_at = None;
+        self.break_sessions(|session| session.shard == shard);
+    }
+
+    /// A shard that crashed starts again, with nothing.
+    pub(crate) fn restart_shard(&mut self, shard: usize) {
+        if self.shards[shard].is_alive {
+            return;
+        }
+        self.note(|_| format!("shard {shard} restarts"));
+        let fresh = self.new_shard();
+        let host = &mut self.shards[shard];
+        host.shard = fresh;
+        host.is_alive = true;
+        host.run += 1;
+    }
+
+    /// Has a shard do something when it has handled what came before.
+    pub(super) fn queue_at_shard(&mut self, shard: usize, action: impl FnOnce(&mut Self) + 'static) {
+        let (service, now) = (self.config.shard_service, self.elapsed());
+        let host = &mut self.shards[shard];
+        if service.is_zero() {
+            host.load.received += 1;
+            return action(self);
+        }
+        host.queued += 1;
+        host.load.longest_queue = host.load.longest_queue.max(host.queued);
+        host.busy_until = host.busy_until.max(now) + service;
+        let at = host.busy_until;
+        self.at(at, move |cluster| {
+            let host = &mut cluster.shards[shard];
+            host.queued -= 1;
+            host.load.received += 1;
+            host.load.busy += service;
+            action(cluster);
+        });
+    }
+
+    /// Feeds a shard; returns whether it refused a session.
+    pub(super) fn shard_event(&mut self, shard: usize, event: shard::Event) -> bool {
+        let (now, mut effects) = (self.now(), Vec::new());
+        let host = &mut self.shards[shard];
+        if !host.is_alive {
+            return false;
+        }
+        let began = Instant::now();
+        host.shard.apply(now, event, &mut effects);
+        host.thought += began.elapsed();
+        let mut is_refused = false;
+        for effect in effects {
+            match effect {
+                shard::Effect::Send { node, message } => {
+                    let store = self.store_named(&node);
+                    self.send_to_store(shard, store, message);
+                }
+                shard::Effect::Refuse { .. } => is_refused = true,
+                shard::Effect::Granted { .. } => self.counts.grants += 1,
+                // The session that is replaced is closed by the caller.
+                shard::Effect::Replaced { .. } => {}
+            }
+        }
+        let host = &mut self.shards[shard];
+        let (run, deadline) = (host.run, host.shard.next_deadline());
+        if let Some(due) = next_tick(deadline, &mut host.tick_at, now) {
+            self.at_time(due, move |cluster| {
+                let host = &mut cluster.shards[shard];
+                if host.is_alive && host.run == run && host.tick_at == Some(due) {
+                    host.tick_at = None;
+                    cluster.shard_event(shard, shard::Event::Tick);
+                }
+            });
+        }
+        is_refused
+    }
+
+    /// Feeds a store, and performs what it decides.
+    pub(crate) fn store_event(&mut self, store: usize, event: node::Event) {
+        let (now, mut effects) = (self.now(), Vec::new());
+        let host = &mut self.stores[store];
+        if !host.is_alive {
+            return;
+        }
+        let began = Instant::now();
+        host.node.apply(now, event, &mut effects);
+        host.thought += began.elapsed();
+        for effect in effects {
+            self.perform(store, effect);
+        }
+        let host = &mut self.stores[store];
+        let (run, deadline) = (host.run, host.node.next_deadline());
+        if let Some(due) = next_tick(deadline, &mut host.tick_at, now) {
+            self.at_time(due, move |cluster| {
+                let host = &mut cluster.stores[store];
+                if host.is_running(run) && host.tick_at == Some(due) {
+                    host.tick_at = None;
+                    cluster.store_event(store, node::Event::Tick);
+                }
+            });
+        }
+    }
+
+    /// Does something at a time of the machines, or at once if that has passed.
+    fn at_time(&mut self, time: Time, action: impl FnOnce(&mut Self) + 'static) {
+        let at = time.since(Time::ZERO).max(self.elapsed());
+        self.at(at, action);
+    }
+
+    fn start_time(&mut self) -> Duration {
+        match self.config.network {
+            Network::Flow { .. } => Duration::ZERO,
+            Network::Blocks { .. } => self.random.millis(0..LONGEST_START_MS),
+        }
+    }
+
+    /// The copy, which must be open.
+    pub(crate) fn copy(&mut self, store: usize, copy: CopyId) -> &mut Copy {
+        let copies = &mut self.stores[store].copies;
+        copies.get_mut(&copy).unwrap_or_else(|| panic!("store {store} speaks of {copy:?}, which is not open"))
+    }
+
+    pub(super) fn open_copy(&mut self, store: usize, copy: CopyId, size_bytes: u64, producer: Producer) {
+        let line = Line::flat(self.elapsed(), 0.0);
+        let host = &mut self.stores[store];
+        let opened = Copy {
+            id: host.node.object_of(copy).map(|(id, _)| id.clone()),
+            producer,
+            size_bytes,
+            valid_bytes: 0,
+            from_bytes: 0,
+            tag: None,
+            shape: 0,
+            is_complete: false,
+            completed_at: Time::NEVER,
+            has_failed: false,
+            references: 0,
+            comparisons: 0,
+            line,
+            readers: BTreeSet::new(),
+        };
+        let previous = host.copies.insert(copy, opened);
+        assert!(previous.is_none(), "{copy:?} is opened once");
+        self.note(|cluster| {
+            format!("store {store} opens {copy:?}: {:?}", cluster.stores[store].copies[&copy])
+        });
+    }
+
+    /// A worker, or what a message brought, has filled the first `valid_bytes` of a copy.
+    pub(crate) fn fill(&mut self, store: usize, copy: CopyId, valid_bytes: u64) {
+        let line = Line::flat(self.elapsed(), valid_bytes as f64);
+        let copy = self.copy(store, copy);
+        (copy.valid_bytes, copy.line) = (valid_bytes, line);
+    }
+
+    pub(super) fn close_copy(&mut self, store: usize, copy: CopyId) {
+        self.note(|_| format!("store {store} closes {copy:?}"));
+        let host = &mut self.stores[store];
+        let closed = host.copies.remove(&copy).unwrap_or_else(|| panic!("{copy:?} is not open"));
+        let is_served = host.serves.values().any(|serve| serve.copy() == Some(copy));
+        let mut transfers = host.pulls.values().chain(host.combinations.values());
+        let user = transfers.find(|key| self.transfers[key].uses(copy));
+        assert!(
+            user.is_none() && !is_served && closed.references == 0 && closed.comparisons == 0,
+            "store {store} closes {copy:?} in use: {closed:?}, transfer {user:?}, served {is_served}"
+        );
+    }
+}
+
+/// When a machine must be told the time, unless that is on the agenda already.
+fn next_tick(deadline: Option<Time>, planned: &mut Option<Time>, now: Time) -> Option<Time> {
+    let due = deadline.filter(|deadline| *deadline != Time::NEVER)?;
+    if planned.is_some_and(|planned| planned <= due && planned > now) {
+        return None;
+    }
+    *planned = Some(due);
+    Some(due)
+}

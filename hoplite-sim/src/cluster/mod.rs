@@ -1,0 +1,226 @@
+//! A cluster: the state machines of real stores and shards on simulated machines, and an application that uses them.
+//!
+//! One thread, one clock, one seed. What stores and shards decide is decided by [`Node`] and [`Shard`]; what their daemons
+//! do when the machines say so is modelled here, once:
+//!
+//! * `hosts`: the machines, what they hold, how they crash and start, and how time passes for them.
+//! * `effects`: what the effects of a store do.
+//! * `network`: latencies, cut links, and which of the two precisions transfers have.
+//! * `sessions`: messages between stores and shards.
+//! * `transfers`: pulls and combinations, from their beginning to their end; who serves them.
+//! * `blocks`: how their bytes move one block at a time, and what those bytes are (`contents`).
+//! * `flow`: how their bytes flow at rates that links leave them, for thousands of nodes (`line`).
+//! * `comparisons`: comparisons of two puts of one id.
+//! * `hops`: connections over which one store has another combine something.
+
+mod blocks;
+mod comparisons;
+pub(crate) mod contents;
+mod effects;
+mod flow;
+mod hops;
+mod hosts;
+mod line;
+mod network;
+mod sessions;
+mod transfers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_core::node::{CallId, ClientId, Effect, HopId, Response};
+use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::plan::reduce::Link;
+use hoplite_core::{Error, Limits, NodeId, Time};
+
+use crate::clock::Clock;
+use crate::random::Random;
+use crate::trace::Trace;
+use contents::Contents;
+use flow::Nic;
+use hops::Direction;
+pub use hosts::ShardLoad;
+pub(crate) use hosts::{Copy, ShardHost, StoreHost, node_id, shard_name};
+pub(crate) use network::{Network, Place};
+use sessions::Session;
+use transfers::{Transfer, TransferId};
+
+/// What a store answers to a call.
+pub(crate) type Answer = Result<Response, Error>;
+
+/// Who uses a cluster.
+pub(crate) trait Application: Sized + 'static {
+    /// A store answers a call of a client.
+    fn answered(cluster: &mut Cluster<Self>, store: usize, client: ClientId, call: CallId, answer: Answer);
+
+    /// A store is about to perform an effect.
+    fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
+
+    /// Two stores are in the middle of what they do together for a reduce: something may fail.
+    fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
+}
+
+/// What a cluster is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) stores: usize,
+    pub(crate) shards: usize,
+    /// The limits of all of them.
+    pub(crate) limits: Limits,
+    pub(crate) topology: Topology,
+    /// What stores take their links for.
+    pub(crate) link: Link,
+    /// The arena of each store.
+    pub(crate) capacity_bytes: u64,
+    /// For how long a new shard waits for stores to publish again.
+    pub(crate) warm_up: Duration,
+    /// How long a shard is busy with each message that it receives.
+    pub(crate) shard_service: Duration,
+    pub(crate) network: Network,
+}
+
+/// What happened in a run, by counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Events handled.
+    pub events: u64,
+    /// Messages between stores and shards that arrived, in both directions.
+    pub messages: u64,
+    /// Slots granted by shards.
+    pub grants: u64,
+    /// Pulls begun.
+    pub pulls: u64,
+    /// Pulls that ended before all bytes were there.
+    pub failed_pulls: u64,
+    /// Combinations begun.
+    pub combinations: u64,
+    /// Combinations that ended before all bytes were there.
+    pub failed_combinations: u64,
+    /// Hops asked for at other nodes.
+    pub hops: u64,
+    /// Hops of which the coordinator heard that they failed.
+    pub failed_hops: u64,
+    /// Stores that crashed.
+    pub crashes: u64,
+}
+
+impl Counts {
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.events += other.events;
+        self.messages += other.messages;
+        self.grants += other.grants;
+        self.pulls += other.pulls;
+        self.failed_pulls += other.failed_pulls;
+        self.combinations += other.combinations;
+        self.failed_combinations += other.failed_combinations;
+        self.hops += other.hops;
+        self.failed_hops += other.failed_hops;
+        self.crashes += other.crashes;
+    }
+}
+
+/// The state of a simulated cluster. See the [module documentation](self).
+pub(crate) struct Cluster<A> {
+    pub(crate) app: A,
+    pub(crate) config: Config,
+    pub(crate) random: Random,
+    pub(crate) counts: Counts,
+    pub(crate) stores: Vec<StoreHost>,
+    pub(crate) shards: Vec<ShardHost>,
+    pub(crate) contents: Contents,
+    clock: Clock<Self>,
+    last_number: u64,
+    by_name: BTreeMap<NodeId, usize>,
+    cut: BTreeSet<(Place, Place)>,
+    sessions: BTreeMap<u64, Session>,
+    directions: BTreeMap<u64, Direction>,
+    /// The direction of each hop, by its coordinator.
+    directed: BTreeMap<(usize, HopId), u64>,
+    transfers: BTreeMap<TransferId, Transfer>,
+    /// What the links of each store carry, if bytes flow.
+    nics: Vec<Nic>,
+    /// Flows that must be looked at before time goes on.
+    dirty: BTreeSet<TransferId>,
+    trace: Option<Trace>,
+}
+
+impl<A: Application> Cluster<A> {
+    /// Stores and shards that have just started.
+    pub(crate) fn new(config: Config, seed: u64, app: A, trace: Option<Trace>) -> Self {
+        let mut cluster = Self {
+            app,
+            random: Random::new(seed),
+            counts: Counts::default(),
+            stores: Vec::new(),
+            shards: Vec::new(),
+            contents: Contents::default(),
+            clock: Clock::new(),
+            last_number: 0,
+            by_name: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            sessions: BTreeMap::new(),
+            directions: BTreeMap::new(),
+            directed: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            nics: Vec::new(),
+            dirty: BTreeSet::new(),
+            trace,
+            config,
+        };
+        cluster.add_hosts();
+        cluster
+    }
+
+    /// Since the beginning.
+    pub(crate) const fn elapsed(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// The time as the machines are told it.
+    pub(crate) fn now(&self) -> Time {
+        Time::ZERO + self.clock.now()
+    }
+
+    /// Does something after a while.
+    pub(crate) fn after(&mut self, delay: Duration, action: impl FnOnce(&mut Self) + 'static) {
+        self.at(self.clock.now() + delay, action);
+    }
+
+    /// Does something when so much time has passed since the beginning.
+    pub(crate) fn at(&mut self, at: Duration, action: impl FnOnce(&mut Self) + 'static) {
+        self.clock.enter(at, action);
+    }
+
+    /// Lets happen what happens next, if that is before or at `end`; returns whether there was anything.
+    pub(crate) fn step(&mut self, end: Duration) -> bool {
+        let Some(action) = self.clock.next(end) else { return false };
+        self.counts.events += 1;
+        action(self);
+        self.settle_flows();
+        true
+    }
+
+    /// Lets time pass in which nothing happens.
+    pub(crate) fn pass_until(&mut self, at: Duration) {
+        self.clock.pass_until(at);
+    }
+
+    /// A number that was not used before.
+    pub(crate) fn fresh_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Adds a line to the trace, if there is one.
+    pub(crate) fn note(&self, line: impl FnOnce(&Self) -> String) {
+        if let Some(trace) = &self.trace {
+            trace.add(format!("{:>12} us  {}", self.now().as_micros(), line(self)));
+        }
+    }
+
+    /// Whether nobody directs a hop, and nothing is transferred.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.directions.is_empty() && self.directed.is_empty() && self.transfers.is_empty()
+    }
+}

@@ -1,0 +1,95 @@
+//! How long things take between machines, and which of them cannot reach each other.
+
+use std::time::Duration;
+
+use super::{Application, Cluster};
+
+/// How messages and bytes travel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Network {
+    /// Bytes move block by block, at random speeds, and may be damaged; what they are is known. Messages take random times.
+    Blocks {
+        /// How many times as long as usual transfers take.
+        slowness: u32,
+        /// Whether frames are damaged now and then.
+        damages: bool,
+    },
+    /// Bytes flow at the rates that links leave them. Every message takes the same time.
+    Flow {
+        /// What a link carries in each direction.
+        bytes_per_second: u64,
+        /// From the sending of a byte to its arrival.
+        latency: Duration,
+        /// How long a block is on the way: a relay passes it on when it has checked it.
+        block_time: Duration,
+    },
+}
+
+/// An end of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    Store(usize),
+    Shard(usize),
+}
+
+impl<A: Application> Cluster<A> {
+    /// The time that a message takes.
+    pub(crate) fn latency(&mut self) -> Duration {
+        match self.config.network {
+            Network::Flow { latency, .. } => latency,
+            Network::Blocks { .. } if self.random.chance(2) => self.random.millis(1..30),
+            Network::Blocks { .. } => self.random.micros(50..400),
+        }
+    }
+
+    /// From the decision to connect to the arrival of the first request: a round trip, and half of one.
+    pub(super) fn connect_time(&mut self) -> Duration {
+        self.latency() + self.latency() + self.latency()
+    }
+
+    /// How long a machine takes to hear of what it said itself.
+    pub(super) fn local_time(&mut self) -> Duration {
+        match self.config.network {
+            Network::Flow { .. } => Duration::ZERO,
+            Network::Blocks { .. } => self.latency(),
+        }
+    }
+
+    /// How long an end of a connection takes to notice that it broke.
+    pub(super) fn notice_time(&mut self) -> Duration {
+        match self.config.network {
+            Network::Flow { latency, .. } => latency,
+            Network::Blocks { .. } => self.random.millis(0..200),
+        }
+    }
+
+    /// Whether messages pass between two places.
+    pub(super) fn is_linked(&self, one: Place, other: Place) -> bool {
+        !self.cut.contains(&(one.min(other), one.max(other)))
+    }
+
+    /// Cuts a link, until it is mended.
+    pub(crate) fn cut_link(&mut self, one: Place, other: Place) {
+        self.note(|_| format!("the link {one:?} {other:?} is cut"));
+        self.cut.insert((one.min(other), one.max(other)));
+        self.break_sessions(|session| {
+            let ends = (Place::Store(session.store), Place::Shard(session.shard));
+            ends == (one, other) || ends == (other, one)
+        });
+        self.break_directions(|direction| {
+            let ends = (Place::Store(direction.coordinator.store), Place::Store(direction.host.store));
+            ends == (one, other) || ends == (other, one)
+        });
+    }
+
+    /// Mends a link.
+    pub(crate) fn mend_link(&mut self, one: Place, other: Place) {
+        self.note(|_| format!("the link {one:?} {other:?} is mended"));
+        self.cut.remove(&(one.min(other), one.max(other)));
+    }
+
+    /// Mends all links.
+    pub(crate) fn mend_all_links(&mut self) {
+        self.cut.clear();
+    }
+}

@@ -1,0 +1,379 @@
+//! Transfers: whatever fills a copy from other copies, of this store or of others, until it is full, fails or is cancelled.
+//!
+//! A pull has one input, a combination several. How bytes move is told in `blocks` and in `flow`.
+
+use std::time::Duration;
+
+use hoplite_core::node::{CombineId, CombineInput, CombineOutcome, CopyId, Event, Producer, PullId, ServeId};
+use hoplite_core::reduce::ReduceOp;
+use hoplite_core::shard::PullOutcome;
+use hoplite_core::{ObjectId, PutId, Time};
+
+use super::blocks::Steps;
+use super::contents::Operand;
+use super::flow::Motion;
+use super::line::Line;
+use super::network::Place;
+use super::{Application, Cluster, Network};
+
+/// A connection that does not come about is given up after this.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// One transfer.
+pub(super) type TransferId = u64;
+
+/// Who reads a copy: which input of which transfer.
+pub(super) type Reader = (TransferId, usize);
+
+/// What a transfer is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Job {
+    Pull(PullId),
+    Combine { combine: CombineId, op: ReduceOp, element_bytes: u64 },
+}
+
+/// How a transfer ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    Complete,
+    Cancelled,
+    InputFailed { index: usize, outcome: PullOutcome },
+}
+
+/// Something that fills a copy.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) store: usize,
+    pub(super) job: Job,
+    pub(super) copy: CopyId,
+    pub(super) size_bytes: u64,
+    pub(super) inputs: Vec<Input>,
+    pub(super) steps: Steps,
+    pub(super) motion: Motion,
+}
+
+impl Transfer {
+    /// Whether it reads or fills a copy of its store.
+    pub(super) fn uses(&self, copy: CopyId) -> bool {
+        let reads = |input: &Input| matches!(input.origin, Origin::Here(local) if local == copy);
+        self.copy == copy || self.inputs.iter().any(reads)
+    }
+}
+
+/// One input. Positions are those of the output.
+#[derive(Debug)]
+pub(super) struct Input {
+    /// Where the range that is read begins in its object.
+    pub(super) base_bytes: u64,
+    pub(super) origin: Origin,
+    /// Up to where bytes are at hand, and what they are, if they move in blocks.
+    pub(super) at_hand_bytes: u64,
+    pub(super) operand: Option<Operand>,
+    /// When its sender could be reached last.
+    pub(super) heard_at: Time,
+    /// What has arrived of what the sender has, if bytes flow; `None` before anything is known.
+    pub(super) line: Option<Line>,
+    /// Whether the sender is known to have a complete copy.
+    pub(super) is_whole: bool,
+}
+
+/// From where an input comes.
+#[derive(Debug)]
+pub(super) enum Origin {
+    Here(CopyId),
+    Elsewhere { wish: Wish, link: Link },
+}
+
+/// What a store asks another one for.
+#[derive(Debug, Clone)]
+pub(super) struct Wish {
+    pub(super) sender: usize,
+    pub(super) id: ObjectId,
+    pub(super) put: PutId,
+    pub(super) awaits_hop: bool,
+}
+
+impl From<Wish> for Origin {
+    fn from(wish: Wish) -> Self {
+        Self::Elsewhere { wish, link: Link::None }
+    }
+}
+
+/// A connection to a sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Link {
+    /// Not needed, or not yet.
+    None,
+    /// On its way.
+    Asking,
+    Open(ServeId),
+}
+
+/// The sender's end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Serve {
+    /// Nobody for a comparison.
+    reader: Option<Reader>,
+    pub(super) state: ServeState,
+}
+
+/// What a store says to a request to serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServeState {
+    Awaited,
+    Accepted(CopyId),
+    Refused,
+}
+
+impl Serve {
+    /// The copy that is served.
+    pub(super) const fn copy(&self) -> Option<CopyId> {
+        if let ServeState::Accepted(copy) = self.state { Some(copy) } else { None }
+    }
+}
+
+impl<A: Application> Cluster<A> {
+    pub(super) fn origin_of(&self, input: CombineInput) -> (u64, Origin) {
+        match input {
+            CombineInput::Local { copy, base_bytes } => (base_bytes, Origin::Here(copy)),
+            CombineInput::Remote(input) => {
+                let sender = self.store_named(&input.node);
+                let wish = Wish { sender, id: input.id, put: input.put, awaits_hop: input.is_hop };
+                (input.base_bytes, wish.into())
+            }
+        }
+    }
+
+    pub(super) fn begin_transfer(
+        &mut self,
+        store: usize,
+        job: Job,
+        copy: CopyId,
+        offset_bytes: u64,
+        inputs: Vec<(u64, Origin)>,
+    ) {
+        self.note(|_| {
+            format!("store {store}: {job:?} fills {copy:?} from {offset_bytes} on from {inputs:?}")
+        });
+        let output = self.copy(store, copy);
+        let size_bytes = output.size_bytes;
+        assert!(!output.is_complete && offset_bytes <= size_bytes && !inputs.is_empty());
+        if let Job::Combine { element_bytes, .. } = job {
+            assert!(output.producer == Producer::Reduce && offset_bytes.is_multiple_of(element_bytes));
+            if output.tag.is_none() && output.valid_bytes == 0 {
+                (output.from_bytes, output.valid_bytes) = (offset_bytes, offset_bytes);
+            }
+        }
+        assert_eq!(output.valid_bytes, offset_bytes, "a transfer goes on where the one before it ended");
+        let is_filled = self.stores[store].pulls.values().chain(self.stores[store].combinations.values());
+        assert!(is_filled.into_iter().all(|key| self.transfers[key].copy != copy), "{copy:?} has one writer");
+        let key = self.fresh_number();
+        let host = &mut self.stores[store];
+        match job {
+            Job::Pull(pull) => host.pulls.insert(pull, key),
+            Job::Combine { combine, .. } => host.combinations.insert(combine, key),
+        };
+        let inputs = inputs.into_iter().map(|(base_bytes, origin)| Input {
+            base_bytes,
+            origin,
+            at_hand_bytes: offset_bytes,
+            operand: None,
+            heard_at: Time::ZERO,
+            line: None,
+            is_whole: false,
+        });
+        let inputs: Vec<Input> = inputs.collect();
+        let (steps, motion) = (self.any_steps(job), Motion::default());
+        self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, motion });
+        match self.config.network {
+            Network::Blocks { .. } => self.block_step(key),
+            Network::Flow { .. } => self.begin_flow(key),
+        }
+    }
+
+    /// Opens the connection of an input, which is [`Link::Asking`] meanwhile.
+    pub(super) fn connect_input(&mut self, reader: Reader) {
+        let delay = self.connect_time();
+        self.after(delay, move |cluster| cluster.wish_arrives(reader));
+    }
+
+    fn set_link(&mut self, (key, index): Reader, state: Link) {
+        let transfer = self.transfers.get_mut(&key);
+        let input = transfer.and_then(|transfer| transfer.inputs.get_mut(index));
+        if let Some(Input { origin: Origin::Elsewhere { link, .. }, .. }) = input {
+            *link = state;
+        }
+    }
+
+    /// The connection of an input, if the transfer goes on.
+    fn link(&self, (key, index): Reader) -> Option<Link> {
+        match self.transfers.get(&key)?.inputs[index].origin {
+            Origin::Elsewhere { link, .. } => Some(link),
+            Origin::Here(_) => None,
+        }
+    }
+
+    fn wish_arrives(&mut self, reader: Reader) {
+        let Some(Transfer { store, inputs, .. }) = self.transfers.get(&reader.0) else { return };
+        let Origin::Elsewhere { wish, link: Link::Asking } = &inputs[reader.1].origin else { return };
+        let (store, wish) = (*store, wish.clone());
+        match self.request_serve(store, &wish, Some(reader)) {
+            Ok(_) => {}
+            Err(delay) => {
+                self.fail_input_later(reader, Link::Asking, delay, PullOutcome::SenderUnreachable);
+            }
+        }
+    }
+
+    /// Asks a store to serve a put; `Err` says after how long the caller notices that it is not there.
+    pub(super) fn request_serve(
+        &mut self,
+        receiver: usize,
+        wish: &Wish,
+        reader: Option<Reader>,
+    ) -> Result<ServeId, Duration> {
+        let &Wish { sender, ref id, put, awaits_hop } = wish;
+        if !self.is_linked(Place::Store(receiver), Place::Store(sender)) {
+            return Err(CONNECT_TIMEOUT);
+        }
+        if !self.stores[sender].is_alive {
+            return Err(self.latency());
+        }
+        let serve = ServeId(self.fresh_number());
+        self.stores[sender].serves.insert(serve, Serve { reader, state: ServeState::Awaited });
+        if let Some(reader) = reader {
+            self.set_link(reader, Link::Open(serve));
+        }
+        self.store_event(sender, Event::ServeRequested { serve, id: id.clone(), put, awaits_hop });
+        let is_open =
+            self.stores[sender].serves.get(&serve).is_some_and(|serve| serve.state == ServeState::Awaited);
+        assert!(awaits_hop || !is_open, "a serve is decided at once unless it awaits a hop");
+        Ok(serve)
+    }
+
+    /// A store has decided about a serve.
+    pub(super) fn serve_answered(&mut self, store: usize, serve: ServeId, answer: ServeState) {
+        let state = self.stores[store].serves.get_mut(&serve);
+        let state = state.unwrap_or_else(|| panic!("{serve:?} was not requested"));
+        assert_eq!(state.state, ServeState::Awaited, "{serve:?} is decided once");
+        state.state = answer;
+        let Some(reader) = state.reader else { return };
+        match answer {
+            ServeState::Accepted(copy) => self.follow_copy(store, copy, reader),
+            ServeState::Awaited | ServeState::Refused => {
+                let delay = self.latency();
+                self.fail_input_later(reader, Link::Open(serve), delay, PullOutcome::SenderHasNoCopy);
+            }
+        }
+    }
+
+    /// Closes a connection; the sender hears of it.
+    pub(super) fn end_serve(&mut self, sender: usize, serve: ServeId) {
+        let delay = self.latency();
+        self.after(delay, move |cluster| {
+            let Some(ended) = cluster.stores[sender].serves.remove(&serve) else { return };
+            if let (Some(copy), Some(reader)) = (ended.copy(), ended.reader) {
+                cluster.leave_copy(sender, copy, reader);
+            }
+            cluster.store_event(sender, Event::ServeEnded { serve });
+        });
+    }
+
+    /// Has an input fail, unless its connection is another one by then.
+    fn fail_input_later(&mut self, reader: Reader, link: Link, delay: Duration, outcome: PullOutcome) {
+        self.after(delay, move |cluster| {
+            if cluster.link(reader) == Some(link) {
+                let (key, index) = reader;
+                cluster.end_transfer(key, Ending::InputFailed { index, outcome });
+            }
+        });
+    }
+
+    /// Those who read a copy of a store, or any of its copies, get no more from it.
+    pub(super) fn fail_readers(&mut self, store: usize, copy: Option<CopyId>, outcome: PullOutcome) {
+        let serves = self.stores[store].serves.iter();
+        let served = serves.filter(|(_, serve)| copy.is_none() || serve.copy() == copy);
+        let served: Vec<(ServeId, Serve)> = served.map(|(id, serve)| (*id, *serve)).collect();
+        for (serve, Serve { reader, .. }) in served {
+            if let Some(reader) = reader {
+                let delay = self.latency();
+                self.fail_input_later(reader, Link::Open(serve), delay, outcome);
+            }
+        }
+        let Some(copy) = copy else { return };
+        for key in self.stores[store].combinations.values().copied().collect::<Vec<_>>() {
+            let inputs = &self.transfers[&key].inputs;
+            let reads = |input: &Input| matches!(input.origin, Origin::Here(local) if local == copy);
+            if let Some(index) = inputs.iter().position(reads) {
+                self.end_transfer_later(key, Ending::InputFailed { index, outcome });
+            }
+        }
+    }
+
+    /// Ends a transfer of a store, which hears of it a moment later.
+    pub(super) fn end_transfer_later(&mut self, key: TransferId, ending: Ending) {
+        let delay = self.local_time();
+        self.after(delay, move |cluster| cluster.end_transfer(key, ending));
+    }
+
+    /// Ends a transfer and tells its store, unless it has ended.
+    pub(super) fn end_transfer(&mut self, key: TransferId, ending: Ending) {
+        let Some(Transfer { store, job, copy, .. }) = self.abandon_transfer(key) else { return };
+        self.settle_copy(store, copy, ending);
+        let valid_bytes = self.copy(store, copy).valid_bytes;
+        self.note(|_| format!("store {store}: {job:?} ended at {valid_bytes}: {ending:?}"));
+        let has_failed = u64::from(ending != Ending::Complete);
+        let host = &mut self.stores[store];
+        let event = match job {
+            Job::Pull(pull) => {
+                host.pulls.remove(&pull);
+                self.counts.failed_pulls += has_failed;
+                let outcome = match ending {
+                    Ending::Complete => PullOutcome::Complete,
+                    Ending::Cancelled => PullOutcome::Cancelled,
+                    Ending::InputFailed { outcome, .. } => outcome,
+                };
+                Event::PullEnded { pull, valid_bytes, outcome }
+            }
+            Job::Combine { combine, .. } => {
+                host.combinations.remove(&combine);
+                self.counts.failed_combinations += has_failed;
+                let outcome = match ending {
+                    Ending::Complete => CombineOutcome::Complete,
+                    Ending::Cancelled => CombineOutcome::Cancelled,
+                    Ending::InputFailed { index, outcome } => CombineOutcome::InputFailed { index, outcome },
+                };
+                Event::CombineEnded { combine, valid_bytes, outcome }
+            }
+        };
+        self.store_event(store, event);
+    }
+
+    /// Takes a transfer out, and closes its connections.
+    fn abandon_transfer(&mut self, key: TransferId) -> Option<Transfer> {
+        self.set_moving(key, false);
+        let transfer = self.transfers.remove(&key)?;
+        for (index, input) in transfer.inputs.iter().enumerate() {
+            match input.origin {
+                Origin::Here(copy) => self.leave_copy(transfer.store, copy, (key, index)),
+                Origin::Elsewhere { ref wish, link: Link::Open(serve) } => self.end_serve(wish.sender, serve),
+                Origin::Elsewhere { .. } => {}
+            }
+        }
+        Some(transfer)
+    }
+
+    /// The transfers of a machine that crashes are gone with it; those at their other ends notice.
+    pub(super) fn transfers_of_crashed(&mut self, store: usize) {
+        let host = &mut self.stores[store];
+        let pulls = std::mem::take(&mut host.pulls).into_values();
+        let own: Vec<TransferId> =
+            pulls.chain(std::mem::take(&mut host.combinations).into_values()).collect();
+        for key in own {
+            self.abandon_transfer(key);
+        }
+        self.fail_readers(store, None, PullOutcome::SenderUnreachable);
+        self.stop_flows_from(store);
+        self.stores[store].serves.clear();
+    }
+}
