@@ -178,8 +178,20 @@ impl Node {
                 let ask = self.asks.get(&request).filter(|ask| ask.shard == Some(shard));
                 match ask.map(|ask| ask.purpose.clone()) {
                     Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
-                    Some(Purpose::Source(target, index)) => self.source_located(&target, index, locations),
-                    Some(Purpose::Target) => self.target_located(&locations),
+                    Some(Purpose::Source(target, index)) => {
+                        self.reductions.source_located(
+                            &mut self.ctx,
+                            &self.copies,
+                            &target,
+                            index,
+                            locations,
+                        );
+                        self.perform_actions();
+                    }
+                    Some(Purpose::Target) => {
+                        self.reductions.target_located(&mut self.ctx, &self.copies, &locations);
+                        self.perform_actions();
+                    }
                     _ => {}
                 }
             }

@@ -191,7 +191,14 @@ impl Node {
                     self.withdraw_ask(request);
                 }
             }
-            Call::Reduce { target, .. } => self.reduce_is_unwanted(key, &target),
+            Call::Reduce { target, .. } => {
+                if let Some((copy, local)) = self.live(&target)
+                    && local.sealer == Some(key)
+                {
+                    self.copy_mut(copy).sealer = None;
+                }
+                self.ctx.notify(Notice::ReduceUnwanted(key, target));
+            }
             Call::Locate { ask, .. } | Call::Subscription { ask } => {
                 if let Some(request) = ask {
                     self.withdraw_ask(request);
@@ -217,12 +224,8 @@ impl Node {
 
     pub(super) fn client_gone(&mut self, client: ClientId) {
         let mut keys: Vec<CallKey> = self.calls_of(client).map(|(key, _)| *key).collect();
-        // A get that ends may let a create go on, and a reduce both, which must not be of the same client.
-        keys.sort_by_key(|key| match self.calls[key].call {
-            Call::Reduce { .. } => 2,
-            Call::Get { .. } => 1,
-            _ => 0,
-        });
+        // A get that ends may let a create go on, which must not be of the same client.
+        keys.sort_by_key(|key| matches!(self.calls[key].call, Call::Get { .. }));
         for key in keys {
             self.forget_call(key);
         }

@@ -31,6 +31,12 @@ pub(super) enum Notice {
     Answer(CallId, Result<Response, Error>),
     /// How a hop goes that this store both directs and performs.
     Report(HopId, HopReport),
+    /// The copies of an object have changed; calls may wait for that.
+    Changed(ObjectId),
+    /// The target of a reduce was in this copy, which was deleted, or given up.
+    TargetGone(ObjectId, CopyId, Error),
+    /// The call has ended that a reduce is for.
+    ReduceUnwanted(CallKey, ObjectId),
 }
 
 /// See the [module documentation](self).

@@ -1,7 +1,7 @@
 //! What follows from changes of copies for those who wait for them, and for the directory.
 
 use super::calls::CallKey;
-use super::context::Deadline;
+use super::context::{Deadline, Notice};
 use super::table::{LocalCopy, Phase, Room, SpaceWaiter, Visibility};
 use super::{ClientId, CopyId, Node, ObjectView};
 use crate::error::Error;
@@ -78,7 +78,7 @@ impl Node {
             self.finish(key, Err(error.clone()));
         }
         if is_target {
-            self.target_gone(&id, error);
+            self.ctx.notify(Notice::TargetGone(id, copy, error));
         }
     }
 
@@ -196,9 +196,5 @@ impl Node {
 
     pub(super) fn may_fit(&self, size_bytes: u64) -> bool {
         self.copies.may_fit(size_bytes)
-    }
-
-    pub(super) fn hold(&mut self, copy: CopyId) {
-        self.copies.hold(copy);
     }
 }

@@ -1,10 +1,14 @@
 //! Hops that this store performs, for a coordinator elsewhere or for a reduce of its own.
 
-use super::combine::CombineUser;
-use super::context::{Deadline, Notice};
-use super::table::{LocalCopy, Phase, SpaceWaiter, Visibility};
-use super::{CombineOutcome, CopyId, Effect, Hop, HopFailure, HopId, HopReport, HostingId, Node};
+use std::collections::BTreeMap;
+
+use super::combine::{Combinations, CombineUser, resolve_inputs};
+use super::context::{Context, Deadline, Notice};
+use super::table::{LocalCopy, Phase, SpaceWaiter, Table, Visibility};
+use super::{CombineOutcome, CopyId, Effect, Hop, HopFailure, HopId, HopReport, HostingId};
 use crate::error::{Error, Result};
+use crate::extent::Extent;
+use crate::id::ObjectId;
 use crate::metadata::Metadata;
 use crate::shard::PullOutcome;
 use crate::time::Time;
@@ -20,7 +24,7 @@ pub(super) enum HopOwner {
 
 /// A hop that was asked for and not released yet.
 #[derive(Debug)]
-pub(super) struct Hosting {
+struct Hosting {
     hop: Hop,
     output: Output,
 }
@@ -36,128 +40,164 @@ enum Output {
     Failed,
 }
 
-impl Node {
-    /// Takes on a hop. Its inputs may wait for each other, so it is started whether or not they have begun.
-    pub(super) fn host(&mut self, owner: HopOwner, hop: Hop) {
-        let deadline = self.ctx.now() + hop.timeout;
-        self.hostings.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });
-        self.ctx.schedule(deadline, Deadline::Hop(owner));
-        self.begin_hop(owner);
+/// All hops that this store performs. Those that have failed are in here until they are released.
+#[derive(Debug, Default)]
+pub(super) struct Hostings {
+    by_owner: BTreeMap<HopOwner, Hosting>,
+}
+
+impl Hostings {
+    pub(super) fn len(&self) -> usize {
+        self.by_owner.len()
     }
 
-    /// Starts a hop if there is room for its output, and waits for room if not.
-    pub(super) fn begin_hop(&mut self, owner: HopOwner) {
-        let Some(Hosting { hop, output: Output::Awaited { .. } }) = self.hostings.get(&owner) else { return };
-        let hop = hop.clone();
-        if let Err(error) = self.check_hop(&hop) {
-            return self.hop_failed(owner, HopFailure::Refused(error));
+    /// Takes on a hop. Its inputs may wait for each other, so it is to be started whether or not they have begun.
+    pub(super) fn accept(&mut self, ctx: &mut Context, owner: HopOwner, hop: Hop) {
+        let deadline = ctx.now() + hop.timeout;
+        self.by_owner.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });
+        ctx.schedule(deadline, Deadline::Hop(owner));
+    }
+
+    /// Which object a hop that has not begun is to make, and of which size. One that cannot be performed fails.
+    pub(super) fn output_of(
+        &mut self,
+        ctx: &mut Context,
+        table: &mut Table,
+        owner: HopOwner,
+    ) -> Option<(ObjectId, u64)> {
+        let Hosting { hop, output: Output::Awaited { .. } } = self.by_owner.get(&owner)? else { return None };
+        if let Err(error) = check(ctx, table, hop) {
+            self.fail(ctx, table, owner, HopFailure::Refused(error));
+            return None;
         }
-        self.use_inputs(&hop.inputs);
-        let Some(extent) = self.allocate(hop.size_bytes) else {
-            return self.wait_for_space(SpaceWaiter::Hop(owner));
-        };
-        self.stop_waiting_for_room(owner);
-        // Nobody means the output who looks for an object of its name.
-        self.end_fetch(&hop.output);
+        // They are used, so others are to be evicted before them.
+        for input in &hop.inputs {
+            if let Some(copy) = table.live_put(&input.id, input.put) {
+                table.touch(copy);
+            }
+        }
+        Some((hop.output.clone(), hop.size_bytes))
+    }
+
+    /// Starts a hop whose output has this room.
+    pub(super) fn begin(
+        &mut self,
+        ctx: &mut Context,
+        table: &mut Table,
+        combinations: &mut Combinations,
+        owner: HopOwner,
+        room: Extent,
+    ) {
+        stop_waiting(ctx, table, owner, self.by_owner.get(&owner));
+        let Some(Hosting { hop, output }) = self.by_owner.get_mut(&owner) else { return };
         let phase = Phase::Combining { combine: None, valid_bytes: hop.offset_bytes };
         let metadata = Metadata { dtype: hop.dtype, ..Metadata::default() };
         let mut opening =
-            LocalCopy::begin(hop.output.clone(), hop.put, hop.size_bytes, metadata, extent, phase);
+            LocalCopy::begin(hop.output.clone(), hop.put, hop.size_bytes, metadata, room, phase);
         opening.visibility = Visibility::Private;
-        let copy = self.open(opening);
-        if let Some(hosting) = self.hostings.get_mut(&owner) {
-            hosting.output = Output::In(copy);
-        }
-        match self.resolve_inputs(&hop.inputs) {
+        let copy = table.open(ctx, opening);
+        *output = Output::In(copy);
+        match resolve_inputs(ctx, table, &hop.inputs) {
             Ok(inputs) => {
+                let (operation, offset_bytes) = ((hop.op, hop.dtype), hop.offset_bytes);
                 let user = CombineUser::Hop(owner);
-                self.start_combine(copy, (hop.op, hop.dtype), hop.offset_bytes, inputs, user);
-                self.copies.accept_awaiting(&mut self.ctx, copy);
+                combinations.start((ctx, table), copy, operation, offset_bytes, inputs, user);
+                table.accept_awaiting(ctx, copy);
             }
             Err(index) => {
                 let outcome = PullOutcome::SenderHasNoCopy;
-                self.hop_failed(owner, HopFailure::Input { index, outcome });
+                self.fail(ctx, table, owner, HopFailure::Input { index, outcome });
             }
         }
     }
 
-    fn check_hop(&self, hop: &Hop) -> Result<()> {
-        if self.ctx.is_shutting_down() {
-            return Err(Error::ShuttingDown);
-        }
-        // Not by another hop, nor by a client that thought of the same name.
-        if self.live(&hop.output).is_some() {
-            return Err(Error::AlreadyExists { id: hop.output.clone() });
-        }
-        self.check_size(&hop.output, hop.size_bytes)
-    }
-
-    pub(super) fn hop_combined(&mut self, owner: HopOwner, outcome: CombineOutcome) {
-        let Some(Hosting { output: Output::In(copy), .. }) = self.hostings.get(&owner) else { return };
+    /// The combination of a hop has ended.
+    pub(super) fn combined(
+        &mut self,
+        ctx: &mut Context,
+        table: &mut Table,
+        owner: HopOwner,
+        outcome: CombineOutcome,
+    ) {
+        let Some(Hosting { hop, output: Output::In(copy) }) = self.by_owner.get(&owner) else { return };
         match outcome {
             CombineOutcome::Complete => {
-                self.complete(*copy);
-                self.report_hop(owner, HopReport::Complete);
+                table.complete(ctx, *copy);
+                ctx.notify(Notice::Changed(hop.output.clone()));
+                report(ctx, owner, HopReport::Complete);
             }
             CombineOutcome::InputFailed { index, outcome } => {
-                self.hop_failed(owner, HopFailure::Input { index, outcome });
+                self.fail(ctx, table, owner, HopFailure::Input { index, outcome });
             }
             // Only a release cancels, and it has detached the output; or the daemon stops.
             CombineOutcome::Cancelled => {
-                self.hop_failed(owner, HopFailure::Refused(Error::ShuttingDown));
+                self.fail(ctx, table, owner, HopFailure::Refused(Error::ShuttingDown));
             }
         }
     }
 
     /// The output is of no use any more, or never will be; the coordinator will release the hop.
-    fn hop_failed(&mut self, owner: HopOwner, failure: HopFailure) {
-        self.stop_waiting_for_room(owner);
-        let Some(hosting) = self.hostings.get_mut(&owner) else { return };
-        let id = hosting.hop.output.clone();
-        match std::mem::replace(&mut hosting.output, Output::Failed) {
+    fn fail(&mut self, ctx: &mut Context, table: &mut Table, owner: HopOwner, failure: HopFailure) {
+        stop_waiting(ctx, table, owner, self.by_owner.get(&owner));
+        let Some(Hosting { hop, output }) = self.by_owner.get_mut(&owner) else { return };
+        match std::mem::replace(output, Output::Failed) {
             Output::Awaited { .. } => {}
-            Output::In(copy) => self.detach(copy, Error::ObjectLost { id }),
+            Output::In(copy) => {
+                table.detach(ctx, copy, Error::ObjectLost { id: hop.output.clone() });
+            }
             Output::Failed => return,
         }
-        self.report_hop(owner, HopReport::Failed(failure));
+        report(ctx, owner, HopReport::Failed(failure));
     }
 
     /// There was no room for the output of a hop in time.
-    pub(super) fn hop_expired(&mut self, owner: HopOwner) {
-        let Some(hosting) = self.hostings.get(&owner) else { return };
-        let error = self.store_full(hosting.hop.size_bytes);
-        self.hop_failed(owner, HopFailure::Refused(error));
-    }
-
-    /// The daemon stops: nobody gets anything from a hop any more.
-    pub(super) fn end_hostings(&mut self) {
-        let owners: Vec<HopOwner> = self.hostings.keys().copied().collect();
-        for owner in owners {
-            self.hop_failed(owner, HopFailure::Refused(Error::ShuttingDown));
-        }
-        self.copies.refuse_awaiting(&mut self.ctx);
-    }
-
-    fn stop_waiting_for_room(&mut self, owner: HopOwner) {
-        self.stop_waiting_for_space(&SpaceWaiter::Hop(owner));
-        if let Some(Hosting { output: Output::Awaited { deadline }, .. }) = self.hostings.get(&owner) {
-            self.ctx.unschedule(*deadline, Deadline::Hop(owner));
-        }
-    }
-
-    fn report_hop(&mut self, owner: HopOwner, report: HopReport) {
-        match owner {
-            HopOwner::Elsewhere(hosting) => self.ctx.push(Effect::HopReport { hosting, report }),
-            HopOwner::Here(hop) => self.ctx.notify(Notice::Report(hop, report)),
-        }
+    pub(super) fn expired(&mut self, ctx: &mut Context, table: &mut Table, owner: HopOwner) {
+        let Some(hosting) = self.by_owner.get(&owner) else { return };
+        let error = table.store_full(hosting.hop.size_bytes);
+        self.fail(ctx, table, owner, HopFailure::Refused(error));
     }
 
     /// The coordinator needs a hop no longer: ends it and frees its output.
-    pub(super) fn release_hop(&mut self, owner: HopOwner) {
-        self.stop_waiting_for_room(owner);
-        let Some(hosting) = self.hostings.remove(&owner) else { return };
+    pub(super) fn release(&mut self, ctx: &mut Context, table: &mut Table, owner: HopOwner) {
+        stop_waiting(ctx, table, owner, self.by_owner.get(&owner));
+        let Some(hosting) = self.by_owner.remove(&owner) else { return };
         if let Output::In(copy) = hosting.output {
-            self.detach(copy, Error::Deleted { id: hosting.hop.output });
+            table.detach(ctx, copy, Error::Deleted { id: hosting.hop.output });
         }
+    }
+
+    /// The daemon stops: nobody gets anything from a hop any more.
+    pub(super) fn shut_down(&mut self, ctx: &mut Context, table: &mut Table) {
+        let owners: Vec<HopOwner> = self.by_owner.keys().copied().collect();
+        for owner in owners {
+            self.fail(ctx, table, owner, HopFailure::Refused(Error::ShuttingDown));
+        }
+        table.refuse_awaiting(ctx);
+    }
+}
+
+fn check(ctx: &Context, table: &Table, hop: &Hop) -> Result<()> {
+    if ctx.is_shutting_down() {
+        return Err(Error::ShuttingDown);
+    }
+    // Not by another hop, nor by a client that thought of the same name.
+    if table.live(&hop.output).is_some() {
+        return Err(Error::AlreadyExists { id: hop.output.clone() });
+    }
+    table.check_size(ctx.limits(), &hop.output, hop.size_bytes)
+}
+
+/// A hop waits for room no longer, if it did.
+fn stop_waiting(ctx: &mut Context, table: &mut Table, owner: HopOwner, hosting: Option<&Hosting>) {
+    table.stop_waiting_for_space(&SpaceWaiter::Hop(owner));
+    if let Some(Hosting { output: Output::Awaited { deadline }, .. }) = hosting {
+        ctx.unschedule(*deadline, Deadline::Hop(owner));
+    }
+}
+
+fn report(ctx: &mut Context, owner: HopOwner, report: HopReport) {
+    match owner {
+        HopOwner::Elsewhere(hosting) => ctx.push(Effect::HopReport { hosting, report }),
+        HopOwner::Here(hop) => ctx.notify(Notice::Report(hop, report)),
     }
 }

@@ -25,6 +25,7 @@ mod publish;
 mod put;
 mod queue;
 mod reduce;
+mod reducing;
 mod table;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -41,14 +42,14 @@ use crate::plan::reduce::Link;
 use crate::shard::{RequestId, ToShard};
 use crate::time::Time;
 use asks::Ask;
-use calls::{Call, CallKey, PendingCall};
-use combine::Combination;
+use calls::{CallKey, PendingCall};
+use combine::Combinations;
 use context::{Context, Deadline, Notice};
 use fetch::Fetch;
-use hop::{HopOwner, Hosting};
+use hop::{HopOwner, Hostings};
 use queue::Queue;
 pub use reduce::ReduceRecord;
-use reduce::{DirectedHop, Reduction};
+use reduce::Reductions;
 use table::Table;
 
 /// Retry policy of fetches: the first retry is at once, the later ones back off.
@@ -119,15 +120,9 @@ pub struct Node {
     calls: BTreeMap<CallKey, PendingCall>,
     waiters: BTreeMap<ObjectId, Queue<CallKey>>,
     fetches: BTreeMap<ObjectId, Fetch>,
-    combinations: BTreeMap<CombineId, Combination>,
-    hostings: BTreeMap<HopOwner, Hosting>,
-    /// By target.
-    reductions: BTreeMap<ObjectId, Reduction>,
-    hops: BTreeMap<HopId, DirectedHop>,
-    /// Which sources, of the reduces of which targets, are being fetched.
-    source_calls: BTreeMap<CallId, (ObjectId, usize)>,
-    /// The latest reduces that this store coordinated, oldest first.
-    reduce_records: VecDeque<ReduceRecord>,
+    combinations: Combinations,
+    hostings: Hostings,
+    reductions: Reductions,
     asks: BTreeMap<RequestId, Ask>,
     /// What shards were told of puts that have ended, for as long as shards remember deleted ones, oldest first.
     recent_ends: VecDeque<(Time, ToShard)>,
@@ -153,12 +148,9 @@ impl Node {
             calls: BTreeMap::new(),
             waiters: BTreeMap::new(),
             fetches: BTreeMap::new(),
-            combinations: BTreeMap::new(),
-            hostings: BTreeMap::new(),
-            reductions: BTreeMap::new(),
-            hops: BTreeMap::new(),
-            source_calls: BTreeMap::new(),
-            reduce_records: VecDeque::new(),
+            combinations: Combinations::default(),
+            hostings: Hostings::default(),
+            reductions: Reductions::default(),
             asks: BTreeMap::new(),
             recent_ends: VecDeque::new(),
             put_conflicts: 0,
@@ -183,9 +175,17 @@ impl Node {
             Event::CombineEnded { combine, valid_bytes, outcome } => {
                 self.combine_ended(combine, valid_bytes, outcome);
             }
-            Event::HopRequested { hosting, hop } => self.host(HopOwner::Elsewhere(hosting), hop),
-            Event::HopReleased { hosting } => self.release_hop(HopOwner::Elsewhere(hosting)),
-            Event::HopReported { hop, report } => self.hop_reported(hop, report),
+            Event::HopRequested { hosting, hop } => {
+                self.hostings.accept(&mut self.ctx, HopOwner::Elsewhere(hosting), hop);
+                self.begin_hop(HopOwner::Elsewhere(hosting));
+            }
+            Event::HopReleased { hosting } => {
+                self.hostings.release(&mut self.ctx, &mut self.copies, HopOwner::Elsewhere(hosting));
+            }
+            Event::HopReported { hop, report } => {
+                self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
+                self.perform_actions();
+            }
             Event::Tick => {}
             Event::ShutDown => self.shut_down(),
         }
@@ -207,11 +207,10 @@ impl Node {
     /// What is in the store now.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
-            reserved_bytes: self.reductions.values().map(Reduction::reserved_bytes).sum(),
             reductions: self.reductions.len(),
             hops: self.hostings.len(),
             put_conflicts: self.put_conflicts,
-            directed_hops: self.hops.len(),
+            directed_hops: self.reductions.hop_count(),
             combinations: self.combinations.len(),
             ..self.copies.status()
         }
@@ -229,14 +228,26 @@ impl Node {
 
     /// How the latest reduce of this target went that this store coordinated, if it remembers.
     pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
-        self.reduce_records.iter().rev().find(|record| record.target == *target)
+        self.reductions.record(target)
     }
 
     fn deliver_notices(&mut self) {
         while let Some(notice) = self.ctx.next_notice() {
             match notice {
                 Notice::Answer(call, response) => self.source_fetched(call, response),
-                Notice::Report(hop, report) => self.hop_reported(hop, report),
+                Notice::Report(hop, report) => {
+                    self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
+                    self.perform_actions();
+                }
+                Notice::Changed(id) => self.wake(&id),
+                Notice::TargetGone(target, copy, error) => {
+                    self.reductions.target_gone(&mut self.ctx, &self.copies, &target, copy, error);
+                    self.perform_actions();
+                }
+                Notice::ReduceUnwanted(key, target) => {
+                    self.reductions.call_ended(&mut self.ctx, &self.copies, key, &target);
+                    self.perform_actions();
+                }
             }
         }
     }
@@ -247,7 +258,7 @@ impl Node {
                 Deadline::Call(key) => self.call_expired(key),
                 Deadline::Retry(id) => self.retry_fetch(&id),
                 Deadline::Republish(copy) => self.publish_again(copy),
-                Deadline::Hop(owner) => self.hop_expired(owner),
+                Deadline::Hop(owner) => self.hostings.expired(&mut self.ctx, &mut self.copies, owner),
                 Deadline::Reduce(target) => self.reconsider_reduce(&target),
             }
         }
@@ -255,13 +266,11 @@ impl Node {
 
     fn shut_down(&mut self) {
         self.ctx.begin_shutdown();
-        let mut keys: Vec<CallKey> = self.calls.keys().copied().collect();
-        // The end of a reduce would answer those who wait for its target that it is lost.
-        keys.sort_by_key(|key| matches!(self.calls[key].call, Call::Reduce { .. }));
+        let keys: Vec<CallKey> = self.calls.keys().copied().collect();
         for key in keys {
             self.finish(key, Err(Error::ShuttingDown));
         }
-        self.end_hostings();
+        self.hostings.shut_down(&mut self.ctx, &mut self.copies);
         for copy in self.copies.live_copies() {
             self.withdraw(copy);
         }

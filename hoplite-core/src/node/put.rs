@@ -117,17 +117,23 @@ impl Node {
         if !matches!(local.phase, Phase::Writing { .. }) {
             return;
         }
+        let is_live = local.detached.is_none();
+        self.copies.end_writing(&mut self.ctx, copy);
+        if is_live {
+            self.abandon_put(copy);
+        }
+    }
+
+    /// Gives up a put that is not complete, everywhere.
+    pub(super) fn abandon_put(&mut self, copy: CopyId) {
+        let local = &self.copies[&copy];
         let id = local.id.clone();
         // If nobody heard of this put, or another one was first, those who wait for the object may still get it.
         let is_all_there_was = !local.known_at.is_empty() && local.rival.is_none();
-        let is_live = local.detached.is_none();
-        self.copies.end_writing(&mut self.ctx, copy);
-        if !is_live {
-            return;
-        }
-        self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::Aborted);
+        let error = Error::ObjectLost { id: id.clone() };
+        self.abandon(copy, error.clone(), UnpublishReason::Aborted);
         if is_all_there_was {
-            self.fail_gets(&id, &Error::ObjectLost { id: id.clone() });
+            self.fail_gets(&id, &error);
         }
         self.wake(&id);
     }

@@ -2,29 +2,28 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::super::{Hop, HopInput, MAX_HOP_INPUTS, Node};
-use super::sources::{Place, Readiness};
-use super::target::Target;
-use super::{Reduction, Run, RunPhase};
+use super::super::{Hop, HopInput, MAX_HOP_INPUTS};
+use super::World;
+use super::reduction::{Reduction, Run, RunPhase};
+use super::sources::{Readiness, SourcePlace};
+use super::target::TargetState;
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::broadcast::Topology;
 use crate::plan::reduce::{Choice, Schedule, Vertex, VertexId, choose, estimate};
 use crate::shard::Location;
-use crate::time::Time;
 
 /// Most sources of one node in one hop: half of what a hop takes in, the rest is for streams.
-const MOST_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
+const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
 /// For so long, a vertex takes in further sources of its node, though its hop has to begin anew: to let each be a vertex of
 /// its own costs a transfer. Workers of one node that do the same finish within milliseconds of each other.
-const COMPANY_WINDOW: Duration = Duration::from_millis(5);
+const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
 /// How long a hop waits for room, at most. Its consumer can do without it.
-const HOP_ROOM_PATIENCE: Duration = Duration::from_secs(2);
+const HOP_ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sources that are ready at one node.
 #[derive(Debug)]
@@ -48,22 +47,22 @@ impl Reduction {
     }
 }
 
-impl Node {
+impl Reduction {
     /// Lets sources that are ready join, until there are enough.
-    pub(super) fn join_ready(&mut self, reduction: &mut Reduction) -> Result<()> {
-        if !reduction.has_room() {
+    pub(super) fn join_ready(&mut self, world: &mut World<'_>) -> Result<()> {
+        if !self.has_room() {
             return Ok(());
         }
-        let is_ready = |index: &usize| Some((*index, self.readiness(reduction, *index)?));
-        let ready: Vec<(usize, Readiness)> = reduction.open.iter().filter_map(is_ready).collect();
-        if reduction.is_fixed() {
-            return self.join_in_order(reduction, &ready);
+        let is_ready = |index: &usize| Some((*index, self.readiness(world, *index)?));
+        let ready: Vec<(usize, Readiness)> = self.open.iter().filter_map(is_ready).collect();
+        if self.is_fixed() {
+            return self.join_in_order(world, &ready);
         }
         let mut elsewhere: BTreeMap<NodeId, Group> = BTreeMap::new();
         for (index, readiness) in ready {
             match readiness {
                 Readiness::At(location) => {
-                    let has_failed = reduction.sources[index].has_failed_at(&location.node);
+                    let has_failed = self.sources[index].has_failed_at(&location.node);
                     let group = elsewhere.entry(location.node.clone());
                     let new = || Group { location, sources: Vec::new(), has_failed: false, turn: 0 };
                     let group = group.or_insert_with(new);
@@ -71,22 +70,17 @@ impl Node {
                     group.has_failed |= has_failed;
                 }
                 // Those cost no transfer, or hardly one.
-                readiness if reduction.has_room() => self.join_at_receiver(reduction, index, &readiness)?,
+                readiness if self.has_room() => self.join_at_receiver(world, index, &readiness)?,
                 _ => {}
             }
         }
-        self.join_groups(reduction, elsewhere.into_values().collect())
+        self.join_groups(world, elsewhere.into_values().collect())
     }
 
-    fn join_at_receiver(
-        &mut self,
-        reduction: &mut Reduction,
-        index: usize,
-        readiness: &Readiness,
-    ) -> Result<()> {
+    fn join_at_receiver(&mut self, world: &mut World<'_>, index: usize, readiness: &Readiness) -> Result<()> {
         match readiness {
-            Readiness::Here(copy) => self.join_here(reduction, index, *copy)?,
-            Readiness::Small => self.fetch_source(reduction, index),
+            Readiness::Here(copy) => self.join_here(world, index, *copy)?,
+            Readiness::Small => self.fetch_source(world, index),
             Readiness::At(_) => {}
         }
         Ok(())
@@ -95,9 +89,9 @@ impl Node {
     /// Lets groups join, each as one vertex: next the one that is closest to the last vertex, those last that failed before;
     /// among equals the one whose turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with different
     /// receivers, do not all begin at the same node.
-    fn join_groups(&mut self, reduction: &mut Reduction, mut groups: Vec<Group>) -> Result<()> {
-        let own = reduction.sources.iter().position(|source| matches!(source.place, Place::Here { .. }));
-        let (count, first) = (reduction.sources.len(), own.map_or(0, |own| own + 1));
+    fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
+        let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
+        let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
         for group in &mut groups {
             let turn = |index: &usize| (index + count - first) % count;
             group.sources.sort_by_key(turn);
@@ -105,192 +99,190 @@ impl Node {
         }
         // The next one is taken from the end.
         groups.sort_by_key(|group| Reverse((group.has_failed, group.turn)));
-        while reduction.has_room() {
-            let next = match &self.ctx.config().topology {
+        while self.has_room() {
+            let next = match &world.ctx.config().topology {
                 Topology::Uniform => groups.pop(),
-                topology => closest(reduction, &groups, topology).map(|place| groups.remove(place)),
+                topology => closest(self, &groups, topology).map(|place| groups.remove(place)),
             };
             let Some(Group { location, mut sources, .. }) = next else { break };
-            sources.truncate(reduction.request.count - reduction.taken());
-            sources = self.join_company(reduction, &location, sources)?;
-            for part in sources.chunks(MOST_SOURCES_PER_VERTEX) {
-                self.join_at(reduction, &location, part.to_vec())?;
+            sources.truncate(self.request.count - self.taken());
+            sources = self.join_young_vertex(world, &location, sources)?;
+            for part in sources.chunks(MAX_SOURCES_PER_VERTEX) {
+                self.join_at(world, &location, part.to_vec())?;
             }
         }
         Ok(())
     }
 
     /// Lets sources join a vertex of their node that has only begun; answers those for which there is none.
-    fn join_company(
+    fn join_young_vertex(
         &mut self,
-        reduction: &mut Reduction,
+        world: &mut World<'_>,
         location: &Location,
         sources: Vec<usize>,
     ) -> Result<Vec<usize>> {
         let is_young = |vertex: &Vertex<Run>| {
-            vertex.sources.len() + sources.len() <= MOST_SOURCES_PER_VERTEX
-                && self.ctx.now() <= vertex.state.joined_at + COMPANY_WINDOW
+            vertex.sources.len() + sources.len() <= MAX_SOURCES_PER_VERTEX
+                && world.ctx.now() <= vertex.state.joined_at + MERGE_WINDOW
         };
-        let latest = reduction.latest.get(&location.node).copied();
-        let young = latest.filter(|latest| reduction.tree.get(*latest).is_some_and(is_young));
-        let has_begun = !matches!(reduction.target, Target::None | Target::Reserved { .. });
+        let latest = self.latest.get(&location.node).copied();
+        let young = latest.filter(|latest| self.tree.get(*latest).is_some_and(is_young));
+        let has_begun = !matches!(self.target, TargetState::None | TargetState::Reserved { .. });
         let Some(vertex) = young.filter(|_| !has_begun) else { return Ok(sources) };
         for index in sources {
-            self.join_elsewhere(reduction, index)?;
-            for changed in reduction.tree.add_source(vertex, index) {
-                self.redo(reduction, changed);
+            self.join_elsewhere(world, index)?;
+            for changed in self.tree.add_source(vertex, index) {
+                self.redo(world, changed);
             }
         }
         Ok(Vec::new())
     }
 
     /// In fixed order: the next ones in the order of the request; of a part of the sources, once it is known which.
-    fn join_in_order(&mut self, reduction: &mut Reduction, ready: &[(usize, Readiness)]) -> Result<()> {
-        let count = reduction.request.count;
-        let takes_all = count == reduction.sources.len();
-        if !takes_all && reduction.taken() + ready.len() < count {
+    fn join_in_order(&mut self, world: &mut World<'_>, ready: &[(usize, Readiness)]) -> Result<()> {
+        let count = self.request.count;
+        let takes_all = count == self.sources.len();
+        if !takes_all && self.taken() + ready.len() < count {
             return Ok(());
         }
         let mut ready = ready.iter().map(|(index, _)| *index).peekable();
-        while reduction.has_room()
+        while self.has_room()
             && let Some(index) = ready.next()
         {
             // Asked again: the last one can be combined here.
-            match self.readiness(reduction, index) {
-                Some(Readiness::At(location)) if !takes_all || index == reduction.taken() => {
+            match self.readiness(world, index) {
+                Some(Readiness::At(location)) if !takes_all || index == self.taken() => {
                     let mut sources = vec![index];
                     // Neighbours in the order that are at one node cost one hop.
                     while let Some(next) = ready.next_if(|next| {
                         let is_next = !takes_all || *next == index + sources.len();
-                        is_next && self.may_accompany(reduction, *next, &location, sources.len())
+                        is_next && self.may_accompany(world, *next, &location, sources.len())
                     }) {
                         sources.push(next);
                     }
-                    self.join_at(reduction, &location, sources)?;
+                    self.join_at(world, &location, sources)?;
                 }
                 Some(Readiness::At(_)) | None => break,
                 // What is fetched is put into order at the end.
-                Some(readiness) => self.join_at_receiver(reduction, index, &readiness)?,
+                Some(readiness) => self.join_at_receiver(world, index, &readiness)?,
             }
         }
         Ok(())
     }
 
     /// Whether a source can be combined by the same hop, elsewhere, as `others` before it in the order.
-    fn may_accompany(&self, reduction: &Reduction, index: usize, location: &Location, others: usize) -> bool {
-        location.node != *self.ctx.node()
-            && others < MOST_SOURCES_PER_VERTEX
-            && reduction.taken() + others < reduction.request.count
-            && matches!(self.readiness(reduction, index), Some(Readiness::At(at)) if at.node == location.node)
+    fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
+        location.node != *world.ctx.node()
+            && others < MAX_SOURCES_PER_VERTEX
+            && self.taken() + others < self.request.count
+            && matches!(self.readiness(world, index), Some(Readiness::At(at)) if at.node == location.node)
     }
 
     /// Notes that a source joins at a vertex.
-    fn join_elsewhere(&self, reduction: &mut Reduction, index: usize) -> Result<()> {
-        self.examine_known(reduction, index)?;
-        reduction.sources[index].join_elsewhere();
-        reduction.open.remove(&index);
-        reduction.joined.push(index);
+    fn join_elsewhere(&mut self, world: &World<'_>, index: usize) -> Result<()> {
+        self.examine_known(world, index)?;
+        self.sources[index].join_elsewhere();
+        self.open.remove(&index);
+        self.joined.push(index);
         Ok(())
     }
 
-    fn join_at(&mut self, reduction: &mut Reduction, location: &Location, sources: Vec<usize>) -> Result<()> {
-        let schedule = match &reduction.choice {
+    fn join_at(&mut self, world: &mut World<'_>, location: &Location, sources: Vec<usize>) -> Result<()> {
+        let schedule = match &self.choice {
             Some(choice) => choice.schedule.clone(),
             None => {
-                let choice = self.choose_schedule(reduction);
-                reduction.choice.insert(choice).schedule.clone()
+                let choice = self.choose_schedule(world);
+                self.choice.insert(choice).schedule.clone()
             }
         };
         for index in &sources {
-            self.join_elsewhere(reduction, *index)?;
+            self.join_elsewhere(world, *index)?;
         }
-        let state =
-            Run { joined_at: self.ctx.now(), ..planned(location.node.clone(), location.data_address) };
-        let vertex = if reduction.is_fixed() {
-            reduction.tree.grow_in_order(sources, state)
+        let state = Run::planned(location.node.clone(), location.data_address, world.now());
+        let vertex = if self.is_fixed() {
+            self.tree.grow_in_order(sources, state)
         } else {
-            reduction.tree.grow(&schedule, sources, state)
+            self.tree.grow(&schedule, sources, state)
         };
-        reduction.to_begin.insert(vertex);
-        reduction.latest.insert(location.node.clone(), vertex);
+        self.to_begin.insert(vertex);
+        self.latest.insert(location.node.clone(), vertex);
         Ok(())
     }
 
-    fn choose_schedule(&self, reduction: &Reduction) -> Choice {
+    fn choose_schedule(&self, world: &World<'_>) -> Choice {
         let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
         let mut at_nodes = 0;
-        for index in &reduction.open {
-            if let Some(Readiness::At(location)) = self.readiness(reduction, *index) {
+        for index in &self.open {
+            if let Some(Readiness::At(location)) = self.readiness(world, *index) {
                 nodes.insert(location.node);
                 at_nodes += 1;
             }
         }
-        let missing = reduction.request.count - reduction.joined.len();
+        let missing = self.request.count - self.joined.len();
         // Of those that are not ready, each may be at a node of its own.
         let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
         // Of a part, the whole: others reduce the other parts at the same time, over the same links.
-        let size_bytes = reduction.common.as_ref().map_or(0, |common| common.size_bytes);
-        if reduction.is_fixed() {
+        let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
+        if self.is_fixed() {
             let schedule = Schedule::chain(vertices);
-            let estimate = estimate(&schedule, vertices, size_bytes, self.ctx.link());
+            let estimate = estimate(&schedule, vertices, size_bytes, world.ctx.link());
             return Choice { schedule, estimate, runner_up: None };
         }
-        choose(vertices, size_bytes, self.ctx.link(), &self.ctx.config().topology)
+        choose(vertices, size_bytes, world.ctx.link(), &world.ctx.config().topology)
     }
 
     /// A vertex that takes in what others could not combine may have more inputs than a hop can have.
-    fn dissolve_oversized(&mut self, reduction: &mut Reduction) {
-        let oversized = |reduction: &Reduction| {
+    fn dissolve_oversized(&mut self, world: &mut World<'_>) {
+        let oversized = |reduction: &Self| {
             let mut planned = planned_hops(reduction);
             planned
                 .find(|(_, vertex)| vertex.inputs.len() + vertex.sources.len() > MAX_HOP_INPUTS)
                 .map(|(id, _)| id)
         };
-        while let Some(vertex) = oversized(reduction) {
-            self.dissolve(reduction, vertex);
+        while let Some(vertex) = oversized(self) {
+            self.dissolve(world, vertex);
         }
     }
 
     /// Begins the hops of all vertices that have something to combine, as far as it is decided at which offset.
-    pub(super) fn start_hops(&mut self, reduction: &mut Reduction) {
-        let Some(offset_bytes) = reduction.offset_of_new_hops() else { return };
-        let Some(common) = reduction.common.clone() else { return };
-        self.dissolve_oversized(reduction);
-        let planned: Vec<VertexId> = planned_hops(reduction).map(|(id, _)| id).collect();
+    pub(super) fn start_hops(&mut self, world: &mut World<'_>) {
+        let Some(offset_bytes) = self.offset_of_new_hops() else { return };
+        let Some(common) = self.common.clone() else { return };
+        self.dissolve_oversized(world);
+        let planned: Vec<VertexId> = planned_hops(self).map(|(id, _)| id).collect();
         // First the names of all outputs, since hops name each other.
         for vertex in &planned {
-            let put = self.ctx.next_put();
-            if let Some(run) = reduction.tree.state_mut(*vertex) {
+            let put = world.ctx.next_put();
+            if let Some(run) = self.tree.state_mut(*vertex) {
                 run.put = put;
                 run.output = ObjectId::of_hop(put);
                 run.offset_bytes = offset_bytes;
             }
         }
-        let timeout =
-            self.calls.get(&reduction.key).map_or(self.ctx.now(), |call| call.deadline).since(self.ctx.now());
+        let timeout = self.time_left(world.now());
         for id in planned {
-            let Some(vertex) = reduction.tree.get(id) else { continue };
-            let streams = vertex.inputs.iter().filter_map(|input| stream(reduction, *input));
-            let own = vertex.sources.iter().map(|source| source_input(reduction, *source, &vertex.state));
+            let Some(vertex) = self.tree.get(id) else { continue };
+            let streams = vertex.inputs.iter().filter_map(|input| stream(self, *input));
+            let own = vertex.sources.iter().map(|source| source_input(self, *source, &vertex.state));
             let run = vertex.state.clone();
             let spec = Hop {
                 output: run.output.clone(),
                 put: run.put,
-                op: reduction.request.op,
+                op: self.request.op,
                 dtype: common.dtype,
                 size_bytes: common.length_bytes,
                 offset_bytes,
                 inputs: streams.chain(own).collect(),
                 // Not all of the time that is left, so that another way can be tried if there is no room.
-                timeout: (timeout / 2).min(HOP_ROOM_PATIENCE),
+                timeout: (timeout / 2).min(HOP_ROOM_TIMEOUT),
             };
-            let hop = self.begin_directed_hop(&reduction.request.target, id, &run, spec);
-            if let Some(run) = reduction.tree.state_mut(id) {
+            let hop = world.begin_hop(&self.request.target, id, &run, spec);
+            if let Some(run) = self.tree.state_mut(id) {
                 run.phase = RunPhase::Running(hop);
             }
         }
         // What combines nothing yet is put in again when it does.
-        reduction.to_begin.clear();
+        self.to_begin.clear();
     }
 }
 
@@ -308,19 +300,6 @@ fn closest(reduction: &Reduction, groups: &[Group], topology: &Topology) -> Opti
     let ranked =
         groups.iter().enumerate().min_by_key(|(_, group)| (group.has_failed, cost(group), group.turn));
     ranked.map(|(place, _)| place)
-}
-
-/// A vertex at this node whose hop was not asked for.
-pub(super) fn planned(node: NodeId, address: SocketAddr) -> Run {
-    Run {
-        node,
-        address,
-        joined_at: Time::ZERO,
-        phase: RunPhase::Planned,
-        output: ObjectId::of_hop(PutId(0)),
-        put: PutId(0),
-        offset_bytes: 0,
-    }
 }
 
 /// The stream of a vertex, as an input of another.

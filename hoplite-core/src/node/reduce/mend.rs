@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::super::fetch::back_off;
-use super::super::{HopFailure, HopId, HopReport, Node};
-use super::grow::planned;
-use super::sources::Place;
-use super::target::{Stream, Target};
-use super::{DirectedHop, Progress, Reduction, Run, RunPhase};
+use super::super::{HopFailure, HopId, HopReport};
+use super::World;
+use super::reduction::{Reduction, Run, RunPhase};
+use super::sources::SourcePlace;
+use super::target::{Stream, TargetState};
 use crate::id::NodeId;
 use crate::plan::reduce::{Vertex, VertexId};
 use crate::shard::PullOutcome;
@@ -18,7 +18,7 @@ use crate::time::Time;
 /// report in this time is mended as one.
 const GATHERING: Duration = Duration::from_millis(2);
 /// For so long at least, a source is not sought again at a node where it could not be had.
-const LEAST_SHUNNED: Duration = Duration::from_millis(100);
+const MIN_AVOIDED: Duration = Duration::from_millis(100);
 
 /// What failed and is not mended yet, and what was.
 #[derive(Debug, Default)]
@@ -58,70 +58,66 @@ pub(super) enum Mending {
     Waits,
 }
 
-impl Node {
-    pub(in super::super) fn hop_reported(&mut self, hop: HopId, report: HopReport) {
-        let Some(DirectedHop { target, vertex, .. }) = self.hops.get(&hop).cloned() else { return };
-        self.change_reduction(&target, |node, reduction| {
-            let Some(run) = reduction.tree.state_mut(vertex) else { return Ok(Progress::Going) };
-            match report {
-                HopReport::Complete => {
-                    run.phase = RunPhase::Complete(hop);
-                    node.release_inputs(reduction, vertex);
-                }
-                HopReport::Failed(failure) => {
-                    run.phase = RunPhase::Failed(hop);
-                    node.hop_failed_elsewhere(reduction, vertex, failure);
-                }
+impl Reduction {
+    /// The node of a hop says how it goes.
+    pub(super) fn hop_reported(
+        &mut self,
+        world: &mut World<'_>,
+        hop: HopId,
+        vertex: VertexId,
+        report: HopReport,
+    ) {
+        let Some(run) = self.tree.state_mut(vertex) else { return };
+        match report {
+            HopReport::Complete => {
+                run.phase = RunPhase::Complete(hop);
+                self.release_inputs(world, vertex);
             }
-            Ok(Progress::Going)
-        });
-    }
-
-    /// A hop has all its output: nobody needs what it was computed from, unless it is lost.
-    fn release_inputs(&mut self, reduction: &mut Reduction, vertex: VertexId) {
-        let inputs = reduction.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
-        for input in inputs {
-            reduction.faults.vertices.remove(&input);
-            reduction.faults.unfit.remove(&input);
-            if let Some(run) = reduction.tree.state_mut(input)
-                && run.phase != RunPhase::Planned
-            {
-                let phase = std::mem::replace(&mut run.phase, RunPhase::Released);
-                self.end_hop(phase);
+            HopReport::Failed(failure) => {
+                run.phase = RunPhase::Failed(hop);
+                self.hop_failed(world, vertex, failure);
             }
         }
     }
 
-    fn hop_failed_elsewhere(&mut self, reduction: &mut Reduction, vertex: VertexId, failure: HopFailure) {
-        let Some(entry) = reduction.tree.get(vertex) else { return };
-        let consumer = entry.consumer.and_then(|consumer| reduction.tree.get(consumer));
+    /// A hop has all its output: nobody needs what it was computed from, unless it is lost.
+    fn release_inputs(&mut self, world: &mut World<'_>, vertex: VertexId) {
+        let inputs = self.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
+        for input in inputs {
+            self.faults.vertices.remove(&input);
+            self.faults.unfit.remove(&input);
+            if self.tree.get(input).is_some_and(|input| input.state.phase != RunPhase::Planned) {
+                self.release_vertex(world, input);
+            }
+        }
+    }
+
+    fn hop_failed(&mut self, world: &mut World<'_>, vertex: VertexId, failure: HopFailure) {
+        let Some(entry) = self.tree.get(vertex) else { return };
+        let consumer = entry.consumer.and_then(|consumer| self.tree.get(consumer));
         if consumer.is_some_and(|consumer| consumer.state.phase.has_all()) {
             // Nobody needs it any more; if that changes, it is begun anew.
-            if let Some(run) = reduction.tree.state_mut(vertex) {
-                let phase = std::mem::replace(&mut run.phase, RunPhase::Released);
-                self.end_hop(phase);
-            }
-            return;
+            return self.release_vertex(world, vertex);
         }
         let node = entry.state.node.clone();
         let (inputs, sources) = (entry.inputs.clone(), entry.sources.clone());
         match failure {
             HopFailure::Unreachable => {
                 for source in sources {
-                    self.source_failed(reduction, source, &node);
+                    self.source_failed(world, source, &node);
                 }
-                reduction.faults.vertices.insert(vertex);
+                self.faults.vertices.insert(vertex);
             }
             HopFailure::Input { index, outcome } => {
-                reduction.faults.vertices.insert(vertex);
+                self.faults.vertices.insert(vertex);
                 let streams = inputs.into_iter().map(Stream::Vertex);
                 let stream = streams.chain(sources.into_iter().map(Stream::Source)).nth(index);
                 if let Some(stream) = stream {
-                    self.input_failed(reduction, stream, outcome, &node);
+                    self.input_failed(world, stream, outcome, &node);
                 }
             }
             HopFailure::Refused(_) => {
-                reduction.faults.unfit.insert(vertex);
+                self.faults.unfit.insert(vertex);
             }
         }
     }
@@ -129,85 +125,85 @@ impl Node {
     /// What a hop at `node`, or the target, takes in cannot be had.
     pub(super) fn input_failed(
         &mut self,
-        reduction: &mut Reduction,
+        world: &mut World<'_>,
         stream: Stream,
         outcome: PullOutcome,
         node: &NodeId,
     ) {
         match stream {
-            Stream::Source(source) => self.source_failed(reduction, source, node),
+            Stream::Source(source) => self.source_failed(world, source, node),
             Stream::Vertex(vertex) => {
-                let Some(entry) = reduction.tree.get(vertex) else { return };
+                let Some(entry) = self.tree.get(vertex) else { return };
                 let (is_plain, at) = (entry.is_plain(), entry.state.node.clone());
                 let source = entry.sources.first().copied();
                 match source {
                     Some(source) if is_plain && outcome != PullOutcome::Cancelled => {
-                        self.source_failed(reduction, source, &at);
+                        self.source_failed(world, source, &at);
                     }
                     _ => {
-                        reduction.faults.vertices.insert(vertex);
+                        self.faults.vertices.insert(vertex);
                     }
                 }
             }
         }
     }
 
-    fn source_failed(&mut self, reduction: &mut Reduction, source: usize, node: &NodeId) {
-        let period = back_off(reduction.faults.attempts.saturating_add(2)).max(LEAST_SHUNNED);
-        let until = self.ctx.now() + period;
-        reduction.faults.is_news |= !reduction.sources[source].has_failed_at(node);
-        reduction.sources[source].shun(node.clone(), until);
-        reduction.faults.sources.insert(source);
+    fn source_failed(&mut self, world: &mut World<'_>, source: usize, node: &NodeId) {
+        let period = back_off(self.faults.attempts.saturating_add(2)).max(MIN_AVOIDED);
+        let until = world.ctx.now() + period;
+        self.faults.is_news |= !self.sources[source].has_failed_at(node);
+        self.sources[source].avoid(node.clone(), until);
+        self.faults.sources.insert(source);
     }
 
     /// The directory knows no copy of the put of a source any more that has joined. If nobody takes it in yet, nobody else
     /// would notice. Those who do know better: theirs may be the last copy.
-    pub(super) fn joined_source_gone(&mut self, reduction: &mut Reduction, source: usize) {
-        let is_combining = matches!(reduction.target, Target::Combining { .. });
-        let is_unused = match reduction.sources[source].place {
-            Place::Here { copy } => !is_combining && self.copies[&copy].detached.is_some(),
-            Place::Elsewhere => {
-                let vertex = reduction.tree.vertex_of(source).and_then(|vertex| reduction.tree.get(vertex));
-                vertex.is_some_and(|vertex| match vertex.consumer.and_then(|id| reduction.tree.get(id)) {
+    pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
+        let is_combining = matches!(self.target, TargetState::Combining { .. });
+        let is_unused = match self.sources[source].place {
+            SourcePlace::Here { copy } => !is_combining && world.table[&copy].detached.is_some(),
+            SourcePlace::Elsewhere => {
+                let vertex = self.tree.vertex_of(source).and_then(|vertex| self.tree.get(vertex));
+                vertex.is_some_and(|vertex| match vertex.consumer.and_then(|id| self.tree.get(id)) {
                     _ if !vertex.is_plain() => false,
                     Some(consumer) => consumer.state.phase == RunPhase::Planned,
                     None => !is_combining,
                 })
             }
-            Place::Apart | Place::Fetching(_) => false,
+            SourcePlace::Apart | SourcePlace::Fetching(_) => false,
         };
         if is_unused {
-            reduction.faults.sources.insert(source);
+            self.faults.sources.insert(source);
         }
     }
 
     /// Takes out what failed, and prepares what depends on it to be done again.
-    pub(super) fn mend(&mut self, reduction: &mut Reduction) -> Mending {
-        if reduction.faults.is_empty() {
+    pub(super) fn mend(&mut self, world: &mut World<'_>) -> Mending {
+        if self.faults.is_empty() {
             return Mending::Done;
         }
-        let attempts = reduction.faults.attempts;
-        let pause = if attempts < 2 || reduction.faults.is_news { GATHERING } else { back_off(attempts) };
-        let due = reduction.faults.mend_at.unwrap_or(Time::NEVER).min(self.ctx.now() + pause);
-        reduction.faults.mend_at = Some(due);
-        if self.ctx.now() < due {
-            reduction.wake_by(due);
+        let attempts = self.faults.attempts;
+        let pause = if attempts < 2 || self.faults.is_news { GATHERING } else { back_off(attempts) };
+        let due = self.faults.mend_at.unwrap_or(Time::NEVER).min(world.ctx.now() + pause);
+        self.faults.mend_at = Some(due);
+        if world.ctx.now() < due {
+            self.wake_by(due);
             return Mending::Waits;
         }
-        if let Target::Combining { copy, .. } = reduction.target
-            && self.cancel_combine(copy)
+        if let TargetState::Combining { copy, .. } = self.target
+            && world.table.cancel_combine(world.ctx, copy)
         {
             // It reports that it has ended.
             return Mending::Waits;
         }
-        let faults = std::mem::take(&mut reduction.faults);
-        let valid_bytes = match &reduction.target {
-            Target::Stopped { valid_bytes, .. } => *valid_bytes,
+        let faults = std::mem::take(&mut self.faults);
+        let valid_bytes = match &self.target {
+            TargetState::Stopped { valid_bytes, .. } => *valid_bytes,
             _ => 0,
         };
         let has_progress = valid_bytes > faults.valid_bytes || faults.is_news;
         let attempts = if has_progress { 1 } else { faults.attempts + 1 };
-        reduction.faults = Faults {
+        self.faults = Faults {
             valid_bytes,
             attempts,
             mendings: faults.mendings + 1,
@@ -215,86 +211,86 @@ impl Node {
             ..Faults::default()
         };
         for vertex in faults.unfit {
-            self.dissolve(reduction, vertex);
+            self.dissolve(world, vertex);
         }
         for vertex in faults.vertices {
-            for changed in reduction.tree.way_to_receiver(vertex) {
-                self.redo(reduction, changed);
+            for changed in self.tree.way_to_receiver(vertex) {
+                self.redo(world, changed);
             }
         }
         for source in faults.sources {
-            self.take_out(reduction, source);
+            self.take_out(world, source);
         }
-        self.redo_heirs(reduction);
+        self.redo_orphans(world);
         Mending::Done
     }
 
     /// Prepares those to be done again that were released, since what took them in had all of it, and that is gone.
-    fn redo_heirs(&mut self, reduction: &mut Reduction) {
+    fn redo_orphans(&mut self, world: &mut World<'_>) {
         let is_missed = |vertex: &Vertex<Run>| {
-            let consumer = vertex.consumer.and_then(|consumer| reduction.tree.get(consumer));
+            let consumer = vertex.consumer.and_then(|consumer| self.tree.get(consumer));
             vertex.state.phase == RunPhase::Released
                 && !consumer.is_some_and(|consumer| consumer.state.phase.has_all())
         };
         let missed: Vec<VertexId> =
-            reduction.tree.iter().filter(|(_, vertex)| is_missed(vertex)).map(|(id, _)| id).collect();
+            self.tree.iter().filter(|(_, vertex)| is_missed(vertex)).map(|(id, _)| id).collect();
         for vertex in missed {
-            self.redo(reduction, vertex);
+            self.redo(world, vertex);
         }
     }
 
     /// Takes a source out of the reduce; it can join again.
-    fn take_out(&mut self, reduction: &mut Reduction, source: usize) {
+    fn take_out(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
-        if reduction.is_fixed() {
+        if self.is_fixed() {
             // Those that come after it in the order join after it again.
-            let takes_all = reduction.request.count == reduction.sources.len();
+            let takes_all = self.request.count == self.sources.len();
             let is_later = |other: &usize| *other != source && (!takes_all || *other > source);
-            leaving.extend(reduction.joined.iter().copied().filter(is_later));
+            leaving.extend(self.joined.iter().copied().filter(is_later));
         }
         for source in leaving {
-            reduction.joined.retain(|other| *other != source);
-            let was_elsewhere = reduction.sources[source].place == Place::Elsewhere;
-            self.leave_place(reduction, source);
-            reduction.open.insert(source);
+            self.joined.retain(|other| *other != source);
+            let was_elsewhere = self.sources[source].place == SourcePlace::Elsewhere;
+            self.leave_place(world, source);
+            self.open.insert(source);
             if was_elsewhere {
-                let (changed, gone) = reduction.tree.remove_source(source);
+                let (changed, gone) = self.tree.remove_source(source);
                 if let Some(run) = gone {
-                    self.end_hop(run.phase);
+                    world.end_hop(run.phase.hop());
                 }
                 for vertex in changed {
-                    self.redo(reduction, vertex);
+                    self.redo(world, vertex);
                 }
             }
         }
     }
 
     /// Lets the consumer of a vertex combine in its place.
-    pub(super) fn dissolve(&mut self, reduction: &mut Reduction, vertex: VertexId) {
-        let Some(entry) = reduction.tree.get(vertex) else { return };
+    pub(super) fn dissolve(&mut self, world: &mut World<'_>, vertex: VertexId) {
+        let Some(entry) = self.tree.get(vertex) else { return };
         let (node, address) = (entry.state.node.clone(), entry.state.address);
-        let (changed, gone) = reduction.tree.dissolve(vertex, |_| planned(node.clone(), address));
+        let (changed, gone) = self.tree.dissolve(vertex, |_| Run::planned(node.clone(), address, Time::ZERO));
         if let Some(run) = gone {
-            self.end_hop(run.phase);
+            world.end_hop(run.phase.hop());
         }
         for vertex in changed {
-            self.redo(reduction, vertex);
+            self.redo(world, vertex);
         }
     }
 
     /// Ends the hop of a vertex, which is begun anew later. What it takes in and was released already is needed again.
-    pub(super) fn redo(&mut self, reduction: &mut Reduction, vertex: VertexId) {
+    pub(super) fn redo(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let mut pending = vec![vertex];
         while let Some(vertex) = pending.pop() {
-            let Some(run) = reduction.tree.state_mut(vertex) else { continue };
-            let phase = std::mem::replace(&mut run.phase, RunPhase::Planned);
+            let Some(run) = self.tree.state_mut(vertex) else { continue };
+            let hop = run.turn(RunPhase::Planned);
             run.offset_bytes = 0;
-            reduction.to_begin.insert(vertex);
-            self.end_hop(phase);
+            self.to_begin.insert(vertex);
+            world.end_hop(hop);
             let released = |input: &VertexId| {
-                reduction.tree.get(*input).is_some_and(|input| input.state.phase == RunPhase::Released)
+                self.tree.get(*input).is_some_and(|input| input.state.phase == RunPhase::Released)
             };
-            let inputs = reduction.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
+            let inputs = self.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
             pending.extend(inputs.into_iter().filter(released));
         }
     }

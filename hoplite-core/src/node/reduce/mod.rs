@@ -1,14 +1,18 @@
 //! Reduces that this store coordinates.
 //!
-//! A [`Reduction`] follows the locations of its sources and lets a [`Tree`] grow with them. Each vertex of the tree that
-//! has something to combine is a *hop*, which this store asks the vertex's node to perform; the target is combined here, from
-//! the streams that are left and from the sources that are here. Sources that are inline are fetched instead, unless they are
-//! so many that the receiver's link would take longer than hops: most reduces of small objects have no hops.
+//! A [`Reduction`] follows the locations of its sources and lets a [`Tree`](crate::plan::reduce::Tree) grow with them. Each
+//! vertex of the tree that has something to combine is a *hop*, which this store asks the vertex's node to perform; the
+//! target is combined here, from the streams that are left and from the sources that are here. Sources that are inline are
+//! fetched instead, unless they are so many that the receiver's link would take longer than hops: most reduces of small
+//! objects have no hops.
 //!
 //! A failure costs only what depends on it: the source that cannot be had leaves the tree, the hops between it and the
 //! receiver are begun anew at the offset that the target has reached, all others go on. If the same put of the source comes
 //! back (another copy, or the same node again), the target goes on; if another put or another source takes its place, what
 //! the target has is wrong and it is superseded by one under another put id.
+//!
+//! What happens goes into [`Reductions`]; what is to be done about it comes out as [`Action`]s, which the node performs in
+//! order. Nothing here changes the table of copies, calls or what the directory is told.
 //!
 //! # Invariants
 //! * Each byte of a target was computed from the same set of puts, each counted once.
@@ -19,322 +23,365 @@
 mod grow;
 mod mend;
 mod record;
+mod reduction;
 mod sources;
 mod target;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::calls::{Call, CallKey};
-use super::context::Deadline;
-use super::{CallId, ClientId, Effect, Hop, HopId, Node, Reduce, ReduceOrder};
-use crate::error::{Error, Operation, Result};
-use crate::id::{NodeId, ObjectId, PutId};
-use crate::plan::reduce::{Choice, Tree, VertexId};
-use crate::shard::RequestId;
+use super::calls::CallKey;
+use super::context::Context;
+use super::table::Table;
+use super::{CallId, CombineOutcome, CopyId, Effect, Hop, HopId, HopInput, HopReport, Reduce};
+use crate::error::{Error, Result};
+use crate::extent::Extent;
+use crate::id::ObjectId;
+use crate::metadata::{Dtype, Metadata};
+use crate::plan::reduce::VertexId;
+use crate::reduce::ReduceOp;
+use crate::shard::{Locations, RequestId};
 use crate::time::Time;
+use record::Records;
 pub use record::ReduceRecord;
-use sources::{Common, Source};
-use target::Target;
+use reduction::{Progress, Reduction, Run};
 
-/// How long a reduce waits for the directory to say what is ready, before it begins with what it knows: several round trips
-/// to a shard that is busy.
-const FIRST_NEWS_PATIENCE: Duration = Duration::from_millis(20);
-
-/// A reduce under way.
+/// What a reduction needs done.
 #[derive(Debug)]
-pub(super) struct Reduction {
-    key: CallKey,
-    request: Reduce,
-    started: Time,
-    sources: Vec<Source>,
-    /// How many sources the directory has not spoken of yet.
-    unheard: usize,
-    /// The sources that are apart and may join, or be lost: all but those of which nothing is known.
-    open: BTreeSet<usize>,
-    /// How many sources are on their way to this store.
-    fetching: usize,
-    /// The sources that are in the reduce now, in joining order.
-    joined: Vec<usize>,
-    /// The question whether the target exists already.
-    existence: Option<RequestId>,
-    /// What all sources have in common, once one is known.
-    common: Option<Common>,
-    choice: Option<Choice>,
-    tree: Tree<Run>,
-    /// The vertices that are new or are to be done again; among them are all whose hop is to be begun.
-    to_begin: BTreeSet<VertexId>,
-    /// The latest vertex of each node.
-    latest: BTreeMap<NodeId, VertexId>,
-    target: Target,
-    /// What failed and is to be mended at `mend_at`.
-    faults: mend::Faults,
-    /// When it is to be looked at again.
-    wake_at: Option<Time>,
+pub(super) enum Action {
+    /// Keep a copy that is a source from eviction.
+    Hold(CopyId),
+    /// End one `Hold`.
+    LetGo(CopyId),
+    /// Fetch a source; the answer goes to [`Reductions::fetched`].
+    Fetch {
+        call: CallId,
+        id: ObjectId,
+        timeout: Duration,
+    },
+    CancelFetch(CallId),
+    /// Take back a question.
+    Withdraw(RequestId),
+    /// Perform a hop here; reports go to [`Reductions::hop_reported`].
+    Host {
+        hop: HopId,
+        spec: Hop,
+    },
+    /// Release a hop that is performed here.
+    Release(HopId),
+    /// Find room for a target, and tell [`Reductions::reserved`] when there is.
+    Reserve {
+        target: ObjectId,
+        size_bytes: u64,
+    },
+    /// Open a target in the room that was found, and tell [`Reductions::opened`].
+    Open {
+        target: ObjectId,
+        size_bytes: u64,
+        metadata: Metadata,
+        extent: Extent,
+    },
+    /// Combine inputs into a target from a byte on, and tell [`Reductions::combined`].
+    Combine {
+        target: ObjectId,
+        copy: CopyId,
+        op: ReduceOp,
+        dtype: Dtype,
+        offset_bytes: u64,
+        inputs: Vec<TargetInput>,
+    },
+    /// Drop a target that is about to be made anew.
+    Supersede {
+        target: ObjectId,
+        copy: CopyId,
+    },
+    /// Declare a target complete, and answer the call once the directory has accepted it.
+    Complete {
+        key: CallKey,
+        copy: CopyId,
+        reduced: Vec<usize>,
+    },
+    /// Give up a target, or the room for it.
+    Abort {
+        target: ObjectId,
+        room: Option<Extent>,
+        copy: Option<CopyId>,
+    },
+    /// Answer the call: the reduce has failed.
+    Fail(CallKey, Error),
 }
 
-/// How far the hop of a vertex is.
+/// What goes into a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Run {
-    node: NodeId,
-    address: std::net::SocketAddr,
-    /// When the vertex joined.
-    joined_at: Time,
-    phase: RunPhase,
-    /// The name of the output.
-    output: ObjectId,
-    put: PutId,
-    offset_bytes: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RunPhase {
-    /// Not asked for; so is a plain vertex, for ever.
-    Planned,
-    /// Asked for.
-    Running(HopId),
-    /// All its output is there.
-    Complete(HopId),
-    /// It failed, and is to be ended.
-    Failed(HopId),
-    /// Its consumer has all of it, so it was ended.
-    Released,
-}
-
-impl RunPhase {
-    /// Whether it has taken in all that it ever needs.
-    const fn has_all(self) -> bool {
-        matches!(self, Self::Complete(_) | Self::Released)
-    }
-
-    const fn hop(self) -> Option<HopId> {
-        match self {
-            Self::Running(hop) | Self::Complete(hop) | Self::Failed(hop) => Some(hop),
-            Self::Planned | Self::Released => None,
-        }
-    }
+pub(super) enum TargetInput {
+    /// A stream, from wherever it is when the combination starts.
+    Stream(HopInput),
+    /// A source that is here.
+    Here { copy: CopyId, base_bytes: u64 },
 }
 
 /// Where a hop belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DirectedHop {
+struct DirectedHop {
     target: ObjectId,
     vertex: VertexId,
     /// Whether this store performs it.
     is_here: bool,
 }
 
-/// Whether a reduction goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Going,
-    Done,
+/// All reductions of a store. See the [module documentation](self).
+#[derive(Debug, Default)]
+pub(super) struct Reductions {
+    by_target: BTreeMap<ObjectId, Reduction>,
+    hops: BTreeMap<HopId, DirectedHop>,
+    /// Which sources, of the reduces of which targets, are being fetched.
+    fetches: BTreeMap<CallId, (ObjectId, usize)>,
+    records: Records,
+    actions: VecDeque<Action>,
 }
 
-impl Reduction {
-    fn is_fixed(&self) -> bool {
-        self.request.order == ReduceOrder::Fixed
-    }
-
-    fn wake_by(&mut self, time: Time) {
-        self.wake_at = Some(self.wake_at.map_or(time, |earlier| earlier.min(time)));
-    }
+/// What one reduction sees of the node, and what it acts on.
+struct World<'a> {
+    ctx: &'a mut Context,
+    table: &'a Table,
+    hops: &'a mut BTreeMap<HopId, DirectedHop>,
+    fetches: &'a mut BTreeMap<CallId, (ObjectId, usize)>,
+    records: &'a mut Records,
+    actions: &'a mut VecDeque<Action>,
 }
 
-impl Node {
-    pub(super) fn reduce(&mut self, key: CallKey, request: Reduce) {
-        if let Err(error) = self.check_reduce(key.client, &request) {
-            return self.reply(key, Err(error));
-        }
-        let target = request.target.clone();
-        let call =
-            Call::Reduce { target: target.clone(), sources: request.sources.len(), reduced: Vec::new() };
-        self.enter(key, call, Operation::Reduce, request.timeout);
-        let existence = Some(self.ask_target(&target));
-        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
-        let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
-        let reduction = Reduction {
-            key,
-            started: self.ctx.now(),
-            unheard: asks.len(),
-            open: (0..asks.len()).filter(|index| self.live(&request.sources[*index]).is_some()).collect(),
-            fetching: 0,
-            sources: asks.into_iter().map(Source::new).collect(),
-            joined: Vec::new(),
-            existence,
-            common: None,
-            choice: None,
-            tree: Tree::default(),
-            to_begin: BTreeSet::new(),
-            latest: BTreeMap::new(),
-            target: Target::None,
-            faults: mend::Faults::default(),
-            wake_at: None,
-            request,
-        };
-        self.reductions.insert(target.clone(), reduction);
-        self.reconsider_reduce(&target);
+impl World<'_> {
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
     }
 
-    fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
-        let Reduce { target, sources, count, op: _, order: _, range: _, timeout: _ } = request;
-        if sources.is_empty() {
-            return Err(Error::invalid_request("a reduce needs at least one source"));
-        }
-        self.check_ids(client, sources)?;
-        if !(1..=sources.len()).contains(count) {
-            let reason = "the number of objects to reduce is between one and the number of sources";
-            return Err(Error::invalid_request(reason));
-        }
-        let mut seen = BTreeSet::from([target]);
-        if let Some(id) = sources.iter().find(|id| !seen.insert(id)) {
-            return Err(Error::DuplicateId { id: id.clone() });
-        }
-        if self.live(target).is_some() || self.reductions.contains_key(target) {
-            return Err(Error::AlreadyExists { id: target.clone() });
-        }
-        Ok(())
+    fn now(&self) -> Time {
+        self.ctx.now()
     }
 
-    /// Lets a reduction take in what `change` tells it, and do what follows from that.
-    fn change_reduction(
-        &mut self,
-        target: &ObjectId,
-        change: impl FnOnce(&mut Self, &mut Reduction) -> Result<Progress>,
-    ) {
-        // Taken out meanwhile, so that nothing that follows from its own effects finds it half-changed.
-        let Some(mut reduction) = self.reductions.remove(target) else { return };
-        let outcome = change(self, &mut reduction).and_then(|progress| match progress {
-            Progress::Going => self.drive(&mut reduction),
-            Progress::Done => Ok(Progress::Done),
-        });
-        match outcome {
-            Ok(Progress::Going) => {
-                self.reductions.insert(target.clone(), reduction);
-            }
-            Ok(Progress::Done) => self.wake_no_more(&mut reduction),
-            Err(error) => {
-                let key = reduction.key;
-                self.end_reduction(reduction);
-                self.finish(key, Err(error));
-            }
-        }
-    }
-
-    /// Looks whether a reduction can go on.
-    pub(super) fn reconsider_reduce(&mut self, target: &ObjectId) {
-        self.change_reduction(target, |_, _| Ok(Progress::Going));
-    }
-
-    pub(super) fn fail_reduce(&mut self, target: &ObjectId, error: Error) {
-        self.change_reduction(target, |_, _| Err(error));
-    }
-
-    /// Ends the reduction that would make an object that is being deleted; whether there was one.
-    pub(super) fn delete_reduction(&mut self, target: &ObjectId) -> bool {
-        let is_under_way = self.reductions.contains_key(target);
-        self.fail_reduce(target, Error::Deleted { id: target.clone() });
-        is_under_way
-    }
-
-    /// The call of a reduction has ended.
-    pub(super) fn reduce_is_unwanted(&mut self, key: CallKey, target: &ObjectId) {
-        if self.reductions.get(target).is_some_and(|reduction| reduction.key == key)
-            && let Some(reduction) = self.reductions.remove(target)
-        {
-            self.end_reduction(reduction);
-        } else if let Some((copy, local)) = self.live(target)
-            && local.sealer == Some(key)
-        {
-            self.copy_mut(copy).sealer = None;
-        }
-    }
-
-    /// Does all that can be done now.
-    fn drive(&mut self, reduction: &mut Reduction) -> Result<Progress> {
-        self.wake_no_more(reduction);
-        if self.mend(reduction) == mend::Mending::Waits {
-            return Ok(self.sleep(reduction));
-        }
-        if self.has_heard_enough(reduction) {
-            self.join_ready(reduction)?;
-            self.check_hope(reduction)?;
-            self.supersede_if_wrong(reduction);
-            // First room for the target: hops that wait for each other's target could wait for ever.
-            if self.reserve_target(reduction)? {
-                self.start_hops(reduction);
-                self.start_target(reduction)?;
-            }
-        }
-        Ok(self.sleep(reduction))
-    }
-
-    fn sleep(&mut self, reduction: &Reduction) -> Progress {
-        if let Some(time) = reduction.wake_at {
-            self.ctx.schedule(time, Deadline::Reduce(reduction.request.target.clone()));
-        }
-        Progress::Going
-    }
-
-    fn wake_no_more(&mut self, reduction: &mut Reduction) {
-        if let Some(time) = reduction.wake_at.take() {
-            self.ctx.unschedule(time, Deadline::Reduce(reduction.request.target.clone()));
-        }
-    }
-
-    /// Whether the directory has said of all sources what it knows, so that those that are ready can be arranged well.
-    fn has_heard_enough(&self, reduction: &mut Reduction) -> bool {
-        let due = reduction.started + FIRST_NEWS_PATIENCE;
-        let has_begun = !reduction.joined.is_empty() || self.ctx.now() >= due;
-        if has_begun || reduction.unheard == 0 {
-            return true;
-        }
-        reduction.wake_by(due);
-        false
-    }
-
-    /// Gives back all that a reduction holds, here and elsewhere. A target that is not complete is aborted.
-    fn end_reduction(&mut self, mut reduction: Reduction) {
-        self.wake_no_more(&mut reduction);
-        self.abort_target(&mut reduction);
-        self.release_all(&mut reduction);
-    }
-
-    /// Ends the hop of a run in this phase, if there is one.
-    fn end_hop(&mut self, phase: RunPhase) {
-        let Some(hop) = phase.hop() else { return };
-        match self.hops.remove(&hop) {
-            Some(DirectedHop { is_here: true, .. }) => self.release_hop(super::hop::HopOwner::Here(hop)),
-            Some(_) => self.ctx.push(Effect::EndHop { hop }),
-            None => {}
-        }
-    }
-
-    /// Asks a node to perform a hop.
-    fn begin_directed_hop(&mut self, target: &ObjectId, vertex: VertexId, run: &Run, spec: Hop) -> HopId {
+    /// Asks a node to perform the hop of a vertex.
+    fn begin_hop(&mut self, target: &ObjectId, vertex: VertexId, run: &Run, spec: Hop) -> HopId {
         let hop = HopId(self.ctx.next_number());
         let is_here = run.node == *self.ctx.node();
         self.hops.insert(hop, DirectedHop { target: target.clone(), vertex, is_here });
         if is_here {
-            self.host(super::hop::HopOwner::Here(hop), spec);
+            self.act(Action::Host { hop, spec });
         } else {
             self.ctx.push(Effect::StartHop { hop, node: run.node.clone(), address: run.address, spec });
         }
         hop
     }
 
-    /// A source that is fetched has arrived, or cannot.
-    pub(super) fn source_fetched(&mut self, call: CallId, response: Result<super::Response>) {
-        match (self.source_calls.remove(&call), response) {
-            (Some((target, index)), response) => {
-                self.change_reduction(&target, |node, reduction| {
-                    node.take_fetched(reduction, index, response)?;
-                    Ok(Progress::Going)
-                });
-            }
-            // Nobody waits for it any more.
-            (None, Ok(super::Response::Object(view))) => self.release(super::ClientId::STORE, view.copy),
-            (None, _) => {}
+    /// Ends a hop, if there is one.
+    fn end_hop(&mut self, hop: Option<HopId>) {
+        let Some(hop) = hop else { return };
+        match self.hops.remove(&hop) {
+            Some(DirectedHop { is_here: true, .. }) => self.act(Action::Release(hop)),
+            Some(_) => self.ctx.push(Effect::EndHop { hop }),
+            None => {}
         }
+    }
+}
+
+impl Reductions {
+    /// How many reduces are under way.
+    pub(super) fn len(&self) -> usize {
+        self.by_target.len()
+    }
+
+    /// How many hops are performed for them, here or elsewhere.
+    pub(super) fn hop_count(&self) -> usize {
+        self.hops.len()
+    }
+
+    pub(super) fn contains(&self, target: &ObjectId) -> bool {
+        self.by_target.contains_key(target)
+    }
+
+    pub(super) fn record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
+        self.records.latest(target)
+    }
+
+    /// What is to be done next.
+    pub(super) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Begins a reduce, whose request was checked. The directory was asked whether the target exists, and where each source
+    /// is.
+    pub(super) fn begin(
+        &mut self,
+        ctx: &mut Context,
+        table: &Table,
+        (key, request): (CallKey, Reduce),
+        existence: RequestId,
+        asks: Vec<RequestId>,
+    ) {
+        let target = request.target.clone();
+        let is_here = |index: &usize| table.live(&request.sources[*index]).is_some();
+        let open = (0..asks.len()).filter(is_here).collect();
+        let reduction = Reduction::new(key, request, ctx.now(), existence, asks, open);
+        self.by_target.insert(target.clone(), reduction);
+        self.reconsider(ctx, table, &target);
+    }
+
+    /// Lets a reduction take in what `change` tells it, and do what follows from that.
+    fn change(
+        &mut self,
+        ctx: &mut Context,
+        table: &Table,
+        target: &ObjectId,
+        change: impl FnOnce(&mut Reduction, &mut World<'_>) -> Result<Progress>,
+    ) {
+        let Some(reduction) = self.by_target.get_mut(target) else { return };
+        let Self { hops, fetches, records, actions, .. } = self;
+        let mut world = World { ctx, table, hops, fetches, records, actions };
+        match change(reduction, &mut world) {
+            Ok(Progress::Going) => return,
+            Ok(Progress::Done) => reduction.wake_no_more(&mut world),
+            Err(error) => {
+                reduction.end(&mut world);
+                world.act(Action::Fail(reduction.key(), error));
+            }
+        }
+        self.by_target.remove(target);
+    }
+
+    /// Lets a reduction take in what `change` tells it, and do all that can be done now.
+    fn drive(
+        &mut self,
+        ctx: &mut Context,
+        table: &Table,
+        target: &ObjectId,
+        change: impl FnOnce(&mut Reduction, &mut World<'_>) -> Result<Progress>,
+    ) {
+        self.change(ctx, table, target, |reduction, world| match change(reduction, world)? {
+            Progress::Going => reduction.drive(world),
+            Progress::Done => Ok(Progress::Done),
+        });
+    }
+
+    /// Looks whether a reduction can go on.
+    pub(super) fn reconsider(&mut self, ctx: &mut Context, table: &Table, target: &ObjectId) {
+        self.drive(ctx, table, target, |_, _| Ok(Progress::Going));
+    }
+
+    /// Ends a reduction with an error.
+    pub(super) fn fail(&mut self, ctx: &mut Context, table: &Table, target: &ObjectId, error: Error) {
+        self.change(ctx, table, target, |_, _| Err(error));
+    }
+
+    /// The copy of a target was deleted, or lost against another put of the id. One that the reduction has given up by itself
+    /// is not its target any more.
+    pub(super) fn target_gone(
+        &mut self,
+        ctx: &mut Context,
+        table: &Table,
+        target: &ObjectId,
+        copy: CopyId,
+        error: Error,
+    ) {
+        self.change(ctx, table, target, |reduction, _| {
+            if reduction.target_copy() == Some(copy) { Err(error) } else { Ok(Progress::Going) }
+        });
+    }
+
+    /// The call of a reduction has ended.
+    pub(super) fn call_ended(&mut self, ctx: &mut Context, table: &Table, key: CallKey, target: &ObjectId) {
+        self.change(ctx, table, target, |reduction, world| {
+            if reduction.key() != key {
+                return Ok(Progress::Going);
+            }
+            reduction.end(world);
+            Ok(Progress::Done)
+        });
+    }
+
+    /// The directory told what it knows about a source.
+    pub(super) fn source_located(
+        &mut self,
+        ctx: &mut Context,
+        table: &Table,
+        target: &ObjectId,
+        index: usize,
+        news: Locations,
+    ) {
+        self.drive(ctx, table, target, |reduction, world| reduction.source_located(world, index, news));
+    }
+
+    /// The directory told whether the target exists, when the reduce began.
+    pub(super) fn target_located(&mut self, ctx: &mut Context, table: &Table, news: &Locations) {
+        self.drive(ctx, table, &news.id, |reduction, world| reduction.target_located(world, news));
+    }
+
+    /// A source that is fetched has arrived in this copy, or cannot. The caller keeps the copy until the actions are done.
+    pub(super) fn fetched(
+        &mut self,
+        ctx: &mut Context,
+        table: &Table,
+        call: CallId,
+        fetched: Result<CopyId>,
+    ) {
+        let Some((target, index)) = self.fetches.remove(&call) else { return };
+        self.drive(ctx, table, &target, |reduction, world| {
+            reduction.take_fetched(world, index, fetched)?;
+            Ok(Progress::Going)
+        });
+    }
+
+    /// What the node of a hop says of it.
+    pub(super) fn hop_reported(&mut self, ctx: &mut Context, table: &Table, hop: HopId, report: HopReport) {
+        let Some(DirectedHop { target, vertex, .. }) = self.hops.get(&hop).cloned() else { return };
+        self.drive(ctx, table, &target, |reduction, world| {
+            reduction.hop_reported(world, hop, vertex, report);
+            Ok(Progress::Going)
+        });
+    }
+
+    /// There is room for a target. Answers the room if it is not needed any more.
+    pub(super) fn reserved(
+        &mut self,
+        ctx: &mut Context,
+        table: &Table,
+        target: &ObjectId,
+        room: Extent,
+    ) -> Option<Extent> {
+        let mut left = Some(room);
+        self.change(ctx, table, target, |reduction, world| {
+            left = reduction.reserved(room);
+            reduction.go_on(world)
+        });
+        left
+    }
+
+    /// A target was opened in this copy.
+    pub(super) fn opened(&mut self, ctx: &mut Context, table: &Table, target: &ObjectId, copy: CopyId) {
+        self.change(ctx, table, target, |reduction, world| {
+            reduction.opened(copy);
+            reduction.go_on(world)
+        });
+    }
+
+    /// The combination that fills a target has ended.
+    pub(super) fn combined(
+        &mut self,
+        ctx: &mut Context,
+        table: &Table,
+        target: &ObjectId,
+        (valid_bytes, outcome): (u64, CombineOutcome),
+    ) {
+        self.drive(ctx, table, target, |reduction, world| {
+            Ok(reduction.combined(world, valid_bytes, outcome))
+        });
+    }
+
+    /// How large a target is to be that waits for room.
+    pub(super) fn target_size(&self, target: &ObjectId) -> Option<u64> {
+        self.by_target.get(target)?.target_size()
+    }
+
+    /// The sources of a reduce that are being fetched.
+    pub(super) fn fetched_sources(&self, target: &ObjectId) -> impl Iterator<Item = &ObjectId> {
+        self.by_target.get(target).into_iter().flat_map(Reduction::fetched_sources)
     }
 }

@@ -1,20 +1,21 @@
 //! How reduces went, for those who ask.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::super::Node;
-use super::Reduction;
+use super::reduction::Reduction;
 use crate::id::ObjectId;
 use crate::plan::reduce::Link;
 use crate::reduce::ReduceOp;
+use crate::time::Time;
 
 /// Most reduces that a store remembers: what a person looks back on, at some 200 bytes each.
-const MOST_RECORDS: usize = 256;
+const MAX_RECORDS: usize = 256;
 
 /// How a reduce was planned, and how it went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
-    /// What it made.
+    /// The object that it made.
     pub target: ObjectId,
     /// The operation.
     pub op: ReduceOp,
@@ -34,12 +35,28 @@ pub struct ReduceRecord {
     pub restarts: u32,
 }
 
-impl Node {
-    pub(super) fn record_reduce(&mut self, reduction: &Reduction) {
-        if self.reduce_records.len() >= MOST_RECORDS {
-            self.reduce_records.pop_front();
+/// The latest reduces of a store, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Records(VecDeque<ReduceRecord>);
+
+impl Records {
+    /// How the latest reduce of this target went, if it is remembered.
+    pub(super) fn latest(&self, target: &ObjectId) -> Option<&ReduceRecord> {
+        self.0.iter().rev().find(|record| record.target == *target)
+    }
+
+    pub(super) fn push(&mut self, record: ReduceRecord) {
+        if self.0.len() >= MAX_RECORDS {
+            self.0.pop_front();
         }
-        let plan = match &reduction.choice {
+        self.0.push_back(record);
+    }
+}
+
+impl Reduction {
+    /// How it went, now that it is over.
+    pub(super) fn record(&self, link: Link, now: Time) -> ReduceRecord {
+        let plan = match &self.choice {
             None => "at the receiver, since all sources are there or small".to_owned(),
             Some(choice) => {
                 let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
@@ -48,16 +65,16 @@ impl Node {
                 format!("{}, estimated to take {:.1?}{other}", choice.schedule, choice.estimate)
             }
         };
-        self.reduce_records.push_back(ReduceRecord {
-            target: reduction.request.target.clone(),
-            op: reduction.request.op,
-            reduced: (reduction.joined.len(), reduction.sources.len()),
-            hops: reduction.tree.iter().filter(|(_, vertex)| !vertex.is_plain()).count(),
+        ReduceRecord {
+            target: self.request.target.clone(),
+            op: self.request.op,
+            reduced: (self.joined.len(), self.sources.len()),
+            hops: self.tree.iter().filter(|(_, vertex)| !vertex.is_plain()).count(),
             plan,
-            link: self.ctx.link(),
-            elapsed: self.ctx.now().since(reduction.started),
-            mendings: reduction.faults.mendings,
-            restarts: reduction.faults.restarts,
-        });
+            link,
+            elapsed: now.since(self.started),
+            mendings: self.faults.mendings,
+            restarts: self.faults.restarts,
+        }
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::calls::CallKey;
-use super::super::{CallId, ClientId, CopyId, Node, Reduce, ReduceOrder, Response, Until};
-use super::{Progress, Reduction};
+use super::super::context::Context;
+use super::super::{CallId, CopyId, Reduce, ReduceOrder};
+use super::reduction::{Progress, Reduction};
+use super::{Action, World};
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::{Dtype, Metadata};
@@ -18,14 +19,14 @@ use crate::time::Time;
 
 /// How long a source that was in the reduce may be known to nobody before it counts as lost. A shard that has just come back,
 /// or a put that replaces the one that is gone, takes less.
-const MISSING_PATIENCE: Duration = Duration::from_secs(1);
+const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long to wait before a source is fetched again that was lost on the way: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
 /// Most bytes of all sources together that are fetched to the receiver instead of being reduced on their way: a small part of
 /// any store.
-const MOST_FETCHED_BYTES: u64 = 4 << 20;
+const MAX_FETCHED_BYTES: u64 = 4 << 20;
 /// How much longer than reducing on the way fetching may be expected to take: it needs no hops to be set up, each of which is
 /// a request to another store and its answer.
 const HOP_SETUP: Duration = Duration::from_millis(1);
@@ -36,9 +37,9 @@ pub(super) struct Source {
     ask: Option<RequestId>,
     /// What the directory said last.
     news: Option<Locations>,
-    pub(super) place: Place,
+    pub(super) place: SourcePlace,
     /// Nodes from which it could not be had lately, and until when they are left alone.
-    shunned: BTreeMap<NodeId, Time>,
+    avoided: BTreeMap<NodeId, Time>,
     /// Which put of it was in the reduce last.
     pub(super) joined_put: Option<PutId>,
     /// Whether it was in the reduce, or on its way into it, at some time.
@@ -48,7 +49,7 @@ pub(super) struct Source {
 
 /// Where a source enters the reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SourcePlace {
     /// It has not joined.
     Apart,
     /// It is being fetched to this store, and counts as one that joins.
@@ -102,8 +103,8 @@ impl Source {
         Self {
             ask: Some(ask),
             news: None,
-            place: Place::Apart,
-            shunned: BTreeMap::new(),
+            place: SourcePlace::Apart,
+            avoided: BTreeMap::new(),
             joined_put: None,
             was_taken: false,
             missing_since: None,
@@ -111,30 +112,30 @@ impl Source {
     }
 
     pub(super) const fn is_apart(&self) -> bool {
-        matches!(self.place, Place::Apart)
+        matches!(self.place, SourcePlace::Apart)
     }
 
     /// Leaves a node alone until then.
-    pub(super) fn shun(&mut self, node: NodeId, until: Time) {
-        self.shunned.insert(node, until);
+    pub(super) fn avoid(&mut self, node: NodeId, until: Time) {
+        self.avoided.insert(node, until);
     }
 
-    fn is_shunned(&self, node: &NodeId, now: Time) -> bool {
-        self.shunned.get(node).is_some_and(|until| now < *until)
+    fn is_avoided(&self, node: &NodeId, now: Time) -> bool {
+        self.avoided.get(node).is_some_and(|until| now < *until)
     }
 
     /// Whether it could not be had there before, lately or long ago.
     pub(super) fn has_failed_at(&self, node: &NodeId) -> bool {
-        self.shunned.contains_key(node)
+        self.avoided.contains_key(node)
     }
 
     /// It joins the reduce at a vertex, as the put that the directory knows.
     pub(super) fn join_elsewhere(&mut self) {
-        self.take(Place::Elsewhere);
+        self.take(SourcePlace::Elsewhere);
         self.joined_put = self.known_put();
     }
 
-    fn take(&mut self, place: Place) {
+    fn take(&mut self, place: SourcePlace) {
         self.place = place;
         self.was_taken = true;
         self.missing_since = None;
@@ -159,49 +160,52 @@ impl Source {
     }
 }
 
-impl Node {
+impl Reduction {
     /// The directory told what it knows about a source.
-    pub(in super::super) fn source_located(&mut self, target: &ObjectId, index: usize, news: Locations) {
-        self.change_reduction(target, |node, reduction| {
-            // Those that are not needed need not be like the others.
-            let may_join = reduction.joined.len() < reduction.request.count;
-            if let Some(object) = news.object.as_ref().filter(|object| !object.lost && may_join) {
-                node.examine(reduction, index, object.size_bytes, &object.metadata)?;
-            }
-            if let Some(source) = reduction.sources.get_mut(index) {
-                let is_first = source.news.replace(news).is_none();
-                reduction.unheard -= usize::from(is_first);
-                let is_there = source.is_known() && !source.is_lost();
-                if source.is_apart() {
-                    reduction.open.insert(index);
-                } else if let Place::Fetching(_) = source.place {
-                    if !is_there {
-                        // The call would wait for another put of it, and keep others from joining.
-                        node.leave_place(reduction, index);
-                        reduction.open.insert(index);
-                    }
-                } else if source.is_gone() {
-                    node.joined_source_gone(reduction, index);
+    pub(super) fn source_located(
+        &mut self,
+        world: &mut World<'_>,
+        index: usize,
+        news: Locations,
+    ) -> Result<Progress> {
+        // Those that are not needed need not be like the others.
+        let may_join = self.joined.len() < self.request.count;
+        if let Some(object) = news.object.as_ref().filter(|object| !object.lost && may_join) {
+            self.examine(world, index, object.size_bytes, &object.metadata)?;
+        }
+        if let Some(source) = self.sources.get_mut(index) {
+            let is_first = source.news.replace(news).is_none();
+            self.unheard -= usize::from(is_first);
+            let is_there = source.is_known() && !source.is_lost();
+            if source.is_apart() {
+                self.open.insert(index);
+            } else if let SourcePlace::Fetching(_) = source.place {
+                if !is_there {
+                    // The call would wait for another put of it, and keep others from joining.
+                    self.leave_place(world, index);
+                    self.open.insert(index);
                 }
+            } else if source.is_gone() {
+                self.joined_source_gone(world, index);
             }
-            Ok(Progress::Going)
-        });
+        }
+        Ok(Progress::Going)
     }
 
     /// Checks that a source is like the others, or notes what it is like if it is the first.
     fn examine(
-        &self,
-        reduction: &mut Reduction,
+        &mut self,
+        world: &World<'_>,
         index: usize,
         size_bytes: u64,
         metadata: &Metadata,
     ) -> Result<()> {
-        let id = reduction.request.sources[index].clone();
-        match &mut reduction.common {
+        let id = self.request.sources[index].clone();
+        match &mut self.common {
             None => {
-                let is_fetched = self.is_best_fetched(&reduction.request, size_bytes);
-                let common = common_of(&reduction.request, id, size_bytes, metadata, is_fetched)?;
-                reduction.common = Some(common);
+                let is_fetched = is_best_fetched(world.ctx, &self.request, size_bytes);
+                let common = common_of(&self.request, id, size_bytes, metadata, is_fetched)?;
+                self.common = Some(common);
             }
             Some(common) => {
                 let is_alike = (common.size_bytes, common.dtype, &common.shape)
@@ -224,59 +228,42 @@ impl Node {
     }
 
     /// Checks what the directory says of a source that is about to join.
-    pub(super) fn examine_known(&self, reduction: &mut Reduction, index: usize) -> Result<()> {
-        let object = reduction.sources[index].news.as_ref().and_then(|news| news.object.clone());
-        object.map_or(Ok(()), |object| self.examine(reduction, index, object.size_bytes, &object.metadata))
+    pub(super) fn examine_known(&mut self, world: &World<'_>, index: usize) -> Result<()> {
+        let object = self.sources[index].news.as_ref().and_then(|news| news.object.clone());
+        object.map_or(Ok(()), |object| self.examine(world, index, object.size_bytes, &object.metadata))
     }
 
     /// Whether sources, which are of this size, are fetched to the receiver.
-    fn is_fetched(&self, reduction: &Reduction, size_bytes: u64) -> bool {
-        let decided = reduction.common.as_ref().map(|common| common.is_fetched);
-        decided.unwrap_or_else(|| self.is_best_fetched(&reduction.request, size_bytes))
-    }
-
-    /// Whether fetching is the best way: for sources that are inline, if all of them together are not much, and do not take
-    /// much longer through the receiver's link than reducing them on the way. In fixed order how long it takes does not count:
-    /// what has lost its copies, but not its bytes in the directory, could not join a chain in its place.
-    fn is_best_fetched(&self, request: &Reduce, size_bytes: u64) -> bool {
-        let all_bytes = size_bytes.saturating_mul(request.count as u64);
-        if !self.ctx.is_inline(size_bytes) || all_bytes > MOST_FETCHED_BYTES {
-            return false;
-        }
-        if request.order == ReduceOrder::Fixed {
-            return true;
-        }
-        // One of them is mostly here.
-        let vertices = request.count.saturating_sub(1).max(1);
-        let best = choose(vertices, size_bytes, self.ctx.link(), &self.ctx.config().topology).estimate;
-        estimate(&Schedule::Star, vertices, size_bytes, self.ctx.link()) <= best + HOP_SETUP
+    fn is_fetched(&self, world: &World<'_>, size_bytes: u64) -> bool {
+        let decided = self.common.as_ref().map(|common| common.is_fetched);
+        decided.unwrap_or_else(|| is_best_fetched(world.ctx, &self.request, size_bytes))
     }
 
     /// How a source that is apart can join now, if it can.
-    pub(super) fn readiness(&self, reduction: &Reduction, index: usize) -> Option<Readiness> {
-        let source = &reduction.sources[index];
-        let id = &reduction.request.sources[index];
-        let is_last = reduction.joined.len() + 1 == reduction.request.count;
-        if let Some((copy, local)) = self.live(id) {
-            let is_small = self.is_fetched(reduction, local.size_bytes);
+    pub(super) fn readiness(&self, world: &World<'_>, index: usize) -> Option<Readiness> {
+        let source = &self.sources[index];
+        let id = &self.request.sources[index];
+        let is_last = self.joined.len() + 1 == self.request.count;
+        if let Some((copy, local)) = world.table.live(id) {
+            let is_small = self.is_fetched(world, local.size_bytes);
             // In fixed order only the last one is combined after all others.
-            let may_be_here = !reduction.is_fixed() || is_small || is_last;
-            if may_be_here && !source.is_shunned(self.ctx.node(), self.ctx.now()) {
+            let may_be_here = !self.is_fixed() || is_small || is_last;
+            if may_be_here && !source.is_avoided(world.ctx.node(), world.ctx.now()) {
                 return Some(Readiness::Here(copy));
             }
         }
         let news = source.news.as_ref()?;
         let object = news.object.as_ref().filter(|object| !object.lost)?;
         let usable = news.locations.iter().filter(|location| {
-            let is_here = location.node == *self.ctx.node();
-            !source.is_shunned(&location.node, self.ctx.now())
-                && (!is_here || (reduction.is_fixed() && self.live_put(id, object.put).is_some()))
+            let is_here = location.node == *world.ctx.node();
+            !source.is_avoided(&location.node, world.ctx.now())
+                && (!is_here || (self.is_fixed() && world.table.live_put(id, object.put).is_some()))
         });
         let best = usable.min_by_key(|location| (preference(location), location.node.clone()));
-        let is_fetched = self.is_fetched(reduction, object.size_bytes);
+        let is_fetched = self.is_fetched(world, object.size_bytes);
         // Into a chain in fixed order, too, only the last one can come from here.
-        let may_fetch = !source.is_shunned(self.ctx.node(), self.ctx.now())
-            && (is_fetched || is_last || !reduction.is_fixed());
+        let may_fetch = !source.is_avoided(world.ctx.node(), world.ctx.now())
+            && (is_fetched || is_last || !self.is_fixed());
         match best {
             Some(location) if !is_fetched => Some(Readiness::At(location.clone())),
             best => (may_fetch && (object.inline || best.is_some())).then_some(Readiness::Small),
@@ -284,123 +271,139 @@ impl Node {
     }
 
     /// Takes a copy of this store as a source.
-    pub(super) fn join_here(&mut self, reduction: &mut Reduction, index: usize, copy: CopyId) -> Result<()> {
-        let local = &self.copies[&copy];
+    pub(super) fn join_here(&mut self, world: &mut World<'_>, index: usize, copy: CopyId) -> Result<()> {
+        let local = &world.table[&copy];
         let (size_bytes, metadata, put) = (local.size_bytes, local.metadata.clone(), local.put);
-        self.examine(reduction, index, size_bytes, &metadata)?;
-        self.hold(copy);
-        let source = &mut reduction.sources[index];
-        source.take(Place::Here { copy });
+        self.examine(world, index, size_bytes, &metadata)?;
+        world.act(Action::Hold(copy));
+        let source = &mut self.sources[index];
+        source.take(SourcePlace::Here { copy });
         source.joined_put = Some(put);
-        reduction.open.remove(&index);
-        reduction.joined.push(index);
+        self.open.remove(&index);
+        self.joined.push(index);
         Ok(())
     }
 
     /// Fetches a source to this store.
-    pub(super) fn fetch_source(&mut self, reduction: &mut Reduction, index: usize) {
-        let call = CallId(self.ctx.next_number());
-        reduction.sources[index].take(Place::Fetching(call));
-        reduction.open.remove(&index);
-        reduction.fetching += 1;
-        self.source_calls.insert(call, (reduction.request.target.clone(), index));
-        let key = CallKey { client: ClientId::STORE, call };
-        let deadline = self.calls.get(&reduction.key).map_or(self.ctx.now(), |pending| pending.deadline);
-        let id = reduction.request.sources[index].clone();
-        self.get(key, id, Until::Complete, deadline.since(self.ctx.now()));
+    pub(super) fn fetch_source(&mut self, world: &mut World<'_>, index: usize) {
+        let call = CallId(world.ctx.next_number());
+        self.sources[index].take(SourcePlace::Fetching(call));
+        self.open.remove(&index);
+        self.fetching += 1;
+        world.fetches.insert(call, (self.request.target.clone(), index));
+        let id = self.request.sources[index].clone();
+        world.act(Action::Fetch { call, id, timeout: self.time_left(world.now()) });
     }
 
     /// A source that was fetched is here, or cannot be had.
     pub(super) fn take_fetched(
         &mut self,
-        reduction: &mut Reduction,
+        world: &mut World<'_>,
         index: usize,
-        response: Result<Response>,
+        fetched: Result<CopyId>,
     ) -> Result<()> {
-        reduction.sources[index].place = Place::Apart;
-        reduction.fetching -= 1;
-        reduction.open.insert(index);
-        match response {
-            Ok(Response::Object(view)) => {
-                let joined = self.join_here(reduction, index, view.copy);
-                self.release(ClientId::STORE, view.copy);
-                joined
-            }
+        self.sources[index].place = SourcePlace::Apart;
+        self.fetching -= 1;
+        self.open.insert(index);
+        match fetched {
+            Ok(copy) => self.join_here(world, index, copy),
             Err(Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. }) => {
                 // The directory will say the same, or knows of another put by now.
-                let until = self.ctx.now() + FETCH_PAUSE;
-                reduction.sources[index].shun(self.ctx.node().clone(), until);
+                let until = world.ctx.now() + FETCH_PAUSE;
+                self.sources[index].avoid(world.ctx.node().clone(), until);
                 Ok(())
             }
             Err(error) => Err(error),
-            Ok(_) => Ok(()),
         }
     }
 
     /// Ends a reduce that can no longer have enough sources.
-    pub(super) fn check_hope(&mut self, reduction: &mut Reduction) -> Result<()> {
-        if reduction.is_full() {
+    pub(super) fn check_hope(&mut self, world: &mut World<'_>) -> Result<()> {
+        if self.is_full() {
             return Ok(());
         }
         let mut lost = Vec::new();
-        for index in reduction.open.clone() {
-            let is_ready = self.readiness(reduction, index).is_some();
-            let source = &mut reduction.sources[index];
+        for index in self.open.clone() {
+            let is_ready = self.readiness(world, index).is_some();
+            let source = &mut self.sources[index];
             if is_ready {
                 source.missing_since = None;
                 continue;
             }
-            let pauses = source.shunned.values().copied().filter(|until| *until > self.ctx.now());
+            let pauses = source.avoided.values().copied().filter(|until| *until > world.ctx.now());
             let mut due = pauses.min();
             if source.is_lost() {
                 lost.push(index);
             } else if source.was_taken && !source.is_known() {
-                let lost_at = *source.missing_since.get_or_insert(self.ctx.now()) + MISSING_PATIENCE;
-                if lost_at <= self.ctx.now() {
+                let lost_at = *source.missing_since.get_or_insert(world.ctx.now()) + MISSING_TIMEOUT;
+                if lost_at <= world.ctx.now() {
                     lost.push(index);
                 }
-                due =
-                    Some(due.map_or(lost_at, |pause| pause.min(lost_at))).filter(|due| *due > self.ctx.now());
+                due = Some(due.map_or(lost_at, |pause| pause.min(lost_at)))
+                    .filter(|due| *due > world.ctx.now());
             } else if due.is_none() && !source.was_taken && !source.is_known() {
                 // The directory tells when there is something.
-                reduction.open.remove(&index);
+                self.open.remove(&index);
             }
             if let Some(due) = due {
-                reduction.wake_by(due);
+                self.wake_by(due);
             }
         }
         match lost.first() {
-            Some(first) if reduction.sources.len() - lost.len() < reduction.request.count => {
-                Err(Error::ObjectLost { id: reduction.request.sources[*first].clone() })
+            Some(first) if self.sources.len() - lost.len() < self.request.count => {
+                Err(Error::ObjectLost { id: self.request.sources[*first].clone() })
             }
             _ => Ok(()),
         }
     }
 
+    /// The sources that are being fetched.
+    pub(super) fn fetched_sources(&self) -> impl Iterator<Item = &ObjectId> {
+        let sources = self.request.sources.iter().zip(&self.sources);
+        sources.filter(|(_, source)| matches!(source.place, SourcePlace::Fetching(_))).map(|(id, _)| id)
+    }
+
     /// Stops following the sources, and lets go of those that are here.
-    pub(super) fn leave_sources(&mut self, reduction: &mut Reduction) {
-        let asks = reduction.sources.iter_mut().filter_map(|source| source.ask.take());
-        let asks: Vec<RequestId> = asks.chain(reduction.existence.take()).collect();
+    pub(super) fn leave_sources(&mut self, world: &mut World<'_>) {
+        let asks = self.sources.iter_mut().filter_map(|source| source.ask.take());
+        let asks: Vec<RequestId> = asks.chain(self.existence.take()).collect();
         for ask in asks {
-            self.withdraw_ask(ask);
+            world.act(Action::Withdraw(ask));
         }
-        for index in 0..reduction.sources.len() {
-            self.leave_place(reduction, index);
+        for index in 0..self.sources.len() {
+            self.leave_place(world, index);
         }
     }
 
     /// Takes a source out of its place, apart from the tree.
-    pub(super) fn leave_place(&mut self, reduction: &mut Reduction, index: usize) {
-        match std::mem::replace(&mut reduction.sources[index].place, Place::Apart) {
-            Place::Here { copy } => self.let_go(copy),
-            Place::Fetching(call) => {
-                reduction.fetching -= 1;
-                self.source_calls.remove(&call);
-                self.forget_call(CallKey { client: ClientId::STORE, call });
+    pub(super) fn leave_place(&mut self, world: &mut World<'_>, index: usize) {
+        match std::mem::replace(&mut self.sources[index].place, SourcePlace::Apart) {
+            SourcePlace::Here { copy } => world.act(Action::LetGo(copy)),
+            SourcePlace::Fetching(call) => {
+                self.fetching -= 1;
+                world.fetches.remove(&call);
+                world.act(Action::CancelFetch(call));
             }
-            Place::Apart | Place::Elsewhere => {}
+            SourcePlace::Apart | SourcePlace::Elsewhere => {}
         }
     }
+}
+
+/// Whether fetching is the best way: for sources that are inline, if all of them together are not much, and do not take
+/// much longer through the receiver's link than reducing them on the way. In fixed order how long it takes does not count:
+/// what has lost its copies, but not its bytes in the directory, could not join a chain in its place.
+fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
+    let all_bytes = size_bytes.saturating_mul(request.count as u64);
+    if !ctx.is_inline(size_bytes) || all_bytes > MAX_FETCHED_BYTES {
+        return false;
+    }
+    if request.order == ReduceOrder::Fixed {
+        return true;
+    }
+    // One of them is mostly here.
+    let vertices = request.count.saturating_sub(1).max(1);
+    let best = choose(vertices, size_bytes, ctx.link(), &ctx.config().topology).estimate;
+    estimate(&Schedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP
 }
 
 /// Which location of a source is best, the smallest first: one that stays, and is complete.

@@ -34,6 +34,8 @@ pub(super) struct Table {
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
+    /// How much room was found for copies that are not open yet.
+    reserved_bytes: u64,
     pulls: BTreeMap<PullId, CopyId>,
     serves: BTreeMap<ServeId, CopyId>,
     awaiting_serves: AwaitingServes,
@@ -52,6 +54,7 @@ impl Table {
             evictable: LruCache::unbounded(),
             evictable_bytes: 0,
             pinned_bytes: 0,
+            reserved_bytes: 0,
             pulls: BTreeMap::new(),
             serves: BTreeMap::new(),
             awaiting_serves: AwaitingServes::default(),
@@ -68,6 +71,7 @@ impl Table {
             free_bytes: self.allocator.free_bytes(),
             pinned_bytes: self.pinned_bytes,
             evictable_bytes: self.evictable_bytes,
+            reserved_bytes: self.reserved_bytes,
             copies: self.copies.len(),
             pulls: self.pulls.len(),
             evictions: self.evictions,
@@ -133,6 +137,7 @@ impl Table {
         ctx.push(Effect::CopyOpened { copy, extent, size_bytes, producer });
         let previous = self.index.insert(opening.id.clone(), copy);
         debug_assert!(previous.is_none(), "an id has one live copy");
+        self.reserved_bytes -= extent.length_bytes;
         if opening.is_pinned() {
             self.pinned_bytes += extent.length_bytes;
         }
@@ -247,6 +252,17 @@ impl Table {
     /// A combination fills a copy from `offset_bytes` on.
     pub(super) fn begin_combine(&mut self, copy: CopyId, combine: CombineId, offset_bytes: u64) {
         self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine), valid_bytes: offset_bytes };
+    }
+
+    /// Asks the combination that fills `copy` to end, if there is one; whether there is.
+    pub(super) fn cancel_combine(&self, ctx: &mut Context, copy: CopyId) -> bool {
+        match self.copies.get(&copy).map(|local| &local.phase) {
+            Some(Phase::Combining { combine: Some(combine), .. }) => {
+                ctx.push(Effect::CancelCombine { combine: *combine });
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The combination of a copy no longer touches any memory. Answers how many bytes are valid.

@@ -1,8 +1,8 @@
 //! Room in the arena: what is free, what is evicted for it, and who waits for it.
 //!
 //! Whoever finds no room enters the queue and tries again when room has appeared. That may be at any time later: room
-//! appears when copies are freed, and a store that reclaims it in a way that takes time need only say so with
-//! [`Table::free`].
+//! appears when copies are freed, or when somebody gives back what was set aside. A store that reclaims room in a way that
+//! takes time, by writing copies to a disk, frees them when that is done.
 
 use super::super::calls::CallKey;
 use super::super::hop::HopOwner;
@@ -56,7 +56,10 @@ impl Table {
             return eviction;
         }
         match self.allocator.allocate(length_bytes) {
-            Some(extent) => Room::Found(extent),
+            Some(extent) => {
+                self.reserved_bytes += extent.length_bytes;
+                Room::Found(extent)
+            }
             None if self.may_fit(size_bytes) => eviction,
             None => Room::None,
         }
@@ -67,8 +70,14 @@ impl Table {
         HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes
     }
 
-    /// Gives back room that no copy is in any more, or ever was.
-    pub(in super::super) fn free(&mut self, extent: Extent) {
+    /// Gives back room that was found and is not needed.
+    pub(in super::super) fn give_back(&mut self, room: Extent) {
+        self.reserved_bytes -= room.length_bytes;
+        self.free(room);
+    }
+
+    /// Frees room that no copy is in any more.
+    pub(super) fn free(&mut self, extent: Extent) {
         self.allocator.free(extent);
         self.has_new_space = true;
     }

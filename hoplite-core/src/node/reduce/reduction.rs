@@ -1,0 +1,239 @@
+//! One reduce under way: what is known of it, and the order in which it is taken further.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::super::calls::CallKey;
+use super::super::context::Deadline;
+use super::super::{HopId, Reduce, ReduceOrder};
+use super::World;
+use super::mend::{Faults, Mending};
+use super::sources::{Common, Source};
+use super::target::TargetState;
+use crate::error::Result;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::plan::reduce::{Choice, Tree, VertexId};
+use crate::shard::RequestId;
+use crate::time::Time;
+
+/// How long a reduce waits for the directory to say what is ready, before it begins with what it knows: several round trips
+/// to a shard that is busy.
+const FIRST_NEWS_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(super) struct Reduction {
+    key: CallKey,
+    pub(super) request: Reduce,
+    pub(super) started: Time,
+    pub(super) sources: Vec<Source>,
+    /// How many sources the directory has not spoken of yet.
+    pub(super) unheard: usize,
+    /// The sources that are apart and may join, or be lost: all but those of which nothing is known.
+    pub(super) open: BTreeSet<usize>,
+    /// How many sources are on their way to this store.
+    pub(super) fetching: usize,
+    /// The sources that are in the reduce now, in joining order.
+    pub(super) joined: Vec<usize>,
+    /// The question whether the target exists already.
+    pub(super) existence: Option<RequestId>,
+    /// What all sources have in common, once one is known.
+    pub(super) common: Option<Common>,
+    pub(super) choice: Option<Choice>,
+    pub(super) tree: Tree<Run>,
+    /// The vertices that are new or are to be done again; among them are all whose hop is to be begun.
+    pub(super) to_begin: BTreeSet<VertexId>,
+    /// The latest vertex of each node.
+    pub(super) latest: BTreeMap<NodeId, VertexId>,
+    pub(super) target: TargetState,
+    /// What failed and is to be mended.
+    pub(super) faults: Faults,
+    /// When it is to be looked at again.
+    wake_at: Option<Time>,
+}
+
+/// How far the hop of a vertex is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) node: NodeId,
+    pub(super) address: SocketAddr,
+    /// When the vertex joined.
+    pub(super) joined_at: Time,
+    pub(super) phase: RunPhase,
+    /// The name of the output.
+    pub(super) output: ObjectId,
+    pub(super) put: PutId,
+    pub(super) offset_bytes: u64,
+}
+
+impl Run {
+    /// A vertex at this node whose hop was not asked for.
+    pub(super) fn planned(node: NodeId, address: SocketAddr, joined_at: Time) -> Self {
+        Self {
+            node,
+            address,
+            joined_at,
+            phase: RunPhase::Planned,
+            output: ObjectId::of_hop(PutId(0)),
+            put: PutId(0),
+            offset_bytes: 0,
+        }
+    }
+
+    /// Goes to another phase; answers the hop that was asked for before, if there was one.
+    pub(super) fn turn(&mut self, phase: RunPhase) -> Option<HopId> {
+        std::mem::replace(&mut self.phase, phase).hop()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunPhase {
+    /// Not asked for; so is a plain vertex, for ever.
+    Planned,
+    /// Asked for.
+    Running(HopId),
+    /// All its output is there.
+    Complete(HopId),
+    /// It failed, and is to be ended.
+    Failed(HopId),
+    /// Its consumer has all of it, so it was ended.
+    Released,
+}
+
+impl RunPhase {
+    /// Whether it has taken in all that it ever needs.
+    pub(super) const fn has_all(self) -> bool {
+        matches!(self, Self::Complete(_) | Self::Released)
+    }
+
+    pub(super) const fn hop(self) -> Option<HopId> {
+        match self {
+            Self::Running(hop) | Self::Complete(hop) | Self::Failed(hop) => Some(hop),
+            Self::Planned | Self::Released => None,
+        }
+    }
+}
+
+/// Whether a reduction goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Going,
+    Done,
+}
+
+impl Reduction {
+    /// A reduce of which nothing is known yet but which sources are `open`, since they are here.
+    pub(super) fn new(
+        key: CallKey,
+        request: Reduce,
+        started: Time,
+        existence: RequestId,
+        asks: Vec<RequestId>,
+        open: BTreeSet<usize>,
+    ) -> Self {
+        Self {
+            key,
+            request,
+            started,
+            unheard: asks.len(),
+            sources: asks.into_iter().map(Source::new).collect(),
+            open,
+            fetching: 0,
+            joined: Vec::new(),
+            existence: Some(existence),
+            common: None,
+            choice: None,
+            tree: Tree::default(),
+            to_begin: BTreeSet::new(),
+            latest: BTreeMap::new(),
+            target: TargetState::None,
+            faults: Faults::default(),
+            wake_at: None,
+        }
+    }
+
+    /// The call that asked for it.
+    pub(super) const fn key(&self) -> CallKey {
+        self.key
+    }
+
+    pub(super) fn is_fixed(&self) -> bool {
+        self.request.order == ReduceOrder::Fixed
+    }
+
+    /// How much time its call leaves it.
+    pub(super) fn time_left(&self, now: Time) -> Duration {
+        (self.started + self.request.timeout).since(now)
+    }
+
+    /// Does all that can be done now.
+    pub(super) fn drive(&mut self, world: &mut World<'_>) -> Result<Progress> {
+        self.wake_no_more(world);
+        if self.mend(world) == Mending::Done && self.has_heard_enough(world) {
+            self.join_ready(world)?;
+            self.check_hope(world)?;
+            self.supersede_if_wrong(world);
+            self.go_on(world)?;
+        }
+        if let Some(time) = self.wake_at {
+            world.ctx.schedule(time, Deadline::Reduce(self.request.target.clone()));
+        }
+        Ok(Progress::Going)
+    }
+
+    /// Begins the hops and the target of what has joined. First room for the target: hops that wait for each other's target
+    /// could wait for ever.
+    pub(super) fn go_on(&mut self, world: &mut World<'_>) -> Result<Progress> {
+        if !self.reserve_target(world)? {
+            self.start_hops(world);
+            self.start_target(world);
+        }
+        Ok(Progress::Going)
+    }
+
+    /// Asks to be looked at again, at this time at the latest.
+    pub(super) fn wake_by(&mut self, time: Time) {
+        self.wake_at = Some(self.wake_at.map_or(time, |earlier| earlier.min(time)));
+    }
+
+    pub(super) fn wake_no_more(&mut self, world: &mut World<'_>) {
+        if let Some(time) = self.wake_at.take() {
+            world.ctx.unschedule(time, Deadline::Reduce(self.request.target.clone()));
+        }
+    }
+
+    /// Whether the directory has said of all sources what it knows, so that those that are ready can be arranged well.
+    fn has_heard_enough(&mut self, world: &World<'_>) -> bool {
+        let due = self.started + FIRST_NEWS_TIMEOUT;
+        let has_begun = !self.joined.is_empty() || world.now() >= due;
+        if has_begun || self.unheard == 0 {
+            return true;
+        }
+        self.wake_by(due);
+        false
+    }
+
+    /// Gives back all that it holds, here and elsewhere. A target that is not complete is aborted.
+    pub(super) fn end(&mut self, world: &mut World<'_>) {
+        self.wake_no_more(world);
+        self.abort_target(world);
+        self.release_all(world);
+    }
+
+    /// Ends all hops and lets go of all sources.
+    pub(super) fn release_all(&mut self, world: &mut World<'_>) {
+        self.leave_sources(world);
+        let vertices: Vec<VertexId> = self.tree.iter().map(|(id, _)| id).collect();
+        for vertex in vertices {
+            self.release_vertex(world, vertex);
+        }
+    }
+
+    /// Ends the hop of a vertex for good, unless the tree changes.
+    pub(super) fn release_vertex(&mut self, world: &mut World<'_>, vertex: VertexId) {
+        if let Some(run) = self.tree.state_mut(vertex) {
+            world.end_hop(run.turn(RunPhase::Released));
+        }
+    }
+}

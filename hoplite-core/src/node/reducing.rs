@@ -1,0 +1,233 @@
+//! Reduces and hops as a part of the node: requests come in, and what a reduction needs done is done.
+
+use std::collections::BTreeSet;
+
+use super::calls::{Call, CallKey, PendingCall};
+use super::combine::{CombineUser, Combined, resolve_input};
+use super::hop::HopOwner;
+use super::reduce::{Action, TargetInput};
+use super::table::{LocalCopy, Phase, SpaceWaiter};
+use super::{
+    CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Node, Reduce, Response, Until,
+};
+use crate::error::{Error, Operation, Result};
+use crate::extent::Extent;
+use crate::id::ObjectId;
+use crate::metadata::Metadata;
+use crate::shard::{RequestId, UnpublishReason};
+
+impl Node {
+    pub(super) fn reduce(&mut self, key: CallKey, request: Reduce) {
+        if let Err(error) = self.check_reduce(key.client, &request) {
+            return self.reply(key, Err(error));
+        }
+        let target = request.target.clone();
+        let sources = request.sources.len();
+        let call = Call::Reduce { target: target.clone(), sources, reduced: Vec::new() };
+        self.enter(key, call, Operation::Reduce, request.timeout);
+        let existence = self.ask_target(&target);
+        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
+        let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
+        self.reductions.begin(&mut self.ctx, &self.copies, (key, request), existence, asks);
+        self.perform_actions();
+    }
+
+    fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
+        let Reduce { target, sources, count, op: _, order: _, range: _, timeout: _ } = request;
+        if sources.is_empty() {
+            return Err(Error::invalid_request("a reduce needs at least one source"));
+        }
+        self.check_ids(client, sources)?;
+        if !(1..=sources.len()).contains(count) {
+            let reason = "the number of objects to reduce is between one and the number of sources";
+            return Err(Error::invalid_request(reason));
+        }
+        let mut seen = BTreeSet::from([target]);
+        if let Some(id) = sources.iter().find(|id| !seen.insert(id)) {
+            return Err(Error::DuplicateId { id: id.clone() });
+        }
+        if self.live(target).is_some() || self.reductions.contains(target) {
+            return Err(Error::AlreadyExists { id: target.clone() });
+        }
+        Ok(())
+    }
+
+    /// Looks whether a reduction can go on.
+    pub(super) fn reconsider_reduce(&mut self, target: &ObjectId) {
+        self.reductions.reconsider(&mut self.ctx, &self.copies, target);
+        self.perform_actions();
+    }
+
+    pub(super) fn fail_reduce(&mut self, target: &ObjectId, error: Error) {
+        self.reductions.fail(&mut self.ctx, &self.copies, target, error);
+        self.perform_actions();
+    }
+
+    /// Ends the reduction that would make an object that is being deleted; whether there was one.
+    pub(super) fn delete_reduction(&mut self, target: &ObjectId) -> bool {
+        let is_under_way = self.reductions.contains(target);
+        self.fail_reduce(target, Error::Deleted { id: target.clone() });
+        is_under_way
+    }
+
+    /// The error of a reduce that ran out of time because there was no room for the target, or for a small source.
+    pub(super) fn reduce_lacks_space(&self, target: &ObjectId) -> Option<Error> {
+        if self.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
+            return Some(self.store_full(self.reductions.target_size(target)?));
+        }
+        self.reductions.fetched_sources(target).find_map(|id| self.fetch_lacks_space(id))
+    }
+
+    /// A source that is fetched has arrived, or cannot.
+    pub(super) fn source_fetched(&mut self, call: CallId, response: Result<Response>) {
+        let fetched = match response {
+            Ok(Response::Object(view)) => Ok(view.copy),
+            Ok(_) => return,
+            Err(error) => Err(error),
+        };
+        let copy = fetched.as_ref().ok().copied();
+        self.reductions.fetched(&mut self.ctx, &self.copies, call, fetched);
+        self.perform_actions();
+        if let Some(copy) = copy {
+            self.release(ClientId::STORE, copy);
+        }
+    }
+
+    /// Does what reductions need done, in order. What follows from it comes back as notices, or goes to the end of the list.
+    pub(super) fn perform_actions(&mut self) {
+        while let Some(action) = self.reductions.next_action() {
+            self.perform(action);
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Hold(copy) => self.copies.hold(copy),
+            Action::LetGo(copy) => self.let_go(copy),
+            Action::Fetch { call, id, timeout } => {
+                self.get(CallKey { client: ClientId::STORE, call }, id, Until::Complete, timeout);
+            }
+            Action::CancelFetch(call) => self.forget_call(CallKey { client: ClientId::STORE, call }),
+            Action::Withdraw(request) => self.withdraw_ask(request),
+            Action::Host { hop, spec } => {
+                self.hostings.accept(&mut self.ctx, HopOwner::Here(hop), spec);
+                self.begin_hop(HopOwner::Here(hop));
+            }
+            Action::Release(hop) => {
+                self.hostings.release(&mut self.ctx, &mut self.copies, HopOwner::Here(hop));
+            }
+            Action::Reserve { target, size_bytes } => self.reserve_target(target, size_bytes),
+            Action::Open { target, size_bytes, metadata, extent } => {
+                self.open_target(target, size_bytes, metadata, extent);
+            }
+            Action::Combine { target, copy, op, dtype, offset_bytes, inputs } => {
+                let inputs = inputs.into_iter().map(|input| self.resolve(input)).collect();
+                let (parts, user) = ((&mut self.ctx, &mut self.copies), CombineUser::Target(target));
+                self.combinations.start(parts, copy, (op, dtype), offset_bytes, inputs, user);
+            }
+            Action::Supersede { target, copy } => {
+                self.unpublish(copy, UnpublishReason::Superseded);
+                self.detach(copy, Error::Superseded { id: target });
+            }
+            Action::Complete { key, copy, reduced: indices } => {
+                if let Some(PendingCall { call: Call::Reduce { reduced, .. }, .. }) = self.calls.get_mut(&key)
+                {
+                    *reduced = indices;
+                }
+                self.copy_mut(copy).sealer = Some(key);
+                self.complete_put(copy);
+            }
+            Action::Abort { target, room, copy } => self.abort_target(&target, room, copy),
+            Action::Fail(key, error) => {
+                if self.calls.contains_key(&key) {
+                    self.finish(key, Err(error));
+                }
+            }
+        }
+    }
+
+    fn reserve_target(&mut self, target: ObjectId, size_bytes: u64) {
+        let waiter = SpaceWaiter::Target(target.clone());
+        let Some(room) = self.allocate(size_bytes) else { return self.wait_for_space(waiter) };
+        self.stop_waiting_for_space(&waiter);
+        let left = self.reductions.reserved(&mut self.ctx, &self.copies, &target, room);
+        if let Some(room) = left {
+            self.copies.give_back(room);
+        }
+    }
+
+    /// Opens the target of a reduce in the room that was made for it, and publishes it as one that is being produced.
+    fn open_target(&mut self, id: ObjectId, size_bytes: u64, metadata: Metadata, room: Extent) {
+        if self.live(&id).is_some() {
+            return self.fail_reduce(&id.clone(), Error::AlreadyExists { id });
+        }
+        // Whoever waits here for the object gets this one.
+        self.end_fetch(&id);
+        let put = self.ctx.next_put();
+        let phase = Phase::Combining { combine: None, valid_bytes: 0 };
+        let copy = self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase));
+        if !self.ctx.is_inline(size_bytes) {
+            self.publish(copy);
+        }
+        self.wake(&id);
+        self.reductions.opened(&mut self.ctx, &self.copies, &id, copy);
+    }
+
+    /// Where an input of a target is read. One that should be here and is not is waited for, or fails, like any other.
+    fn resolve(&self, input: TargetInput) -> CombineInput {
+        match input {
+            TargetInput::Here { copy, base_bytes } => CombineInput::Local { copy, base_bytes },
+            TargetInput::Stream(input) => {
+                let resolved = resolve_input(&self.ctx, &self.copies, &input);
+                resolved.unwrap_or(CombineInput::Remote(input))
+            }
+        }
+    }
+
+    /// Gives up a target that is not complete, everywhere, or the room for it.
+    fn abort_target(&mut self, id: &ObjectId, room: Option<Extent>, copy: Option<CopyId>) {
+        self.stop_waiting_for_space(&SpaceWaiter::Target(id.clone()));
+        if let Some(room) = room {
+            self.copies.give_back(room);
+        }
+        let is_live = |copy: &CopyId| self.copies.get(copy).is_some_and(|local| local.detached.is_none());
+        match copy {
+            Some(copy) if is_live(&copy) => self.abandon_put(copy),
+            // It was deleted, and those who waited for it were told.
+            Some(_) => {}
+            // One that was given up before another was begun has left those who wait for it with nothing.
+            None => self.wake(id),
+        }
+    }
+
+    /// Starts a hop if there is room for its output, and waits for room if not.
+    pub(super) fn begin_hop(&mut self, owner: HopOwner) {
+        let output = self.hostings.output_of(&mut self.ctx, &mut self.copies, owner);
+        let Some((id, size_bytes)) = output else { return };
+        let Some(room) = self.allocate(size_bytes) else {
+            return self.wait_for_space(SpaceWaiter::Hop(owner));
+        };
+        // Nobody means the output who looks for an object of its name.
+        self.end_fetch(&id);
+        self.hostings.begin(&mut self.ctx, &mut self.copies, &mut self.combinations, owner, room);
+    }
+
+    pub(super) fn combine_ended(&mut self, combine: CombineId, valid_bytes: u64, outcome: CombineOutcome) {
+        let ended = self.combinations.end((&mut self.ctx, &mut self.copies), combine, valid_bytes);
+        let Some(Combined { user, valid_bytes, is_live, held }) = ended else { return };
+        for input in held {
+            self.let_go(input);
+        }
+        match user {
+            _ if !is_live => {}
+            CombineUser::Target(target) => {
+                let ended = (valid_bytes, outcome);
+                self.reductions.combined(&mut self.ctx, &self.copies, &target, ended);
+                self.perform_actions();
+            }
+            CombineUser::Hop(owner) => {
+                self.hostings.combined(&mut self.ctx, &mut self.copies, owner, outcome);
+            }
+        }
+    }
+}
