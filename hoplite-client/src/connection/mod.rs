@@ -131,11 +131,11 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Response> {
         let mut call = self.begin(request.into())?;
-        let patience = timeout.saturating_add(TIMEOUT_SLACK);
-        match self.within(patience, &mut call.answer).await {
+        let limit = timeout.saturating_add(TIMEOUT_SLACK);
+        match self.within(limit, &mut call.answer).await {
             Some(Ok(answer)) => Ok(answer?),
             Some(Err(_)) => Err(self.link.lost()),
-            None => Err(Error::timeout(operation, patience)),
+            None => Err(Error::timeout(operation, limit)),
         }
     }
 
@@ -176,10 +176,10 @@ impl Connection {
         timeout: Duration,
     ) -> Result<()> {
         let position = self.link.tell(requests)?;
-        let patience = timeout.saturating_add(TIMEOUT_SLACK);
+        let limit = timeout.saturating_add(TIMEOUT_SLACK);
         let sent = pin!(self.link.outbox.sent(position));
-        if self.within(patience, sent).await.is_none() {
-            return Err(Error::timeout(operation, patience));
+        if self.within(limit, sent).await.is_none() {
+            return Err(Error::timeout(operation, limit));
         }
         match self.link.calls.loss() {
             None => Ok(()),
@@ -207,9 +207,9 @@ impl Connection {
         timeout: Duration,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let patience = timeout.saturating_add(TIMEOUT_SLACK);
-        let done = self.within(patience, pin!(work)).await;
-        done.unwrap_or_else(|| Err(Error::timeout(operation, patience)))
+        let limit = timeout.saturating_add(TIMEOUT_SLACK);
+        let done = self.within(limit, pin!(work)).await;
+        done.unwrap_or_else(|| Err(Error::timeout(operation, limit)))
     }
 
     /// Rings the doorbell of a copy whose progress somebody waits for. Never blocks.
