@@ -8,6 +8,7 @@
 //! * [`node`]: one store's object table: copies, references, eviction, pulls, publications.
 //! * [`plan`]: the orderings that both consult, such as sender selection.
 //! * [`reduce`]: the operations of a reduce and their kernels.
+//! * [`topology`]: what links cost, and which order of ranks makes collectives cheap on them.
 //! * [`placement`]: which shards are responsible for an id.
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ pub mod time;
 
 pub mod placement;
 pub mod plan;
+pub mod topology;
 
 pub mod node;
 pub mod shard;

@@ -1,0 +1,250 @@
+//! Which nodes are close to each other: a dendrogram by average linkage, its leaves as an order, and groups of several levels.
+//!
+//! Source: PLink and Cloud Collectives, section II-A, find hosts that are close by clustering latencies; average linkage, so
+//! that one fast link does not join two racks, and the choice of levels by jumps of the distance, are ours.
+
+use super::matrix::Links;
+use super::place::{MAX_LEVELS, Place};
+
+/// A distance that is so many times the next smaller one separates two levels of the network. Hosts of a rack are within 20%
+/// of each other in Cloud Collectives' figure 2, and racks some times further apart.
+const LEVEL_RATIO_PERCENT: u64 = 150;
+
+/// Two groups that were joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Join {
+    /// The mean cost between their nodes, in picoseconds; cut to 32 significant bits of the largest cost.
+    pub distance_ps: u64,
+    /// A node of the first.
+    pub first: u32,
+    /// A node of the second.
+    pub second: u32,
+}
+
+/// The joins of all nodes into one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dendrogram {
+    nodes: usize,
+    /// n - 1 joins. Each comes after those that made the groups that it joins.
+    joins: Vec<Join>,
+}
+
+impl Dendrogram {
+    /// Joins the two groups with the least mean cost between their nodes, again and again. O(n^2) by chains of nearest
+    /// neighbours (Murtagh, 1983).
+    pub fn new(links: Links<'_>) -> Self {
+        let nodes = links.len();
+        let mut groups = Groups::new(links);
+        let mut joins = Vec::with_capacity(nodes - 1);
+        let mut chain: Vec<usize> = Vec::new();
+        let mut start = 0;
+        while joins.len() + 1 < nodes {
+            if chain.is_empty() {
+                while groups.sizes[start] == 0 {
+                    start += 1;
+                }
+                chain.push(start);
+            }
+            let last = chain[chain.len() - 1];
+            let before = chain.len().checked_sub(2).map(|index| chain[index]);
+            let nearest = groups.nearest(last, before);
+            if Some(nearest) == before {
+                chain.truncate(chain.len() - 2);
+                let distance_ps = groups.mean(nearest, last);
+                joins.push(Join { distance_ps, first: nearest as u32, second: last as u32 });
+                groups.join(nearest, last);
+            } else {
+                chain.push(nearest);
+            }
+        }
+        Self { nodes, joins }
+    }
+
+    /// All joins, each after those that made the groups that it joins.
+    pub fn joins(&self) -> &[Join] {
+        &self.joins
+    }
+
+    /// The leaves from left to right, each group turned so that the hop into the next one is cheap: a first order for rings and
+    /// chains.
+    pub fn leaves_by_ends(&self, links: Links<'_>) -> Vec<u32> {
+        let end = |nodes: &[u32], last: bool| if last { nodes[nodes.len() - 1] } else { nodes[0] };
+        self.leaves(|left, right| {
+            let turns = [(false, false), (false, true), (true, false), (true, true)];
+            let joint = |(turn_left, turn_right): (bool, bool)| {
+                links.whole(end(left, !turn_left), end(right, turn_right))
+            };
+            let (turn_left, turn_right) =
+                turns.into_iter().min_by_key(|&turns| joint(turns)).unwrap_or_default();
+            if turn_left {
+                left.reverse();
+            }
+            if turn_right {
+                right.reverse();
+            }
+        })
+    }
+
+    /// The leaves with the larger group of each join first, so that groups whose sizes are powers of two are aligned: a first
+    /// order for halving-doubling and other exchanges.
+    pub fn leaves_by_size(&self) -> Vec<u32> {
+        self.leaves(|left, right| {
+            if left.len() < right.len() {
+                std::mem::swap(left, right);
+            }
+        })
+    }
+
+    fn leaves(&self, mut arrange: impl FnMut(&mut Vec<u32>, &mut Vec<u32>)) -> Vec<u32> {
+        let mut groups: Vec<Vec<u32>> = (0..self.nodes as u32).map(|node| vec![node]).collect();
+        let mut last = 0;
+        let mut union = Union::new(self.nodes);
+        for join in &self.joins {
+            let (first, second) = (union.find(join.first), union.find(join.second));
+            let mut left = std::mem::take(&mut groups[first as usize]);
+            let mut right = std::mem::take(&mut groups[second as usize]);
+            arrange(&mut left, &mut right);
+            left.append(&mut right);
+            last = union.join(first, second);
+            groups[last as usize] = left;
+        }
+        std::mem::take(&mut groups[last as usize])
+    }
+
+    /// The distances at which groups of one level end, largest first: those that are half as large again as the next smaller
+    /// one, and of these the at most [`MAX_LEVELS`] with the largest ratio.
+    pub fn levels(&self) -> Vec<u64> {
+        let mut distances: Vec<u64> = self.joins.iter().map(|join| join.distance_ps).collect();
+        distances.sort_unstable();
+        let jumps = distances.windows(2).filter(|pair| {
+            u128::from(pair[1]) * 100 >= u128::from(pair[0]) * u128::from(LEVEL_RATIO_PERCENT)
+                && pair[1] > pair[0]
+        });
+        // By the ratio in 1/1000, which is enough to compare jumps.
+        let mut jumps: Vec<(u128, u64)> =
+            jumps.map(|pair| (u128::from(pair[1]) * 1000 / u128::from(pair[0].max(1)), pair[0])).collect();
+        jumps.sort_unstable_by(|a, b| b.cmp(a));
+        jumps.truncate(MAX_LEVELS);
+        let mut levels: Vec<u64> = jumps.into_iter().map(|(_, distance)| distance).collect();
+        levels.sort_unstable_by(|a, b| b.cmp(a));
+        levels
+    }
+
+    /// The group of each node if only joins up to `distance_ps` are made, numbered from 0 in the order of their first node.
+    pub fn groups(&self, distance_ps: u64) -> Vec<u32> {
+        let mut union = Union::new(self.nodes);
+        for join in self.joins.iter().filter(|join| join.distance_ps <= distance_ps) {
+            union.join(join.first, join.second);
+        }
+        let mut numbers = vec![None; self.nodes];
+        let mut next = 0;
+        let number = |node: u32| {
+            let root = union.find(node) as usize;
+            *numbers[root].get_or_insert_with(|| {
+                next += 1;
+                next - 1
+            })
+        };
+        (0..self.nodes as u32).map(number).collect()
+    }
+
+    /// The places of all nodes: groups by [`levels`](Self::levels), positions by `order`.
+    pub fn places(&self, order: &[u32]) -> Vec<Place> {
+        let mut places = vec![Place::default(); self.nodes];
+        let levels = self.levels();
+        let first = MAX_LEVELS - levels.len();
+        for (level, distance_ps) in levels.into_iter().enumerate() {
+            for (place, group) in places.iter_mut().zip(self.groups(distance_ps)) {
+                place.path[first + level] = group.min(u16::MAX.into()) as u16;
+            }
+        }
+        for (position, &node) in order.iter().enumerate() {
+            places[node as usize].position = position as u32;
+        }
+        places
+    }
+}
+
+/// The groups while they are joined. A group has the number of one of its nodes.
+struct Groups {
+    /// Zero for a group that was joined to another.
+    sizes: Vec<u64>,
+    /// Sums of the costs between the nodes of two groups, as a packed triangle. Costs are cut to 32 bits, so that sums over
+    /// (10,000 / 2)^2 pairs fit.
+    sums: Vec<u64>,
+    shift: u32,
+}
+
+const fn triangle(a: usize, b: usize) -> usize {
+    if a > b { a * (a - 1) / 2 + b } else { b * (b - 1) / 2 + a }
+}
+
+impl Groups {
+    fn new(links: Links<'_>) -> Self {
+        let nodes = links.len() as u32;
+        let pairs = || (1..nodes).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let largest = pairs().map(|(a, b)| links.whole(a, b)).max().unwrap_or(0);
+        let shift = (64 - largest.leading_zeros()).saturating_sub(32);
+        let sums = pairs().map(|(a, b)| links.whole(a, b) >> shift).collect();
+        Self { sizes: vec![1; nodes as usize], sums, shift }
+    }
+
+    /// The group with the least mean cost to `from`; among equals `preferred`, then the one with the least number.
+    fn nearest(&self, from: usize, preferred: Option<usize>) -> usize {
+        let mut best: Option<(u64, u64, usize)> = None;
+        let others = preferred.into_iter().chain(0..self.sizes.len());
+        for group in others.filter(|&group| group != from && self.sizes[group] > 0) {
+            let (sum, size) = (self.sums[triangle(from, group)], self.sizes[group]);
+            let is_nearer = best.is_none_or(|(best_sum, best_size, _)| {
+                u128::from(sum) * u128::from(best_size) < u128::from(best_sum) * u128::from(size)
+            });
+            if is_nearer {
+                best = Some((sum, size, group));
+            }
+        }
+        best.expect("there are at least two groups").2
+    }
+
+    fn mean(&self, a: usize, b: usize) -> u64 {
+        (self.sums[triangle(a, b)] / (self.sizes[a] * self.sizes[b])) << self.shift
+    }
+
+    /// Joins `b` to `a`.
+    fn join(&mut self, a: usize, b: usize) {
+        for other in (0..self.sizes.len()).filter(|&other| other != a && other != b) {
+            if self.sizes[other] > 0 {
+                self.sums[triangle(a, other)] += self.sums[triangle(b, other)];
+            }
+        }
+        self.sizes[a] += self.sizes[b];
+        self.sizes[b] = 0;
+    }
+}
+
+/// Disjoint sets of nodes.
+pub(crate) struct Union {
+    parents: Vec<u32>,
+}
+
+impl Union {
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self { parents: (0..nodes as u32).collect() }
+    }
+
+    pub(crate) fn find(&mut self, node: u32) -> u32 {
+        let mut at = node;
+        while self.parents[at as usize] != at {
+            let above = self.parents[self.parents[at as usize] as usize];
+            self.parents[at as usize] = above;
+            at = above;
+        }
+        at
+    }
+
+    /// Joins two sets and returns the root of the result.
+    pub(crate) fn join(&mut self, a: u32, b: u32) -> u32 {
+        let (a, b) = (self.find(a), self.find(b));
+        self.parents[b as usize] = a;
+        a
+    }
+}

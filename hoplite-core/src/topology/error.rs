@@ -1,0 +1,157 @@
+//! What can be wrong with the input of this module.
+
+use thiserror::Error;
+
+use super::matrix::MAX_NODES;
+
+/// Which of the two numbers of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantity {
+    /// Nanoseconds from the sending of a byte to its arrival.
+    AlphaNs,
+    /// Picoseconds that each byte takes on the link.
+    PsPerByte,
+}
+
+impl std::fmt::Display for Quantity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::AlphaNs => "alpha_ns",
+            Self::PsPerByte => "ps_per_byte",
+        })
+    }
+}
+
+/// Why a matrix, an order, a model or a system of switches is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// There is nothing to order.
+    #[error("there are no nodes")]
+    NoNodes,
+    /// More than [`MAX_NODES`].
+    #[error("{count} nodes are more than the {MAX_NODES} that a matrix may have")]
+    TooManyNodes {
+        /// How many there are.
+        count: usize,
+    },
+    /// Two rows have one name.
+    #[error("node {name:?} is named twice")]
+    DuplicateNode {
+        /// The name.
+        name: String,
+    },
+    /// A name is empty or longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES).
+    #[error("the name of node {index} is empty or too long")]
+    BadName {
+        /// Which node, counted from zero.
+        index: usize,
+    },
+    /// The number of rows is not that of the nodes.
+    #[error("{quantity} has {rows} rows for {nodes} nodes")]
+    RowCount {
+        /// Of which table.
+        quantity: Quantity,
+        /// How many rows it has.
+        rows: usize,
+        /// How many it should have.
+        nodes: usize,
+    },
+    /// A row has too few or too many entries.
+    #[error("row {row} of {quantity} has {entries} entries for {nodes} nodes")]
+    NotSquare {
+        /// Of which table.
+        quantity: Quantity,
+        /// Which row, counted from zero.
+        row: usize,
+        /// How many entries it has.
+        entries: usize,
+        /// How many it should have.
+        nodes: usize,
+    },
+    /// An entry off the diagonal is missing, not a number, negative, or does not fit 32 bits.
+    #[error("{quantity} from node {row} to node {column} is {entry}")]
+    BadEntry {
+        /// Of which table.
+        quantity: Quantity,
+        /// The sender.
+        row: usize,
+        /// The receiver.
+        column: usize,
+        /// What is wrong with it.
+        entry: BadEntry,
+    },
+    /// Sending so much over the slowest link takes more than 2^58 picoseconds.
+    #[error("{size_bytes} bytes over the slowest link take more than three days")]
+    CostTooLarge {
+        /// How much is sent.
+        size_bytes: u64,
+    },
+    /// An order has too few or too many entries.
+    #[error("the order has {entries} entries for {nodes} nodes")]
+    OrderLength {
+        /// How many entries it has.
+        entries: usize,
+        /// How many it should have.
+        nodes: usize,
+    },
+    /// An order names a node twice, or one that does not exist.
+    #[error("the order is no permutation: entry {rank} is {node}")]
+    NotAPermutation {
+        /// At which rank.
+        rank: usize,
+        /// What stands there.
+        node: u64,
+    },
+    /// Halving-doubling pairs all ranks in each step.
+    #[error("halving-doubling needs a power of two of nodes, not {nodes}")]
+    NotAPowerOfTwo {
+        /// How many there are.
+        nodes: usize,
+    },
+    /// The nodes cannot be divided into groups of at most so many.
+    #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
+    NoRadices {
+        /// How many there are.
+        nodes: usize,
+        /// The largest group.
+        base: u32,
+    },
+    /// The factors of a hierarchy do not multiply to the number of nodes.
+    #[error("levels of {product} nodes are given for {nodes} nodes")]
+    LevelsDoNotMatch {
+        /// What the levels multiply to.
+        product: u64,
+        /// How many nodes there are.
+        nodes: usize,
+    },
+    /// A model's name, or its parameter, is none of those known.
+    #[error(
+        "no model {text:?}; known are ring, halving-doubling, double-binary-tree, nccl-tree, bcube:B, chain, \
+         hierarchical:AxB"
+    )]
+    UnknownModel {
+        /// What was given.
+        text: String,
+    },
+    /// The external solver's answer holds no order.
+    #[error("the solver's model gives rank {rank} no node")]
+    NoModel {
+        /// The first rank that it leaves open.
+        rank: usize,
+    },
+}
+
+/// What is wrong with an entry of a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum BadEntry {
+    /// It is not there, or it is NaN.
+    #[error("missing or not a number")]
+    Missing,
+    /// It is below zero.
+    #[error("negative")]
+    Negative,
+    /// It is infinite, or does not fit 32 bits.
+    #[error("too large")]
+    TooLarge,
+}

@@ -1,0 +1,233 @@
+//! The matrix of links: what a message of S bytes costs between each two nodes, in exact integers.
+//!
+//! c\[i\]\[j\](S) = 1000 alpha_ns + S ps_per_byte picoseconds. Links are symmetric: of the two directions the worse counts, for
+//! alpha and gap each.
+//!
+//! Source: Cloud Collectives, sections IV-A and IV-B; the term for bandwidth, which the paper leaves open, is ours.
+
+use std::collections::BTreeSet;
+
+use super::error::{BadEntry, Quantity, TopologyError};
+
+/// A matrix of so many nodes takes 400 MB. Larger clusters are described by places, not by pairs.
+pub const MAX_NODES: usize = 10_000;
+/// The most that a message may cost, in picoseconds: three days. Sums of six costs, each with two multipliers of this size as
+/// in the bound of rings, fit 64 bits.
+const MAX_COST_PS: u64 = 1 << 58;
+/// The longest host name (RFC 1035) is shorter.
+pub const MAX_NAME_BYTES: usize = 255;
+
+/// What a link does to a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Link {
+    /// Nanoseconds from the sending of a byte to its arrival.
+    pub alpha_ns: u32,
+    /// Picoseconds that each byte takes on the link.
+    pub ps_per_byte: u32,
+}
+
+impl Link {
+    /// The worse of two directions.
+    fn worse(self, other: Self) -> Self {
+        Self {
+            alpha_ns: self.alpha_ns.max(other.alpha_ns),
+            ps_per_byte: self.ps_per_byte.max(other.ps_per_byte),
+        }
+    }
+}
+
+/// The links between all pairs of nodes, as a packed triangle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Matrix {
+    nodes: Vec<String>,
+    /// Of i > j at i (i - 1) / 2 + j.
+    links: Vec<Link>,
+}
+
+impl Matrix {
+    /// Makes the matrix of two tables that have a row for each sender; NaN stands for a missing entry. Fractions are rounded;
+    /// the diagonals are of no meaning.
+    ///
+    /// # Errors
+    ///
+    /// If the names are no set, or the tables are not square or have an entry that is no number from 0 to 2^32 - 1.
+    pub fn from_rows(
+        nodes: Vec<String>,
+        alpha_ns: &[Vec<f64>],
+        ps_per_byte: &[Vec<f64>],
+    ) -> Result<Self, TopologyError> {
+        check_names(&nodes)?;
+        check_shape(nodes.len(), alpha_ns, Quantity::AlphaNs)?;
+        check_shape(nodes.len(), ps_per_byte, Quantity::PsPerByte)?;
+        let direction = |row: usize, column: usize| {
+            Ok(Link {
+                alpha_ns: entry(alpha_ns, row, column, Quantity::AlphaNs)?,
+                ps_per_byte: entry(ps_per_byte, row, column, Quantity::PsPerByte)?,
+            })
+        };
+        Self::from_links(nodes, |row, column| Ok(direction(row, column)?.worse(direction(column, row)?)))
+    }
+
+    /// Makes the matrix of a function, which is asked once for each pair, the larger index first.
+    ///
+    /// # Errors
+    ///
+    /// If the names are no set, or the function fails.
+    pub fn from_links(
+        nodes: Vec<String>,
+        mut link: impl FnMut(usize, usize) -> Result<Link, TopologyError>,
+    ) -> Result<Self, TopologyError> {
+        check_names(&nodes)?;
+        let mut links = Vec::with_capacity(nodes.len() * (nodes.len() - 1) / 2);
+        for row in 1..nodes.len() {
+            for column in 0..row {
+                links.push(link(row, column)?);
+            }
+        }
+        Ok(Self { nodes, links })
+    }
+
+    /// How many nodes there are; at least one.
+    pub const fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is no node, which is never.
+    pub const fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The names, by index.
+    pub fn nodes(&self) -> &[String] {
+        &self.nodes
+    }
+
+    /// The link between two nodes; of a node with itself, one that costs nothing.
+    pub fn link(&self, a: usize, b: usize) -> Link {
+        let (low, high) = if a < b { (a, b) } else { (b, a) };
+        if low == high { Link::default() } else { self.links[high * (high - 1) / 2 + low] }
+    }
+
+    /// All links, in no particular order.
+    pub fn links(&self) -> impl Iterator<Item = Link> {
+        self.links.iter().copied()
+    }
+
+    /// Checks that `order` has each node once.
+    ///
+    /// # Errors
+    ///
+    /// If it has another length, or a node twice, or one that does not exist.
+    pub fn check_order(&self, order: &[u32]) -> Result<(), TopologyError> {
+        if order.len() != self.len() {
+            return Err(TopologyError::OrderLength { entries: order.len(), nodes: self.len() });
+        }
+        let mut is_seen = vec![false; self.len()];
+        for (rank, &node) in order.iter().enumerate() {
+            match is_seen.get_mut(node as usize) {
+                Some(seen) if !*seen => *seen = true,
+                _ => return Err(TopologyError::NotAPermutation { rank, node: node.into() }),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A matrix seen by messages of one size. What a message costs is at most 2^58; that is checked once, here.
+#[derive(Debug, Clone, Copy)]
+pub struct Links<'a> {
+    matrix: &'a Matrix,
+    size_bytes: u64,
+}
+
+impl<'a> Links<'a> {
+    /// The links of `matrix` for collectives of `size_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// If the slowest link would need more than 2^58 picoseconds for so much.
+    pub fn new(matrix: &'a Matrix, size_bytes: u64) -> Result<Self, TopologyError> {
+        let worst = matrix.links().fold(Link::default(), Link::worse);
+        let cost = u64::from(worst.ps_per_byte)
+            .checked_mul(size_bytes)
+            .and_then(|bytes| bytes.checked_add(1000 * u64::from(worst.alpha_ns)))
+            .filter(|&cost| cost <= MAX_COST_PS);
+        cost.ok_or(TopologyError::CostTooLarge { size_bytes })?;
+        Ok(Self { matrix, size_bytes })
+    }
+
+    /// The matrix.
+    pub const fn matrix(&self) -> &'a Matrix {
+        self.matrix
+    }
+
+    /// The bytes of the collective at each node.
+    pub const fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// How many nodes there are.
+    pub const fn len(&self) -> usize {
+        self.matrix.len()
+    }
+
+    /// Whether there is no node, which is never.
+    pub const fn is_empty(&self) -> bool {
+        self.matrix.is_empty()
+    }
+
+    /// What a message of all bytes costs between two nodes, in picoseconds.
+    pub fn whole(&self, a: u32, b: u32) -> u64 {
+        let link = self.matrix.link(a as usize, b as usize);
+        1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)
+    }
+
+    /// What a message of the `parts`-th part of the bytes costs between two nodes, in picoseconds. Exact if the bytes can be
+    /// divided so; else the last picosecond is cut off.
+    pub fn part(&self, a: u32, b: u32, parts: u64) -> u64 {
+        let link = self.matrix.link(a as usize, b as usize);
+        1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte) / parts
+    }
+}
+
+fn check_names(nodes: &[String]) -> Result<(), TopologyError> {
+    match nodes.len() {
+        0 => return Err(TopologyError::NoNodes),
+        count if count > MAX_NODES => return Err(TopologyError::TooManyNodes { count }),
+        _ => {}
+    }
+    let mut seen = BTreeSet::new();
+    for (index, name) in nodes.iter().enumerate() {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            return Err(TopologyError::BadName { index });
+        }
+        if !seen.insert(name) {
+            return Err(TopologyError::DuplicateNode { name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn check_shape(nodes: usize, rows: &[Vec<f64>], quantity: Quantity) -> Result<(), TopologyError> {
+    if rows.len() != nodes {
+        return Err(TopologyError::RowCount { quantity, rows: rows.len(), nodes });
+    }
+    match rows.iter().position(|row| row.len() != nodes) {
+        Some(row) => Err(TopologyError::NotSquare { quantity, row, entries: rows[row].len(), nodes }),
+        None => Ok(()),
+    }
+}
+
+fn entry(rows: &[Vec<f64>], row: usize, column: usize, quantity: Quantity) -> Result<u32, TopologyError> {
+    let number = rows[row][column];
+    let entry = if number.is_nan() {
+        BadEntry::Missing
+    } else if number < 0.0 {
+        BadEntry::Negative
+    } else if number.round() > f64::from(u32::MAX) {
+        BadEntry::TooLarge
+    } else {
+        return Ok(number.round() as u32);
+    };
+    Err(TopologyError::BadEntry { quantity, row, column, entry })
+}

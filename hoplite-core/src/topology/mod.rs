@@ -1,0 +1,24 @@
+//! The topology of the network: what links cost, and which order of ranks makes collectives cheap on them.
+//!
+//! * [`matrix`]: the cost of a message between each two nodes; exact integers.
+//! * [`cost`]: what collectives cost in a given order of ranks.
+//! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels.
+//! * [`solve`]: the search for a cheap order, with a lower bound.
+//!
+//! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et al., SysML 2019).
+
+pub mod error;
+pub mod matrix;
+
+pub mod cost;
+
+pub mod cluster;
+pub mod place;
+
+pub mod random;
+pub mod solve;
+
+pub use cost::Model;
+pub use error::TopologyError;
+pub use matrix::{Link, Links, Matrix};
+pub use place::Place;

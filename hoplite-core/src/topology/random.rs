@@ -1,0 +1,39 @@
+//! The random numbers of searches: a function of the seed alone, so that a search can be repeated.
+
+use crate::placement::mix;
+
+/// SplitMix64 (Steele, Lea, Flood, 2014).
+#[derive(Debug, Clone)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// The sequence of `seed`.
+    pub const fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next 64 bits.
+    pub const fn next_number(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.state)
+    }
+
+    /// A number below `limit`, which is above zero. By remainder: with limits far below 2^64 the bias is of no matter.
+    pub const fn below(&mut self, limit: u64) -> u64 {
+        self.next_number() % limit
+    }
+
+    /// An index below `limit`, which is above zero.
+    pub const fn index(&mut self, limit: usize) -> usize {
+        self.below(limit as u64) as usize
+    }
+
+    /// Puts `items` into random order (Fisher-Yates, from the end).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.index(last + 1));
+        }
+    }
+}
