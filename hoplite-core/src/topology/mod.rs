@@ -4,6 +4,9 @@
 //! * [`cost`]: what collectives cost in a given order of ranks.
 //! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels.
 //! * [`solve`]: the search for a cheap order, with a lower bound.
+//! * [`hdrm`]: ranks of halving-doubling on a BiGraph without conflicts.
+//! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
+//!
 //!
 //! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et al., SysML 2019).
 
@@ -17,6 +20,9 @@ pub mod place;
 
 pub mod random;
 pub mod solve;
+
+pub mod decompose;
+pub mod hdrm;
 
 pub use cost::Model;
 pub use error::TopologyError;

@@ -1,0 +1,217 @@
+//! Halving-doubling with rank mapping (HDRM): which rank goes to which switch of a BiGraph, so that in each step all pairs cross
+//! between the halves and no two share a link.
+//!
+//! A BiGraph has N switches in two halves, each linked to all switches of the other half, with M hosts at each. Halving-doubling on
+//! M N ranks has log2 (M N) steps of M N / 2 pairs.
+//!
+//! Source: EFLOPS, section V-B and algorithm 1, where `B + i N` is to be read as `B + j N`, the swapped `r_i` as `R_j`, and the shift of
+//! a half as one of N / 2 places.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+/// The most switches; with as many hosts as they can have, eight million ranks.
+pub const MAX_SWITCHES: u32 = 1 << 12;
+
+/// The ranks at each switch of the upper half, then of the lower half.
+pub type Halves = [Vec<Vec<u32>>; 2];
+
+/// Why a BiGraph has no mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum HdrmError {
+    /// There would be no ranks.
+    #[error("a switch needs at least one host")]
+    NoHosts,
+    /// The halves' pairs of ranks differ in one bit only if the ranks of a group are a power of two.
+    #[error("{switches} switches are no power of two of at least 2: some pairs would be within a half")]
+    SwitchesNotAPowerOfTwo {
+        /// How many switches there are.
+        switches: u32,
+    },
+    /// More than [`MAX_SWITCHES`].
+    #[error("{switches} switches are more than {MAX_SWITCHES}")]
+    TooManySwitches {
+        /// How many switches there are.
+        switches: u32,
+    },
+    /// There are not as many links as pairs.
+    #[error(
+        "{hosts_per_switch} hosts at each of {switches} switches are more than {}: two pairs would share a link",
+        switches / 2
+    )]
+    TooManyHosts {
+        /// How many hosts each switch has.
+        hosts_per_switch: u32,
+        /// How many switches there are.
+        switches: u32,
+    },
+    /// A part of a system must fill virtual groups, or pairs of the first.
+    #[error(
+        "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: an even number up to {switches}, or a multiple of it"
+    )]
+    PartialSystem {
+        /// How many ranks there are to be.
+        ranks: u32,
+        /// How many hosts each switch has.
+        hosts_per_switch: u32,
+        /// How many switches there are.
+        switches: u32,
+    },
+}
+
+/// What is wrong with a mapping: the first conflict, by step and rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Conflict {
+    /// A rank is at two switches, or twice at one.
+    #[error("rank {rank} has two places")]
+    TwoPlaces {
+        /// The rank.
+        rank: u32,
+    },
+    /// A rank below the number of ranks is at no switch.
+    #[error("rank {rank} has no place")]
+    NoPlace {
+        /// The rank.
+        rank: u32,
+    },
+    /// A pair does not cross between the halves.
+    #[error("in the step of distance {distance} ranks {} and {} are both in the {} half", pair[0], pair[1], half_name(*half))]
+    WithinHalf {
+        /// The difference of the ranks' numbers in this step.
+        distance: u32,
+        /// The pair.
+        pair: [u32; 2],
+        /// 0 for upper, 1 for lower.
+        half: usize,
+    },
+    /// Two pairs use one link.
+    #[error(
+        "in the step of distance {distance} ranks {} and {} share the link of upper switch {upper} and lower switch {lower} with ranks \
+         {} and {}",
+        pair[0], pair[1], other[0], other[1]
+    )]
+    SharedLink {
+        /// The difference of the ranks' numbers in this step.
+        distance: u32,
+        /// The pair.
+        pair: [u32; 2],
+        /// The pair that has the link already.
+        other: [u32; 2],
+        /// The index of the upper switch.
+        upper: usize,
+        /// The index of the lower switch.
+        lower: usize,
+    },
+}
+
+const fn half_name(half: usize) -> &'static str {
+    if half == 0 { "upper" } else { "lower" }
+}
+
+/// Maps the ranks of a whole system.
+///
+/// # Errors
+///
+/// If the system has no such mapping; see [`HdrmError`].
+pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError> {
+    check_system(hosts_per_switch, switches)?;
+    mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
+}
+
+/// Maps as many ranks as a part of the system has; switches without ranks are left out.
+///
+/// # Errors
+///
+/// If the system, or such a part of it, has no such mapping; see [`HdrmError`].
+pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Halves, HdrmError> {
+    check_system(hosts_per_switch, switches)?;
+    let is_whole = if ranks <= switches { ranks.is_multiple_of(2) } else { ranks.is_multiple_of(switches) };
+    if ranks == 0 || !is_whole || ranks > hosts_per_switch * switches {
+        return Err(HdrmError::PartialSystem { ranks, hosts_per_switch, switches });
+    }
+    // The base: one rank of each pair 2i, 2i + 1 to either half; the halves change places where i has an odd number of ones.
+    let base = |half: u32, pair: u32| 2 * pair + (half ^ (pair.count_ones() & 1));
+    let per_half = ranks.min(switches) / 2;
+    let groups = ranks.div_ceil(switches);
+    let switch = |half: u32, switch: u32| {
+        let rank = |group: u32| {
+            // Each further group is the base with the same rule for its number; its first vector is shifted by the number, so that
+            // pairs at the same place of different groups have different links.
+            let from = half ^ (group.count_ones() & 1);
+            let pair = if half == 0 { (switch + group) % per_half } else { switch };
+            base(from, pair) + group * switches
+        };
+        (0..groups).map(rank).collect()
+    };
+    Ok([0, 1].map(|half| (0..per_half).map(|index| switch(half, index)).collect()))
+}
+
+fn check_system(hosts_per_switch: u32, switches: u32) -> Result<(), HdrmError> {
+    if hosts_per_switch == 0 {
+        return Err(HdrmError::NoHosts);
+    }
+    if switches < 2 || !switches.is_power_of_two() {
+        return Err(HdrmError::SwitchesNotAPowerOfTwo { switches });
+    }
+    if switches > MAX_SWITCHES {
+        return Err(HdrmError::TooManySwitches { switches });
+    }
+    if hosts_per_switch > switches / 2 {
+        return Err(HdrmError::TooManyHosts { hosts_per_switch, switches });
+    }
+    Ok(())
+}
+
+/// Checks that each rank has one place, and that in each step of halving-doubling all pairs cross between the halves and none shares
+/// a link with another. Ranks whose peer does not exist rest in a step. O(P log P) for P ranks.
+///
+/// # Errors
+///
+/// The first conflict.
+pub fn check(halves: &Halves) -> Result<(), Conflict> {
+    let places = places(halves)?;
+    let ranks = places.len() as u32;
+    let mut distance = 1;
+    while distance < ranks {
+        let mut taken = BTreeMap::new();
+        for rank in 0..ranks {
+            let peer = rank ^ distance;
+            if peer < rank || peer >= ranks {
+                continue;
+            }
+            let pair = [rank, peer];
+            let [(half, a), (other_half, b)] = pair.map(|rank| places[rank as usize]);
+            if half == other_half {
+                return Err(Conflict::WithinHalf { distance, pair, half });
+            }
+            let (upper, lower) = if half == 0 { (a, b) } else { (b, a) };
+            if let Some(other) = taken.insert((upper, lower), pair) {
+                return Err(Conflict::SharedLink { distance, pair, other, upper, lower });
+            }
+        }
+        let Some(next) = distance.checked_mul(2) else { break };
+        distance = next;
+    }
+    Ok(())
+}
+
+/// The half and the switch of each rank.
+fn places(halves: &Halves) -> Result<Vec<(usize, usize)>, Conflict> {
+    let mut places = BTreeMap::new();
+    for (half, switches) in halves.iter().enumerate() {
+        for (switch, ranks) in switches.iter().enumerate() {
+            for &rank in ranks {
+                if places.insert(rank, (half, switch)).is_some() {
+                    return Err(Conflict::TwoPlaces { rank });
+                }
+            }
+        }
+    }
+    match (0_u32..).zip(places.keys()).find(|(expected, rank)| expected != *rank) {
+        Some((rank, _)) => Err(Conflict::NoPlace { rank }),
+        None => Ok(places.into_values().collect()),
+    }
+}
