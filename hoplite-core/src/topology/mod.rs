@@ -6,7 +6,10 @@
 //! * [`solve`]: the search for a cheap order, with a lower bound.
 //! * [`hdrm`]: ranks of halving-doubling on a BiGraph without conflicts.
 //! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
+//! * [`rounds`], [`probe`]: who probes whom when, and what its samples say.
+//! * [`fabric`]: a simulator of switches and links.
 //!
+//! Nothing here measures: matrices come from a prober or a file.
 //!
 //! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et al., SysML 2019).
 
@@ -23,6 +26,11 @@ pub mod solve;
 
 pub mod decompose;
 pub mod hdrm;
+
+pub mod probe;
+pub mod rounds;
+
+pub mod fabric;
 
 pub use cost::Model;
 pub use error::TopologyError;

@@ -4,6 +4,7 @@
 mod made;
 
 mod costs;
+mod fabrics;
 mod mappings;
 mod optima;
 mod properties;
