@@ -47,6 +47,8 @@ fn a_million_objects_fit_in_a_gibibyte() {
                 retention,
                 pulling_from: None,
                 inline: None,
+                slot: None,
+                wants_answer: false,
             });
             let now = Time::ZERO + Duration::from_micros(number);
             shard.apply(now, Event::Message { node: node.clone(), message }, &mut effects);

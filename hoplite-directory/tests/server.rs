@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::shard::{
     Grant, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention, ToShard,
-    ToStore, Verdict,
+    ToStore, UnpublishReason, Verdict,
 };
 use hoplite_core::{ClusterId, Error, Limits, Metadata, NodeId, ObjectId, PutId, id::Incarnation};
 use hoplite_directory::{DirectoryConfig, DirectoryError};
@@ -130,6 +130,8 @@ impl Store {
             retention: Retention::Pinned,
             pulling_from: None,
             inline,
+            slot: None,
+            wants_answer: true,
         }))
         .await;
         match self.hear().await {
@@ -256,9 +258,18 @@ async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
     sender.publish("x", 1, None).await;
     let mut first = server.store("first").await;
     granted(first.query("x", 1, PATIENCE).await);
+    // Otherwise it would serve the second one.
+    let (put, reason) = (PutId(1), UnpublishReason::PullEnded);
+    first.say(ToShard::Unpublish { id: id("x"), put, reason }).await;
+    let mut client = server.client().await;
+    let describe = v1::DescribeRequest { id: Bytes::from_static(b"x") };
+    until(async || {
+        let object = client.describe(describe.clone()).await.unwrap().into_inner();
+        object.locations.unwrap().locations.len() == 1
+    })
+    .await;
     let mut second = server.store("second").await;
     second.say(query("x", 1, PATIENCE)).await;
-    let mut client = server.client().await;
     until(async || client.status(v1::StatusRequest {}).await.unwrap().into_inner().waiting_queries == 1)
         .await;
 
@@ -503,6 +514,8 @@ fn publication() -> ToShard {
         retention: Retention::Evictable,
         pulling_from: None,
         inline: None,
+        slot: None,
+        wants_answer: true,
     })
 }
 

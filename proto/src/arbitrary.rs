@@ -182,18 +182,22 @@ pub(crate) fn locations() -> impl Strategy<Value = Locations> {
 
 fn publish() -> impl Strategy<Value = Publish> {
     let copy = (state(), retention(), option::of(node()), any::<bool>());
-    (id(), put(), metadata(), copy).prop_map(
-        |(id, put, (metadata, size_bytes), (state, retention, pulling_from, inline))| Publish {
-            id,
-            put,
-            size_bytes,
-            metadata,
-            state,
-            retention,
-            pulling_from,
-            inline: (inline && state == LocationState::Complete)
-                .then(|| Bytes::from(vec![7; usize::try_from(size_bytes % (1 << 16)).unwrap()]))
-                .filter(|bytes| bytes.len() as u64 == size_bytes),
+    (id(), put(), metadata(), copy, option::of(any::<u64>()), any::<bool>()).prop_map(
+        |(id, put, (metadata, size_bytes), (state, retention, pulling_from, inline), slot, wants_answer)| {
+            Publish {
+                id,
+                put,
+                size_bytes,
+                metadata,
+                state,
+                retention,
+                pulling_from,
+                inline: (inline && state == LocationState::Complete)
+                    .then(|| Bytes::from(vec![7; usize::try_from(size_bytes % (1 << 16)).unwrap()]))
+                    .filter(|bytes| bytes.len() as u64 == size_bytes),
+                slot: slot.filter(|_| state == LocationState::Complete).map(GrantId),
+                wants_answer,
+            }
         },
     )
 }

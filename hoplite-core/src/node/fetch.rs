@@ -84,6 +84,7 @@ impl Node {
     /// Ends whatever a fetch waits for and forgets it.
     pub(super) fn end_fetch(&mut self, id: &ObjectId) {
         let Some(fetch) = self.fetches.remove(id) else { return };
+        self.copies.refuse_awaiting_of(&mut self.ctx, id);
         match fetch.step {
             Step::Asking(request) => self.withdraw_ask(request),
             Step::WaitingForSpace { .. } => self.stop_waiting_for_space(&SpaceWaiter::Fetch(id.clone())),
@@ -106,6 +107,11 @@ impl Node {
         }
         // A create may have waited for the copy.
         self.wake(id);
+    }
+
+    /// Whether the directory was asked for a sender and has not answered: it may have sent somebody here by now.
+    pub(super) fn is_asking(&self, id: &ObjectId) -> bool {
+        self.fetches.get(id).is_some_and(|fetch| matches!(fetch.step, Step::Asking(_)))
     }
 
     pub(super) fn is_wanted(&self, id: &ObjectId) -> bool {
@@ -157,6 +163,7 @@ impl Node {
         let Some(extent) = self.allocate(size_bytes) else {
             self.set_step(id, Step::WaitingForSpace { size_bytes });
             self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
+            self.copies.refuse_awaiting_of(&mut self.ctx, id);
             return None;
         };
         let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
@@ -173,6 +180,8 @@ impl Node {
         let Some(copy) = copy else {
             return self.return_slot(shard, grant.grant, PullOutcome::Cancelled);
         };
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.copies.refuse_awaiting_of(&mut self.ctx, &grant.id);
         let pull = PullId(self.ctx.next_number());
         let offset_bytes = self.copies[&copy].received_bytes();
         let active =
@@ -189,7 +198,7 @@ impl Node {
             sender_address: grant.sender_address,
             offset_bytes,
         });
-        self.publish(copy);
+        self.publish_granted(copy, shard);
         self.wake(&grant.id);
     }
 
@@ -201,10 +210,9 @@ impl Node {
                 let id = self.copies[&copy].id.clone();
                 self.end_fetch(&id);
                 self.complete(copy);
-                self.publish(copy);
-            } else {
-                self.pull_failed(copy, &active, outcome);
+                return self.publish_and_return(copy, active.grant.map(|slot| (active.shard, slot)));
             }
+            self.pull_failed(copy, &active, outcome);
         }
         if let Some(grant) = active.grant {
             self.return_slot(active.shard, grant, outcome);
@@ -251,6 +259,7 @@ impl Node {
             return self.ask_again(id);
         }
         self.fetches.remove(id);
+        self.copies.refuse_awaiting_of(&mut self.ctx, id);
         if let Some((copy, local)) = self.live(id)
             && matches!(local.phase, Phase::Receiving { pull: None, .. })
         {
@@ -275,6 +284,7 @@ impl Node {
             None
         };
         let Some(copy) = copy else { return self.decline_inline(shard, id, put) };
+        self.copies.accept_awaiting(&mut self.ctx, copy);
         self.end_fetch(id);
         self.fill(copy, bytes);
         self.complete(copy);

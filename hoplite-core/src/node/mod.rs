@@ -168,7 +168,9 @@ impl Node {
             Event::FromShard { shard, message } => self.shard_said(shard, message),
             Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
             Event::ServeRequested { serve, id, put, awaits_hop } => {
-                self.copies.serve(&mut self.ctx, serve, &id, put, awaits_hop);
+                // A receiver may hear of its grant before this store hears of the one before it in the chain.
+                let is_expected = awaits_hop || self.is_asking(&id);
+                self.copies.serve(&mut self.ctx, serve, &id, put, is_expected);
             }
             Event::ServeEnded { serve } => self.copies.end_serve(&mut self.ctx, serve),
             Event::Compared { copy, equal } => self.compared(copy, equal),

@@ -6,7 +6,7 @@ use super::table::{Phase, Standing, Visibility};
 use super::{CopyId, Effect, MOST_RECENT_ENDS, Node, Urgency};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
-use crate::shard::{DropReason, Publish, ToShard, UnpublishReason};
+use crate::shard::{DropReason, GrantId, Publish, PullOutcome, ToShard, UnpublishReason};
 
 /// So often a copy is published again before a shard is told to forget the put that is in its way. Until then, the store
 /// of that put should have withdrawn it, if it is there.
@@ -31,15 +31,36 @@ impl Node {
 
     /// Tells all shards of a copy how far it is.
     pub(super) fn publish(&mut self, copy: CopyId) {
-        if self.copies[&copy].visibility == Visibility::Private {
-            return;
+        self.publish_and_return(copy, None);
+    }
+
+    /// Tells all shards of a copy how far it is, and returns the slot over which it was pulled, if a shard waits for that.
+    pub(super) fn publish_and_return(&mut self, copy: CopyId, mut slot: Option<(usize, GrantId)>) {
+        if self.copies[&copy].visibility == Visibility::Public {
+            for shard in self.informed_shards(copy) {
+                let returned = slot.take_if(|(granted_by, _)| *granted_by == shard);
+                self.publish_at(copy, shard, returned.map(|(_, slot)| slot));
+            }
         }
-        for shard in self.informed_shards(copy) {
-            self.publish_at(copy, shard);
+        if let Some((shard, slot)) = slot {
+            self.return_slot(shard, slot, PullOutcome::Complete);
         }
     }
 
-    fn publish_at(&mut self, copy: CopyId, shard: usize) {
+    /// Tells the other shards of a copy that a pull starts; the one that granted the slot knows.
+    pub(super) fn publish_granted(&mut self, copy: CopyId, granted_by: usize) {
+        let local = self.copy_mut(copy);
+        if !local.known_at.contains(&granted_by) {
+            local.known_at.push(granted_by);
+        }
+        for shard in self.informed_shards(copy) {
+            if shard != granted_by {
+                self.publish_at(copy, shard, None);
+            }
+        }
+    }
+
+    fn publish_at(&mut self, copy: CopyId, shard: usize, slot: Option<GrantId>) {
         let state = self.location_state(copy);
         let carries_bytes = self.copies[&copy].is_complete()
             && self.copies[&copy].is_pinned()
@@ -57,6 +78,8 @@ impl Node {
             Phase::Receiving { pull: Some(active), .. } => Some(active.sender.clone()),
             _ => None,
         };
+        // The store acts on the verdict about a put, and has to know when a dispute is over.
+        let wants_answer = local.is_pinned() || local.disputes > 0;
         let message = ToShard::Publish(Publish {
             id: local.id.clone(),
             put: local.put,
@@ -66,8 +89,11 @@ impl Node {
             retention: local.retention,
             pulling_from,
             inline: None,
+            slot,
+            wants_answer,
         });
-        let is_awaited = !carries_bytes || self.copies[&copy].sealer.is_some();
+        let is_awaited =
+            slot.is_some() || (wants_answer && (!carries_bytes || self.copies[&copy].sealer.is_some()));
         let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Patient };
         let inline_from = carries_bytes.then_some(copy);
         self.ctx.push(Effect::ToShard { shard, message, inline_from, urgency });
@@ -140,7 +166,7 @@ impl Node {
                 let known_at = local.known_at.clone();
                 for responsible in self.informed_shards(copy) {
                     if !known_at.contains(&responsible) {
-                        self.publish_at(copy, responsible);
+                        self.publish_at(copy, responsible, None);
                     }
                 }
             }

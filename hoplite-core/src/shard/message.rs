@@ -50,7 +50,8 @@ pub enum Retention {
     Evictable,
 }
 
-/// A store announces a copy: once when it starts, once when it is complete, and again when a session is new.
+/// A store announces a copy: when it starts, when it is complete, and again when a session is new. The shard that granted
+/// a slot for a copy knows without this that the copy has started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
     /// The object.
@@ -69,6 +70,10 @@ pub struct Publish {
     pub pulling_from: Option<NodeId>,
     /// The bytes, if the object is complete, small and this store put it.
     pub inline: Option<Bytes>,
+    /// For a [`LocationState::Complete`] copy: the slot over which its last bytes came, which is returned with this.
+    pub slot: Option<GrantId>,
+    /// Whether the store waits for the verdict even if the copy is accepted.
+    pub wants_answer: bool,
 }
 
 /// Why a copy is no longer there.
@@ -100,7 +105,7 @@ pub enum PullOutcome {
     SenderHasNoCopy,
     /// A frame was damaged on the way.
     Corrupt,
-    /// The receiver no longer wants it.
+    /// The receiver no longer wants it, or has no room, and has no copy.
     Cancelled,
 }
 
@@ -122,7 +127,7 @@ pub struct Query {
 /// Store to shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToShard {
-    /// A copy has started or is complete. Answered by `Published`.
+    /// A copy has started or is complete. Answered by `Published` if the store wants that, or the copy is not accepted.
     Publish(Publish),
     /// A copy is gone. Not answered.
     Unpublish {
@@ -141,7 +146,7 @@ pub enum ToShard {
         /// The query, or the delete.
         request: RequestId,
     },
-    /// Returns a slot. Not answered.
+    /// Returns a slot whose pull did not bring all bytes; [`Publish::slot`] returns the others. Not answered.
     ReturnSlot {
         /// The slot.
         grant: GrantId,
@@ -191,12 +196,12 @@ pub enum GrantReason {
     AvoidedButOnly,
 }
 
-/// A slot at a sender.
+/// A slot at a sender. The receiver counts as a partial location from now on, until it says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The query it answers.
     pub request: RequestId,
-    /// The slot, to be returned with [`ToShard::ReturnSlot`].
+    /// The slot, to be returned with [`Publish::slot`] or [`ToShard::ReturnSlot`].
     pub grant: GrantId,
     /// The object.
     pub id: ObjectId,

@@ -258,7 +258,7 @@ impl Shard {
             ToShard::Unpublish { id, put, reason } => self.unpublish(turn, node, &id, put, reason),
             ToShard::Query(query) => self.query(turn, node, query),
             ToShard::Cancel { request } => self.close_request(node, request),
-            ToShard::ReturnSlot { grant, outcome } => self.return_slot(node, grant, outcome),
+            ToShard::ReturnSlot { grant, outcome } => self.return_slot(turn, node, grant, outcome),
             ToShard::Delete { request, id } => self.delete(turn, node, request, &id),
             ToShard::Forget { id, put } => self.forget(turn, &id, put),
             ToShard::Subscribe { request, id } => self.subscribe(turn, node, request, id),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::entry::{Entry, EntryState, LocationRecord, Pin};
 use super::message::{
-    DropReason, Equality, LocationState, Publish, Retention, ToStore, UnpublishReason, Verdict,
+    DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
 };
 use super::nodes::NodeIndex;
 use super::{MAX_INLINE_BYTES, Shard, Turn};
@@ -25,6 +25,9 @@ enum Standing {
 
 impl Shard {
     pub(super) fn publish(&mut self, turn: &mut Turn<'_>, node: NodeIndex, publish: Publish) {
+        if let Some(slot) = publish.slot {
+            self.return_slot(turn, node, slot, PullOutcome::Complete);
+        }
         let standing = self.standing(node, &publish);
         let is_recorded = match &standing {
             Standing::Refused(_) => false,
@@ -40,7 +43,9 @@ impl Shard {
         };
         let (id, put) = (publish.id.clone(), publish.put);
         let is_useless = verdict == Verdict::Accepted && !is_recorded;
-        self.send(turn, node, ToStore::Published { id: id.clone(), put, verdict });
+        if publish.wants_answer || verdict != Verdict::Accepted {
+            self.send(turn, node, ToStore::Published { id: id.clone(), put, verdict });
+        }
         if is_useless {
             self.send(turn, node, ToStore::Drop { id, put, reason: DropReason::Lost });
         } else if is_recorded {

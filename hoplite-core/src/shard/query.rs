@@ -266,9 +266,15 @@ impl Shard {
         location.slots = location.slots.saturating_add(1);
         location.last_grant = grant.0;
         let sender_state = location.state;
+        // The receiver need not say that its copy has started.
+        if entry.location(node).is_none() {
+            let (partial, evictable) = (LocationState::Partial, Retention::Evictable);
+            entry.add_location(LocationRecord::new(node, record.session_number, partial, evictable));
+            record.holdings.insert(id.clone());
+        }
         let own = entry.location_mut(node).filter(|own| own.state == LocationState::Partial);
-        let is_changed = own.is_some();
         if let Some(own) = own {
+            own.session = record.session_number;
             own.pulling_from = Some(sender_info.node.clone());
         }
         entry.links.insert(grant, Link { receiver: node, sender });
@@ -294,9 +300,7 @@ impl Shard {
             sender_state,
             reason: choice.reason,
         });
-        if is_changed {
-            self.mark_changed(id);
-        }
+        self.mark_changed(id);
         self.send(turn, node, message);
         turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });
     }
@@ -330,7 +334,13 @@ impl Shard {
         }
     }
 
-    pub(super) fn return_slot(&mut self, node: NodeIndex, grant: GrantId, outcome: PullOutcome) {
+    pub(super) fn return_slot(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: NodeIndex,
+        grant: GrantId,
+        outcome: PullOutcome,
+    ) {
         let Some(record) = self.nodes.get(node) else { return };
         self.history.conclude(grant, &record.info.node, outcome);
         if !record.receiving.contains_key(&grant) {
@@ -342,6 +352,19 @@ impl Shard {
         if let Some(own) = own.filter(|own| own.pulling_from.is_some() && own.pulling_from == sender) {
             own.pulling_from = None;
             self.mark_changed(&id);
+        }
+        if outcome == PullOutcome::Cancelled {
+            self.remove_declined(turn, node, &id);
+        }
+    }
+
+    /// A receiver has no copy for a slot that it was granted: it is no location, unless it has another slot.
+    fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
+        let location = self.entries.get(id).and_then(|entry| entry.location(node));
+        let is_partial = location.is_some_and(|location| location.state == LocationState::Partial);
+        let receives = self.nodes.get(node).is_some_and(|node| node.receiving.values().any(|of| of == id));
+        if is_partial && !receives {
+            self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);
         }
     }
 

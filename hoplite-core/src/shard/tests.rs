@@ -103,6 +103,8 @@ fn publication(object: &str, put: u64, state: LocationState, retention: Retentio
         retention,
         pulling_from: None,
         inline: None,
+        slot: None,
+        wants_answer: true,
     }
 }
 

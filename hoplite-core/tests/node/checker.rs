@@ -8,7 +8,7 @@ use hoplite_core::node::{
     CallId, ClientId, CombineId, CombineInput, CopyId, Effect, Event, HopId, HopReport, HostingId,
     NodeStatus, Producer, PullId, Request, Response, ServeId,
 };
-use hoplite_core::shard::ToStore;
+use hoplite_core::shard::{RequestId, ToShard, ToStore};
 
 /// What is known of one copy from the outside.
 #[derive(Debug, Default)]
@@ -45,9 +45,9 @@ enum Kind {
     Other,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Serve {
-    Asked { awaits_hop: bool },
+    Asked { id: ObjectId, awaits_hop: bool },
     Accepted(CopyId),
     Refused,
 }
@@ -78,6 +78,9 @@ pub(crate) struct Checker {
     seen_combinations: BTreeSet<CombineId>,
     seen_hops: BTreeSet<HopId>,
     promoted: BTreeSet<ObjectId>,
+    /// Queries that were not answered, and where they were asked.
+    queries: BTreeMap<RequestId, (usize, ObjectId)>,
+    shards_up: BTreeSet<usize>,
     is_shutting_down: bool,
 }
 
@@ -97,8 +100,9 @@ impl Checker {
                     self.copy(copy).pulls -= 1;
                 }
             }
-            Event::ServeRequested { serve, awaits_hop, .. } => {
-                let previous = self.serves.insert(*serve, Serve::Asked { awaits_hop: *awaits_hop });
+            Event::ServeRequested { serve, id, awaits_hop, .. } => {
+                let asked = Serve::Asked { id: id.clone(), awaits_hop: *awaits_hop };
+                let previous = self.serves.insert(*serve, asked);
                 assert_eq!(previous, None, "the test used {serve:?} twice");
             }
             Event::ServeEnded { serve } => {
@@ -133,6 +137,27 @@ impl Checker {
             }
             Event::FromShard { message: ToStore::Promote { id, .. }, .. } => {
                 self.promoted.insert(id.clone());
+            }
+            Event::FromShard { shard, message } => {
+                let (answered, object) = match message {
+                    ToStore::Granted(grant) => (grant.request, Some(&grant.id)),
+                    ToStore::Inline { request, id, .. } => (*request, Some(id)),
+                    ToStore::Failed { request, .. } => (*request, None),
+                    _ => return,
+                };
+                // With another object, the fetch of the one that was asked for still waits.
+                let is_answer = |(asked, id): &(usize, ObjectId)| {
+                    asked == shard && object.is_none_or(|object| object == id)
+                };
+                if self.queries.get(&answered).is_some_and(is_answer) {
+                    self.queries.remove(&answered);
+                }
+            }
+            Event::ShardUp { shard } => {
+                self.shards_up.insert(*shard);
+            }
+            Event::ShardDown { shard } => {
+                self.shards_up.remove(shard);
             }
             Event::ShutDown => self.is_shutting_down = true,
             _ => {}
@@ -183,7 +208,16 @@ impl Checker {
     fn effect(&mut self, effect: &Effect) {
         match effect {
             Effect::Reply { client, call, response } => self.reply(*client, *call, response),
-            Effect::ToShard { message, inline_from, .. } => {
+            Effect::ToShard { shard, message, inline_from, .. } => {
+                match message {
+                    ToShard::Query(query) => {
+                        self.queries.insert(query.request, (*shard, query.id.clone()));
+                    }
+                    ToShard::Cancel { request } => {
+                        self.queries.remove(request);
+                    }
+                    _ => {}
+                }
                 if let Some(copy) = inline_from {
                     assert!(self.copy(*copy).is_complete, "the bytes of {message:?} are not there");
                 }
@@ -365,8 +399,11 @@ impl Checker {
         assert_eq!(status.free_bytes, status.capacity_bytes - used, "free bytes");
         assert_eq!(status.copies, self.copies.len(), "open copies");
         assert_eq!(status.pulls, self.pulls.len(), "pulls under way");
-        let is_unanswered = |serve: &Serve| *serve == Serve::Asked { awaits_hop: false };
-        assert!(!self.serves.values().any(is_unanswered), "serves are answered at once: {:?}", self.serves);
+        for serve in self.serves.values() {
+            let Serve::Asked { id, awaits_hop: false } = serve else { continue };
+            let is_asking = self.queries.values().any(|(_, of)| of == id) || self.shards_up.is_empty();
+            assert!(is_asking, "a serve waits for what nobody asks for: {serve:?}");
+        }
         self.reduces(status);
         if self.promoted.is_empty() {
             let is_evictable =

@@ -10,18 +10,66 @@ use crate::harness::*;
 
 #[test]
 fn a_get_asks_pulls_publishes_and_returns_the_slot() {
-    let mut h = Harness::new();
+    let mut h = Harness::with_shards(2);
+    let first = h.shards.ranked(&id("x"))[0];
     let call = h.get(A, "x");
     let pull = h.grant("x", 5, SIZE, "n1");
     assert_eq!((pull.sender.as_str(), pull.offset_bytes), ("n1", 0));
-    let publish = h.publication().1;
+    // The shard that granted knows.
+    let (shard, publish) = h.publication();
+    assert_eq!(shard, 1 - first);
     assert_eq!((publish.state, publish.retention), (LocationState::Partial, Retention::Evictable));
     assert_eq!(publish.pulling_from, Some(node_id("n1")));
     h.assert_waits(call);
     h.pull_ended(&pull, SIZE, PullOutcome::Complete);
     let view = h.view(call);
     assert_eq!((view.copy, view.put, view.size_bytes), (pull.copy, PutId(5), SIZE));
-    assert_eq!(h.told(), ["0 publish x Complete", "0 return Complete"]);
+    let publications = h.publications();
+    assert!(publications.iter().all(|(_, publish)| !publish.wants_answer), "nobody waits for the verdicts");
+    let told: Vec<_> =
+        publications.iter().map(|(shard, publish)| (*shard, publish.state, publish.slot.is_some())).collect();
+    assert_eq!(told, [(first, LocationState::Complete, true), (1 - first, LocationState::Complete, false)]);
+    assert_eq!(h.told(), Vec::<String>::new());
+}
+
+#[test]
+fn a_serve_waits_for_the_answer_of_the_directory() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let (serve, other) = (h.ask_to_serve(id("x"), PutId(5), false), h.ask_to_serve(id("x"), PutId(6), false));
+    let unasked = h.ask_to_serve(id("y"), PutId(5), false);
+    assert!(!h.is_served(serve) && h.is_refused(unasked) && !h.is_refused(other));
+    let pull = h.grant("x", 5, SIZE, "n1");
+    assert!(h.is_served(serve) && h.is_refused(other));
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    h.view(call);
+    let call = h.get(A, "z");
+    let serve = h.ask_to_serve(id("z"), PutId(7), false);
+    h.answer_inline("z", 7, b"bytes");
+    assert!(h.is_served(serve));
+    h.view(call);
+}
+
+#[test]
+fn a_serve_that_waits_for_a_fetch_ends_with_it() {
+    let mut h = Harness::new();
+    let call = h.get(A, "cancelled");
+    let serve = h.ask_to_serve(id("cancelled"), PutId(5), false);
+    h.request(A, Request::Cancel { call: call.1 });
+    assert!(h.is_refused(serve));
+    h.sent();
+    h.get(A, "lost");
+    let serve = h.ask_to_serve(id("lost"), PutId(5), false);
+    h.fail_query(Error::ObjectLost { id: id("lost") });
+    assert!(h.is_refused(serve));
+    h.put_held(A, "all", CAPACITY - 64);
+    h.sent();
+    h.get(A, "too much");
+    let serve = h.ask_to_serve(id("too much"), PutId(5), false);
+    let (shard, query) = h.query();
+    assert_eq!(h.grant_query(shard, query.request, "too much", 5, SIZE, "n1"), None, "there is no room");
+    assert!(h.is_refused(serve));
+    assert_eq!(h.told(), ["0 return Cancelled"]);
 }
 
 #[test]

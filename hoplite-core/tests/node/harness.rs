@@ -341,13 +341,15 @@ impl Harness {
         sent.iter().map(|(shard, message)| format!("{shard} {}", in_short(message))).collect()
     }
 
-    /// Accepts all publications that were not looked at yet; other messages stay.
+    /// Accepts all publications that were not looked at yet, as far as the node wants to know; other messages stay.
     pub(crate) fn accept_all(&mut self) {
         let (publications, others): (Vec<_>, Vec<_>) =
             self.sent().into_iter().partition(|(_, message)| matches!(message, ToShard::Publish(_)));
         self.sent = others;
         for (shard, message) in publications {
-            if let ToShard::Publish(publish) = message {
+            if let ToShard::Publish(publish) = message
+                && publish.wants_answer
+            {
                 self.verdict(shard, &publish, Verdict::Accepted);
             }
         }
@@ -516,6 +518,10 @@ impl Harness {
         self.effects.iter().any(is_accepted)
     }
 
+    pub(crate) fn is_refused(&self, serve: ServeId) -> bool {
+        self.effects.contains(&Effect::ServeRefused { serve })
+    }
+
     // The state.
 
     pub(crate) fn free_objects(&self) -> u64 {
@@ -551,6 +557,9 @@ pub(crate) fn limits() -> Limits {
 /// A message in a few words.
 pub(crate) fn in_short(message: &ToShard) -> String {
     match message {
+        ToShard::Publish(publish) if publish.slot.is_some() => {
+            format!("publish {} {:?} and return", publish.id, publish.state)
+        }
         ToShard::Publish(publish) => format!("publish {} {:?}", publish.id, publish.state),
         ToShard::Unpublish { id, reason, .. } => format!("unpublish {id} {reason:?}"),
         ToShard::Query(query) => format!("query {}", query.id),

@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn the_version_is_checked_before_all_else() {
-        let hello = v1::Hello { version: 2, cluster: "?".to_owned(), node: String::new(), ..hello() };
+        let hello = v1::Hello { version: 1, cluster: "?".to_owned(), node: String::new(), ..hello() };
         let error = decode_hello(hello, &cluster()).unwrap_err();
-        assert_eq!(error, Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 2 });
+        assert_eq!(error, Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 1 });
         assert!(check_welcome(&welcome()).is_ok());
         assert!(check_welcome(&v1::Welcome { version: 0 }).is_err());
     }

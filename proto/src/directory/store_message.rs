@@ -110,11 +110,16 @@ fn encode_publish(publish: Publish) -> wire::Publish {
         retention: encode_retention(publish.retention),
         pulling_from: encode_optional_node(publish.pulling_from.as_ref()),
         inline: publish.inline,
+        slot: publish.slot.map(|slot| slot.0),
+        wants_answer: publish.wants_answer,
     }
 }
 
 fn decode_publish(publish: wire::Publish) -> Result<Publish> {
     let state = decode_location_state(publish.state, Plane::Control)?;
+    if publish.slot.is_some() && state != LocationState::Complete {
+        return Err(Error::malformed(Plane::Control, "a slot that is returned before all bytes have come"));
+    }
     if let Some(inline) = &publish.inline {
         check_count("inline bytes", inline.len(), MAX_INLINE_BYTES)?;
         if u64::try_from(inline.len()) != Ok(publish.size_bytes) || state != LocationState::Complete {
@@ -130,6 +135,8 @@ fn decode_publish(publish: wire::Publish) -> Result<Publish> {
         retention: decode_retention(publish.retention, Plane::Control)?,
         pulling_from: decode_optional_node(&publish.pulling_from)?,
         inline: publish.inline,
+        slot: publish.slot.map(GrantId),
+        wants_answer: publish.wants_answer,
     })
 }
 

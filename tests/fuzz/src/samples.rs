@@ -117,11 +117,14 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         retention: Retention::Pinned,
         pulling_from: None,
         inline: Some(Bytes::from(vec![7; 24])),
+        slot: Some(GrantId(1)),
+        wants_answer: true,
     };
     let partial = Publish {
         state: LocationState::Partial,
         pulling_from: Some(node_id()),
         inline: None,
+        slot: None,
         ..publish.clone()
     };
     let query = Query { request, id: object(), timeout: TIMEOUT, resume: Some(put), avoid: vec![node_id()] };

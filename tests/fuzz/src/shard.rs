@@ -251,6 +251,8 @@ fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
             1 => Some(Bytes::from_static(b"12345")),
             _ => None,
         },
+        slot: if input.ratio(1, 4)? { Some(GrantId(input.int_in_range(0..=40)?)) } else { None },
+        wants_answer: input.arbitrary()?,
     })
 }
 

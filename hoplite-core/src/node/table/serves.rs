@@ -1,6 +1,6 @@
-//! Serves: who reads a copy for another node, and who waits for the output of a hop that has not begun here yet.
+//! Serves: who reads a copy for another node, and who waits for one that has not begun here yet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::super::context::Context;
 use super::super::{CopyId, Effect, ServeId};
@@ -8,19 +8,19 @@ use super::Table;
 use crate::id::{ObjectId, PutId};
 
 impl Table {
-    /// Another node asks to be served.
+    /// Another node asks to be served; it waits for a copy that `is_expected`.
     pub(in super::super) fn serve(
         &mut self,
         ctx: &mut Context,
         serve: ServeId,
         id: &ObjectId,
         put: PutId,
-        awaits_hop: bool,
+        is_expected: bool,
     ) {
         match self.live_put(id, put) {
             _ if ctx.is_shutting_down() => ctx.push(Effect::ServeRefused { serve }),
             Some(copy) => self.accept_serve(ctx, serve, copy),
-            None if awaits_hop => self.awaiting_serves.push(serve, id),
+            None if is_expected => self.awaiting_serves.push(serve, id, put),
             None => ctx.push(Effect::ServeRefused { serve }),
         }
     }
@@ -34,16 +34,25 @@ impl Table {
         ctx.push(Effect::ServeAccepted { serve, copy, size_bytes });
     }
 
-    /// Serves those who have been waiting for a hop to begin, which fills `copy` now.
+    /// Serves those who have been waiting for `copy` to begin.
     pub(in super::super) fn accept_awaiting(&mut self, ctx: &mut Context, copy: CopyId) {
-        for serve in self.awaiting_serves.take(&self.copies[&copy].id) {
+        let local = &self.copies[&copy];
+        let put = local.put;
+        for serve in self.awaiting_serves.take(&local.id, |wanted| wanted == put) {
             self.accept_serve(ctx, serve, copy);
         }
     }
 
-    /// Refuses those who wait for a hop to begin: none will.
+    /// Refuses those who wait for a copy of `id` to begin: none will.
+    pub(in super::super) fn refuse_awaiting_of(&mut self, ctx: &mut Context, id: &ObjectId) {
+        for serve in self.awaiting_serves.take(id, |_| true) {
+            ctx.push(Effect::ServeRefused { serve });
+        }
+    }
+
+    /// Refuses all who wait for a copy to begin.
     pub(in super::super) fn refuse_awaiting(&mut self, ctx: &mut Context) {
-        for serve in std::mem::take(&mut self.awaiting_serves).outputs.into_keys() {
+        for serve in std::mem::take(&mut self.awaiting_serves).objects.into_keys() {
             ctx.push(Effect::ServeRefused { serve });
         }
     }
@@ -56,33 +65,36 @@ impl Table {
     }
 }
 
-/// Serves that wait for the output of a hop, which has not begun here yet.
+/// Serves that wait for a copy to begin here: the output of a hop, or what was asked for and not granted yet.
 #[derive(Debug, Default)]
 pub(super) struct AwaitingServes {
-    by_output: BTreeMap<ObjectId, BTreeSet<ServeId>>,
-    outputs: BTreeMap<ServeId, ObjectId>,
+    by_object: BTreeMap<ObjectId, BTreeMap<ServeId, PutId>>,
+    objects: BTreeMap<ServeId, ObjectId>,
 }
 
 impl AwaitingServes {
-    fn push(&mut self, serve: ServeId, output: &ObjectId) {
-        self.by_output.entry(output.clone()).or_default().insert(serve);
-        self.outputs.insert(serve, output.clone());
+    fn push(&mut self, serve: ServeId, id: &ObjectId, put: PutId) {
+        self.by_object.entry(id.clone()).or_default().insert(serve, put);
+        self.objects.insert(serve, id.clone());
     }
 
-    fn take(&mut self, output: &ObjectId) -> BTreeSet<ServeId> {
-        let serves = self.by_output.remove(output).unwrap_or_default();
-        for serve in &serves {
-            self.outputs.remove(serve);
+    /// Takes out the serves of those puts of `id` that `are_meant`.
+    fn take(&mut self, id: &ObjectId, are_meant: impl Fn(PutId) -> bool) -> Vec<ServeId> {
+        let serves = self.by_object.get(id).into_iter().flatten();
+        let meant: Vec<ServeId> =
+            serves.filter(|(_, put)| are_meant(**put)).map(|(serve, _)| *serve).collect();
+        for serve in &meant {
+            self.remove(*serve);
         }
-        serves
+        meant
     }
 
     fn remove(&mut self, serve: ServeId) {
-        let Some(output) = self.outputs.remove(&serve) else { return };
-        let Some(serves) = self.by_output.get_mut(&output) else { return };
+        let Some(id) = self.objects.remove(&serve) else { return };
+        let Some(serves) = self.by_object.get_mut(&id) else { return };
         serves.remove(&serve);
         if serves.is_empty() {
-            self.by_output.remove(&output);
+            self.by_object.remove(&id);
         }
     }
 }

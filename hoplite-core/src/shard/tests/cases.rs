@@ -14,7 +14,7 @@
 //! small A X TEXT           A publishes X with these bytes, inline
 //! get A X [timeout T] [avoid B] [resume P]
 //! cancel A                 A's latest get, watch or delete
-//! done A X                 A has all of X: publishes it, and returns its latest slot
+//! done A X                 A has all of X: publishes it, which returns its latest slot
 //! fail A OUTCOME           A returns its latest slot
 //! evict A X | end A X | abort A X | supersede A X | dropped A X
 //! delete A X | forget A X | watch A X
@@ -133,16 +133,17 @@ impl Scenario {
             }
             ["cancel", name] => self.world.say(name, ToShard::Cancel { request: self.latest[*name] }),
             ["done", name, object] => {
-                let mut effects =
-                    self.publish(name, object, LocationState::Complete, Retention::Evictable, None);
-                effects.extend(self.give_back(name, PullOutcome::Complete));
-                effects
+                let (object, put) = parse_object(object);
+                let copy = publication(object, put.0, LocationState::Complete, Retention::Evictable);
+                let publish = Publish { slot: self.slots.remove(*name), wants_answer: false, ..copy };
+                self.world.say(name, ToShard::Publish(publish))
             }
             ["fail", name, outcome] => {
                 let outcome = match *outcome {
                     "unreachable" => PullOutcome::SenderUnreachable,
                     "stalled" => PullOutcome::SenderStalled,
                     "corrupt" => PullOutcome::Corrupt,
+                    "no-copy" => PullOutcome::SenderHasNoCopy,
                     "cancelled" => PullOutcome::Cancelled,
                     _ => panic!("{outcome}"),
                 };

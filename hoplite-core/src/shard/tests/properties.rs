@@ -26,6 +26,12 @@ enum Step {
         node: usize,
         publish: Publish,
     },
+    /// Publishes a copy that is complete, and returns the slot that is this far back.
+    PublishPulled {
+        node: usize,
+        back: u64,
+        publish: Publish,
+    },
     Unpublish {
         node: usize,
         object: usize,
@@ -125,11 +131,17 @@ fn step() -> impl Strategy<Value = Step> {
         Just(UnpublishReason::Superseded),
         Just(UnpublishReason::Deleted)
     ];
-    let outcome = prop_oneof![Just(PullOutcome::Complete), Just(PullOutcome::SenderStalled)];
+    let outcome = prop_oneof![
+        Just(PullOutcome::Complete),
+        Just(PullOutcome::SenderStalled),
+        Just(PullOutcome::Cancelled)
+    ];
     prop_oneof![
         2 => (node_number(), 1_u64..3).prop_map(|(node, incarnation)| Step::Connect { node, incarnation }),
         1 => (node_number(), 1_u64..3).prop_map(|(node, incarnation)| Step::Disconnect { node, incarnation }),
         8 => (node_number(), publish()).prop_map(|(node, publish)| Step::Publish { node, publish }),
+        3 => (node_number(), 0_u64..6, publish())
+            .prop_map(|(node, back, publish)| Step::PublishPulled { node, back, publish }),
         3 => (node_number(), object(), 1_u64..3, reason)
             .prop_map(|(node, object, put, reason)| Step::Unpublish { node, object, put, reason }),
         10 => (node_number(), query()).prop_map(|(node, query)| Step::Query { node, query }),
@@ -251,6 +263,11 @@ impl Run {
                 self.world.now = end;
             }
             Step::Publish { node, publish } => self.say(node, ToShard::Publish(publish)),
+            Step::PublishPulled { node, back, publish } => {
+                let slot = Some(GrantId(self.world.shard.next_grant.saturating_sub(back)));
+                let (state, wants_answer) = (LocationState::Complete, false);
+                self.say(node, ToShard::Publish(Publish { state, slot, wants_answer, ..publish }));
+            }
             Step::Unpublish { node, object, put, reason } => {
                 self.say(node, ToShard::Unpublish { id: id(OBJECTS[object]), put: PutId(put), reason });
             }

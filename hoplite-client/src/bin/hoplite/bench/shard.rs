@@ -8,8 +8,8 @@ use anyhow::{Context, ensure};
 use hoplite_client::Dtype;
 use hoplite_core::id::Incarnation;
 use hoplite_core::shard::{
-    Effect, Event, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention,
-    Shard, ShardConfig, ToShard, ToStore, UnpublishReason,
+    Effect, Event, GrantId, LocationState, NodeInfo, Publish, Query, RequestId, Retention, Shard,
+    ShardConfig, ToShard, ToStore, UnpublishReason,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
@@ -66,7 +66,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     report.note(format!(
         "One shard on one core, {nodes} stores, {objects} objects; messages are not encoded or sent."
     ));
-    report.note("A get is a query, the publication of the partial and of the complete copy, and the return of the slot.");
+    report.note("A get is a query and the publication of the complete copy, which returns the slot.");
     let per_second =
         |samples: &[Duration]| samples.len() as f64 / samples.iter().sum::<Duration>().as_secs_f64();
     let rate = |name: &str, samples: &[Duration]| Figure {
@@ -147,7 +147,7 @@ impl Bench {
         for first in (0..objects).step_by(usize::try_from(BATCH)?) {
             let retention = if copy == 0 { Retention::Pinned } else { Retention::Evictable };
             let publish = |object: u64| {
-                let message = publication(object, LocationState::Complete, retention, None)?;
+                let message = ToShard::Publish(publication(object, retention)?);
                 Ok(Event::Message { node: self.holder(object, copy), message })
             };
             let last = objects.min(first + BATCH);
@@ -161,22 +161,19 @@ impl Bench {
     fn get_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let mut gets = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
-            gets.push(Get::new(object_id(object)?, object, self.holder(object, 1), self.holder(object, 0))?);
+            gets.push(Get::new(object_id(object)?, object, self.holder(object, 1))?);
         }
         self.get_all(gets)
     }
 
     fn get_all(&mut self, gets: Vec<Get>) -> anyhow::Result<Duration> {
-        let messages = 4 * gets.len().max(1);
+        let messages = 2 * gets.len().max(1);
         let started = Instant::now();
-        for Get { receiver, query, partial, complete } in gets {
-            let node = || receiver.clone();
-            self.apply(Event::Message { node: node(), message: query });
-            let grant = self.granted().context("a query was not granted")?;
-            self.apply(Event::Message { node: node(), message: partial });
-            self.apply(Event::Message { node: node(), message: complete });
-            let message = ToShard::ReturnSlot { grant, outcome: PullOutcome::Complete };
-            self.apply(Event::Message { node: node(), message });
+        for Get { receiver, query, complete } in gets {
+            self.apply(Event::Message { node: receiver.clone(), message: query });
+            let slot = Some(self.granted().context("a query was not granted")?);
+            let message = ToShard::Publish(Publish { slot, ..complete });
+            self.apply(Event::Message { node: receiver, message });
         }
         Ok(started.elapsed().div_f64(messages as f64))
     }
@@ -215,12 +212,12 @@ impl Bench {
     /// Every store gets one more object, one after the other; how long each message of one took.
     fn get_everywhere(&mut self) -> anyhow::Result<Vec<Duration>> {
         let object = u64::MAX;
-        let message = publication(object, LocationState::Complete, Retention::Pinned, None)?;
+        let message = ToShard::Publish(publication(object, Retention::Pinned)?);
         self.apply(Event::Message { node: self.nodes[0].clone(), message });
         let receivers: Vec<NodeId> = self.nodes.iter().skip(1).cloned().collect();
         let mut samples = Vec::new();
         for receiver in receivers {
-            let get = Get::new(object_id(object)?, object, receiver, self.nodes[0].clone())?;
+            let get = Get::new(object_id(object)?, object, receiver)?;
             samples.push(self.get_all(vec![get])?);
         }
         Ok(samples)
@@ -231,41 +228,33 @@ impl Bench {
 struct Get {
     receiver: NodeId,
     query: ToShard,
-    partial: ToShard,
-    complete: ToShard,
+    complete: Publish,
 }
 
 impl Get {
-    fn new(id: ObjectId, object: u64, receiver: NodeId, sender: NodeId) -> anyhow::Result<Self> {
+    fn new(id: ObjectId, object: u64, receiver: NodeId) -> anyhow::Result<Self> {
         let request = RequestId(object);
         let query = Query { request, id, timeout: PATIENCE, resume: None, avoid: Vec::new() };
-        let evictable = Retention::Evictable;
-        Ok(Self {
-            receiver,
-            query: ToShard::Query(query),
-            partial: publication(object, LocationState::Partial, evictable, Some(sender))?,
-            complete: publication(object, LocationState::Complete, evictable, None)?,
-        })
+        let complete = publication(object, Retention::Evictable)?;
+        Ok(Self { receiver, query: ToShard::Query(query), complete })
     }
 }
 
-fn publication(
-    object: u64,
-    state: LocationState,
-    retention: Retention,
-    pulling_from: Option<NodeId>,
-) -> anyhow::Result<ToShard> {
+/// A complete copy.
+fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
     let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1024, 1024]), ..Metadata::default() };
-    Ok(ToShard::Publish(Publish {
+    Ok(Publish {
         id: object_id(object)?,
         put: PutId(object),
         size_bytes: 4 << 20,
         metadata,
-        state,
+        state: LocationState::Complete,
         retention,
-        pulling_from,
+        pulling_from: None,
         inline: None,
-    }))
+        slot: None,
+        wants_answer: retention == Retention::Pinned,
+    })
 }
 
 /// Ids as Ray has them, 28 bytes, in no order.

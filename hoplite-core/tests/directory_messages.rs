@@ -1,0 +1,243 @@
+//! What a get costs the directory: real nodes and real shards, and a count of the messages between them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hoplite_core::id::{Incarnation, NodeId, ObjectId};
+use hoplite_core::limits::Limits;
+use hoplite_core::metadata::Metadata;
+use hoplite_core::node::{
+    self, CallId, ClientId, CopyId, Node, NodeConfig, PullId, Request, Response, ServeId, Until,
+};
+use hoplite_core::placement::ShardMap;
+use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::shard::{self, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard};
+use hoplite_core::time::Time;
+
+const SHARDS: usize = 3;
+/// What a get of a large object costs at most: a query, its answer, the location at the other shard, and that all bytes are
+/// there, at both.
+const MESSAGES_PER_GET: u64 = 5;
+const LARGE: u64 = 1 << 20;
+const SMALL: usize = 100;
+const LONG: Duration = Duration::from_secs(60);
+
+enum Message {
+    ToNode(usize, node::Event),
+    ToShard(usize, shard::Event),
+}
+
+/// A cluster in which messages take no time, and pulls end when they are told to.
+struct Cluster {
+    nodes: Vec<Node>,
+    shards: Vec<Shard>,
+    queue: VecDeque<Message>,
+    /// Messages between nodes and shards, in both directions.
+    messages: u64,
+    /// Pulls under way, by receiver: from whom, and of what.
+    pulls: BTreeMap<(usize, PullId), (usize, ObjectId, u64)>,
+    answers: BTreeMap<(usize, CallId), Response>,
+    next_number: u64,
+}
+
+impl Cluster {
+    fn new(nodes: usize) -> Self {
+        let names = ["a", "b", "c"];
+        let config = ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() };
+        let new_node = |number: usize| {
+            Node::new(NodeConfig {
+                node: name(number),
+                topology: Topology::Uniform,
+                capacity_bytes: 64 << 20,
+                limits: Limits::default(),
+                shards: ShardMap::new(names),
+                seed: number as u64,
+            })
+        };
+        let mut cluster = Self {
+            nodes: (0..nodes).map(new_node).collect(),
+            shards: (0..SHARDS).map(|_| Shard::new(config.clone(), Time::ZERO)).collect(),
+            queue: VecDeque::new(),
+            messages: 0,
+            pulls: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            next_number: 0,
+        };
+        for node in 0..nodes {
+            for shard in 0..SHARDS {
+                let info = NodeInfo {
+                    node: name(node),
+                    incarnation: Incarnation(1),
+                    data_address: SocketAddr::from(([127, 0, 0, 1], 7400)),
+                    labels: Vec::new(),
+                };
+                cluster.queue.push_back(Message::ToShard(shard, shard::Event::Connected(info)));
+                cluster.queue.push_back(Message::ToNode(node, node::Event::ShardUp { shard }));
+            }
+        }
+        cluster.settle();
+        cluster
+    }
+
+    fn request(&mut self, node: usize, request: Request) -> CallId {
+        self.next_number += 1;
+        let call = CallId(self.next_number);
+        let event = node::Event::Request { client: ClientId(1), call, request };
+        self.queue.push_back(Message::ToNode(node, event));
+        self.settle();
+        call
+    }
+
+    /// Delivers messages until there are none.
+    fn settle(&mut self) {
+        while let Some(message) = self.queue.pop_front() {
+            match message {
+                Message::ToNode(number, event) => {
+                    let mut effects = Vec::new();
+                    self.nodes[number].apply(Time::ZERO, event, &mut effects);
+                    effects.into_iter().for_each(|effect| self.perform(number, effect));
+                }
+                Message::ToShard(shard, event) => {
+                    let mut effects = Vec::new();
+                    self.shards[shard].apply(Time::ZERO, event, &mut effects);
+                    for effect in effects {
+                        let shard::Effect::Send { node, message } = effect else { continue };
+                        self.messages += 1;
+                        let event = node::Event::FromShard { shard, message };
+                        self.queue.push_back(Message::ToNode(number_of(&node), event));
+                    }
+                }
+            }
+        }
+    }
+
+    fn perform(&mut self, number: usize, effect: node::Effect) {
+        match effect {
+            node::Effect::ToShard { shard, mut message, inline_from, .. } => {
+                if let (ToShard::Publish(publish), Some(_)) = (&mut message, inline_from) {
+                    publish.inline = Some(vec![0; SMALL].into());
+                }
+                self.messages += 1;
+                let event = shard::Event::Message { node: name(number), message };
+                self.queue.push_back(Message::ToShard(shard, event));
+            }
+            node::Effect::StartPull { pull, id, put, size_bytes, sender, .. } => {
+                let sender = number_of(&sender);
+                self.pulls.insert((number, pull), (sender, id.clone(), size_bytes));
+                self.next_number += 1;
+                let serve = ServeId(self.next_number);
+                let event = node::Event::ServeRequested { serve, id, put, awaits_hop: false };
+                // Before anything that is under way to the sender.
+                self.queue.push_front(Message::ToNode(sender, event));
+            }
+            node::Effect::ServeRefused { .. } => panic!("a pull was refused"),
+            node::Effect::Reply { call, response, .. } => {
+                self.answers.insert((number, call), response.expect("all calls succeed"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends all pulls whose senders have all bytes, one after the other.
+    fn finish_pulls(&mut self) {
+        while let Some((&(node, pull), (_, _, valid_bytes))) =
+            self.pulls.iter().find(|(_, (sender, id, _))| !self.is_pulled(*sender, id))
+        {
+            let (valid_bytes, outcome) = (*valid_bytes, PullOutcome::Complete);
+            self.pulls.remove(&(node, pull));
+            self.queue
+                .push_back(Message::ToNode(node, node::Event::PullEnded { pull, valid_bytes, outcome }));
+            self.settle();
+        }
+        assert!(self.pulls.is_empty(), "every pull ends");
+    }
+
+    fn is_pulled(&self, node: usize, id: &ObjectId) -> bool {
+        self.pulls.iter().any(|((receiver, _), (_, of, _))| (receiver, of) == (&node, id))
+    }
+
+    fn put(&mut self, node: usize, id: &ObjectId, size_bytes: u64) {
+        let create =
+            Request::Create { id: id.clone(), size_bytes, metadata: Metadata::default(), timeout: LONG };
+        let call = self.request(node, create);
+        let copy = self.created(node, call);
+        self.request(node, Request::Seal { copy, timeout: LONG });
+    }
+
+    fn created(&self, node: usize, call: CallId) -> CopyId {
+        match &self.answers[&(node, call)] {
+            Response::Created(view) => view.copy,
+            other => panic!("not created: {other:?}"),
+        }
+    }
+
+    fn get(&mut self, node: usize, id: &ObjectId) -> CallId {
+        self.request(node, Request::Get { id: id.clone(), until: Until::Complete, timeout: LONG })
+    }
+
+    fn is_answered(&self, node: usize, call: CallId) -> bool {
+        matches!(self.answers.get(&(node, call)), Some(Response::Object(_)))
+    }
+}
+
+fn name(number: usize) -> NodeId {
+    NodeId::new(&format!("n{number}")).expect("a valid name")
+}
+
+fn number_of(node: &NodeId) -> usize {
+    node.as_str()[1..].parse().expect("a number")
+}
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::new(name).expect("a valid id")
+}
+
+#[test]
+fn a_get_of_a_large_object_takes_five_messages() {
+    let mut cluster = Cluster::new(2);
+    for name in ["x", "y", "z", "another", "and another"] {
+        cluster.put(0, &id(name), LARGE);
+        let before = cluster.messages;
+        let call = cluster.get(1, &id(name));
+        cluster.finish_pulls();
+        assert!(cluster.is_answered(1, call));
+        assert_eq!(cluster.messages - before, MESSAGES_PER_GET);
+    }
+}
+
+#[test]
+fn a_get_of_a_small_object_takes_four_messages() {
+    let mut cluster = Cluster::new(2);
+    cluster.put(0, &id("x"), SMALL as u64);
+    let before = cluster.messages;
+    let call = cluster.get(1, &id("x"));
+    cluster.finish_pulls();
+    assert!(cluster.is_answered(1, call));
+    assert_eq!(cluster.messages - before, 4);
+}
+
+#[test]
+fn each_get_of_a_broadcast_takes_five_messages() {
+    const RECEIVERS: usize = 50;
+    let mut cluster = Cluster::new(RECEIVERS + 1);
+    // They wait for the object, and are served when it is put.
+    let calls: Vec<CallId> = (1..=RECEIVERS).map(|node| cluster.get(node, &id("x"))).collect();
+    let queries = cluster.messages;
+    cluster.put(0, &id("x"), LARGE);
+    cluster.finish_pulls();
+    assert!(calls.iter().enumerate().all(|(index, call)| cluster.is_answered(index + 1, *call)));
+    // A put publishes twice at two shards, which answer.
+    let of_gets = cluster.messages - 8;
+    assert_eq!(queries, RECEIVERS as u64);
+    assert_eq!(of_gets, MESSAGES_PER_GET * RECEIVERS as u64);
+    // They come one after another.
+    let mut cluster = Cluster::new(RECEIVERS + 1);
+    cluster.put(0, &id("x"), LARGE);
+    let before = cluster.messages;
+    for node in 1..=RECEIVERS {
+        cluster.get(node, &id("x"));
+    }
+    cluster.finish_pulls();
+    assert_eq!(cluster.messages - before, MESSAGES_PER_GET * RECEIVERS as u64);
+}
