@@ -13,7 +13,8 @@
 """
 
 from hoplite import _native
-from hoplite._client import Client, Id, Op, connect
+from hoplite._calls import Id, Op
+from hoplite._client import Client, connect
 from hoplite._info import Grant, Location, ObjectInfo, ReduceInfo
 from hoplite._node import init, shutdown
 from hoplite.errors import (

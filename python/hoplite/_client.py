@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from hoplite import _native, _serialize
-from hoplite._info import ObjectInfo, object_info
-from hoplite._serialize import Encoded, Framework, Layout
-from hoplite.errors import Superseded, TypeMismatch
-from hoplite.ref import Ref, key
+from hoplite import _native
+from hoplite._calls import (
+    CONNECT_TIMEOUT,
+    DEFAULT_TIMEOUT,
+    AnyId,
+    Calls,
+    Id,
+    Op,
+    program_name,
+    refuse_to_pickle,
+    run,
+)
+from hoplite._info import ObjectInfo
+from hoplite._serialize import Framework
+from hoplite.ref import Ref
 
 if TYPE_CHECKING:
     from typing import Self
-
-#: How an object is named: `str` stands for its UTF-8 bytes.
-Id = str | bytes | Ref
-AnyId = TypeVar("AnyId", str, bytes, Ref, str | bytes | Ref)
-#: What a reduce does with two elements.
-Op = Literal["sum", "min", "max", "prod"]
-
-#: How long connecting may take: a store answers within a millisecond.
-CONNECT_TIMEOUT = 5.0
-#: How long a put waits for room or for the directory, and a delete for other nodes.
-DEFAULT_TIMEOUT = 30.0
-#: How many objects are asked for at once while listing.
-PAGE = 1000
 
 
 class Client:
@@ -44,7 +38,7 @@ class Client:
     for ever. Any method may raise `ConnectionLost` and `ForkedChild`, and `TypeError` before anything is sent.
     """
 
-    __slots__ = ("__weakref__", "_for_owners", "_native", "_process", "_socket")
+    __slots__ = ("__weakref__", "_calls", "_for_owners", "_native", "_process", "_socket")
 
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, *, timeout: float = CONNECT_TIMEOUT
@@ -52,6 +46,7 @@ class Client:
         """Connects; see `hoplite.connect`."""
         socket = _native.default_socket_path() if socket is None else socket
         self._native = _native.connect(socket, timeout, program_name())
+        self._calls = Calls(self._native)
         self._socket = os.fspath(socket)
         self._process = self._native.process
         self._for_owners: _native.Client | None = None
@@ -89,10 +84,9 @@ class Client:
         Raises:
             AlreadyExists, StoreFull, ObjectTooLarge, InvalidId, Timeout; TypeError for a value that cannot be put.
         """
-        encoded = _serialize.encode(value)
-        name = new_id() if id is None else id
-        self._native.put(name, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, timeout, confirm)
-        return self._ref(name, encoded)
+        ref = run(self._calls.put(id, value, timeout, confirm=confirm))
+        ref._client = self
+        return ref
 
     def ref(self, id: str | bytes) -> Ref:
         """A handle of an object that was put elsewhere, or will be. Asks nobody."""
@@ -115,21 +109,7 @@ class Client:
         Raises:
             Timeout, ObjectLost, Deleted, StoreFull, ObjectTooLarge.
         """
-        check_framework(framework)
-        if copy:
-            return self._get_private(id, timeout, framework)
-        return _serialize.decode(self._native.get(id, timeout), copy, framework)
-
-    def _get_private(self, id: Id, timeout: float | None, framework: Framework) -> Any:
-        deadline = Deadline(timeout)
-        while True:
-            reader = self._native.open(id, deadline.left())
-            room, finish = _serialize.destination(reader, framework)
-            try:
-                self._native.read(reader, room, deadline.left())
-            except Superseded:
-                continue
-            return finish()
+        return run(self._calls.get(id, timeout, copy, framework))
 
     def get_into(self, id: Id, out: object, timeout: float | None = None) -> int:
         """Copies the object into `out` while it arrives, and returns its size in bytes.
@@ -141,18 +121,7 @@ class Client:
             TypeMismatch: if `out` is another kind of array than the object.
             BufferTooSmall; and what `get` raises. After an error, the contents of `out` mean nothing.
         """
-        room, wanted = _serialize.as_room(out)
-        if wanted.kind == "buffer":
-            return self._native.get_into(id, room, timeout)
-        deadline = Deadline(timeout)
-        while True:
-            reader = self._native.open(id, deadline.left())
-            check_layout(id, reader, wanted)
-            try:
-                self._native.read(reader, room, deadline.left())
-            except Superseded:
-                continue
-            return reader.nbytes
+        return run(self._calls.get_into(id, out, timeout))
 
     def reduce(
         self,
@@ -180,9 +149,11 @@ class Client:
         Raises:
             TypeMismatch, AlreadyExists, ObjectLost, DuplicateId, InvalidRequest, StoreFull, Timeout.
         """
-        sources = listed(sources)
-        reduced = self._native.reduce(target, sources, op, num_objects, deterministic, None, timeout)
-        return as_given(reduced, sources)
+        return run(
+            self._calls.reduce(
+                target, sources, op, num_objects=num_objects, deterministic=deterministic, timeout=timeout
+            )
+        )
 
     def gather(
         self,
@@ -196,9 +167,7 @@ class Client:
         Raises:
             What `get` raises, as soon as that is known of one of them.
         """
-        check_framework(framework)
-        views = self._native.gather(listed(ids), timeout)
-        return [_serialize.decode(view, copy, framework) for view in views]
+        return run(self._calls.gather(ids, timeout, copy, framework))
 
     def allgather(
         self,
@@ -217,14 +186,7 @@ class Client:
         Raises:
             What `put` and `get` raise.
         """
-        check_framework(framework)
-        ids = listed(ids)
-        own_id(ids, rank)
-        encoded = _serialize.encode(value)
-        views = self._native.allgather(
-            ids, rank, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, timeout
-        )
-        return [_serialize.decode(view, copy, framework) for view in views]
+        return run(self._calls.allgather(ids, rank, value, timeout, copy, framework))
 
     def allreduce(
         self,
@@ -253,37 +215,17 @@ class Client:
         Raises:
             TypeMismatch, ObjectLost, InvalidRequest, Timeout; and what `put` raises.
         """
-        sources = listed(sources)
-        deadline = Deadline(timeout)
-        own = own_id(sources, rank)
-        wanted = None if out is None else _serialize.as_room(out)
-        _native.check_allreduce(target, sources, op, timeout)
-        if value is not None:
-            encoded = _serialize.encode(value)
-            check_reducible(encoded)
-            check_op(own, encoded, op)
-            if wanted is not None:
-                check_layout(own, encoded, wanted[1])
-            self._native.put(
-                own, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, deadline.left(), False
+        return run(
+            self._calls.allreduce(
+                target, sources, rank, value, op, out=out, deterministic=deterministic, timeout=timeout
             )
-        reader = self._native.open(own, deadline.left())
-        if wanted is None:
-            room, finish = _serialize.destination(reader, None)
-        else:
-            room = wanted[0]
-            check_layout(own, reader, wanted[1])
-        del reader
-        self._native.allreduce_into(target, sources, rank, room, op, deterministic, deadline.left())
-        return finish() if wanted is None else out
+        )
 
     def delete_allreduce(
         self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
     ) -> None:
         """Deletes what an allreduce has left: its sources, and its result wherever that is kept."""
-        sources = listed(sources)
-        left = _native.allreduce_ids(key(target), len(sources))
-        self._native.delete([*sources, *left], timeout)
+        run(self._calls.delete_allreduce(target, sources, timeout))
 
     def delete(self, ids: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:
         """Removes every copy of one object, or of several, and returns how many of them there were.
@@ -293,7 +235,7 @@ class Client:
         Raises:
             Timeout: if not all copies are known to be gone in time.
         """
-        return self._native.delete(several(ids), timeout)
+        return run(self._calls.delete(ids, timeout))
 
     def wait(
         self, ids: Iterable[AnyId], num: int | None = None, timeout: float | None = None
@@ -307,13 +249,11 @@ class Client:
         Raises:
             InvalidRequest: if there are fewer ids than `num`.
         """
-        ids = listed(ids)
-        ready = self._native.wait(ids, len(ids) if num is None else num, timeout)
-        return divide(ids, ready)
+        return run(self._calls.wait(ids, num, timeout))
 
     def contains(self, id: Id) -> bool:
         """Whether all bytes of the object are somewhere in the cluster."""
-        return self._native.contains(id)
+        return run(self._calls.contains(id))
 
     def stat(self, id: Id) -> ObjectInfo | None:
         """What is known of an object: its size and type, where it is, and how it got there; None if there is none.
@@ -321,7 +261,7 @@ class Client:
         Raises:
             Unavailable: if the directory cannot be asked.
         """
-        return object_info(self._native.describe(id))
+        return run(self._calls.stat(id))
 
     def list(self, prefix: str | bytes = b"") -> Iterator[ObjectInfo]:
         """The objects of the cluster whose id begins with `prefix`, in the order of their ids, page by page.
@@ -331,15 +271,14 @@ class Client:
         Raises:
             Unavailable: if a shard of the directory cannot be asked.
         """
-        prefix = prefix.encode() if isinstance(prefix, str) else prefix
         after: bytes | None = b""
         while after is not None:
-            page, after = self._native.list(prefix, after, PAGE)
-            yield from filter(None, map(object_info, page))
+            page, after = run(self._calls.page(prefix, after))
+            yield from page
 
     def status(self) -> Mapping[str, Any]:
         """The counters of this node's store: memory, copies, transfers."""
-        return self._native.status()
+        return run(self._calls.status())
 
     def close(self) -> None:
         """Ends the connection. Arrays that were got stay readable; they, and owners, keep it open until they are gone."""
@@ -366,9 +305,6 @@ class Client:
             self._for_owners = self._native.share()
         return self._for_owners
 
-    def _ref(self, id: Id, encoded: Encoded) -> Ref:
-        return made_ref(id, encoded, self)
-
 
 def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float = CONNECT_TIMEOUT) -> Client:
     """Connects to the store of this node.
@@ -379,106 +315,3 @@ def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float = CO
         ConnectFailed: says what is wrong with the path, or with who listens there.
     """
     return Client(socket, timeout=timeout)
-
-
-# What the client for asyncio does in the same way
-
-
-class Deadline:
-    """What is left of a timeout."""
-
-    __slots__ = ("_ends",)
-
-    def __init__(self, timeout: float | None) -> None:
-        if timeout is not None and not timeout >= 0:
-            raise ValueError("a timeout is a number of seconds from 0 up, or None")
-        self._ends = None if timeout is None else time.monotonic() + float(timeout)
-
-    def left(self) -> float | None:
-        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
-
-
-def program_name() -> str:
-    """How this program is called in the log of the store."""
-    return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
-
-
-def refuse_to_pickle() -> TypeError:
-    return TypeError(
-        "a client belongs to its process; pass hoplite.Ref, and call hoplite.init() where it arrives"
-    )
-
-
-def new_id() -> str:
-    """An id that nobody else has."""
-    return f"py/{uuid.uuid4().hex}"
-
-
-def made_ref(id: Id, encoded: Encoded, client: Client | None) -> Ref:
-    name = id.id if isinstance(id, Ref) else id
-    nbytes = sum(len(piece) for piece in encoded.pieces)
-    return Ref(name, _serialize.dtype_name(encoded.dtype), encoded.shape, nbytes, client=client)
-
-
-def text(id: Id) -> str | bytes:
-    return id.id if isinstance(id, Ref) else id
-
-
-def listed(ids: Iterable[AnyId]) -> list[AnyId]:
-    """Several ids, as a list. A lone one is an error, since its characters are not meant."""
-    if isinstance(ids, (str, bytes, Ref)):
-        raise TypeError("expected several ids, such as a list of them, not one")
-    return list(ids)
-
-
-def several(ids: Id | Iterable[Id]) -> list[Id]:
-    return [ids] if isinstance(ids, (str, bytes, Ref)) else list(ids)
-
-
-def own_id(sources: list[Id], rank: int) -> Id:
-    if not 0 <= rank < len(sources):
-        raise ValueError(f"there is no rank {rank} among {len(sources)} participants")
-    return sources[rank]
-
-
-def as_given(ids: list[str | bytes], given: list[AnyId]) -> list[AnyId]:
-    """The ids that the store names, as the caller named them."""
-    by_key = {key(id): id for id in given}
-    return [by_key[key(id)] for id in ids]
-
-
-def divide(ids: list[AnyId], chosen: list[int]) -> tuple[list[AnyId], list[AnyId]]:
-    indices = set(chosen)
-    left = [id for index, id in enumerate(ids) if index not in indices]
-    return [ids[index] for index in chosen], left
-
-
-def check_framework(framework: Framework) -> None:
-    if framework not in (None, "numpy", "torch"):
-        raise ValueError(f'a framework is "numpy" or "torch", not {framework!r}')
-
-
-def check_reducible(encoded: Encoded) -> None:
-    if encoded.dtype == "opaque":
-        raise TypeError("only arrays of numbers can be reduced")
-
-
-def check_op(id: Id, encoded: Encoded, op: Op) -> None:
-    """Checks that a reduce can do this with such elements."""
-    if encoded.dtype == "bool" and op in ("sum", "prod"):
-        reason = f"{op} is not defined for elements of type bool"
-        raise TypeMismatch(f"object {text(id)!r} cannot be reduced: {reason}", id=text(id), reason=reason)
-
-
-def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> None:
-    """Checks that an object is what is to be filled with it."""
-    found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy")
-    if (found.kind, found.dtype, found.shape) != (wanted.kind, wanted.dtype, wanted.shape):
-        reason = f"it is {_describe(found)}, to be copied into {_describe(wanted)}"
-        raise TypeMismatch(f"object {text(id)!r} does not fit: {reason}", id=text(id), reason=reason)
-
-
-def _describe(layout: Layout) -> str:
-    if layout.kind in ("array", "tensor"):
-        return f"{layout.dtype}{list(layout.shape)}"
-    return {"bytes": "bytes", "buffer": "bytes"}.get(layout.kind, "a pickle")

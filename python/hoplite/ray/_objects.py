@@ -10,7 +10,7 @@ import ray
 
 import hoplite
 from hoplite import Client, ConnectFailed
-from hoplite._client import DEFAULT_TIMEOUT, Id, Op
+from hoplite._calls import DEFAULT_TIMEOUT, Id, Op
 from hoplite._serialize import Framework
 from hoplite.ray import _leases, _nodes
 from hoplite.ray._connection import is_absent, own, twice

@@ -34,7 +34,7 @@ from ray.util.collective.types import (
 
 import hoplite.aio
 from hoplite import ConnectionLost, Timeout, _native
-from hoplite._client import Op, check_reducible
+from hoplite._calls import Op, check_reducible
 from hoplite._serialize import encode
 from hoplite.ray import _background, _objects
 from hoplite.ray._connection import twice

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from hoplite import _native
-from hoplite._client import Op
+from hoplite._calls import Op
 from hoplite._serialize import _DTYPES, _NAMES_OF_TORCH
 from hoplite.errors import SizeMismatch, TypeMismatch
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hoplite._client import DEFAULT_TIMEOUT
+from hoplite._calls import DEFAULT_TIMEOUT
 from hoplite.errors import ConnectionLost, HopliteError, ShuttingDown, Timeout
 from hoplite.torch._collectives import Round, meet
 from hoplite.torch._ledger import Ledger

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from hoplite import _native
-from hoplite._client import CONNECT_TIMEOUT
+from hoplite._calls import CONNECT_TIMEOUT
 from hoplite.errors import ForkedChild
 
 T = TypeVar("T")

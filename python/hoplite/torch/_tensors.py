@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from hoplite._client import Op
+from hoplite._calls import Op
 from hoplite._serialize import _NAMES_OF_TORCH
 from hoplite.torch._collectives import Reduction
 

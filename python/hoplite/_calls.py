@@ -1,0 +1,349 @@
+"""What the methods of both clients do, written once: as coroutines over a native client that blocks or returns futures.
+
+`hoplite.aio.Client` has these methods as they are. `hoplite.Client` performs each with `run`: over a native client that
+blocks, a coroutine never waits for anything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from asyncio import Future
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+from hoplite import _native, _serialize
+from hoplite._info import ObjectInfo, object_info
+from hoplite._serialize import Encoded, Framework, Layout
+from hoplite.errors import Superseded, TypeMismatch
+from hoplite.ref import Ref, key
+
+T = TypeVar("T")
+#: How an object is named: `str` stands for its UTF-8 bytes.
+Id = str | bytes | Ref
+AnyId = TypeVar("AnyId", str, bytes, Ref, str | bytes | Ref)
+#: What a reduce does with two elements.
+Op = Literal["sum", "min", "max", "prod"]
+
+#: How long connecting may take: a store answers within a millisecond.
+CONNECT_TIMEOUT = 5.0
+#: How long a put waits for room or for the directory, and a delete for other nodes.
+DEFAULT_TIMEOUT = 30.0
+#: How many objects are asked for at once while listing.
+PAGE = 1000
+
+
+def run(call: Awaitable[T]) -> T:
+    """Performs a call over a native client that blocks."""
+    try:
+        next(call.__await__())
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("the native client has returned a future")
+
+
+async def settled(answer: T | Future[T]) -> T:
+    """What a native client answers."""
+    return await answer if isinstance(answer, Future) else answer
+
+
+class Calls:
+    """The methods that both clients have. Those of `hoplite.Client` say what they do and raise."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _native.Client | _native.AsyncClient) -> None:
+        self._native = native
+
+    async def put(
+        self, id: Id | None, value: object, timeout: float | None = DEFAULT_TIMEOUT, *, confirm: bool = False
+    ) -> Ref:
+        """See `hoplite.Client.put`. The methods of the handle block, and use the client of `hoplite.init`."""
+        encoded = _serialize.encode(value)
+        name = new_id() if id is None else id
+        await settled(
+            self._native.put(
+                name, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, timeout, confirm
+            )
+        )
+        return made_ref(name, encoded)
+
+    async def get(
+        self, id: Id, timeout: float | None = None, copy: bool | None = None, framework: Framework = None
+    ) -> Any:
+        """See `hoplite.Client.get`."""
+        check_framework(framework)
+        if copy:
+            return await self._get_private(id, timeout, framework)
+        view = await settled(self._native.get(id, timeout))
+        return _serialize.decode(view, copy, framework)
+
+    async def _get_private(self, id: Id, timeout: float | None, framework: Framework) -> Any:
+        deadline = Deadline(timeout)
+        while True:
+            reader = await settled(self._native.open(id, deadline.left()))
+            room, finish = _serialize.destination(reader, framework)
+            try:
+                await settled(self._native.read(reader, room, deadline.left()))
+            except Superseded:
+                continue
+            return finish()
+
+    async def get_into(self, id: Id, out: object, timeout: float | None = None) -> int:
+        """See `hoplite.Client.get_into`.
+
+        Cancelled, it may go on to write to `out` for a moment, until the piece that is under way is copied.
+        """
+        room, wanted = _serialize.as_room(out)
+        if wanted.kind == "buffer":
+            return await settled(self._native.get_into(id, room, timeout))
+        return await fill(self._native, id, room, wanted, timeout)
+
+    async def reduce(
+        self,
+        target: Id,
+        sources: Iterable[AnyId],
+        op: Op = "sum",
+        *,
+        num_objects: int | None = None,
+        deterministic: bool = False,
+        timeout: float | None = None,
+    ) -> list[AnyId]:
+        """See `hoplite.Client.reduce`. Cancelled, it ends everywhere."""
+        sources = listed(sources)
+        reduced = await settled(
+            self._native.reduce(target, sources, op, num_objects, deterministic, None, timeout)
+        )
+        return as_given(reduced, sources)
+
+    async def gather(
+        self,
+        ids: Iterable[Id],
+        timeout: float | None = None,
+        copy: bool | None = None,
+        framework: Framework = None,
+    ) -> list[Any]:
+        """See `hoplite.Client.gather`."""
+        check_framework(framework)
+        views = await settled(self._native.gather(listed(ids), timeout))
+        return [_serialize.decode(view, copy, framework) for view in views]
+
+    async def allgather(
+        self,
+        ids: Iterable[Id],
+        rank: int,
+        value: object,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        copy: bool | None = None,
+        framework: Framework = None,
+    ) -> list[Any]:
+        """See `hoplite.Client.allgather`."""
+        check_framework(framework)
+        ids = listed(ids)
+        own_id(ids, rank)
+        encoded = _serialize.encode(value)
+        views = await settled(
+            self._native.allgather(
+                ids, rank, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, timeout
+            )
+        )
+        return [_serialize.decode(view, copy, framework) for view in views]
+
+    async def allreduce(
+        self,
+        target: Id,
+        sources: Iterable[Id],
+        rank: int,
+        value: object = None,
+        op: Op = "sum",
+        *,
+        out: Any = None,
+        deterministic: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """See `hoplite.Client.allreduce`."""
+        sources = listed(sources)
+        deadline = Deadline(timeout)
+        own = own_id(sources, rank)
+        wanted = None if out is None else _serialize.as_room(out)
+        _native.check_allreduce(target, sources, op, timeout)
+        if value is not None:
+            encoded = _serialize.encode(value)
+            check_reducible(encoded)
+            check_op(own, encoded, op)
+            if wanted is not None:
+                check_layout(own, encoded, wanted[1])
+            await settled(
+                self._native.put(
+                    own, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, deadline.left(), False
+                )
+            )
+        reader = await settled(self._native.open(own, deadline.left()))
+        if wanted is None:
+            room, finish = _serialize.destination(reader, None)
+        else:
+            room = wanted[0]
+            check_layout(own, reader, wanted[1])
+        del reader
+        await settled(
+            self._native.allreduce_into(target, sources, rank, room, op, deterministic, deadline.left())
+        )
+        return finish() if wanted is None else out
+
+    async def delete_allreduce(
+        self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
+    ) -> None:
+        """See `hoplite.Client.delete_allreduce`."""
+        sources = listed(sources)
+        left = _native.allreduce_ids(key(target), len(sources))
+        await settled(self._native.delete([*sources, *left], timeout))
+
+    async def delete(self, ids: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:
+        """See `hoplite.Client.delete`."""
+        return await settled(self._native.delete(several(ids), timeout))
+
+    async def wait(
+        self, ids: Iterable[AnyId], num: int | None = None, timeout: float | None = None
+    ) -> tuple[list[AnyId], list[AnyId]]:
+        """See `hoplite.Client.wait`."""
+        ids = listed(ids)
+        ready = await settled(self._native.wait(ids, len(ids) if num is None else num, timeout))
+        return divide(ids, ready)
+
+    async def contains(self, id: Id) -> bool:
+        """See `hoplite.Client.contains`."""
+        return await settled(self._native.contains(id))
+
+    async def stat(self, id: Id) -> ObjectInfo | None:
+        """See `hoplite.Client.stat`."""
+        known = await settled(self._native.describe(id))
+        return object_info(known)
+
+    async def page(self, prefix: str | bytes, after: bytes) -> tuple[list[ObjectInfo], bytes | None]:
+        """The next objects of a listing, after the id `after`, and the id to go on after; None if there are no more."""
+        prefix = prefix.encode() if isinstance(prefix, str) else prefix
+        page, rest = await settled(self._native.list(prefix, after, PAGE))
+        return list(filter(None, map(object_info, page))), rest
+
+    async def status(self) -> Mapping[str, Any]:
+        """See `hoplite.Client.status`."""
+        counters = await settled(self._native.status())
+        return counters
+
+
+async def fill(
+    native: _native.Client | _native.AsyncClient, id: Id, room: Any, wanted: Layout, timeout: float | None
+) -> int:
+    """Copies an object into `room` while it arrives, if it is what is wanted, and returns its size."""
+    deadline = Deadline(timeout)
+    while True:
+        reader = await settled(native.open(id, deadline.left()))
+        check_layout(id, reader, wanted)
+        try:
+            await settled(native.read(reader, room, deadline.left()))
+        except Superseded:
+            continue
+        return reader.nbytes
+
+
+class Deadline:
+    """What is left of a timeout."""
+
+    __slots__ = ("_ends",)
+
+    def __init__(self, timeout: float | None) -> None:
+        if timeout is not None and not timeout >= 0:
+            raise ValueError("a timeout is a number of seconds from 0 up, or None")
+        self._ends = None if timeout is None else time.monotonic() + float(timeout)
+
+    def left(self) -> float | None:
+        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
+
+
+def program_name() -> str:
+    """How this program is called in the log of the store."""
+    return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+
+
+def refuse_to_pickle() -> TypeError:
+    return TypeError(
+        "a client belongs to its process; pass hoplite.Ref, and call hoplite.init() where it arrives"
+    )
+
+
+def new_id() -> str:
+    """An id that nobody else has."""
+    return f"py/{uuid.uuid4().hex}"
+
+
+def made_ref(id: Id, encoded: Encoded) -> Ref:
+    name = id.id if isinstance(id, Ref) else id
+    nbytes = sum(len(piece) for piece in encoded.pieces)
+    return Ref(name, _serialize.dtype_name(encoded.dtype), encoded.shape, nbytes)
+
+
+def text(id: Id) -> str | bytes:
+    return id.id if isinstance(id, Ref) else id
+
+
+def listed(ids: Iterable[AnyId]) -> list[AnyId]:
+    """Several ids, as a list. A lone one is an error, since its characters are not meant."""
+    if isinstance(ids, (str, bytes, Ref)):
+        raise TypeError("expected several ids, such as a list of them, not one")
+    return list(ids)
+
+
+def several(ids: Id | Iterable[Id]) -> list[Id]:
+    return [ids] if isinstance(ids, (str, bytes, Ref)) else list(ids)
+
+
+def own_id(sources: list[Id], rank: int) -> Id:
+    if not 0 <= rank < len(sources):
+        raise ValueError(f"there is no rank {rank} among {len(sources)} participants")
+    return sources[rank]
+
+
+def as_given(ids: list[str | bytes], given: list[AnyId]) -> list[AnyId]:
+    """The ids that the store names, as the caller named them."""
+    by_key = {key(id): id for id in given}
+    return [by_key[key(id)] for id in ids]
+
+
+def divide(ids: list[AnyId], chosen: list[int]) -> tuple[list[AnyId], list[AnyId]]:
+    indices = set(chosen)
+    left = [id for index, id in enumerate(ids) if index not in indices]
+    return [ids[index] for index in chosen], left
+
+
+def check_framework(framework: Framework) -> None:
+    if framework not in (None, "numpy", "torch"):
+        raise ValueError(f'a framework is "numpy" or "torch", not {framework!r}')
+
+
+def check_reducible(encoded: Encoded) -> None:
+    if encoded.dtype == "opaque":
+        raise TypeError("only arrays of numbers can be reduced")
+
+
+def check_op(id: Id, encoded: Encoded, op: Op) -> None:
+    """Checks that a reduce can do this with such elements."""
+    if encoded.dtype == "bool" and op in ("sum", "prod"):
+        reason = f"{op} is not defined for elements of type bool"
+        raise TypeMismatch(f"object {text(id)!r} cannot be reduced: {reason}", id=text(id), reason=reason)
+
+
+def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> None:
+    """Checks that an object is what is to be filled with it."""
+    found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy")
+    if (found.kind, found.dtype, found.shape) != (wanted.kind, wanted.dtype, wanted.shape):
+        reason = f"it is {_describe(found)}, to be copied into {_describe(wanted)}"
+        raise TypeMismatch(f"object {text(id)!r} does not fit: {reason}", id=text(id), reason=reason)
+
+
+def _describe(layout: Layout) -> str:
+    if layout.kind in ("array", "tensor"):
+        return f"{layout.dtype}{list(layout.shape)}"
+    return {"bytes": "bytes", "buffer": "bytes"}.get(layout.kind, "a pickle")
