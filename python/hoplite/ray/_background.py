@@ -1,16 +1,16 @@
-"""A thread with an event loop, and a client for it: calls that go on by themselves and can be cancelled."""
+"""Calls that go on by themselves, in the background, and can be cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
 import hoplite
 import hoplite.aio
+from hoplite._group import link as links
 from hoplite.ray import _objects
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ def begin(call: Callable[[hoplite.aio.Client], Awaitable[T]]) -> Future[T]:
     """Begins `call`, in the background, with a client of the node of this process. To cancel the future cancels it."""
     # Here, since only this thread may be one that Ray knows; and what is missing on this node is started by it.
     socket = _objects.client().socket
-    return asyncio.run_coroutine_threadsafe(_perform(call, socket), _loop())
+    return asyncio.run_coroutine_threadsafe(_perform(call, socket), links.event_loop()[0])
 
 
 async def _perform(call: Callable[[hoplite.aio.Client], Awaitable[T]], socket: str) -> T:
@@ -39,20 +39,10 @@ async def _connected(socket: str) -> hoplite.aio.Client:
         return known[1]
 
 
-def _loop() -> asyncio.AbstractEventLoop:
-    with _state.lock:
-        if _state.loop is None:
-            _state.loop = asyncio.new_event_loop()
-            threading.Thread(target=_state.loop.run_forever, name="hoplite-ray", daemon=True).start()
-        return _state.loop
-
-
 class _State:
     """What belongs to this process."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.loop: asyncio.AbstractEventLoop | None = None
         self.connecting = asyncio.Lock()
         self.client: tuple[str, hoplite.aio.Client] | None = None
 

@@ -11,11 +11,12 @@ the others, under ids that only this group uses. For arrays of numpy, and tensor
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -32,20 +33,20 @@ from ray.util.collective.types import (
     SendOptions,
 )
 
-import hoplite.aio
-from hoplite import ConnectionLost, Timeout, _native
-from hoplite._calls import Op, check_reducible
-from hoplite._serialize import encode
-from hoplite.ray import _background, _objects
+from hoplite._calls import Op
+from hoplite._group import link as links
+from hoplite._group import schedules
+from hoplite._group.member import Group, Operation
+from hoplite._group.round import OPAQUE, Buffer, Round
+from hoplite._serialize import TAG_PICKLE, encode, layout
+from hoplite.errors import HopliteError, TypeMismatch
+from hoplite.ray import _objects
 from hoplite.ray._connection import twice
 from hoplite.ray._rendezvous import clean_up, meet
 
 #: How long a call waits for the other members, in seconds, and where to say something else.
 TIMEOUT_VARIABLE = "HOPLITE_COLLECTIVE_TIMEOUT"
 DEFAULT_TIMEOUT = 300.0
-#: After so many calls in which members do not wait for each other, or bytes in them, they do: what is put for the others
-#: stays at least until then. A barrier takes little time beside either.
-_MOST_CALLS, _MOST_BYTES = 32, 64 << 20
 
 _OPS: dict[ReduceOp, Op] = {
     ReduceOp.SUM: "sum",
@@ -55,12 +56,16 @@ _OPS: dict[ReduceOp, Op] = {
 }
 
 
+class GroupEnded(HopliteError, RuntimeError):
+    """A collective cannot be performed, since the group has ended: the message says why."""
+
+
 class HopliteGroup(BaseGroup):
     """A member of a collective group.
 
     All members call the same collectives in the same order. A call waits for the members that it needs something of, at most
-    as long as `$HOPLITE_COLLECTIVE_TIMEOUT` says, in seconds; then it raises `hoplite.Timeout`, and the group is of no use
-    any more.
+    as long as `$HOPLITE_COLLECTIVE_TIMEOUT` says, in seconds; then it raises `hoplite.Timeout`, and the group has ended for
+    all members. What a collective raises once something was sent is also a `RuntimeError`, as users of Ray expect.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
@@ -70,20 +75,15 @@ class HopliteGroup(BaseGroup):
         lease = _objects.lease()
         # If the store was started anew since it was last used, that is noticed here.
         twice(_objects.client, lambda client: client.contains(lease.prefix))
-        self._client = _objects.client()
+        client = _objects.client()
         name, members = meet(
-            self._client, lease.place.prefix, group_name, world_size, rank, lease.prefix, self._timeout
+            client, lease.place.prefix, group_name, world_size, rank, lease.prefix, self._timeout
         )
-        self._prefixes = [f"{member}{name}/" for member in members]
-        self._calls = 0
-        self._sent = [0] * world_size
-        self._received = [0] * world_size
-        # What this member has to delete once all of them have begun a call after this one.
-        self._left: list[str | bytes] = []
-        self._calls_since = self._bytes_since = 0
+        link = links.acquire(client.socket, "hoplite.ray")
+        self._group = Group(link, [f"{member}{name}/" for member in members], group_name, rank, _failed)
         self.barrier()
         if rank == 0:
-            clean_up(self._client, lease.place.prefix, group_name)
+            clean_up(client, lease.place.prefix, group_name)
 
     @classmethod
     def backend(cls) -> str:
@@ -95,50 +95,34 @@ class HopliteGroup(BaseGroup):
 
     def destroy_group(self) -> None:
         """Leaves the group. The last member to leave deletes what is left of it."""
-        ids = [f"{prefix}left" for prefix in self._prefixes]
-        # If the store is gone, so is what this member has put.
-        with contextlib.suppress(ConnectionLost):
-            self._client.put(ids[self._rank], b"", confirm=True)
-            if all(map(self._client.contains, ids)):
-                left = [known.id for prefix in self._prefixes for known in self._client.list(prefix)]
-                self._client.delete(left)
+        self._group.close()
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = AllReduceOptions) -> None:
         op = _OPS[allreduce_options.reduceOp]
-        with _contiguous(_single(tensor)) as room:
-            check_reducible(encode(room))
-            sources = self._ids("in")
-            target = f"{self._prefixes[0]}{self._calls}/out"
-            self._client.allreduce(target, sources, self._rank, room, op, out=room, timeout=self._timeout)
-        left: list[str | bytes] = [sources[self._rank]]
-        if self._rank == 0:
-            left += [target, *_native.allreduce_ids(target.encode(), self._world_size)]
-        self._all_have_begun(left)
+        with _filled("allreduce", _single(tensor)) as room:
+            _check_reducible(room, op)
+            self._perform(
+                "allreduce",
+                lambda round: schedules.allreduce(round, room, op),
+                meets=True,
+                nbytes=2 * room.nbytes,
+            )
 
     def barrier(self, barrier_options: BarrierOptions | None = None) -> None:
-        ids = self._ids("at")
-        self._client.put(ids[self._rank], b"")
-        _, missing = self._client.wait(ids, timeout=self._timeout)
-        if missing:
-            ranks = ", ".join(str(ids.index(id)) for id in missing)
-            raise Timeout(
-                f"ranks {ranks} did not come to the barrier within {self._timeout} s",
-                operation="barrier",
-                waited=self._timeout,
-            )
-        self._all_have_begun([ids[self._rank]])
+        self._perform("barrier", schedules.meet, meets=True)
 
     def reduce(self, tensor: list[Any], reduce_options: ReduceOptions | None = None) -> None:
         options = reduce_options or ReduceOptions()
-        op = _OPS[options.reduceOp]
-        tensor = _single(tensor)
-        with _contiguous(tensor) if self._rank == options.root_rank else _readable(tensor) as room:
-            check_reducible(encode(room))
-            sources = self._ids("in")
-            self._client.put(sources[self._rank], room, self._timeout)
-            if self._rank == options.root_rank:
-                self._reduce(sources, room, op)
-        self._some_may_lag(room.nbytes)
+        root, op, array = options.root_rank, _OPS[options.reduceOp], _single(tensor)
+        with (
+            _filled("reduce", array) if self._rank == root else contextlib.nullcontext(_buffer(array)) as room
+        ):
+            _check_reducible(room, op)
+            self._perform(
+                "reduce",
+                lambda round: schedules.reduce(round, root, room, op),
+                nbytes=room.nbytes * (self._world_size + 1),
+            )
 
     def allgather(
         self,
@@ -147,30 +131,27 @@ class HopliteGroup(BaseGroup):
         allgather_options: AllGatherOptions | None = None,
     ) -> None:
         (tensors,) = tensor_list
-        ids = self._ids("in")
+        self._check_count("allgather", tensors)
         with contextlib.ExitStack() as stack:
-            rooms = [stack.enter_context(_contiguous(_checked(out))) for out in tensors]
-            with _readable(_single(tensor)) as own:
-                self._client.put(ids[self._rank], own, self._timeout)
-
-            async def get_all(client: hoplite.aio.Client) -> None:
-                gets = (client.get_into(id, room, self._timeout) for id, room in zip(ids, rooms, strict=True))
-                await asyncio.gather(*gets)
-
-            _background.begin(get_all).result()
-        self._all_have_begun([ids[self._rank]])
+            rooms = [stack.enter_context(_filled("allgather", _checked(out))) for out in tensors]
+            own = _buffer(_single(tensor))
+            self._perform(
+                "allgather",
+                lambda round: schedules.allgather(round, own, rooms),
+                meets=True,
+                nbytes=own.nbytes,
+            )
 
     def broadcast(self, tensor: list[Any], broadcast_options: BroadcastOptions | None = None) -> None:
-        root = (broadcast_options or BroadcastOptions()).root_rank
-        tensor = _single(tensor)
-        id = self._ids("in")[root]
-        with _readable(tensor) if self._rank == root else _contiguous(tensor) as room:
-            if self._rank == root:
-                self._client.put(id, room, self._timeout)
-                self._left.append(id)
-            else:
-                self._client.get_into(id, room, self._timeout)
-        self._some_may_lag(room.nbytes)
+        root, array = (broadcast_options or BroadcastOptions()).root_rank, _single(tensor)
+        with (
+            contextlib.nullcontext(_buffer(array))
+            if self._rank == root
+            else _filled("broadcast", array) as room
+        ):
+            self._perform(
+                "broadcast", lambda round: schedules.broadcast(round, root, room), nbytes=room.nbytes
+            )
 
     def reducescatter(
         self,
@@ -180,65 +161,95 @@ class HopliteGroup(BaseGroup):
     ) -> None:
         op = _OPS[(reducescatter_options or ReduceScatterOptions()).reduceOp]
         (tensors,) = tensor_list
-        ids = self._ids("in")
-        with _contiguous(_single(tensor)) as room:
-            check_reducible(encode(room))
-            for rank, part in enumerate(tensors):
-                with _readable(_checked(part)) as own:
-                    self._client.put(f"{ids[self._rank]}/{rank}", own, self._timeout)
-            self._reduce([f"{id}/{self._rank}" for id in ids], room, op)
-        self._all_have_begun([])
+        self._check_count("reducescatter", tensors)
+        with _filled("reducescatter", _single(tensor)) as room:
+            parts = [_buffer(_checked(part)) for part in tensors]
+            _check_reducible(room, op)
+            contents = _joined(parts, parts[self._rank], room)
+            sizes = [part.nbytes for part in parts]
+            self._perform(
+                "reducescatter",
+                lambda round: schedules.reduce_scatter(round, contents, sizes, room, op),
+                meets=True,
+                nbytes=2 * contents.nbytes,
+            )
 
     def send(self, tensor: list[Any], send_options: SendOptions) -> None:
         """Returns when the tensor may be changed again; the receiver may get it later."""
         to = send_options.dst_rank
-        with _readable(_single(tensor)) as room:
-            self._client.put(self._message(self._rank, to, self._sent[to]), room, self._timeout)
-        self._sent[to] += 1
+        room, id = _buffer(_single(tensor)), self._group.id_of_sent(to, 0)
+        self._pass(f"send to rank {to}", lambda round: round.put(id, room), id, room.nbytes)
 
     def recv(self, tensor: list[Any], recv_options: RecvOptions) -> None:
         source = recv_options.src_rank
-        id = self._message(source, self._rank, self._received[source])
-        with _contiguous(_single(tensor)) as room:
-            self._client.get_into(id, room, self._timeout)
-        self._received[source] += 1
-        _delete([id])
+        with _filled("recv", _single(tensor)) as room:
+            id = self._group.id_of_received(source, 0)
+            self._pass(
+                f"recv from rank {source}",
+                lambda round: round.get_into(id, room, source),
+                id,
+                room.nbytes,
+                source,
+            )
 
-    def _reduce(self, sources: list[str], room: Any, op: Op) -> None:
-        """Reduces what nobody else reduces into `room`, and deletes it."""
-        target = f"{sources[self._rank]}/out"
-        self._client.reduce(target, sources, op, timeout=self._timeout)
-        self._client.get_into(target, room, self._timeout)
-        _delete([target, *sources])
+    def _perform(
+        self, name: str, run: Callable[[Round], Awaitable[None]], *, meets: bool = False, nbytes: int = 0
+    ) -> None:
+        """Performs a collective, after those that were called before."""
+        done: Future[None] = Future()
+        self._group.submit(Operation(name, run, _settling(done), self._timeout, meets=meets, nbytes=nbytes))
+        done.result()
 
-    def _ids(self, what: str) -> list[str]:
-        """The ids of what the members put in this call, which begins here."""
-        self._calls += 1
-        return [f"{prefix}{self._calls}/{what}" for prefix in self._prefixes]
+    def _pass(
+        self,
+        name: str,
+        run: Callable[[Round], Awaitable[None]],
+        id: str,
+        nbytes: int,
+        source: int | None = None,
+    ) -> None:
+        """Sends or receives a message."""
+        done: Future[None] = Future()
+        self._group.submit_message(
+            Operation(name, run, _settling(done), self._timeout, nbytes=nbytes, message=id, source=source)
+        )
+        done.result()
 
-    def _message(self, source: int, to: int, number: int) -> str:
-        return f"{self._prefixes[source]}to/{to}/{number}"
-
-    def _all_have_begun(self, left: list[str | bytes]) -> None:
-        """This call has shown that all members have begun it. So they have ended those before, and nobody needs any more
-        what this member has put for them; `left` is needed until the next time.
-        """
-        _delete(self._left)
-        self._left = left
-        self._calls_since = self._bytes_since = 0
-
-    def _some_may_lag(self, nbytes: int) -> None:
-        """This call has not shown that. After many of them, waits for all; all members count alike."""
-        self._calls_since += 1
-        self._bytes_since += nbytes
-        if self._calls_since >= _MOST_CALLS or self._bytes_since >= _MOST_BYTES:
-            self.barrier()
+    def _check_count(self, name: str, tensors: list[Any]) -> None:
+        if len(tensors) != self._world_size:
+            raise ValueError(
+                f"{name} of {self._world_size} members takes as many tensors, not {len(tensors)}"
+            )
 
 
-def _delete(ids: list[Any]) -> None:
-    """Deletes objects in the background: nobody waits for it."""
-    if ids:
-        _background.begin(lambda client: client.delete(ids))
+def _settling(done: Future[None]) -> Callable[[Exception | None], None]:
+    return lambda error: done.set_result(None) if error is None else done.set_exception(error)
+
+
+def _failed(message: str, cause: BaseException | None) -> Exception:
+    """The error for a collective that failed: of the class of its cause, and a `RuntimeError`."""
+    if not isinstance(cause, HopliteError):
+        return GroupEnded(message)
+    error = _and_runtime_error(type(cause))(message)
+    error.__dict__.update(cause.__dict__)
+    return error
+
+
+def _and_runtime_error(kind: type[HopliteError]) -> type[HopliteError]:
+    def pickled(error: HopliteError) -> tuple[Callable[..., HopliteError], tuple[Any, ...]]:
+        return _unpickled, (kind, str(error), error.__dict__)
+
+    if issubclass(kind, RuntimeError):
+        return kind
+    about = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce__": pickled}
+    return type(kind.__name__, (kind, RuntimeError), about)
+
+
+def _unpickled(kind: type[HopliteError], message: str, fields: dict[str, Any]) -> HopliteError:
+    return _and_runtime_error(kind)(message, **fields)
+
+
+# Arrays
 
 
 def _single(tensors: list[Any]) -> Any:
@@ -263,21 +274,55 @@ def _checked(tensor: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _readable(tensor: Any) -> Iterator[Any]:
-    """The tensor, to be read."""
-    yield tensor
-
-
-@contextlib.contextmanager
-def _contiguous(tensor: Any) -> Iterator[Any]:
-    """The tensor in contiguous memory, to be written to."""
-    is_array = isinstance(tensor, np.ndarray)
-    if tensor.flags.c_contiguous if is_array else tensor.is_contiguous():
-        yield tensor
+def _filled(name: str, array: Any) -> Iterator[Buffer]:
+    """The array in contiguous memory, to be written to."""
+    is_array = isinstance(array, np.ndarray)
+    if is_array and not array.flags.writeable:
+        raise TypeError(
+            f"{name} writes to its array, and this one is read-only: pass a copy, `array.copy()`. Arrays that Ray hands to "
+            "a method are, since others may use the same memory"
+        )
+    if array.flags.c_contiguous if is_array else array.is_contiguous():
+        yield _buffer(array)
         return
-    room = np.ascontiguousarray(tensor) if is_array else tensor.contiguous()
-    yield room
+    room = np.ascontiguousarray(array) if is_array else array.contiguous()
+    yield _buffer(room)
     if is_array:
-        tensor[...] = room
+        array[...] = room
     else:
-        tensor.copy_(room)
+        array.copy_(room)
+
+
+def _buffer(array: Any) -> Buffer:
+    encoded = encode(array)
+    if encoded.user == TAG_PICKLE:
+        raise TypeError(f"the backend hoplite takes arrays of numbers, not of {array.dtype}")
+    (memory,) = encoded.pieces
+    wanted = layout(encoded, "numpy" if isinstance(array, np.ndarray) else "torch")
+    return Buffer(memory, encoded.dtype, encoded.shape, encoded.user, wanted)
+
+
+def _joined(parts: list[Buffer], own: Buffer, room: Buffer) -> Buffer:
+    """The parts of a reducescatter, one after the other; `own` is the one that is reduced into `room`."""
+    if own.layout is None or room.layout is None:
+        raise AssertionError("the layout of arrays is known")
+    if (own.dtype, own.shape) != (room.dtype, room.shape) or any(part.dtype != own.dtype for part in parts):
+        shapes = ", ".join(f"{part.dtype}{list(part.shape or ())}" for part in parts)
+        raise _and_runtime_error(TypeMismatch)(
+            f"parts of {shapes} cannot be reduced into {room.dtype}{list(room.shape or ())}"
+        )
+    shapes_differ = len({part.shape for part in parts}) > 1
+    shape = (
+        (sum(math.prod(part.shape or ()) for part in parts),)
+        if shapes_differ
+        else (len(parts), *(own.shape or ()))
+    )
+    memory = np.concatenate([part.memory for part in parts])
+    return Buffer(memory, own.dtype, shape, layout=own.layout._replace(shape=shape))
+
+
+def _check_reducible(buffer: Buffer, op: Op) -> None:
+    if buffer.dtype == OPAQUE:
+        raise TypeError("only arrays of numbers can be reduced")
+    if buffer.dtype == "bool" and op in ("sum", "prod"):
+        raise _and_runtime_error(TypeMismatch)(f"{op} is not defined for elements of type bool")

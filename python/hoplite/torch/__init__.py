@@ -8,7 +8,7 @@ Nothing needs to be imported: torch finds the backend by the entry point of this
 `"cpu:hoplite,cuda:nccl"` leaves their tensors to another backend. `docs/torch.md` says what is supported.
 
 The ranks ride on the objects of a store: each puts what it contributes under an id that is private to the group, and gets or
-reduces those of the others. `_collectives.py` has the schedules.
+reduces those of the others. `hoplite._group` has the schedules.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -10,11 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
+from torch.distributed.distributed_c10d import Store
 
-from hoplite.torch import NAME, _collectives, _link
-from hoplite.torch._collectives import Round, at_once
+from hoplite._group import link as links
+from hoplite._group import schedules
+from hoplite._group.member import Group, Operation
+from hoplite._group.round import Round, at_once
+from hoplite.torch import NAME
 from hoplite.torch._exit import Departed, depart, prepare_exit, still_open
-from hoplite.torch._group import Group, Operation
 from hoplite.torch._rendezvous import agree
 from hoplite.torch._tensors import NO_SPARSE, Lent, check_same_dtype, reduction_of, split, split_rows
 from hoplite.torch._work import Work
@@ -25,11 +27,15 @@ _UNSET = timedelta(milliseconds=-1)
 
 def create(options: Any, _backend_options: object) -> HopliteBackend:
     """Makes a group's backend; torch calls it on each of the ranks."""
-    store, rank, size, timeout = options.store, options.group_rank, options.group_size, options.timeout
+    return _create(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
+
+
+def _create(store: Store, rank: int, size: int, name: str, timeout: timedelta) -> HopliteBackend:
     agreement = agree(store, rank, size, timeout)
-    link = _link.acquire(agreement.socket)
+    link = links.acquire(agreement.socket, "hoplite.torch")
     try:
-        group = Group(link, agreement.prefix, options.group_id, rank, size, agreement.neighbours)
+        prefixes = [agreement.prefix] * size
+        group = Group(link, prefixes, name, rank, _failed, agreement.neighbours)
     except BaseException:
         link.release()
         raise
@@ -60,8 +66,6 @@ class HopliteBackend(C10DBackend):
         self._size = size
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
-        self._sent: Counter[tuple[int, int]] = Counter()
-        self._received: Counter[tuple[int, int]] = Counter()
         # The wrapper with which torch checks collectives holds the half of this object only that is written in C++.
         still_open.add(self)
         prepare_exit()
@@ -96,6 +100,11 @@ class HopliteBackend(C10DBackend):
         self._group.abort(reason)
         self._departed()
 
+    def abandon(self) -> None:
+        """Leaves the group at the end of the process, which has not destroyed it."""
+        self._group.abandon(f"rank {self._rank} has ended without destroying the group")
+        self._departed()
+
     def _departed(self) -> None:
         if self in still_open:
             still_open.discard(self)
@@ -116,7 +125,7 @@ class HopliteBackend(C10DBackend):
         async def run(round: Round) -> None:
             await at_once(
                 *(
-                    _collectives.allreduce(round, memory.bytes, reduction, part)
+                    schedules.allreduce(round, memory.array(reduction), reduction.op, part)
                     for memory, reduction, part in zip(lent, reductions, _parts(len(tensors)), strict=True)
                 )
             )
@@ -127,13 +136,16 @@ class HopliteBackend(C10DBackend):
         nbytes = 2 * sum(memory.nbytes for memory in lent)
         return self._issue(name, run, tensors, options, meets=True, nbytes=nbytes)
 
+    def allreduce_sparse(self, tensors: list[torch.Tensor], options: Any) -> Work:
+        raise NotImplementedError(NO_SPARSE)
+
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Work:
         tensor, root = self._only(tensors), options.rootRank
         is_root = root == self._rank
         lent = Lent(tensor, is_read=is_root, is_written=not is_root)
 
         async def run(round: Round) -> None:
-            await _collectives.broadcast(round, root, lent.bytes)
+            await schedules.broadcast(round, root, lent.buffer)
             lent.give_back()
 
         return self._issue("broadcast", run, tensors, options, nbytes=lent.nbytes)
@@ -144,7 +156,7 @@ class HopliteBackend(C10DBackend):
         lent = Lent(tensor, is_read=True, is_written=root == self._rank)
 
         async def run(round: Round) -> None:
-            await _collectives.reduce(round, root, lent.bytes, reduction)
+            await schedules.reduce(round, root, lent.array(reduction), reduction.op)
             if root == self._rank:
                 self._average(lent.tensor, options)
                 lent.give_back()
@@ -152,7 +164,7 @@ class HopliteBackend(C10DBackend):
         return self._issue("reduce", run, tensors, options, nbytes=lent.nbytes * (self._size + 1))
 
     def barrier(self, options: Any) -> Work:
-        return self._issue("barrier", _collectives.meet, [], options, meets=True)
+        return self._issue("barrier", schedules.meet, [], options, meets=True)
 
     # Collectives that gather
 
@@ -201,16 +213,16 @@ class HopliteBackend(C10DBackend):
         inputs = [Lent(tensor, is_read=True) for tensor, _ in pairs]
         outs = [[Lent(out, is_written=True) for out in parts] for _, parts in pairs]
         rooms = [
-            [part.bytes for part in parts]
+            [part.buffer for part in parts]
             if len(parts) > 1 or self._size == 1
-            else split(parts[0].bytes, self._size)
+            else split(parts[0].buffer, self._size)
             for parts in outs
         ]
 
         async def run(round: Round) -> None:
             await at_once(
                 *(
-                    _collectives.allgather(round, memory.bytes, room, part)
+                    schedules.allgather(round, memory.buffer, room, part)
                     for memory, room, part in zip(inputs, rooms, _parts(len(inputs)), strict=True)
                 )
             )
@@ -226,7 +238,7 @@ class HopliteBackend(C10DBackend):
         rooms = [Lent(part, is_written=True) for part in parts]
 
         async def run(round: Round) -> None:
-            await _collectives.gather(round, root, lent.bytes, [room.bytes for room in rooms])
+            await schedules.gather(round, root, lent.buffer, [room.buffer for room in rooms])
             _give_back(rooms)
 
         return self._issue("gather", run, parts, options, nbytes=lent.nbytes * self._size)
@@ -240,7 +252,7 @@ class HopliteBackend(C10DBackend):
         contents = [Lent(part, is_read=True) for part in parts]
 
         async def run(round: Round) -> None:
-            await _collectives.scatter(round, root, [part.bytes for part in contents], lent.bytes)
+            await schedules.scatter(round, root, [part.buffer for part in contents], lent.buffer)
             lent.give_back()
 
         return self._issue("scatter", run, outs, options, nbytes=lent.nbytes * self._size)
@@ -295,7 +307,9 @@ class HopliteBackend(C10DBackend):
         async def run(round: Round) -> None:
             await at_once(
                 *(
-                    _collectives.reduce_scatter(round, lent.bytes, part_bytes, out.bytes, reduction, part)
+                    schedules.reduce_scatter(
+                        round, lent.array(reduction), part_bytes, out.buffer, reduction.op, part
+                    )
                     for lent, reduction, part_bytes, out, part in zip(
                         inputs, reductions, sizes, outs, _parts(len(outs)), strict=True
                     )
@@ -321,8 +335,8 @@ class HopliteBackend(C10DBackend):
         rooms = [Lent(part, is_written=True) for part in outs]
 
         async def run(round: Round) -> None:
-            await _collectives.all_to_all(
-                round, [part.bytes for part in contents], [room.bytes for room in rooms]
+            await schedules.all_to_all(
+                round, [part.buffer for part in contents], [room.buffer for room in rooms]
             )
             _give_back(rooms)
 
@@ -339,11 +353,11 @@ class HopliteBackend(C10DBackend):
     ) -> Work:
         check_same_dtype(out, tensor)
         contents, room = Lent(tensor, is_read=True), Lent(out, is_written=True)
-        parts = split_rows(contents.bytes, tensor, sizes, self._size)
-        rooms = split_rows(room.bytes, out, out_sizes, self._size)
+        parts = split_rows(contents.buffer, tensor, sizes, self._size)
+        rooms = split_rows(room.buffer, out, out_sizes, self._size)
 
         async def run(round: Round) -> None:
-            await _collectives.all_to_all(round, parts, rooms)
+            await schedules.all_to_all(round, parts, rooms)
             room.give_back()
 
         return self._issue("all_to_all_single", run, [out], options, meets=True, nbytes=contents.nbytes)
@@ -353,21 +367,19 @@ class HopliteBackend(C10DBackend):
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Work:
         """Done when the message is in the store, whether or not it was received."""
         lent = Lent(self._only(tensors), is_read=True)
-        id = self._group.message_id(self._rank, destination, tag, self._sent[destination, tag])
-        self._sent[destination, tag] += 1
+        id = self._group.id_of_sent(destination, tag)
 
         async def run(round: Round) -> None:
-            await _collectives.send(round, id, lent.bytes)
+            await round.put(id, lent.buffer)
 
         return self._issue_message(f"send to rank {destination}", run, tensors, id, lent.nbytes)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Work:
         lent = Lent(self._only(tensors), is_written=True)
-        id = self._group.message_id(source, self._rank, tag, self._received[source, tag])
-        self._received[source, tag] += 1
+        id = self._group.id_of_received(source, tag)
 
         async def run(round: Round) -> None:
-            await _collectives.receive(round, id, lent.bytes, source)
+            await round.get_into(id, lent.buffer, source)
             lent.give_back()
 
         return self._issue_message(f"recv from rank {source}", run, tensors, id, lent.nbytes, source)
@@ -377,9 +389,6 @@ class HopliteBackend(C10DBackend):
             "the hoplite backend cannot receive from any rank: say from which one "
             "(torch has no way to tell which it was, of a backend that is written in Python)"
         )
-
-    def allreduce_sparse(self, tensors: list[torch.Tensor], options: Any) -> Work:
-        raise NotImplementedError(NO_SPARSE)
 
     # Issuing
 
@@ -397,7 +406,7 @@ class HopliteBackend(C10DBackend):
             # It would not tell anybody that this rank is here.
             raise ValueError(f"{name} of no tensors")
         work = Work(name, results, self._group.link)
-        timeout = self._options._timeout if options.timeout == _UNSET else options.timeout
+        timeout = self._timeout_of(options)
         self._issued += 1
         self._group.submit(
             Operation(name, run, work.finish, timeout.total_seconds(), meets=meets, nbytes=nbytes)
@@ -420,6 +429,9 @@ class HopliteBackend(C10DBackend):
         )
         return work
 
+    def _timeout_of(self, options: Any) -> timedelta:
+        return self._options._timeout if options.timeout == _UNSET else options.timeout
+
     # Checks
 
     @staticmethod
@@ -432,6 +444,10 @@ class HopliteBackend(C10DBackend):
         if len(several) != self._size:
             raise ValueError(f"expected a tensor for each of {self._size} ranks, not {len(several)}")
         return several
+
+
+def _failed(message: str, _cause: BaseException | None) -> Exception:
+    return dist.DistBackendError(message)
 
 
 def _give_back(memories: Iterable[Lent]) -> None:

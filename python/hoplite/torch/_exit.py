@@ -50,7 +50,7 @@ def _at_exit() -> None:
     """Leaves the groups that are left, and waits for those that still read what this process has put."""
     for backend in list(still_open):
         with contextlib.suppress(Exception):
-            backend.abort_with(f"rank {backend.rank()} has ended without destroying the group")
+            backend.abandon()
     if _departed and _node._state.store is not None:
         with contextlib.suppress(HopliteError):
             _wait_for_others(_node.init(start=False))

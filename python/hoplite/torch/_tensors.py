@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from hoplite._calls import Op
+from hoplite._group.round import Buffer, GroupOp
 from hoplite._serialize import _NAMES_OF_TORCH
-from hoplite.torch._collectives import Reduction
 
-if TYPE_CHECKING:
-    from hoplite.torch._collectives import Bytes
-
-_OPS: dict[Any, Op] = {
+_OPS: dict[Any, GroupOp] = {
     dist.ReduceOp.SUM: "sum",
     dist.ReduceOp.AVG: "sum",
     dist.ReduceOp.PRODUCT: "prod",
@@ -22,8 +19,15 @@ _OPS: dict[Any, Op] = {
     dist.ReduceOp.MAX: "max",
 }
 #: Of truth values, as the NCCL backend has it: their sum is whether any is true.
-_OPS_OF_BOOL: dict[Op, Op] = {"sum": "max", "max": "max", "prod": "min", "min": "min"}
+_OPS_OF_BOOL: dict[GroupOp, GroupOp] = {"sum": "max", "prod": "min"}
 NO_SPARSE = "the hoplite backend has no sparse tensors: make them dense first"
+
+
+class Reduction(NamedTuple):
+    """What is done with the elements of a tensor."""
+
+    dtype: str
+    op: GroupOp
 
 
 class Lent:
@@ -49,7 +53,12 @@ class Lent:
             self.tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
         self._is_copy = not is_plain
         self.nbytes = tensor.numel() * tensor.element_size()
-        self.bytes: Bytes = self.tensor.reshape(-1).view(torch.uint8).numpy()
+        #: Its bytes.
+        self.buffer = Buffer(self.tensor.reshape(-1).view(torch.uint8).numpy())
+
+    def array(self, reduction: Reduction) -> Buffer:
+        """Its elements, to be reduced."""
+        return Buffer(self.buffer.memory, reduction.dtype, (self.tensor.numel(),))
 
     def give_back(self) -> None:
         """To be called when it was written to."""
@@ -69,7 +78,8 @@ def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
         raise NotImplementedError(f"the hoplite backend cannot reduce elements of type {name}")
     if op.op == dist.ReduceOp.AVG and not tensor.dtype.is_floating_point:
         raise NotImplementedError(f"the average of elements of type {name} is not one: use SUM")
-    return Reduction(dtype, _OPS_OF_BOOL[_OPS[op.op]] if dtype == "bool" else _OPS[op.op])
+    of_numbers = _OPS[op.op]
+    return Reduction(dtype, _OPS_OF_BOOL.get(of_numbers, of_numbers) if dtype == "bool" else of_numbers)
 
 
 def check_same_dtype(out: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -77,23 +87,23 @@ def check_same_dtype(out: torch.Tensor, tensor: torch.Tensor) -> None:
         raise ValueError(f"the output is of {out.dtype}, the input of {tensor.dtype}")
 
 
-def split(memory: Bytes, count: int) -> list[Bytes]:
-    length = memory.nbytes // count
-    return [memory[index * length : (index + 1) * length] for index in range(count)]
+def split(buffer: Buffer, count: int) -> list[Buffer]:
+    return _divide(buffer, [buffer.nbytes // count] * count)
 
 
-def split_rows(memory: Bytes, tensor: torch.Tensor, rows: list[int], count: int) -> list[Bytes]:
+def split_rows(buffer: Buffer, tensor: torch.Tensor, rows: list[int], count: int) -> list[Buffer]:
     """Divides the memory of a tensor along its first dimension, evenly if it is not said how."""
     total = tensor.shape[0] if tensor.dim() else 1
     if not rows:
         if total % count:
             raise ValueError(f"{total} rows cannot be divided among {count} ranks")
-        return split(memory, count)
+        return split(buffer, count)
     if len(rows) != count or sum(rows) != total:
         raise ValueError(f"the sizes {rows} do not divide {total} rows among {count} ranks")
-    row_bytes = memory.nbytes // total if total else 0
-    parts, start = [], 0
-    for length in rows:
-        parts.append(memory[start * row_bytes : (start + length) * row_bytes])
-        start += length
-    return parts
+    row_bytes = buffer.nbytes // total if total else 0
+    return _divide(buffer, [length * row_bytes for length in rows])
+
+
+def _divide(buffer: Buffer, sizes: list[int]) -> list[Buffer]:
+    ends = list(accumulate(sizes))
+    return [Buffer(buffer.memory[end - size : end]) for end, size in zip(ends, sizes, strict=True)]

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from hoplite.torch._link import Link
+    from hoplite._group.link import Link
 
 #: What torch passes for a wait without a limit of its own.
 _NO_TIMEOUT = timedelta(0)

@@ -63,6 +63,10 @@ class Member:
         getattr(collective, name)(tensor, *arguments, group_name=group, **options)
         return tensor
 
+    def as_given(self, name: str, group: str, tensor: Any, *arguments: Any) -> Any:
+        getattr(collective, name)(tensor, *arguments, group_name=group)
+        return tensor
+
     def allgather(self, group: str, tensor: Any, outs: list[Any]) -> list[Any]:
         outs = [out.copy() if isinstance(out, np.ndarray) else out for out in outs]
         collective.allgather(outs, tensor, group)
@@ -231,9 +235,37 @@ def test_what_cannot_be_reduced(group: list[Any]) -> None:
 def test_shapes_that_differ(members: list[Any]) -> None:
     pair = members[:2]
     ray.get([member.init.remote(2, rank, "group", "2") for rank, member in enumerate(pair)])
-    with pytest.raises(hoplite.TypeMismatch):
+    with pytest.raises(hoplite.TypeMismatch) as raised:
         call_all(pair, "broadcast", [np.ones(3), np.ones(4)])
+    assert isinstance(raised.value, RuntimeError)
+    # All members learn of it, at once, whoever is the first to say so.
+    with pytest.raises(RuntimeError, match="does not fit: it is float64"):
+        ray.get([member.barrier.remote("group", 0.0) for member in pair])
     ray.get([member.destroy.remote("group") for member in pair])
+
+
+@pytest.mark.parametrize("name", ["allreduce", "broadcast"])
+@pytest.mark.parametrize("count", COUNTS)
+def test_shapes_of_the_same_size_that_differ(members: list[Any], name: str, count: int) -> None:
+    pair = members[:2]
+    ray.get([member.init.remote(2, rank, "group", "20") for rank, member in enumerate(pair)])
+    with pytest.raises(hoplite.TypeMismatch):
+        call_all(pair, name, [np.ones((count, 2)), np.ones((2, count))])
+    ray.get([member.destroy.remote("group") for member in pair])
+
+
+def test_arrays_that_are_read_only(group: list[Any]) -> None:
+    with pytest.raises(
+        TypeError, match=r"broadcast writes to its array, and this one is read-only: pass a copy"
+    ):
+        ray.get(group[1].as_given.remote("broadcast", "group", np.ones(10), 0))
+    # Whoever only reads it may pass it; and nothing was sent, so the members are still in step.
+    calls = [
+        group[0].as_given.remote("broadcast", "group", np.ones(10), 0),
+        *(member.call.remote("broadcast", "group", np.zeros(10), 0) for member in group[1:]),
+    ]
+    for got in ray.get(calls):
+        check(got, 10, 1)
 
 
 def test_a_member_that_does_not_come(members: list[Any]) -> None:
@@ -241,8 +273,12 @@ def test_a_member_that_does_not_come(members: list[Any]) -> None:
         ray.get(members[0].init.remote(3, 0, "lonely", "1"))
     pair = members[:2]
     ray.get([member.init.remote(2, rank, "group", "1") for rank, member in enumerate(pair)])
-    with pytest.raises(hoplite.Timeout, match="ranks 1 did not come"):
+    with pytest.raises(hoplite.Timeout, match="timeout after 1 s; nothing has come from rank 1") as raised:
         ray.get(pair[0].barrier.remote("group", 0.0))
+    assert isinstance(raised.value, RuntimeError)
+    # The other one need not wait for that long.
+    with pytest.raises(hoplite.ray.collective.GroupEnded, match="nothing has come from rank 1"):
+        ray.get(pair[1].barrier.remote("group", 0.0))
     ray.get([member.destroy.remote("group") for member in pair])
 
 

@@ -276,6 +276,82 @@ def test_a_rank_ends_without_destroying_the_group(node: Cluster) -> None:
     assert "rank 0" in said
 
 
+def await_an_end() -> None:
+    with hoplite.connect() as client:
+        await_that("a rank has left", lambda: any("/end/" in str(info.id) for info in client.list("torch/")))
+
+
+def broadcast_by_one_who_leaves(rank: int, size: int) -> str | None:
+    if rank == 0:
+        dist.broadcast(torch.ones(size), 0)
+        # Ends as a program does that does not destroy its groups.
+        dist.distributed_c10d._update_default_pg(None)
+        return None
+    await_an_end()
+    tensor = torch.zeros(size)
+    dist.broadcast(tensor, 0)
+    assert tensor.tolist() == [1.0] * size
+    return error_of(dist.barrier)
+
+
+@pytest.mark.parametrize("size", [4, 100_000])
+def test_what_a_rank_has_given_outlives_it(node: Cluster, size: int) -> None:
+    setting = Setting(sockets=node.sockets * 2, timeout=20.0)
+    _, said = run(2, broadcast_by_one_who_leaves, size, setting=setting)
+    assert "rank 0 has ended without destroying the group" in said
+    with node.connect() as client:
+        await_that("everything is deleted", lambda: not list(client.list()))
+
+
+def reduced_with_one_who_leaves(rank: int) -> list[float]:
+    from hoplite._group import schedules
+
+    views_of_all = schedules._views_of_all
+
+    async def late(round: Any, contents: Any, part: str, *expected: Any) -> Any:
+        # The other one has its result, and has left, before this one looks for what that one has given.
+        await round.put(round.id(f"{part}v", rank), contents)
+        ids: list[str] = []
+        while not any("/end/" in id for id in ids):
+            page, _ = await round.client.list(b"torch/", b"", 1000)
+            ids = [about["id"] for about in page]
+        return await views_of_all(round, contents, part, *expected)
+
+    if rank == 1:
+        schedules._views_of_all = late  # type: ignore[assignment]
+    tensor = torch.full((4,), rank + 1.0)
+    dist.all_reduce(tensor)
+    dist.distributed_c10d._update_default_pg(None)
+    return [float(element) for element in tensor]
+
+
+def test_a_rank_that_has_its_result_may_leave(node: Cluster) -> None:
+    setting = Setting(sockets=node.sockets * 2, timeout=20.0)
+    assert run(2, reduced_with_one_who_leaves, setting=setting) == [[3.0] * 4] * 2
+
+
+def failing_after_one_has_left(rank: int) -> str | None:
+    if rank == 0:
+        dist.broadcast(torch.ones(10), 0)
+        dist.reduce(torch.ones(10), 2)
+        return None
+    await_an_end()
+    if rank == 1:
+        return error_of(lambda: dist.broadcast(torch.ones(11), 0))
+    dist.broadcast(torch.ones(10), 0)
+    # For what the other one will not give any more.
+    return error_of(lambda: dist.reduce(torch.ones(10), 2))
+
+
+def test_a_failure_is_heard_of_after_a_rank_has_left(node: Cluster) -> None:
+    setting = Setting(sockets=node.sockets * 3, timeout=NEVER)
+    _, first, second = run(3, failing_after_one_has_left, setting=setting)
+    assert "rank 0 passed 40 bytes, and rank 1 expected 44" in first
+    assert "rank 0 passed 40 bytes, and rank 1 expected 44" in second
+    with node.connect() as client:
+        await_that("everything is deleted", lambda: not list(client.list()))
+
+
 def interrupted(rank: int) -> str | None:
     dist.barrier()
     if rank == 1:
@@ -299,7 +375,7 @@ def forgetful(rank: int) -> str | None:
         return error_of(lambda: dist.all_reduce(torch.ones(10)))
     with hoplite.connect() as client:
         await_that(
-            "somebody gives up", lambda: any(str(info.id).endswith("/end") for info in client.list("torch/"))
+            "somebody gives up", lambda: any("/end/" in str(info.id) for info in client.list("torch/"))
         )
     # Too late: it learns why.
     return error_of(lambda: dist.all_reduce(torch.ones(10)))
@@ -374,13 +450,12 @@ def test_abort(node: Cluster) -> None:
 def unsupported(rank: int) -> None:
     dense = torch.ones(3)
     for call, what in {
-        (lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.BAND)): "not with BAND",
         (lambda: dist.all_reduce(dense, dist._make_nccl_premul_sum(2.0))): "not with PREMUL_SUM",
         (lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG)): "average of elements",
         (
             lambda: dist.all_reduce(dense.to(torch.float8_e4m3fn))
         ): "cannot reduce elements of type float8_e4m3fn",
-        (lambda: dist.all_reduce(dense.to_sparse())): "no sparse tensors",
+        (lambda: dist.broadcast(dense.to_sparse(), 0)): "no sparse tensors",
         (lambda: dist.recv(dense)): "cannot receive from any rank",
         (lambda: dist.all_gather_into_tensor(torch.ones(3), dense)): "the output has 3 elements",
     }.items():

@@ -1,8 +1,14 @@
 """A rank's part in a group: its operations in their order, their time limits, and what happens when a rank is gone.
 
 Collectives are performed one after the other, in the order in which they were issued, as all ranks do. If one fails, so do
-all after it, on all ranks: whoever fails, leaves, or sees another one die puts the *end* of the group, an object for which
-all ranks wait. It says after which collective that rank takes part in no other one. Messages have no order.
+all after it, on all ranks: whoever fails, leaves, or sees another one die puts an *end* of the group, an object for which
+all ranks wait. It says after which collective that rank takes part in no other one. Ends are numbered, and all ranks hear of
+them one after the other: that of a rank that leaves may be followed by that of one that fails earlier. Messages have no
+order.
+
+What a rank has put for the collectives up to its end outlives it, for those who come to them later. The last rank to leave
+deletes everything. When the group has failed, that may be nobody: a rank then waits a moment for the others to leave,
+deletes what it has put, and says so with one more end, so that whoever still needs it fails at once.
 """
 
 from __future__ import annotations
@@ -12,21 +18,25 @@ import contextlib
 import json
 import os
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from typing import Any
 
-import torch.distributed as dist
-
 from hoplite._calls import DEFAULT_TIMEOUT
-from hoplite.errors import ConnectionLost, HopliteError, ShuttingDown, Timeout
-from hoplite.torch._collectives import Round, meet
-from hoplite.torch._ledger import Ledger
-from hoplite.torch._link import Link
+from hoplite._group.ledger import Ledger
+from hoplite._group.link import Link
+from hoplite._group.round import Round
+from hoplite._group.schedules import meet
+from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ShuttingDown, Timeout
 
 #: How long a rank tries to tell the others that it is gone. If the directory is too, they learn of it by their own means.
 GOODBYE_TIMEOUT = 5.0
+#: How long a rank that leaves a group that has failed waits for the others to leave, and how often it looks. They fail at
+#: once, so whoever takes longer is gone, or goes on with something else.
+FAREWELL_TIMEOUT = 1.0
+FAREWELL_INTERVAL = 0.02
 #: How long a rank waits to see what another one has put, when they use different stores.
 HELLO_TIMEOUT = 20.0
 #: What is deleted at once: a delete takes the store as long as two small collectives, whatever it names.
@@ -73,18 +83,33 @@ class Group:
     """One rank's view of a group. All but its public methods runs in the thread of the link."""
 
     def __init__(
-        self, link: Link, prefix: str, name: str, rank: int, size: int, neighbours: dict[int, int]
+        self,
+        link: Link,
+        prefixes: Sequence[str],
+        name: str,
+        rank: int,
+        failed: Callable[[str, BaseException | None], Exception],
+        neighbours: Mapping[int, int] | None = None,
     ) -> None:
+        """
+        Args:
+            prefixes: what the ids of the objects of each rank begin with.
+            name: what the errors call it.
+            failed: makes the error for a message and its cause.
+            neighbours: the processes of other ranks of this machine, by rank, to be noticed when they end.
+        """
         self.link = link
-        #: The processes of the other ranks of this machine.
-        self.neighbours = list(neighbours.values())
-        #: Says that this rank has left, until all have.
-        self.done_mark = f"{prefix}done/{rank}"
-        self._client = link.client
-        self._prefix = prefix
-        self._name = name
+        self.neighbours = list((neighbours or {}).values())
         self.rank = rank
-        self._size = size
+        self.size = len(prefixes)
+        self._client = link.client
+        self._prefixes = prefixes
+        #: Says that this rank has left, until all have.
+        self.done_mark = self._id("done", rank)
+        self._name = name
+        self._failed = failed
+        self._sent: Counter[tuple[int, int]] = Counter()
+        self._received: Counter[tuple[int, int]] = Counter()
         self._ledger = Ledger()
         self._queue: deque[Operation] = deque()
         self._runner: asyncio.Task[None] | None = None
@@ -95,13 +120,17 @@ class Group:
         self._unneeded: list[str] = []
         self._unneeded_bytes = 0
         self._deleter: asyncio.Task[None] | None = None
+        #: The earliest of the ends that this rank knows of, and how many of those that were put it has heard.
         self._end: End | None = None
+        self._heard = 0
         self._has_failed = False
-        self._announcing: asyncio.Task[None] | None = None
+        #: The ranks that have said that they take no more part.
+        self._gone: set[int] = set()
+        self._announcing: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._exits: list[int] = []
         self._is_closed = False
-        link.run(self._open(neighbours))
+        link.run(self._open(neighbours or {}))
 
     def submit(self, operation: Operation) -> None:
         """Has a collective performed after those that were submitted before."""
@@ -113,15 +142,24 @@ class Group:
         self.link.check_process()
         self.link.loop.call_soon_threadsafe(self._start, operation)
 
-    def message_id(self, source: int, destination: int, tag: int, number: int) -> str:
-        """The id of a message between two ranks."""
-        return f"{self._prefix}m/{source}/{destination}/{tag}/{number}"
+    def id_of_sent(self, destination: int, tag: int) -> str:
+        """The id of the next message from this rank to another one."""
+        self._sent[destination, tag] += 1
+        return self._message_id(self.rank, destination, tag, self._sent[destination, tag])
+
+    def id_of_received(self, source: int, tag: int) -> str:
+        """The id of the next message from another rank to this one."""
+        self._received[source, tag] += 1
+        return self._message_id(source, self.rank, tag, self._received[source, tag])
+
+    def _message_id(self, source: int, destination: int, tag: int, number: int) -> str:
+        return f"{self._prefixes[source]}m/{source}/{destination}/{tag}/{number}"
 
     def hello(self, timeout: float) -> None:
         """Makes sure that this rank sees what rank 0 puts.
 
         Raises:
-            DistBackendError: if it does not.
+            What `failed` makes, if it does not.
         """
         self.link.run(self._hello(timeout))
 
@@ -133,6 +171,11 @@ class Group:
     def abort(self, reason: str) -> None:
         """Fails what was submitted, and leaves."""
         self.link.run(self._give_up(reason))
+        self.close()
+
+    def abandon(self, reason: str) -> None:
+        """Leaves at the end of the process: in order, unless something is under way."""
+        self.link.run(self._abandon(reason))
         self.close()
 
     # Collectives
@@ -180,7 +223,7 @@ class Group:
 
     def _round(self, name: str, timeout: float) -> Round:
         deadline = time.monotonic() + timeout
-        return Round(self._client, f"{self._prefix}{name}/", self.rank, self._size, deadline)
+        return Round(self._client, [f"{prefix}{name}/" for prefix in self._prefixes], self.rank, deadline)
 
     # Messages
 
@@ -213,10 +256,10 @@ class Group:
 
     async def _may_pass(self, operation: Operation) -> bool:
         """Whether there is still somebody for it: a message that was sent is there, though its sender is gone."""
-        if self._end is None:
+        if self.rank in self._gone:
+            return False
+        if operation.source not in self._gone:
             return True
-        if operation.source != self._end.rank:
-            return self._end.rank != self.rank
         return await self._client.contains(operation.message)
 
     async def _give_up_messages(self) -> None:
@@ -243,31 +286,28 @@ class Group:
             message = f"{what} failed: timeout after {operation.timeout:g} s{await self._missing(round)}"
         else:
             message = f"{what} failed: {_lost(cause)}"
-        error = dist.DistBackendError(message)
+        error = self._failed(message, cause)
         error.__cause__ = cause
         return error
 
     async def _missing(self, round: Round) -> str:
         """Says from whom nothing has come."""
-        ranks, ids = list(round.awaited), list(round.awaited.values())
-        try:
-            there = await self._client.wait(ids, len(ids), 0.0)
-        except _GONE:
-            return ""
-        missing = [str(rank) for index, rank in enumerate(ranks) if index not in there]
-        return f"; nothing has come from rank {', '.join(missing)}" if missing else ""
+        missing = []
+        with contextlib.suppress(*_GONE):
+            missing = await round.missing()
+        return f"; nothing has come from rank {', '.join(map(str, missing))}" if missing else ""
 
     def _ended(self, operation: Operation) -> Exception:
         reason = "it was closed" if self._end is None else self._end.reason
-        return dist.DistBackendError(f"{operation.name} cannot be done in {self._described()}: {reason}")
+        return self._failed(f"{operation.name} cannot be done in {self._described()}: {reason}", None)
 
     def _described(self) -> str:
         return f"group {self._name!r}"
 
     # The end
 
-    async def _open(self, neighbours: dict[int, int]) -> None:
-        if self._size == 1:
+    async def _open(self, neighbours: Mapping[int, int]) -> None:
+        if self.size == 1:
             return
         self._watcher = self.link.loop.create_task(self._watch())
         for rank, process in neighbours.items():
@@ -278,7 +318,7 @@ class Group:
                 self.link.loop.add_reader(exit, self._exited, exit, rank, process)
 
     async def _hello(self, timeout: float) -> None:
-        id = f"{self._prefix}hello"
+        id = f"{self._prefixes[0]}hello"
         timeout = min(timeout, HELLO_TIMEOUT)
         if self.rank == 0:
             self._ledger.making(0, [id])
@@ -286,25 +326,28 @@ class Group:
             return
         try:
             await self._client.get(id, timeout)
-        except Timeout:
-            raise dist.DistBackendError(
+        except Timeout as cause:
+            raise self._failed(
                 f"rank {self.rank} of {self._described()} does not see what rank 0 puts: "
-                "have their stores the same --directory?"
+                "have their stores the same --directory?",
+                cause,
             ) from None
 
     async def _watch(self) -> None:
-        """Waits until a rank is gone."""
+        """Hears of the ranks that take no more part."""
         try:
-            view = await self._client.get(f"{self._prefix}end", None)
-            end = End(**json.loads(view.tobytes()))
+            while True:
+                view = await self._client.get(self._end_id(self._heard), None)
+                self._heard += 1
+                await self._hear(End(**json.loads(view.tobytes())))
         except HopliteError as error:
-            end = End(self.rank, -1, _lost(error))
-        await self._hear(end)
+            await self._hear(End(self.rank, -1, _lost(error)))
 
     async def _hear(self, end: End) -> None:
+        self._gone.add(end.rank)
         if self._end is None or end.after < self._end.after:
             self._end = end
-            self._has_failed |= end.is_failure
+        self._has_failed |= end.is_failure
         if self._runner is not None and self._is_running and self._sequence > self._end.after:
             self._runner.cancel()
         await self._give_up_messages()
@@ -325,23 +368,34 @@ class Group:
 
     def _leave(self, after: int, reason: str, *, is_failure: bool = True) -> None:
         """This rank takes no part in what comes later."""
-        if self._end is None:
+        if self._end is None or after < self._end.after:
+            self._gone.add(self.rank)
             self._end = End(self.rank, after, reason, is_failure)
-            self._has_failed = is_failure
+            self._has_failed |= is_failure
             self._announce(self._end)
 
     def _announce(self, end: End) -> None:
-        if self._size > 1 and self._announcing is None:
-            self._announcing = self.link.loop.create_task(self._put_end(end))
+        if self.size > 1:
+            task = self.link.loop.create_task(self._put_end(end))
+            self._announcing.add(task)
+            task.add_done_callback(self._announcing.discard)
 
     async def _put_end(self, end: End) -> None:
         text = json.dumps(asdict(end)).encode()
-        # If there is one already, that one counts.
         with contextlib.suppress(*_GONE):
-            await self._client.put(f"{self._prefix}end", [text], "opaque", None, b"", GOODBYE_TIMEOUT, False)
+            for number in count(self._heard):
+                with contextlib.suppress(AlreadyExists):
+                    # Confirmed, so that of two ranks that put it at the same time one learns that it has to go on.
+                    await self._client.put(
+                        self._end_id(number), [text], "opaque", None, b"", GOODBYE_TIMEOUT, True
+                    )
+                    return
+
+    def _end_id(self, number: int) -> str:
+        return f"{self._prefixes[0]}end/{number}"
 
     def _id(self, what: str, rank: int) -> str:
-        return f"{self._prefix}{what}/{rank}"
+        return f"{self._prefixes[rank]}{what}/{rank}"
 
     async def _close(self) -> bool:
         """Returns whether it was open."""
@@ -354,38 +408,66 @@ class Group:
         while self._messages or self._runner is not None:
             await asyncio.wait([*self._messages, *filter(None, [self._runner])])
         self._leave(self._sequence, f"rank {self.rank} has left", is_failure=False)
-        if self._announcing is not None:
-            await self._announcing
+        if self._announcing:
+            await asyncio.wait(self._announcing)
         for exit in self._exits:
             self.link.loop.remove_reader(exit)
             os.close(exit)
         if self._watcher is not None:
             self._watcher.cancel()
         with contextlib.suppress(*_GONE):
-            if self._has_failed:
-                # Nobody else may come to be the last.
-                await self._client.delete(self._ledger.everything(), DEFAULT_TIMEOUT)
-            await self._remove_all_if_last()
+            await self._clean_up()
         return True
 
-    async def _remove_all_if_last(self) -> None:
+    async def _clean_up(self) -> None:
         # Confirmed, so that of ranks that leave at the same time at least one sees all.
         await self._client.put(self.done_mark, [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
-        marks = [self._id(what, rank) for rank in range(self._size) for what in ("done", "dead")]
+        left = await self._left()
+        if self._has_failed and len(left) < self.size:
+            left = await self._wait_for_others()
+        if len(left) == self.size:
+            for prefix in set(self._prefixes):
+                await self._remove_all(prefix)
+
+    async def _wait_for_others(self) -> set[int]:
+        """Leaves what this rank has put to the others for a moment, then deletes it. Returns who has left."""
+        assert self._end is not None
+        deadline = time.monotonic() + FAREWELL_TIMEOUT
+        # Without a collective that all may finish, nobody needs it.
+        while self._end.after > 0 and time.monotonic() < deadline:
+            await asyncio.sleep(FAREWELL_INTERVAL)
+            left = await self._left()
+            if len(left) == self.size or self.rank not in left:
+                return left
+        if self._end.after > 0:
+            await self._put_end(End(self.rank, -1, self._end.reason))
+        await self._client.delete(self._ledger.everything(), DEFAULT_TIMEOUT)
+        return await self._left()
+
+    async def _left(self) -> set[int]:
+        """The ranks that have left or died. Once the last of them has removed everything: none."""
+        marks = [self._id(what, rank) for rank in range(self.size) for what in ("done", "dead")]
         there = await self._client.wait(marks, len(marks), 0.0)
-        if len({index // 2 for index in there}) < self._size:
-            return
+        return {index // 2 for index in there}
+
+    async def _remove_all(self, prefix: str) -> None:
         after: bytes | None = b""
         while after is not None:
-            page, after = await self._client.list(self._prefix.encode(), after, PAGE)
+            page, after = await self._client.list(prefix.encode(), after, PAGE)
             await self._client.delete([about["id"] for about in page], DEFAULT_TIMEOUT)
+
+    async def _abandon(self, reason: str) -> None:
+        if self._runner is not None or self._messages:
+            await self._give_up(reason)
+        elif not self._is_closed:
+            self._leave(self._sequence, reason, is_failure=False)
 
     async def _give_up(self, reason: str) -> None:
         if self._is_closed:
             return
         self._leave(self._sequence - self._is_running, reason)
-        # Nothing is done any more, whatever the others still do.
-        await self._hear(End(self.rank, -1, reason))
+        assert self._end is not None
+        await self._hear(self._end)
         for task in list(self._messages):
             task.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine
@@ -10,24 +11,23 @@ from typing import Any, TypeVar
 
 from hoplite import _native
 from hoplite._calls import CONNECT_TIMEOUT
-from hoplite.errors import ForkedChild
+from hoplite.errors import ForkedChild, HopliteError
 
 T = TypeVar("T")
-
-#: How the connection is called in the log of the store.
-PROGRAM = "hoplite.torch"
 
 
 class Link:
     """A connection to a store, and the thread whose event loop uses it. Shared by all groups that use the store."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str
+    ) -> None:
         self.socket = socket
         self.loop = loop
         self._thread = thread
         self._process = os.getpid()
         self._users = 0
-        self.client = self.run(_connect(socket))
+        self.client = self.run(_connect(socket, program))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Has the thread do something, and waits for it."""
@@ -57,28 +57,49 @@ class Link:
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
+    def is_alive(self) -> bool:
+        """Whether the store is still the one that it was: to be asked, since nobody says when it is not."""
+        with contextlib.suppress(HopliteError):
+            self.run(_ask(self.client))
+        return self.client.usable
+
     def release(self) -> None:
         """A group needs it no longer."""
         with _process.lock:
             self._users -= 1
             if self._users == 0:
                 self.client.close()
-                _process.links.pop(self.socket, None)
+                if _process.links.get(self.socket) is self:
+                    del _process.links[self.socket]
 
 
-def acquire(socket: str) -> Link:
+def acquire(socket: str, program: str) -> Link:
     """The link to the store that listens at `socket`.
 
+    Args:
+        program: how the connection is called in the log of the store.
     Raises:
         ConnectFailed: if none does.
     """
+    thread = event_loop()
     with _process.lock:
         link = _process.links.get(socket)
-        if link is None or not link.client.usable:
-            link = Link(*_process.event_loop(), socket)
-            _process.links[socket] = link
+        if link is None or not link.is_alive():
+            link = _process.links[socket] = Link(*thread, socket, program)
         link._users += 1
         return link
+
+
+def event_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    """The event loop of this process that performs what goes on by itself, and its thread."""
+    with _process.lock:
+        if _process.running is None:
+            loop = asyncio.new_event_loop()
+            # A daemon: a program that ends without leaving its groups does not wait for it.
+            thread = threading.Thread(target=loop.run_forever, name="hoplite-group", daemon=True)
+            thread.start()
+            _process.running = loop, thread
+        return _process.running
 
 
 class _Process:
@@ -87,16 +108,7 @@ class _Process:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.links: dict[str, Link] = {}
-        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
-
-    def event_loop(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
-        if self._running is None:
-            loop = asyncio.new_event_loop()
-            # A daemon: a program that ends without a word to torch does not wait for it.
-            thread = threading.Thread(target=loop.run_forever, name="hoplite-torch", daemon=True)
-            thread.start()
-            self._running = loop, thread
-        return self._running
+        self.running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
 
 
 _process = _Process()
@@ -114,5 +126,9 @@ _inherited: list[_Process] = []
 os.register_at_fork(after_in_child=_forget)
 
 
-async def _connect(socket: str) -> _native.AsyncClient:
-    return await _native.connect_async(socket, CONNECT_TIMEOUT, PROGRAM)
+async def _connect(socket: str, program: str) -> _native.AsyncClient:
+    return await _native.connect_async(socket, CONNECT_TIMEOUT, program)
+
+
+async def _ask(client: _native.AsyncClient) -> None:
+    await client.contains("hoplite")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
-
-from hoplite.torch._ledger import MAX_AHEAD, MAX_AHEAD_BYTES, Ledger
+from hoplite._group.ledger import MAX_AHEAD, MAX_AHEAD_BYTES, Ledger
 
 
 def test_what_all_have_begun_frees_what_came_before() -> None:

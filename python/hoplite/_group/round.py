@@ -1,0 +1,173 @@
+"""What collectives are made of: buffers, the objects of one collective, and reductions within this process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import numpy as np
+
+from hoplite import _native
+from hoplite._calls import Op, check_layout, fill
+from hoplite._serialize import _DTYPES, Layout, _bfloat16
+from hoplite.errors import SizeMismatch, TypeMismatch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    #: The memory of an array.
+    Bytes = npt.NDArray[np.uint8]
+
+#: From which size on a copy is left to another thread: it takes longer than to change threads, about 50 us.
+COPY_ASIDE_BYTES = 1 << 20
+
+#: What the store calls bytes that are no array.
+OPAQUE = "opaque"
+
+#: What a collective does with two elements: what the stores do, and what only the ranks do themselves.
+GroupOp = Op | Literal["and", "or", "xor"]
+
+
+class Buffer(NamedTuple):
+    """The memory of an array that a collective reads or fills, and what the store is told of it."""
+
+    memory: Bytes
+    dtype: str = OPAQUE
+    shape: tuple[int, ...] | None = None
+    user: bytes = b""
+    layout: Layout | None = None
+    """What others must have put for it; None if only the size counts, and the dtype of what is reduced."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes
+
+
+class Round:
+    """One rank's part in one collective, or in a message."""
+
+    def __init__(
+        self, client: _native.AsyncClient, prefixes: Sequence[str], rank: int, deadline: float
+    ) -> None:
+        self.client = client
+        self.rank = rank
+        self.size = len(prefixes)
+        #: What this rank has made, and somebody has to delete once all are done.
+        self.made: list[str] = []
+        #: From whom this rank waits for which object, for those who ask why it takes so long.
+        self.awaited: dict[int, str] = {}
+        self._prefixes = prefixes
+        self._deadline = deadline
+
+    def id(self, part: str, rank: int) -> str:
+        """The id of a rank's object."""
+        return f"{self._prefixes[rank]}{part}{rank}"
+
+    def id_for(self, part: str, source: int, to: int) -> str:
+        """The id of what a rank has for another one."""
+        return f"{self._prefixes[source]}{part}{source}/{to}"
+
+    def ids(self, part: str) -> list[str]:
+        """The ids of the objects of all ranks, in their order."""
+        return [self.id(part, rank) for rank in range(self.size)]
+
+    def others(self) -> list[int]:
+        """The other ranks, each beginning with the one after it, so that not all turn to the same one."""
+        return [(self.rank + distance) % self.size for distance in range(1, self.size)]
+
+    def left(self) -> float:
+        """The seconds until the time limit."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    async def missing(self) -> list[int]:
+        """The ranks from which nothing has come that this one waits for."""
+        ranks, ids = list(self.awaited), list(self.awaited.values())
+        there = await self.client.wait(ids, len(ids), 0.0)
+        return [rank for index, rank in enumerate(ranks) if index not in there]
+
+    async def put(self, id: str, buffer: Buffer) -> None:
+        self.made.append(id)
+        await self.client.put(
+            id, [buffer.memory], buffer.dtype, buffer.shape, buffer.user, self.left(), False
+        )
+
+    async def get_into(self, id: str, buffer: Buffer, rank: int) -> None:
+        """Copies what a rank has put."""
+        self.awaited[rank] = id
+        if buffer.layout is not None:
+            await fill(self.client, id, buffer.memory, buffer.layout, self.left())
+            return
+        size_bytes = await self.client.get_into(id, buffer.memory, self.left())
+        if size_bytes != buffer.nbytes:
+            raise SizeMismatch(
+                f"rank {rank} passed {size_bytes} bytes, and rank {self.rank} expected {buffer.nbytes}"
+            )
+
+    def checked(self, id: str, rank: int, view: _native.View, expected: Buffer) -> Bytes:
+        """The bytes that a rank has put, which are to be like those of a buffer of this rank."""
+        if expected.layout is not None:
+            check_layout(id, view, expected.layout)
+        elif (view.dtype, view.nbytes) != (expected.dtype, expected.nbytes):
+            raise TypeMismatch(
+                f"rank {rank} passed {view.nbytes} bytes of {view.dtype}, "
+                f"and rank {self.rank} {expected.nbytes} of {expected.dtype}"
+            )
+        return np.ndarray((view.nbytes,), np.uint8, cast(Any, view))
+
+
+async def at_once(*parts: Awaitable[Any]) -> None:
+    """Does several things at once; the first one that fails ends the others."""
+    if len(parts) == 1:
+        await parts[0]
+        return
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        # So that nobody uses the buffers any more when the caller hears of it.
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def copy(contents: Buffer, out: Buffer) -> None:
+    """Copies what a rank has for itself."""
+    if contents.nbytes < COPY_ASIDE_BYTES:
+        out.memory[:] = contents.memory
+    else:
+        await asyncio.to_thread(np.copyto, out.memory, contents.memory)
+
+
+def reduced(memories: Sequence[Bytes], dtype: str, op: GroupOp) -> Bytes:
+    """Reduces arrays here, in their order."""
+    if dtype == "bf16" and (torch := sys.modules.get("torch")) is not None:
+        # Which may be there without ml_dtypes; numpy does not know bfloat16 without it.
+        of_torch = getattr(torch, _NAMES_IN_TORCH[op])
+        total = torch.from_numpy(memories[0].copy()).view(torch.bfloat16)
+        for memory in memories[1:]:
+            of_torch(total, torch.from_numpy(memory.copy()).view(torch.bfloat16), out=total)
+        result: Bytes = total.view(torch.uint8).numpy()
+        return result
+    of_numpy, known = _OF_NUMPY[op], _DTYPES.get(dtype) or _bfloat16()
+    array = memories[0].copy().view(known)
+    # As the stores do it: what is too large is infinite, or wraps around.
+    with np.errstate(all="ignore"):
+        for memory in memories[1:]:
+            of_numpy(array, memory.view(known), out=array)
+    return array.view(np.uint8)
+
+
+_OF_NUMPY: dict[GroupOp, Callable[..., Any]] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+_NAMES_IN_TORCH: dict[GroupOp, str] = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
