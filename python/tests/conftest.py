@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,9 @@ for name in ("HOPLITE_SOCKET", "HOPLITE_DIRECTORY", "HOPLITE_MEMORY"):
     os.environ.pop(name, None)
 # Ray is to tell nobody of the tests, and to ask nobody outside of this machine.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+# Whoever starts the tests in the background may ignore Ctrl-C, and all that they start would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "hoplite", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True

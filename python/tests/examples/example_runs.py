@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 #: How long a run may take: Ray needs a while to start, on a machine that is busy.
 PATIENCE = 240.0
 PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def complaints(err: str) -> list[str]:
+    """What an example has said, but for the lines of a run that takes more than a few seconds, as on a busy machine."""
+    return [line for line in err.splitlines() if not re.match(r"\d+ s: \d+ steps", line)]
 
 
 @dataclass(frozen=True)

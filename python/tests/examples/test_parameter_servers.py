@@ -7,7 +7,7 @@ import os
 from signal import Signals
 
 import pytest
-from example_runs import Place, is_png
+from example_runs import Place, complaints, is_png
 
 from stores import PATIENCE, await_that
 
@@ -66,7 +66,7 @@ def test_it_needs_only_numpy_and_scikit_learn(place: Place) -> None:
     done = place.run("async_parameter_server", "--seconds", "1", "--workers", "2", "--seed", SEED)
     assert done.code == 0, done.err
     assert "steps/s, accuracy 0." in done.out
-    assert done.err == ""
+    assert complaints(done.err) == []
 
 
 def test_the_asynchronous_one_goes_on_without_a_worker(place: Place) -> None:
@@ -84,7 +84,7 @@ def test_it_says_who_died_if_it_cannot_go_on(place: Place, server: str, workers:
     done = place.run(server, "--workers", workers, "--steps", "1000", "--kill-after", "5", *QUICK)
     assert done.code == 1
     assert f"{int(workers) - 1}: 'killed by SIGKILL'" in done.err
-    assert len(done.err.splitlines()) == 1
+    assert len(complaints(done.err)) == 1
     assert done.out == ""
 
 
@@ -95,7 +95,7 @@ def test_nothing_runs_on_when_it_is_killed(place: Place) -> None:
 
 
 def test_ctrl_c_ends_all_of_it(place: Place) -> None:
-    assert ended_by(Signals.SIGINT, place) == (130, "")
+    assert ended_by(Signals.SIGINT, place) == (130, [])
     assert place.processes() == []
     assert place.directories() == []
 
@@ -110,7 +110,7 @@ def test_what_makes_no_sense_is_refused(place: Place, mistake: str) -> None:
     assert "Traceback" not in done.err
 
 
-def ended_by(signal: Signals, place: Place) -> tuple[int, str]:
+def ended_by(signal: Signals, place: Place) -> tuple[int, list[str]]:
     """Ends an example that runs: its code, and what it said to that."""
     with place.start("async_parameter_server", "--workers", "2", "--seconds", "600") as process:
         try:
@@ -119,7 +119,7 @@ def ended_by(signal: Signals, place: Place) -> tuple[int, str]:
             _, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-    return process.returncode, err
+    return process.returncode, complaints(err)
 
 
 def test_through_rays_store_one_goes_on_without_a_worker_too(place: Place) -> None:
@@ -158,7 +158,11 @@ def test_both_backends_are_compared_on_the_same(place: Place) -> None:
     values = dict(zip(head.split("|")[1:-1], row.split("|")[1:-1], strict=True))
     found = {name.strip(): float(value) for name, value in values.items()}
     assert found["workers"] == 2
-    assert found["ratio"] == pytest.approx(found["hoplite, steps/s"] / found["ray, steps/s"], rel=0.01)
+    # All three are rounded: of slow runs, that is more than a hundredth.
+    rounding = 0.005
+    ours, rays = found["hoplite, steps/s"], found["ray, steps/s"]
+    assert found["ratio"] >= (ours - rounding) / (rays + rounding) - rounding
+    assert found["ratio"] <= (ours + rounding) / (rays - rounding) + rounding
     # The same batches in each step: what differs is the order of additions.
     assert found["accuracy, hoplite"] == pytest.approx(found["accuracy, ray"], abs=0.02)
     assert is_png(plot)
