@@ -431,12 +431,17 @@ def raw(array: npt.NDArray[Any]) -> Bytes:
 
 def _raw_tensor(tensor: Any, torch: Any) -> Bytes:
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return memory_of(tensor, torch)
+
+
+def memory_of(tensor: Any, torch: Any) -> Bytes:
+    """The bytes of a contiguous tensor, in place."""
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
-    if tensor.dtype.is_complex:
-        tensor = torch.view_as_real(tensor)
-    contents: Bytes = tensor.reshape(-1).view(torch.uint8).numpy()
-    return contents
+    # The stride of a dimension of one element may be anything, such as 0.
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    # Not by `Tensor.numpy`: it keeps the storage from being resized for ever, which FSDP does when nobody uses it.
+    return np.from_dlpack(flat.view(torch.uint8))
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:

@@ -15,10 +15,11 @@ from hoplite._group import link as links
 from hoplite._group import schedules
 from hoplite._group.member import Group, Operation
 from hoplite._group.round import Round, at_once
-from hoplite.torch import NAME
+from hoplite.errors import Timeout
+from hoplite.torch import NAME, _sparse
 from hoplite.torch._exit import Departed, depart, prepare_exit, still_open
 from hoplite.torch._rendezvous import agree
-from hoplite.torch._tensors import NO_SPARSE, Lent, check_same_dtype, reduction_of, split, split_rows
+from hoplite.torch._tensors import Lent, check_same_dtype, reduction_of, split, split_rows
 from hoplite.torch._work import Work
 
 #: What torch passes where no timeout was given.
@@ -53,7 +54,7 @@ class HopliteBackend(C10DBackend):
 
     # What it does not do. Each is said here, since torch 2.15 asks for ever what a subclass does not answer itself.
     supports_coalescing = False
-    supports_splitting = False
+    supports_splitting = True
     supports_shrinking = False
     supports_reconfigure = False
     supports_window = False
@@ -85,6 +86,16 @@ class HopliteBackend(C10DBackend):
 
     def _get_sequence_number_for_group(self) -> int:
         return self._issued
+
+    def split(self, store: Store, ranks: list[int], options: C10DBackend.Options) -> C10DBackend:
+        """Makes the backend of a group of some of the ranks; torch calls it on all of them."""
+        if self._rank not in ranks:
+            # torch 2.15 takes no None from a backend that is written in Python: it ends the process.
+            raise NotImplementedError(
+                "split_group of the hoplite backend has to name every rank, "
+                f"and rank {self._rank} is in none of the groups: use new_group"
+            )
+        return _create(store, ranks.index(self._rank), len(ranks), options.group_name, options._timeout)
 
     def shutdown(self) -> None:
         """Ends the group, once its collectives are done. Every rank does so, in its own time."""
@@ -119,6 +130,8 @@ class HopliteBackend(C10DBackend):
         return self._allreduce("allreduce_coalesced", tensors, options)
 
     def _allreduce(self, name: str, tensors: list[torch.Tensor], options: Any) -> Work:
+        if any(tensor.layout is torch.sparse_coo for tensor in tensors):
+            return self._allreduce_sparse(self._only(tensors), options)
         reductions = [reduction_of(tensor, options.reduceOp) for tensor in tensors]
         lent = [Lent(tensor, is_read=True, is_written=True) for tensor in tensors]
 
@@ -137,7 +150,18 @@ class HopliteBackend(C10DBackend):
         return self._issue(name, run, tensors, options, meets=True, nbytes=nbytes)
 
     def allreduce_sparse(self, tensors: list[torch.Tensor], options: Any) -> Work:
-        raise NotImplementedError(NO_SPARSE)
+        return self._allreduce_sparse(self._only(tensors), options)
+
+    def _allreduce_sparse(self, tensor: torch.Tensor, options: Any) -> Work:
+        if options.reduceOp.op != dist.ReduceOp.SUM:
+            raise NotImplementedError(
+                f"of sparse tensors there is the SUM only, not {options.reduceOp.op.name}"
+            )
+
+        async def run(round: Round) -> None:
+            await _sparse.allreduce(round, tensor)
+
+        return self._issue("allreduce of sparse tensors", run, [tensor], options, meets=True)
 
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Work:
         tensor, root = self._only(tensors), options.rootRank
@@ -165,6 +189,22 @@ class HopliteBackend(C10DBackend):
 
     def barrier(self, options: Any) -> Work:
         return self._issue("barrier", schedules.meet, [], options, meets=True)
+
+    def monitored_barrier(self, options: Any, wait_all_ranks: bool) -> None:
+        """A barrier that says, if it fails, which ranks have not come: all of them, whether or not that is asked for."""
+        milliseconds = self._timeout_of(options) / timedelta(milliseconds=1)
+
+        async def run(round: Round) -> None:
+            try:
+                await schedules.meet(round)
+            except Timeout:
+                missing = await round.missing()
+                ranks = f"Rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+                raise dist.DistBackendError(
+                    f"{ranks} failed to pass monitoredBarrier in {milliseconds:g} ms"
+                ) from None
+
+        self._issue("barrier", run, [], options, meets=True).wait()
 
     # Collectives that gather
 

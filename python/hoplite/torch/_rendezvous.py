@@ -1,8 +1,8 @@
 """How the ranks of a group agree on their stores, and on the name of the group.
 
-Each rank uses the store of its node, as `hoplite.init` finds it. If no rank has one, and all are on one node, the first rank
-starts a private one, which all of them use; it ends with that rank. What a rank has to tell the others it tells through
-the key-value store that torch gives to the group.
+Each rank uses the store of its node, as `hoplite.init` finds it. If no rank has one, and all are on one node, they use a
+private one, which ends with the rank that has started it: one that a rank has already, for another group, or else the
+first rank starts one. What a rank has to tell the others it tells through the key-value store that torch gives to the group.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 import hoplite
+from hoplite import _node
 from hoplite.errors import ConnectFailed, HopliteError
 
 _RECORD = "hoplite/{}"
@@ -35,7 +36,9 @@ class Record:
     """Which namespace its process id is of."""
     process: int
     socket: str | None = None
-    """Of the store that it uses."""
+    """Of the store that it has found, or has started."""
+    is_private: bool = False
+    """Whether it has started it."""
     token: str = ""
     """Of rank 0: makes the ids of the group unique."""
     error: str | None = None
@@ -70,7 +73,7 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
     for peer, record in enumerate(records):
         if record.error is not None:
             raise dist.DistBackendError(f"rank {peer} has no store: {record.error}")
-    if all(record.socket is None for record in records):
+    if all(record.socket is None or record.is_private for record in records):
         sockets: list[str | None] = [_private_socket(store, records, rank, timeout)] * size
     else:
         sockets = [_socket_of(record, records) for record in records]
@@ -101,7 +104,9 @@ def _own_record(rank: int) -> Record:
         "token": secrets.token_hex(8) if rank == 0 else "",
     }
     try:
-        return Record(**about, socket=hoplite.init(start=False).socket)
+        socket = hoplite.init(start=False).socket
+        private = _node._state.store
+        return Record(**about, socket=socket, is_private=private is not None and private.socket == socket)
     except ConnectFailed as error:
         is_absent = error.reason in ("NoSuchSocket", "NotListening")
         if is_absent and not os.environ.get("HOPLITE_SOCKET"):
@@ -110,16 +115,17 @@ def _own_record(rank: int) -> Record:
 
 
 def _socket_of(record: Record, records: list[Record]) -> str | None:
-    """The socket that a rank uses: its own, else that of the first rank of its machine that has one."""
-    if record.socket is not None:
-        return record.socket
-    return next((other.socket for other in records if other.host == record.host and other.socket), None)
+    """The socket that a rank uses: the one that it has found, else that of the first rank of its machine that has."""
+    candidates = [record, *(other for other in records if other.host == record.host)]
+    return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
 
 def _private_socket(store: Store, records: list[Record], rank: int, timeout: timedelta) -> str | None:
-    """The socket of a store that rank 0 starts; None if not all ranks could use it."""
+    """The socket of a store that a rank has started, or rank 0 starts now; None if not all ranks could use it."""
     if len({record.host for record in records}) > 1:
         return None
+    if (started := next((record.socket for record in records if record.socket), None)) is not None:
+        return started
     if rank == 0:
         try:
             answer = {"socket": hoplite.init().socket}

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from hoplite._group.round import Buffer, GroupOp
-from hoplite._serialize import _NAMES_OF_TORCH
+from hoplite._serialize import _NAMES_OF_TORCH, memory_of
 
 _OPS: dict[Any, GroupOp] = {
     dist.ReduceOp.SUM: "sum",
@@ -17,6 +17,9 @@ _OPS: dict[Any, GroupOp] = {
     dist.ReduceOp.PRODUCT: "prod",
     dist.ReduceOp.MIN: "min",
     dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.BAND: "and",
+    dist.ReduceOp.BOR: "or",
+    dist.ReduceOp.BXOR: "xor",
 }
 #: Of truth values, as the NCCL backend has it: their sum is whether any is true.
 _OPS_OF_BOOL: dict[GroupOp, GroupOp] = {"sum": "max", "prod": "min"}
@@ -54,7 +57,7 @@ class Lent:
         self._is_copy = not is_plain
         self.nbytes = tensor.numel() * tensor.element_size()
         #: Its bytes.
-        self.buffer = Buffer(self.tensor.reshape(-1).view(torch.uint8).numpy())
+        self.buffer = Buffer(memory_of(self.tensor, torch))
 
     def array(self, reduction: Reduction) -> Buffer:
         """Its elements, to be reduced."""
@@ -70,7 +73,8 @@ def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
     """What is done with the elements of a tensor."""
     if op.op not in _OPS:
         raise NotImplementedError(
-            f"the hoplite backend reduces with SUM, AVG, PRODUCT, MIN and MAX, not with {op.op.name}"
+            "the hoplite backend reduces with SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR and BXOR, "
+            f"not with {op.op.name}"
         )
     name = str(tensor.dtype).removeprefix("torch.")
     dtype = _NAMES_OF_TORCH.get(name)
@@ -79,6 +83,8 @@ def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
     if op.op == dist.ReduceOp.AVG and not tensor.dtype.is_floating_point:
         raise NotImplementedError(f"the average of elements of type {name} is not one: use SUM")
     of_numbers = _OPS[op.op]
+    if of_numbers in ("and", "or", "xor") and tensor.dtype.is_floating_point:
+        raise ValueError(f"{op.op.name} is not defined for elements of type {name}")
     return Reduction(dtype, _OPS_OF_BOOL.get(of_numbers, of_numbers) if dtype == "bool" else of_numbers)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import hoplite
+from stores import await_that
 
 torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
@@ -69,6 +73,130 @@ def reduce_everything(rank: int, length: int) -> None:
 def test_reduce_of_all_types(cluster: Any, where: str, length: str) -> None:
     sockets = cluster.sockets if where == "several nodes" else cluster.sockets[:1] * SIZE
     run(SIZE, reduce_everything, LENGTHS[length], setting=Setting(sockets=sockets))
+
+
+BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
+
+
+def reduce_bits(rank: int, length: int) -> None:
+    for name in DTYPES:
+        dtype = getattr(torch, name)
+        if dtype.is_floating_point:
+            with pytest.raises(ValueError, match="BXOR is not defined"):
+                dist.all_reduce(torch.ones(3, dtype=dtype), dist.ReduceOp.BXOR)
+            continue
+        for op, reduce in BITWISE.items():
+            parts = [contribution(peer, dtype, (SIZE * length,)) for peer in range(SIZE)]
+            expected = functools.reduce(reduce, parts)
+            tensor = parts[rank].clone()
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
+            check(tensor, expected)
+            tensor = parts[rank].clone()
+            dist.reduce(tensor, 1, getattr(dist.ReduceOp, op))
+            check(tensor, expected if rank == 1 else parts[rank])
+            out = torch.empty(length, dtype=dtype)
+            dist.reduce_scatter_tensor(out, parts[rank], getattr(dist.ReduceOp, op))
+            check(out, expected[rank * length : (rank + 1) * length])
+
+
+@pytest.mark.parametrize("length", ["small", "large"])
+def test_bitwise_reductions(length: str) -> None:
+    run(SIZE, reduce_bits, LENGTHS[length])
+
+
+def reduce_sparse(rank: int) -> None:
+    def of(peer: int, shape: tuple[int, ...]) -> Any:
+        # As many elements as the rank has, the last of which two ranks have; rank 0 has none.
+        indices = torch.tensor([[index, 2] for index in range(peer)]).reshape(peer, 2).t()
+        values = torch.full((peer, *shape[2:]), peer + 1.0)
+        return torch.sparse_coo_tensor(indices, values, shape)
+
+    for shape in ((4, 3), (4, 3, 2), (40_000, 3, 9)):
+        tensor = of(rank, shape)
+        dist.all_reduce(tensor)
+        check(tensor.to_dense(), sum(of(peer, shape).to_dense() for peer in range(SIZE)))
+    with pytest.raises(RuntimeError, match="there is the SUM only"):
+        dist.all_reduce(of(rank, (4, 3)), dist.ReduceOp.MAX)
+    with pytest.raises(RuntimeError, match="of the shape"):
+        dist.all_reduce(of(rank, (4 + rank, 3)))
+
+
+def test_sparse_tensors() -> None:
+    run(SIZE, reduce_sparse)
+
+
+def through_autograd(rank: int, length: int) -> None:
+    from torch.distributed.nn import functional
+
+    # The gradient of a sum is one number for all elements: its strides are 0.
+    def gradient(make: Any, *tensors: Any) -> list[Any]:
+        given = [tensor.clone().requires_grad_() for tensor in tensors]
+        made = make(given)
+        total = sum(part.sum() for part in made) if isinstance(made, (list, tuple)) else made.sum()
+        total.backward()
+        return [tensor.grad for tensor in given]
+
+    own = [torch.full((length,), float(peer)) for peer in range(SIZE)]
+    ones = torch.ones(length)
+    for found in gradient(lambda given: functional.reduce_scatter(torch.empty(length), given), *own):
+        check(found, ones)
+    outs = [torch.empty(length) for _ in range(SIZE)]
+    for found in gradient(lambda given: functional.all_to_all(outs, given), *own):
+        check(found, ones)
+    for found in gradient(lambda given: functional.scatter(given, 0), *own):
+        check(found, ones if rank == 0 else torch.zeros(length))
+    (found,) = gradient(lambda given: functional.all_reduce(given[0]), own[rank])
+    check(found, ones * SIZE)
+    (found,) = gradient(lambda given: functional.broadcast(given[0], 0), own[rank])
+    check(found, ones * SIZE if rank == 0 else torch.zeros(length))
+    (found,) = gradient(lambda given: functional.all_gather(given[0]), own[rank])
+    check(found, ones * SIZE)
+    (found,) = gradient(lambda given: functional.gather(given[0], 1), own[rank])
+    check(found, ones)
+
+
+@pytest.mark.parametrize("length", [1, 5, 30_000])
+def test_autograd(length: int) -> None:
+    run(SIZE, through_autograd, length)
+
+
+def split_up(rank: int) -> None:
+    part = dist.split_group(split_ranks=[[2, 0], [1]])
+    tensor = torch.full((2,), float(rank))
+    dist.all_reduce(tensor, group=part)
+    check(tensor, torch.full((2,), 1.0 if rank == 1 else 2.0))
+    assert dist.get_backend(part) == "hoplite"
+    # In the order in which they were named.
+    assert dist.get_rank(part) == {2: 0, 0: 1, 1: 0}[rank]
+    if rank == 2:
+        with pytest.raises(RuntimeError, match="has to name every rank"):
+            dist.split_group(split_ranks=[[0, 1]])
+    else:
+        dist.barrier(group=dist.split_group(split_ranks=[[0, 1]]))
+    dist.barrier()
+
+
+def test_a_group_that_is_split() -> None:
+    run(SIZE, split_up)
+
+
+def monitored(rank: int) -> str:
+    dist.monitored_barrier()
+    if rank == 1:
+        with hoplite.connect() as client:
+            await_that(
+                "the others give up", lambda: any("/end/" in str(info.id) for info in client.list("torch/"))
+            )
+        return ""
+    with pytest.raises(RuntimeError) as raised:
+        dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
+    return str(raised.value)
+
+
+def test_a_monitored_barrier(cluster: Any) -> None:
+    first, _, last = run(SIZE, monitored, setting=Setting(sockets=cluster.sockets[:1] * SIZE))
+    assert "Rank 1 failed to pass monitoredBarrier in 1000 ms" in first
+    assert "Rank 1 failed to pass monitoredBarrier in 1000 ms" in last
 
 
 def move_everything(rank: int) -> None:

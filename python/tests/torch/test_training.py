@@ -87,3 +87,17 @@ def train_with_fsdp(rank: int) -> float:
 
 def test_fsdp_learns_digits() -> None:
     assert min(run(SIZE, train_with_fsdp)) > 0.9
+
+
+def train_with_first_fsdp(rank: int) -> float:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    sharded = FullyShardedDataParallel(
+        model(), device_id=torch.device("cpu"), auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear})
+    )
+    return train(rank, sharded)
+
+
+def test_the_first_fsdp_learns_digits() -> None:
+    assert min(run(SIZE, train_with_first_fsdp)) > 0.9
