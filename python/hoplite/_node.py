@@ -162,8 +162,7 @@ class PrivateStore:
             json.loads(keeper.first_line(_START_TIMEOUT))
         except BaseException as error:
             # Whoever has not waited for it, because of Ctrl-C say, cannot stop it later.
-            keeper.process.kill()
-            keeper.process.wait()
+            keeper.kill()
             if not isinstance(error, ValueError):
                 raise
             said = " ".join(log.read_text(errors="replace").split()) or "it said nothing"
@@ -201,7 +200,13 @@ class _Keeper:
         self._error: BaseException | None = None
         started = threading.Event()
         threading.Thread(target=self._run, args=(started,), name="hoplite-keeper", daemon=True).start()
-        started.wait()
+        try:
+            started.wait()
+        except BaseException:
+            # Ctrl-C: nobody else could stop it.
+            started.wait()
+            self.kill()
+            raise
         if self._error is not None:
             raise self._error
 
@@ -228,6 +233,11 @@ class _Keeper:
             started.set()
         # For ever: see above. Waiting for it here would race with whoever stops it.
         threading.Event().wait()
+
+    def kill(self) -> None:
+        if self._error is None:
+            self.process.kill()
+            self.process.wait()
 
     def first_line(self, timeout: float) -> bytes:
         """The line that says where it listens; what there is of it if it does not come in time."""
