@@ -97,7 +97,7 @@ $(PYTHON_ENV)/.installed: python/requirements-dev.txt python/requirements-integr
 	touch $@
 
 python: python-env ## Builds the Python package, unoptimised and in place, and the programs that it uses.
-	$(CARGO) build -p hoplite-client -p hoplite-store -p hoplite-directory --bins
+	$(CARGO) build -p hoplite-cli -p hoplite-store -p hoplite-directory --bins
 	cd python && .venv/bin/maturin develop --quiet
 
 lint-python: python-env ## Formatting, mistakes and types of the Python package.

@@ -20,7 +20,7 @@ import maturin
 HERE = Path(__file__).resolve().parent.parent
 BINARIES = HERE / "hoplite" / "_bin"
 PROGRAMS = {
-    "hoplite-client": "hoplite",
+    "hoplite-cli": "hoplite",
     "hoplite-store": "hoplite-store",
     "hoplite-directory": "hoplite-directory",
 }

@@ -11,10 +11,10 @@ use hoplite_client::{Client, ObjectId, ReduceOp, ReduceOptions, ReduceOrder};
 use hoplite_core::{Error as ObjectError, Operation};
 use serde::Serialize;
 
+use super::wait::available;
 use crate::arguments::{StoreArguments, id_parser};
 use crate::cluster::unless_interrupted;
 use crate::output;
-use crate::wait::available;
 
 const EXAMPLES: &str = "Examples:
   hoplite put gradient/0 gradient.raw --dtype f32          on each node its own

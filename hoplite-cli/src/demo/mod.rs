@@ -20,7 +20,7 @@ use crate::arguments::parse_size;
 use crate::cluster::{Cluster, ClusterOptions, NodeProcess, Pages, with_cluster};
 use crate::output::size;
 use crate::progress;
-use crate::stat;
+use crate::verbs::stat;
 use input::{Digest, Input};
 
 /// The object's id.

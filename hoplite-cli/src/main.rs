@@ -1,7 +1,7 @@
 //! `hoplite`, the command line.
 //!
 //! * [`arguments`]: what the commands share: how to reach a store, and how ids, sizes and durations are written.
-//! * One module per command; each has its arguments and a `run`.
+//! * [`verbs`]: one module per command; [`bench`] and [`demo`] have more than one each.
 //! * [`cluster`]: a cluster of daemons on this machine, for `up`, `demo` and `bench`.
 //! * [`output`] and [`progress`]: what people and programs see.
 //!
@@ -10,18 +10,10 @@
 
 mod arguments;
 
-mod delete;
-mod get;
-mod ls;
-mod put;
-mod reduce;
-mod stat;
-mod status;
-mod wait;
+mod verbs;
 
 mod bench;
 mod demo;
-mod up;
 
 mod cluster;
 mod output;
@@ -33,6 +25,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use arguments::StoreArguments;
+use verbs::{delete, get, ls, put, reduce, stat, status, up, wait};
 
 const EXAMPLES: &str = "Examples:
   hoplite-store &                                  a store for this machine, with a directory in it

@@ -1,0 +1,13 @@
+//! The commands, one module each: its arguments and a `run`.
+//!
+//! A new command is a module here and a variant of [`Command`](crate::Command).
+
+pub(crate) mod delete;
+pub(crate) mod get;
+pub(crate) mod ls;
+pub(crate) mod put;
+pub(crate) mod reduce;
+pub(crate) mod stat;
+pub(crate) mod status;
+pub(crate) mod up;
+pub(crate) mod wait;
