@@ -14,7 +14,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(files, ["."])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("hoplite.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    let has_services = std::env::var_os("CARGO_FEATURE_GRPC").is_some();
+    tonic_prost_build::configure()
+        .build_client(has_services)
+        .build_server(has_services)
+        .bytes(".")
+        .compile_fds(descriptors)?;
     println!("cargo::rerun-if-changed=hoplite");
     Ok(())
 }

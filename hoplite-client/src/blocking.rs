@@ -13,12 +13,12 @@ use std::time::Duration;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::Locations;
 use hoplite_core::{Metadata, NodeId, ObjectId, PutId};
-use hoplite_proto::v1;
 
 use crate::client::Page;
 use crate::connection::{Connection, Pump, handshake};
 use crate::error::Result;
 use crate::options::{AllreduceOptions, ConnectOptions, PutOptions, ReduceOptions};
+use crate::report::{Description, NodeStatus};
 use crate::view::ObjectView;
 
 /// A connection to the store of this node, for threads.
@@ -282,7 +282,7 @@ impl Client {
     ///
     /// # Errors
     /// As there.
-    pub fn describe(&self, id: impl AsRef<[u8]>) -> Result<v1::response::Description> {
+    pub fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
         self.pump.run(self.client.describe(id))
     }
 
@@ -290,7 +290,7 @@ impl Client {
     ///
     /// # Errors
     /// As there.
-    pub fn status(&self) -> Result<v1::NodeStatus> {
+    pub fn status(&self) -> Result<NodeStatus> {
         self.pump.run(self.client.status())
     }
 

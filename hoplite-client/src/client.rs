@@ -10,13 +10,13 @@ use hoplite_core::node::{self, Response, Until};
 use hoplite_core::shard::Locations;
 use hoplite_core::{Error as ObjectError, NodeId, ObjectId, Operation};
 use hoplite_proto::local::{self, Request};
-use hoplite_proto::v1;
 
 use crate::connection::{Connection, handshake};
 use crate::error::{ConnectFailure, Error, Result};
 use crate::location_watch::LocationWatch;
 use crate::options::{ConnectOptions, PutOptions};
 use crate::reader::{self, ObjectReader};
+use crate::report::{Description, NodeStatus};
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
@@ -267,9 +267,10 @@ impl Client {
     ///
     /// # Errors
     /// `Unavailable` if the shard cannot be asked.
-    pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<v1::response::Description> {
-        match self.report(Request::Describe { id: ObjectId::new(id)? }).await? {
-            local::Response::Description(description) => Ok(description),
+    pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
+        let id = ObjectId::new(id)?;
+        match self.report(Request::Describe { id: id.clone() }).await? {
+            local::Response::Description(description) => Ok(Description::decode(&id, description)?),
             _ => Err(self.connection.unexpected()),
         }
     }
@@ -278,9 +279,9 @@ impl Client {
     ///
     /// # Errors
     /// Only those that every call has: see [`Client`].
-    pub async fn status(&self) -> Result<v1::NodeStatus> {
+    pub async fn status(&self) -> Result<NodeStatus> {
         match self.report(Request::Status).await? {
-            local::Response::Status(status) => Ok(*status),
+            local::Response::Status(status) => Ok((*status).into()),
             _ => Err(self.connection.unexpected()),
         }
     }

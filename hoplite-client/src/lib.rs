@@ -50,6 +50,7 @@ mod writer;
 
 mod collective;
 mod location_watch;
+mod report;
 
 mod arena;
 mod connection;
@@ -71,12 +72,12 @@ pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
 pub use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId};
 pub use hoplite_proto::socket_path::default_socket_path;
-pub use hoplite_proto::v1;
 pub use location_watch::LocationWatch;
 pub use options::{
     AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PUT_TIMEOUT,
     DEFAULT_REDUCE_TIMEOUT, PutOptions, ReduceOptions,
 };
 pub use reader::ObjectReader;
+pub use report::{Description, Grant, NodeStatus, ReduceRecord, ShardStatus};
 pub use view::ObjectView;
 pub use writer::ObjectWriter;

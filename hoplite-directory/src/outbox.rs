@@ -11,7 +11,7 @@ use futures::stream::{self, Stream, StreamExt};
 use hoplite_core::error::Error;
 use hoplite_core::shard::ToStore;
 use hoplite_proto::directory::{encode_to_store, welcome};
-use hoplite_proto::error::to_status;
+use hoplite_proto::status::to_status;
 use hoplite_proto::v1::ShardMessages;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -217,7 +217,7 @@ mod tests {
         let frames: Vec<_> = outbox.into_stream().collect().await;
         assert_eq!(frames.len(), 2);
         let status = frames[1].as_ref().unwrap_err();
-        assert_eq!(hoplite_proto::error::from_status(status), Error::ShuttingDown);
+        assert_eq!(hoplite_proto::status::from_status(status), Error::ShuttingDown);
     }
 
     #[tokio::test]

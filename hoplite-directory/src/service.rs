@@ -6,7 +6,7 @@ use futures::stream::Stream;
 use hoplite_core::error::Error;
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
 use hoplite_proto::bounds::MAX_LISTED_OBJECTS;
-use hoplite_proto::error::to_status;
+use hoplite_proto::status::to_status;
 use hoplite_proto::v1::directory_server::Directory;
 use hoplite_proto::v1::{
     DescribeRequest, ListReply, ListRequest, ObjectDescription, ShardMessages, StatusReply, StatusRequest,

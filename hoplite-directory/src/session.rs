@@ -6,7 +6,7 @@ use std::time::Duration;
 use hoplite_core::error::{Error, Operation, Plane, Result};
 use hoplite_core::id::ClusterId;
 use hoplite_proto::directory::{decode_hello, decode_store_batch};
-use hoplite_proto::error::from_status;
+use hoplite_proto::status::from_status;
 use hoplite_proto::v1::StoreMessages;
 use tokio::sync::oneshot;
 use tokio::time::timeout;

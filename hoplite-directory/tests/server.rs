@@ -12,7 +12,7 @@ use hoplite_core::shard::{
 use hoplite_core::{ClusterId, Error, Limits, Metadata, NodeId, ObjectId, PutId, id::Incarnation};
 use hoplite_directory::{DirectoryConfig, DirectoryError};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
-use hoplite_proto::error::from_status;
+use hoplite_proto::status::from_status;
 use hoplite_proto::v1;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

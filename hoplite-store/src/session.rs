@@ -10,7 +10,7 @@ use hoplite_core::node::Event;
 use hoplite_core::shard::{NodeInfo, ToShard};
 use hoplite_core::{ClusterId, ErrorCode};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
-use hoplite_proto::error::from_status;
+use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessages};
 use tokio::sync::watch;

@@ -1,13 +1,10 @@
-//! Errors on the wire: in messages of all planes, and in the status of a gRPC call.
+//! Errors on the wire, in the messages of all planes.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-use bytes::Bytes;
 use hoplite_core::error::{Error, ErrorCode, MetadataError, Operation, Plane};
 use hoplite_core::id::{NodeId, ObjectId};
-use prost::Message;
-use tonic::{Code, Status};
 
 use crate::bounds::{MAX_TEXT_BYTES, encode_id};
 use crate::metadata::{decode_dtype, encode_dtype};
@@ -131,80 +128,8 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
     })
 }
 
-/// The status that ends a gRPC call with `error`; its details carry the error itself, for [`from_status`].
-pub fn to_status(error: &Error) -> Status {
-    let code = match error {
-        Error::InvalidId { .. }
-        | Error::InvalidName { .. }
-        | Error::InvalidMetadata(_)
-        | Error::InvalidRequest { .. }
-        | Error::TypeMismatch { .. }
-        | Error::DuplicateId { .. }
-        | Error::UnknownReference { .. }
-        | Error::Malformed { .. } => Code::InvalidArgument,
-        Error::AlreadyExists { .. } | Error::NodeIdInUse { .. } => Code::AlreadyExists,
-        Error::ObjectTooLarge { .. } => Code::OutOfRange,
-        Error::StoreFull { .. } | Error::LimitExceeded { .. } => Code::ResourceExhausted,
-        Error::Timeout { .. } => Code::DeadlineExceeded,
-        Error::ObjectLost { .. } => Code::DataLoss,
-        Error::Deleted { .. } => Code::NotFound,
-        Error::ClusterMismatch | Error::VersionMismatch { .. } => Code::FailedPrecondition,
-        Error::Superseded { .. } => Code::Aborted,
-        Error::Unavailable { .. } | Error::ShuttingDown => Code::Unavailable,
-        _ => Code::Unknown,
-    };
-    let message = cut(error.to_string());
-    let mut detail = encode(error);
-    detail.text = cut(detail.text);
-    let details = RpcStatus {
-        code: code.into(),
-        message: message.clone(),
-        details: vec![Detail { type_url: DETAIL_TYPE.to_owned(), value: detail.encode_to_vec().into() }],
-    };
-    Status::with_details(code, message, details.encode_to_vec().into())
-}
-
-/// The error behind the status of a gRPC call: the one in its details, or else what the code says about the transport.
-pub fn from_status(status: &Status) -> Error {
-    let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
-    let typed = details.into_iter().find(|detail| detail.type_url == DETAIL_TYPE);
-    if let Some(error) = typed.and_then(|detail| v1::Error::decode(detail.value).ok()) {
-        return decode(error, Plane::Control);
-    }
-    let text = cut(status.message().to_owned());
-    match status.code() {
-        Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange | Code::Internal | Code::DataLoss => {
-            Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) }
-        }
-        // Without details, the status is from tonic or HTTP/2 and is about a connection that does not work.
-        _ => Error::Unavailable { what: Cow::Owned(format!("the directory ({text})")) },
-    }
-}
-
-const DETAIL_TYPE: &str = "type.googleapis.com/hoplite.v1.Error";
-
-/// `google.rpc.Status`, which tools such as grpcurl expect in the details of a status.
-#[derive(Clone, PartialEq, Message)]
-struct RpcStatus {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(string, tag = "2")]
-    message: String,
-    #[prost(message, repeated, tag = "3")]
-    details: Vec<Detail>,
-}
-
-/// `google.protobuf.Any`.
-#[derive(Clone, PartialEq, Message)]
-struct Detail {
-    #[prost(string, tag = "1")]
-    type_url: String,
-    #[prost(bytes = "bytes", tag = "2")]
-    value: Bytes,
-}
-
 /// Cuts `text` to [`MAX_TEXT_BYTES`] at the end of a character.
-fn cut(mut text: String) -> String {
+pub(crate) fn cut(mut text: String) -> String {
     if text.len() > MAX_TEXT_BYTES {
         let end = (0..=MAX_TEXT_BYTES).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         text.truncate(end);
@@ -305,6 +230,7 @@ fn decode_plane(number: u64) -> Option<Plane> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use prost::Message;
 
     use super::*;
     use crate::arbitrary;
@@ -335,17 +261,10 @@ mod tests {
         assert!(reason.len() <= MAX_TEXT_BYTES);
     }
 
-    #[test]
-    fn statuses_without_details_are_about_the_transport() {
-        assert!(matches!(from_status(&Status::unavailable("no route")), Error::Unavailable { .. }));
-        assert!(matches!(from_status(&Status::internal("bad frame")), Error::Malformed { .. }));
-    }
-
     proptest! {
         #[test]
         fn errors_round_trip(error in arbitrary::error()) {
             prop_assert_eq!(&decode(encode(&error), Plane::Local), &error);
-            prop_assert_eq!(&from_status(&to_status(&error)), &error);
         }
 
         #[test]
@@ -353,7 +272,6 @@ mod tests {
             if let Ok(error) = v1::Error::decode(&bytes[..]) {
                 decode(error, Plane::Local);
             }
-            from_status(&Status::with_details(Code::Aborted, "", bytes.into()));
         }
 
         #[test]

@@ -3,17 +3,20 @@
 //! * [`directory`]: the control plane, sessions between stores and shards.
 //! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages are delimited.
 //! * [`data`]: the data plane, between stores; its framing is in hoplite-store.
-//! * [`error`] and [`metadata`]: what all planes share.
+//! * [`error`] and [`metadata`]: what all planes share; `status`: an error as the status of a gRPC call.
 //! * [`bounds`]: limits on what a peer may say. Every length is checked here, once; the core types carry the proof.
+//!
+//! The feature `grpc` adds the clients and servers of the gRPC services, and `status`. Clients of a store do without it.
 #![forbid(unsafe_code)]
 
 /// The generated types, one for one with the files in `proto/hoplite/v1`.
 #[allow(missing_docs, clippy::all, clippy::allow_attributes, unreachable_pub, reason = "generated code")]
 pub mod v1 {
-    tonic::include_proto!("hoplite.v1");
+    include!(concat!(env!("OUT_DIR"), "/hoplite.v1.rs"));
 }
 
 /// The encoded descriptors of all files, for gRPC reflection.
+#[cfg(feature = "grpc")]
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hoplite.bin"));
 
 /// The version that all three planes carry; peers must have the same one.
@@ -27,6 +30,8 @@ pub mod local;
 
 pub mod error;
 pub mod metadata;
+#[cfg(feature = "grpc")]
+pub mod status;
 
 pub mod bounds;
 pub mod framing;

@@ -150,8 +150,7 @@ pub(crate) async fn locate(client: Client, id: ObjectId, timeout: Duration) -> R
 }
 
 pub(crate) async fn describe(client: Client, id: ObjectId) -> Result<Summary> {
-    let description = client.describe(&id).await?;
-    Summary::of_description(id, description)
+    client.describe(&id).await.map(Summary::from)
 }
 
 pub(crate) async fn list(client: Client, prefix: Vec<u8>, after: Vec<u8>, limit: usize) -> Result<Page> {

@@ -1,9 +1,9 @@
 //! What Python gets back: ids, and what the directory and the store say of objects and of themselves.
 
-use bytes::Bytes;
-use hoplite_client::{Location, LocationState, Locations, ObjectId, ObjectSummary, Result, Retention, v1};
-use hoplite_core::error::Plane;
-use hoplite_proto::directory::decode_locations;
+use hoplite_client::{
+    Description, Grant, Location, LocationState, Locations, NodeStatus, ObjectId, ObjectSummary,
+    ReduceRecord, Retention,
+};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
@@ -43,9 +43,9 @@ pub(crate) struct Summary {
 #[derive(Debug)]
 struct More {
     shard: String,
-    grants: Vec<v1::GrantRecord>,
+    grants: Vec<Grant>,
     waiting_receivers: u32,
-    reduce: Option<v1::ReduceRecord>,
+    reduce: Option<ReduceRecord>,
 }
 
 impl From<Locations> for Summary {
@@ -54,15 +54,11 @@ impl From<Locations> for Summary {
     }
 }
 
-impl Summary {
-    pub(crate) fn of_description(id: ObjectId, description: v1::response::Description) -> Result<Self> {
-        let v1::response::Description { shard, object, reduce } = description;
-        let v1::ObjectDescription { locations, grants, waiting_receivers } = object.unwrap_or_default();
-        let locations =
-            v1::Locations { id: Bytes::copy_from_slice(id.as_bytes()), ..locations.unwrap_or_default() };
-        let known = decode_locations(locations, Plane::Local)?;
+impl From<Description> for Summary {
+    fn from(description: Description) -> Self {
+        let Description { shard, locations, grants, waiting_receivers, reduce } = description;
         let more = Some(More { shard, grants, waiting_receivers, reduce });
-        Ok(Self { more, ..Self::from(known) })
+        Self { more, ..Self::from(locations) }
     }
 }
 
@@ -127,7 +123,7 @@ impl<'py> IntoPyObject<'py> for Page {
 
 /// The counters of a store.
 #[derive(Debug)]
-pub(crate) struct Status(pub(crate) v1::NodeStatus);
+pub(crate) struct Status(pub(crate) NodeStatus);
 
 impl<'py> IntoPyObject<'py> for Status {
     type Target = PyDict;
@@ -141,8 +137,8 @@ impl<'py> IntoPyObject<'py> for Status {
         dict.set_item("cluster", status.cluster)?;
         dict.set_item("version", status.version)?;
         dict.set_item("data_address", status.data_address)?;
+        dict.set_item("uptime_ms", status.uptime.as_millis())?;
         let numbers = [
-            ("uptime_ms", status.uptime_ms),
             ("capacity_bytes", status.capacity_bytes),
             ("free_bytes", status.free_bytes),
             ("pinned_bytes", status.pinned_bytes),
@@ -190,23 +186,23 @@ fn location_dict<'py>(py: Python<'py>, location: &Location) -> PyResult<Bound<'p
     Ok(dict)
 }
 
-fn grant_dict<'py>(py: Python<'py>, grant: &v1::GrantRecord) -> PyResult<Bound<'py, PyDict>> {
+fn grant_dict<'py>(py: Python<'py>, grant: &Grant) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("receiver", &grant.receiver)?;
     dict.set_item("sender", &grant.sender)?;
     dict.set_item("reason", &grant.reason)?;
-    dict.set_item("outcome", (!grant.outcome.is_empty()).then_some(&grant.outcome))?;
+    dict.set_item("outcome", grant.outcome.as_ref())?;
     Ok(dict)
 }
 
-fn reduce_dict<'py>(py: Python<'py>, record: &v1::ReduceRecord) -> PyResult<Bound<'py, PyDict>> {
+fn reduce_dict<'py>(py: Python<'py>, record: &ReduceRecord) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("op", &record.op)?;
     dict.set_item("plan", &record.plan)?;
     dict.set_item("reduced", record.reduced)?;
     dict.set_item("sources", record.sources)?;
     dict.set_item("hops", record.hops)?;
-    dict.set_item("elapsed_us", record.elapsed_us)?;
+    dict.set_item("elapsed_us", record.elapsed.as_micros())?;
     dict.set_item("mendings", record.mendings)?;
     dict.set_item("restarts", record.restarts)?;
     Ok(dict)

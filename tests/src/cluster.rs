@@ -387,9 +387,12 @@ impl Cluster {
     pub fn senders(&self, node: usize, id: &str) -> BTreeMap<usize, usize> {
         let number = |name: &str| name.strip_prefix("node-")?.parse().ok();
         let description = self.client(node).describe(id).expect("the directory describes");
-        let locations = description.object.and_then(|object| object.locations).unwrap_or_default();
-        let pulls = locations.locations.iter();
-        pulls.filter_map(|pull| Some((number(&pull.node)?, number(&pull.pulling_from)?))).collect()
+        let pulls = description.locations.locations.iter();
+        pulls
+            .filter_map(|pull| {
+                Some((number(pull.node.as_str())?, number(pull.pulling_from.as_ref()?.as_str())?))
+            })
+            .collect()
     }
 
     /// Waits until store number `node` has no copy of anything, and all its memory back.

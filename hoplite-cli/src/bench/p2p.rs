@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use hoplite_client::blocking::Client;
-use hoplite_client::{Confirmation, PutOptions, v1};
+use hoplite_client::{Confirmation, PutOptions};
+use hoplite_proto::v1;
 use tonic::transport::{Channel, Endpoint};
 
 use super::floor::TcpPipe;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures::future::{join_all, select_all};
-use hoplite_client::{Client, v1};
+use hoplite_client::{Client, NodeStatus};
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
@@ -238,7 +238,7 @@ async fn ready(node: &NodeProcess, pages: Pages) -> anyhow::Result<()> {
     }
 }
 
-fn is_ready(status: &v1::NodeStatus, pages: Pages) -> bool {
+fn is_ready(status: &NodeStatus, pages: Pages) -> bool {
     let is_connected = !status.shards.is_empty() && status.shards.iter().all(|shard| shard.connected);
     let has_memory = pages == Pages::OnUse || status.prefaulted_bytes >= status.capacity_bytes;
     is_connected && has_memory
@@ -252,18 +252,20 @@ fn program(name: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use hoplite_client::ShardStatus;
+
     use super::*;
 
     #[test]
     fn a_store_is_ready_when_all_shards_know_it() {
-        let status = |connected: &[bool], prefaulted_bytes| v1::NodeStatus {
+        let status = |connected: &[bool], prefaulted_bytes| NodeStatus {
             capacity_bytes: 2,
             prefaulted_bytes,
             shards: connected
                 .iter()
-                .map(|connected| v1::ShardStatus { connected: *connected, ..v1::ShardStatus::default() })
+                .map(|connected| ShardStatus { connected: *connected, ..ShardStatus::default() })
                 .collect(),
-            ..v1::NodeStatus::default()
+            ..NodeStatus::default()
         };
         assert!(is_ready(&status(&[true, true], 0), Pages::OnUse));
         assert!(!is_ready(&status(&[true, false], 2), Pages::OnUse));

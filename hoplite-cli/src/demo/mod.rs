@@ -108,7 +108,7 @@ async fn share(cluster: &Cluster, input: &Input, place: &Path) -> anyhow::Result
         size(sent_bytes),
         sent_bytes as f64 / input.size_bytes.max(1) as f64
     ))?;
-    let report = stat::Report::new(&ObjectId::new(ID)?, client.describe(ID).await?)?;
+    let report = stat::Report::new(&ObjectId::new(ID)?, client.describe(ID).await?);
     stat::print_grants(&mut io::stdout().lock(), &report.grants)?;
     Ok(())
 }

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use hoplite_client::{Dtype, Metadata, ObjectId, v1};
+use anyhow::ensure;
+use hoplite_client::{Description, LocationState, ObjectId, ObjectSummary, ReduceRecord, Retention};
 use serde::Serialize;
 
 use crate::arguments::{StoreArguments, id_parser};
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let client = store.connect().await?;
     let description = client.describe(&arguments.id).await?;
-    let report = Report::new(&arguments.id, description)?;
+    let report = Report::new(&arguments.id, description);
     ensure!(report.object.is_some(), "there is no object {}", output::id_text(&arguments.id));
     let mut stdout = io::stdout().lock();
     if arguments.json {
@@ -72,30 +72,18 @@ struct Reduce {
 }
 
 impl Reduce {
-    fn new(record: v1::ReduceRecord) -> Self {
-        let v1::ReduceRecord {
-            op,
-            reduced,
-            sources,
-            hops,
-            plan,
-            bytes_per_second,
-            latency_us,
-            elapsed_us,
-            mendings,
-            restarts,
-        } = record;
+    fn new(record: ReduceRecord) -> Self {
         Self {
-            op,
-            reduced,
-            sources,
-            hops,
-            plan,
-            bytes_per_second,
-            latency_us,
-            elapsed_us,
-            mendings,
-            restarts,
+            op: record.op,
+            reduced: record.reduced,
+            sources: record.sources,
+            hops: record.hops,
+            plan: record.plan,
+            bytes_per_second: record.bytes_per_second,
+            latency_us: micros(record.latency),
+            elapsed_us: micros(record.elapsed),
+            mendings: record.mendings,
+            restarts: record.restarts,
         }
     }
 
@@ -151,19 +139,18 @@ pub(crate) struct Grant {
 }
 
 impl Report {
-    pub(crate) fn new(id: &ObjectId, description: v1::response::Description) -> anyhow::Result<Self> {
-        let object = description.object.context("the store sent a description of nothing")?;
-        let locations = object.locations.unwrap_or_default();
-        Ok(Self {
+    pub(crate) fn new(id: &ObjectId, description: Description) -> Self {
+        let Description { shard, locations, grants, waiting_receivers, reduce } = description;
+        Self {
             id: output::id_text(id),
             id_hex: output::hexadecimal(id.as_bytes()),
-            shard: description.shard,
+            shard,
             object: locations.object.map(Object::new),
             locations: locations.locations.into_iter().map(Location::new).collect(),
-            grants: object.grants.into_iter().map(Grant::new).collect(),
-            waiting_receivers: object.waiting_receivers,
-            reduce: description.reduce.map(Reduce::new),
-        })
+            grants: grants.into_iter().map(Grant::new).collect(),
+            waiting_receivers,
+            reduce: reduce.map(Reduce::new),
+        }
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
@@ -238,76 +225,50 @@ pub(crate) fn print_grants(out: &mut impl Write, grants: &[Grant]) -> io::Result
 }
 
 impl Object {
-    fn new(object: v1::ObjectSummary) -> Self {
-        let metadata = object.metadata.unwrap_or_default();
-        let dtype = v1::Dtype::try_from(metadata.dtype).map_or(Dtype::Opaque, known_dtype);
-        let shape = metadata.shape.map(|shape| shape.extents);
-        let array_type = output::array_type(&Metadata { dtype, shape: shape.clone(), ..Metadata::default() });
+    fn new(object: ObjectSummary) -> Self {
         Self {
-            put: format!("{:016x}", object.put),
+            put: format!("{:016x}", object.put.0),
             size_bytes: object.size_bytes,
-            dtype: dtype.name(),
-            shape,
-            array_type,
+            dtype: object.metadata.dtype.name(),
+            array_type: output::array_type(&object.metadata),
+            shape: object.metadata.shape,
             inline: object.inline,
             lost: object.lost,
         }
     }
 }
 
-/// The element type of the same name on the wire.
-fn known_dtype(dtype: v1::Dtype) -> Dtype {
-    let name = dtype.as_str_name().trim_start_matches("DTYPE_").to_ascii_lowercase();
-    name.parse().unwrap_or_default()
-}
-
 impl Location {
-    fn new(location: v1::Location) -> Self {
-        let state = match location.state() {
-            v1::LocationState::Unspecified => "unknown",
-            v1::LocationState::Producing => "producing",
-            v1::LocationState::Partial => "partial",
-            v1::LocationState::Complete => "complete",
-        };
-        let retention = match location.retention() {
-            v1::Retention::Unspecified => "unknown",
-            v1::Retention::Pinned => "pinned",
-            v1::Retention::Evictable => "evictable",
-        };
-        let pulling_from = Some(location.pulling_from).filter(|node| !node.is_empty());
-        Self { node: location.node, data_address: location.data_address, state, retention, pulling_from }
+    fn new(location: hoplite_client::Location) -> Self {
+        Self {
+            node: location.node.to_string(),
+            data_address: location.data_address.to_string(),
+            state: match location.state {
+                LocationState::Producing => "producing",
+                LocationState::Partial => "partial",
+                LocationState::Complete => "complete",
+            },
+            retention: match location.retention {
+                Retention::Pinned => "pinned",
+                Retention::Evictable => "evictable",
+            },
+            pulling_from: location.pulling_from.map(|node| node.to_string()),
+        }
     }
 }
 
 impl Grant {
-    fn new(grant: v1::GrantRecord) -> Self {
+    fn new(grant: hoplite_client::Grant) -> Self {
         Self {
             receiver: grant.receiver,
             sender: grant.sender,
             reason: grant.reason,
-            at_us: grant.at_us,
-            outcome: Some(grant.outcome).filter(|outcome| !outcome.is_empty()),
+            at_us: micros(grant.at),
+            outcome: grant.outcome,
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dtypes_have_their_names() {
-        for dtype in Dtype::ALL {
-            let wire = v1::Dtype::from_str_name(&format!("DTYPE_{}", dtype.name().to_ascii_uppercase()));
-            assert_eq!(known_dtype(wire.unwrap()), *dtype);
-        }
-    }
-
-    #[test]
-    fn what_is_empty_on_the_wire_is_absent() {
-        let location = v1::Location { node: "a".to_owned(), ..v1::Location::default() };
-        assert_eq!(Location::new(location).pulling_from, None);
-        let running = v1::GrantRecord { reason: "Closest".to_owned(), ..v1::GrantRecord::default() };
-        assert_eq!(Grant::new(running).outcome, None);
-    }
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

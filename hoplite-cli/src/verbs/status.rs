@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use hoplite_client::v1;
+use hoplite_client::{NodeStatus, ShardStatus};
 use serde::Serialize;
 
 use crate::arguments::StoreArguments;
@@ -72,14 +72,14 @@ struct Shard {
     waiting_queries: u64,
 }
 
-impl From<v1::NodeStatus> for Report {
-    fn from(status: v1::NodeStatus) -> Self {
+impl From<NodeStatus> for Report {
+    fn from(status: NodeStatus) -> Self {
         Self {
             node: status.node,
             cluster: status.cluster,
             version: status.version,
             data_address: status.data_address,
-            uptime_ms: status.uptime_ms,
+            uptime_ms: u64::try_from(status.uptime.as_millis()).unwrap_or(u64::MAX),
             memory: Memory {
                 capacity_bytes: status.capacity_bytes,
                 free_bytes: status.free_bytes,
@@ -103,8 +103,8 @@ impl From<v1::NodeStatus> for Report {
     }
 }
 
-impl From<v1::ShardStatus> for Shard {
-    fn from(shard: v1::ShardStatus) -> Self {
+impl From<ShardStatus> for Shard {
+    fn from(shard: ShardStatus) -> Self {
         Self {
             address: shard.address,
             connected: shard.connected,

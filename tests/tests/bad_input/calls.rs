@@ -139,7 +139,9 @@ fn a_put_during_another_waits_for_its_bytes() {
     writer.write(&first[..size / 2]).unwrap();
     // Or one of the others might be the first.
     let observer = cluster.client(0);
-    await_that("the directory to know it", || observer.describe("object").unwrap().object.is_some());
+    await_that("the directory to know it", || {
+        observer.describe("object").unwrap().locations.object.is_some()
+    });
     std::thread::scope(|scope| {
         let put = |node: usize, contents: Vec<u8>| {
             let client = cluster.client(node);

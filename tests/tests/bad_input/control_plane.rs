@@ -2,7 +2,7 @@
 
 use hoplite_core::{Error, ErrorCode};
 use hoplite_proto::PROTOCOL_VERSION;
-use hoplite_proto::error::from_status;
+use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{
     DescribeRequest, Hello, ListRequest, ShardMessages, StoreMessage, StoreMessages, store_message,

@@ -47,8 +47,8 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     cluster.client(1).get("object", PATIENCE).unwrap();
     // The receiver hears of its last byte before the directory does.
     await_that("both are known to be complete, and free", || {
-        let grants = cluster.client(2).describe("object").unwrap().object.unwrap().grants;
-        grants.len() == 1 && grants.iter().all(|grant| !grant.outcome.is_empty())
+        let grants = cluster.client(2).describe("object").unwrap().grants;
+        grants.len() == 1 && grants.iter().all(|grant| grant.outcome.is_some())
     });
     // Frozen, so that the origin dies while somebody pulls from it: each of the complete copies serves one receiver.
     for holder in 0..2 {

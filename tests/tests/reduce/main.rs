@@ -24,7 +24,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use hoplite_client::blocking::{Client, ObjectReader, ObjectWriter};
-use hoplite_client::{ObjectId, ReduceOp, ReduceOptions, Result, v1};
+use hoplite_client::{ObjectId, ReduceOp, ReduceOptions, ReduceRecord, Result};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 
@@ -186,7 +186,7 @@ fn await_superseded(mut reader: ObjectReader) {
 }
 
 /// How the reduce that made `target` went, as store number `node` remembers, which coordinated it.
-fn record(cluster: &Cluster, node: usize, target: &str) -> v1::ReduceRecord {
+fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
     cluster.client(node).describe(target).unwrap().reduce.expect("the coordinator remembers")
 }
 

@@ -1,0 +1,240 @@
+//! What daemons report of objects and of themselves, for people and tools.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hoplite_core::error::Plane;
+use hoplite_core::shard::Locations;
+use hoplite_core::{ObjectId, Result};
+use hoplite_proto::directory::decode_locations;
+use hoplite_proto::v1;
+
+/// All that is known of one object: by the shard that was asked, and by the store of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// The address of the shard.
+    pub shard: String,
+    /// The object, and where its copies are.
+    pub locations: Locations,
+    /// The latest grants, oldest first: which node was told to pull the object from which.
+    pub grants: Vec<Grant>,
+    /// How many nodes wait for a location.
+    pub waiting_receivers: u32,
+    /// How the object was reduced, if this store coordinated the reduce that made it, and remembers.
+    pub reduce: Option<ReduceRecord>,
+}
+
+/// A shard's decision that one node should pull an object from another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The name of the node that pulls.
+    pub receiver: String,
+    /// The name of the node that serves.
+    pub sender: String,
+    /// Why the shard chose this sender.
+    pub reason: String,
+    /// When, counted from the start of the shard.
+    pub at: Duration,
+    /// How the pull ended; `None` while it runs.
+    pub outcome: Option<String>,
+}
+
+/// How a reduce was planned, and how it went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReduceRecord {
+    /// The operation, such as `sum`.
+    pub op: String,
+    /// How many sources were reduced.
+    pub reduced: u64,
+    /// How many sources the call named.
+    pub sources: u64,
+    /// How many nodes combined something, beside the receiver.
+    pub hops: u64,
+    /// The schedule that was chosen, and why.
+    pub plan: String,
+    /// What the plan took one stream between two nodes to get.
+    pub bytes_per_second: u64,
+    /// What the plan took a byte to need from one node to another.
+    pub latency: Duration,
+    /// How long the reduce took, from the call to the last byte.
+    pub elapsed: Duration,
+    /// How often something failed and was mended.
+    pub mendings: u32,
+    /// How often the target was begun anew.
+    pub restarts: u32,
+}
+
+/// The counters of a store.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeStatus {
+    /// The name of the node.
+    pub node: String,
+    /// The name of its cluster.
+    pub cluster: String,
+    /// The version of the store.
+    pub version: String,
+    /// Where other stores reach it.
+    pub data_address: String,
+    /// How long the store has run.
+    pub uptime: Duration,
+    /// The size of the arena.
+    pub capacity_bytes: u64,
+    /// How much of the arena is free.
+    pub free_bytes: u64,
+    /// How much of the arena is taken by copies that stay until they are deleted.
+    pub pinned_bytes: u64,
+    /// How much of the arena is taken by copies that go when room is needed.
+    pub evictable_bytes: u64,
+    /// How much of the arena has been touched, so that first puts are fast.
+    pub prefaulted_bytes: u64,
+    /// Copies of objects, complete and partial.
+    pub copies: u64,
+    /// Connected clients.
+    pub clients: u64,
+    /// Transfers from other stores that run now.
+    pub pulls: u64,
+    /// Transfers to other stores that run now.
+    pub serves: u64,
+    /// Bytes of objects that were sent to other stores, ever.
+    pub sent_bytes: u64,
+    /// Bytes of objects that were received from other stores, ever.
+    pub received_bytes: u64,
+    /// Copies that were evicted, ever.
+    pub evictions: u64,
+    /// Frames that arrived damaged and were sent again, ever.
+    pub corrupt_frames: u64,
+    /// Puts that returned before another put of their id, with other bytes, won; ever.
+    pub put_conflicts: u64,
+    /// The shards of the directory, in the order of the configuration.
+    pub shards: Vec<ShardStatus>,
+}
+
+/// A shard of the directory, as a store sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ShardStatus {
+    /// Where it listens.
+    pub address: String,
+    /// Whether the store has a session with it. If it cannot be asked, the numbers below are zero.
+    pub connected: bool,
+    /// Objects that it knows.
+    pub objects: u64,
+    /// Bytes of inline objects that it keeps.
+    pub inline_bytes: u64,
+    /// Nodes that it knows.
+    pub nodes: u32,
+    /// Queries that wait for a location.
+    pub waiting_queries: u64,
+}
+
+impl Description {
+    /// Checks what a store answered about `id`.
+    pub(crate) fn decode(id: &ObjectId, description: v1::response::Description) -> Result<Self> {
+        let object = description.object.unwrap_or_default();
+        let locations = v1::Locations {
+            id: Bytes::copy_from_slice(id.as_bytes()),
+            ..object.locations.unwrap_or_default()
+        };
+        Ok(Self {
+            shard: description.shard,
+            locations: decode_locations(locations, Plane::Local)?,
+            grants: object.grants.into_iter().map(Grant::from).collect(),
+            waiting_receivers: object.waiting_receivers,
+            reduce: description.reduce.map(ReduceRecord::from),
+        })
+    }
+}
+
+impl From<v1::GrantRecord> for Grant {
+    fn from(grant: v1::GrantRecord) -> Self {
+        Self {
+            receiver: grant.receiver,
+            sender: grant.sender,
+            reason: grant.reason,
+            at: Duration::from_micros(grant.at_us),
+            outcome: Some(grant.outcome).filter(|outcome| !outcome.is_empty()),
+        }
+    }
+}
+
+impl From<v1::ReduceRecord> for ReduceRecord {
+    fn from(record: v1::ReduceRecord) -> Self {
+        Self {
+            op: record.op,
+            reduced: record.reduced,
+            sources: record.sources,
+            hops: record.hops,
+            plan: record.plan,
+            bytes_per_second: record.bytes_per_second,
+            latency: Duration::from_micros(record.latency_us),
+            elapsed: Duration::from_micros(record.elapsed_us),
+            mendings: record.mendings,
+            restarts: record.restarts,
+        }
+    }
+}
+
+impl From<v1::NodeStatus> for NodeStatus {
+    fn from(status: v1::NodeStatus) -> Self {
+        Self {
+            node: status.node,
+            cluster: status.cluster,
+            version: status.version,
+            data_address: status.data_address,
+            uptime: Duration::from_millis(status.uptime_ms),
+            capacity_bytes: status.capacity_bytes,
+            free_bytes: status.free_bytes,
+            pinned_bytes: status.pinned_bytes,
+            evictable_bytes: status.evictable_bytes,
+            prefaulted_bytes: status.prefaulted_bytes,
+            copies: status.copies,
+            clients: status.clients,
+            pulls: status.pulls,
+            serves: status.serves,
+            sent_bytes: status.sent_bytes,
+            received_bytes: status.received_bytes,
+            evictions: status.evictions,
+            corrupt_frames: status.corrupt_frames,
+            put_conflicts: status.put_conflicts,
+            shards: status.shards.into_iter().map(ShardStatus::from).collect(),
+        }
+    }
+}
+
+impl From<v1::ShardStatus> for ShardStatus {
+    fn from(shard: v1::ShardStatus) -> Self {
+        Self {
+            address: shard.address,
+            connected: shard.connected,
+            objects: shard.objects,
+            inline_bytes: shard.inline_bytes,
+            nodes: shard.nodes,
+            waiting_queries: shard.waiting_queries,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_that_runs_has_no_outcome() {
+        let running = v1::GrantRecord { at_us: 1500, ..v1::GrantRecord::default() };
+        assert_eq!(Grant::from(running.clone()).outcome, None);
+        assert_eq!(Grant::from(running).at, Duration::from_micros(1500));
+        let ended = v1::GrantRecord { outcome: "Complete".to_owned(), ..v1::GrantRecord::default() };
+        assert_eq!(Grant::from(ended).outcome.as_deref(), Some("Complete"));
+    }
+
+    #[test]
+    fn locations_of_a_description_are_checked() {
+        let id = ObjectId::new("x").unwrap();
+        let of = |object| v1::response::Description { object, ..v1::response::Description::default() };
+        let nothing = Description::decode(&id, of(None)).unwrap();
+        assert_eq!((nothing.locations.id.clone(), nothing.locations.object), (id.clone(), None));
+        let locations =
+            v1::Locations { locations: vec![v1::Location::default()], ..v1::Locations::default() };
+        let object = v1::ObjectDescription { locations: Some(locations), ..v1::ObjectDescription::default() };
+        assert!(Description::decode(&id, of(Some(object))).is_err());
+    }
+}
