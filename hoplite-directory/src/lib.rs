@@ -9,8 +9,6 @@
 //! * `owner`: the task that owns the shard, and the only one that touches it.
 //! * `outbox`: messages out.
 //! * `answers`: what tools see.
-//! * [`config`]: flags, environment and files, in the order of their precedence; for all daemons.
-//! * [`parent`]: ending together with the process that started this one.
 #![forbid(unsafe_code)]
 
 mod server;
@@ -24,9 +22,5 @@ mod owner;
 mod outbox;
 
 mod answers;
-
-pub mod config;
-pub mod daemon;
-pub mod parent;
 
 pub use server::{DEFAULT_CLUSTER, DirectoryConfig, DirectoryError, run};

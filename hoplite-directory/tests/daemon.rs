@@ -5,11 +5,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 
+use hoplite_daemon::{Addresses, READY};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hoplite-directory"));
-    command.arg("--print-address");
+    command.arg("--print-addresses");
     for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
         command.env_remove(variable);
     }
@@ -31,8 +32,13 @@ impl Daemon {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        Self { address: line.trim().parse().unwrap(), child }
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let addresses: Addresses = serde_json::from_str(&line).unwrap();
+        line.clear();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line.trim_end(), READY);
+        Self { address: addresses.directory.unwrap(), child }
     }
 
     /// Sends a signal; the exit code, and all that was logged.

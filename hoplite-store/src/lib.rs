@@ -21,4 +21,4 @@ mod session;
 
 pub use config::{Directory, LinkSettings, Prefault, StoreConfig};
 pub use local::SocketError;
-pub use run::{Addresses, StoreError, run};
+pub use run::{Addresses, Milestone, StoreError, run};

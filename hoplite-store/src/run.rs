@@ -1,6 +1,7 @@
 //! The life of a store, from its configuration to its end.
 
 use std::collections::HashSet;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use hoplite_core::{ClusterId, ErrorCode};
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -116,7 +118,16 @@ pub struct Addresses {
     pub directory: Option<SocketAddr>,
 }
 
-/// Runs a store until `shutdown`; calls `started` when it accepts clients.
+/// How far the start of a store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Milestone {
+    /// It accepts clients.
+    Listening(Addresses),
+    /// It has had a session with each shard, and its memory is touched, if it is to be.
+    Ready,
+}
+
+/// Runs a store until `shutdown`; tells how far its start is.
 ///
 /// Sessions with the directory are established in the background: until then, and while the directory is away, calls
 /// that need it wait for their deadlines.
@@ -125,13 +136,15 @@ pub struct Addresses {
 /// What keeps it from starting, or the refusal of a shard, see [`StoreError`]. A clean end is `Ok`.
 pub async fn run(
     config: StoreConfig,
-    started: impl FnOnce(&Addresses),
+    mut tell: impl FnMut(Milestone),
     shutdown: CancellationToken,
 ) -> Result<(), StoreError> {
     let places = Places::take(&config).await?;
     let mut store = Running::start(config, places).await?;
-    started(&store.addresses);
+    tell(Milestone::Listening(store.addresses.clone()));
+    let ready = ready(store.sessions.clone(), store.prefaulted.take());
     let ended = tokio::select! {
+        () = async { ready.await; tell(Milestone::Ready); pending().await } => Ok(()),
         () = shutdown.cancelled() => Ok(()),
         error = refusal(store.sessions.clone()) => Err(error),
         Ok(error) = &mut store.directory_failed => Err(StoreError::Directory(error)),
@@ -179,6 +192,8 @@ struct Running {
     engine: Arc<Engine>,
     sessions: Sessions,
     directory_failed: DirectoryFailure,
+    /// Ends when the arena's pages are touched; `None` if that is not to be waited for.
+    prefaulted: Option<JoinHandle<()>>,
     /// Told when the last client is gone.
     local_end: oneshot::Receiver<()>,
     /// Ends the conversations, while `stop` ends everything.
@@ -206,9 +221,9 @@ impl Running {
         start_upkeep(&engine, &stop, &tasks);
         tasks.spawn(data::run(data, data_config, Arc::clone(&engine), metrics, stop.clone()));
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
-        if config.prefault == Prefault::AtStart {
-            tasks.spawn(prefault(Arc::clone(engine.arena()), Arc::clone(&prefaulted_bytes), stop.clone()));
-        }
+        let prefaulted = (config.prefault == Prefault::AtStart).then(|| {
+            tasks.spawn(prefault(Arc::clone(engine.arena()), Arc::clone(&prefaulted_bytes), stop.clone()))
+        });
         let info = NodeInfo {
             node: config.node.clone(),
             incarnation: Incarnation(random_number()?),
@@ -232,7 +247,17 @@ impl Running {
         let local_end = local::spawn(local, plane, leaving.clone()).map_err(StoreError::Thread)?;
         let addresses = Addresses { socket: config.socket, data: data_address, directory };
         let stop = stop_on_drop;
-        Ok(Self { addresses, engine, sessions, directory_failed, local_end, leaving, stop, tasks })
+        Ok(Self {
+            addresses,
+            engine,
+            sessions,
+            directory_failed,
+            prefaulted,
+            local_end,
+            leaving,
+            stop,
+            tasks,
+        })
     }
 
     /// Ends it: clients are told first, then the directory; then everything ends at once.
@@ -338,6 +363,16 @@ async fn start_directory(
     Ok((vec![address.to_string()], Some(address), failure))
 }
 
+/// Ends when there has been a session with each shard, and the pages are touched.
+async fn ready(sessions: Sessions, prefaulted: Option<JoinHandle<()>>) {
+    for (_, mut state) in sessions {
+        let _ = state.wait_for(|state| *state == SessionState::Up).await;
+    }
+    if let Some(prefaulted) = prefaulted {
+        let _ = prefaulted.await;
+    }
+}
+
 /// Ends when a shard refuses this store in a way that waiting will not change.
 async fn refusal(sessions: Sessions) -> StoreError {
     let watches = sessions.into_iter().map(|(shard, mut state)| {
@@ -356,7 +391,7 @@ async fn refusal(sessions: Sessions) -> StoreError {
                     SessionState::Down => {}
                 }
                 if state.changed().await.is_err() {
-                    std::future::pending::<()>().await;
+                    pending::<()>().await;
                 }
             }
         })
@@ -412,7 +447,7 @@ mod tests {
             limits: Limits::default(),
         };
         change(&mut config);
-        run(config, |_| panic!("started"), CancellationToken::new()).await.unwrap_err()
+        run(config, |told| panic!("{told:?}"), CancellationToken::new()).await.unwrap_err()
     }
 
     #[tokio::test]

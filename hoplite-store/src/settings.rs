@@ -4,25 +4,22 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use hoplite_core::{ClusterId, Error, Limits, NodeId};
-use hoplite_directory::config::{Size, TimeSpan};
-use hoplite_directory::{DEFAULT_CLUSTER, layer_settings};
+use hoplite_daemon::{NotLoopback, Security, Size, TimeSpan};
+use hoplite_directory::DEFAULT_CLUSTER;
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_shm::Backing;
 use hoplite_store::{Directory, LinkSettings, Prefault, StoreConfig};
-use serde::Deserialize;
 
 use crate::memory::available_bytes;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const DEFAULT_LOG: &str = "info";
 /// Owner and group may use the store.
 const DEFAULT_SOCKET_MODE: u32 = 0o660;
 /// The arena's part of the memory unless it is set: what Ray's object store takes, so that both fit beside each other.
 const DEFAULT_MEMORY_PERCENT: u64 = 30;
 
-/// One layer of settings: flags and environment, or a file.
-#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+/// The settings; what is unset has its default.
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct Settings {
     /// Where other stores reach this one; port 0 for any [default: 127.0.0.1:0]
     #[arg(long, env = "HOPLITE_LISTEN", value_name = "ADDR:PORT")]
@@ -69,12 +66,8 @@ pub(crate) struct Settings {
     /// Labels that the directory shows for this node, such as rack=7
     #[arg(long, env = "HOPLITE_LABELS", value_name = "KEY=VALUE,...", value_delimiter = ',')]
     labels: Option<Vec<String>>,
-    /// Listen on other than loopback addresses although nobody is authenticated
-    #[arg(
-        long, env = "HOPLITE_INSECURE", value_name = "BOOL",
-        num_args = 0..=1, require_equals = true, default_missing_value = "true"
-    )]
-    insecure: Option<bool>,
+    #[command(flatten)]
+    security: Security,
     /// Largest object [default: 1TiB, and never more than the shared memory]
     #[arg(long, env = "HOPLITE_MAX_OBJECT", value_name = "SIZE")]
     max_object: Option<Size>,
@@ -105,18 +98,6 @@ pub(crate) struct Settings {
     /// How long a byte takes to another store, for the planning of reduces [default: measured]
     #[arg(long, env = "HOPLITE_LINK_LATENCY", value_name = "DURATION")]
     link_latency: Option<TimeSpan>,
-    /// What to log on standard error, as for RUST_LOG: debug, or info,hoplite_store=debug [default: info]
-    #[arg(long, env = "HOPLITE_LOG", value_name = "FILTER")]
-    log: Option<String>,
-}
-
-/// What the daemon does: the settings with everything filled in.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    /// What the store is told.
-    pub(crate) store: StoreConfig,
-    /// What is logged.
-    pub(crate) log: String,
 }
 
 /// Why settings cannot be followed.
@@ -124,11 +105,8 @@ pub(crate) struct Plan {
 pub(crate) enum SettingsError {
     #[error(transparent)]
     Name(#[from] Error),
-    #[error(
-        "{address} can be reached from other machines, and authentication by token or TLS is not available yet: \
-         say --insecure if everybody who can reach it may use it"
-    )]
-    NotLoopback { address: SocketAddr },
+    #[error(transparent)]
+    NotLoopback(#[from] NotLoopback),
     #[error("{text:?} is not a file mode in octal digits")]
     SocketMode { text: String },
     #[error("{text:?} is not a label of the form KEY=VALUE")]
@@ -144,27 +122,17 @@ pub(crate) enum SettingsError {
 }
 
 impl Settings {
-    /// These settings, and where they are unset those of `lower`.
-    pub(crate) fn over(self, lower: Self) -> Self {
-        layer_settings!(Settings: self, lower =>
-            listen, advertise, directory, directory_listen, socket, socket_mode, socket_owner, socket_group, memory, arena_file,
-            no_prefault, node_id, cluster, labels, insecure, max_object, inline_below, max_objects, max_clients,
-            max_calls, max_references, max_ids, node_grace, link_bandwidth, link_latency, log)
-    }
-
     /// Fills in the defaults and checks what is left.
-    pub(crate) fn resolve(self) -> Result<Plan, SettingsError> {
+    pub(crate) fn resolve(self) -> Result<StoreConfig, SettingsError> {
         let limits = self.limits()?;
         let listen = self.listen.unwrap_or(SocketAddr::new(LOOPBACK, 0));
-        self.check_reach(listen)?;
+        self.security.check(listen)?;
         let directory = match (self.directory, self.directory_listen) {
             (Some(_), Some(_)) => return Err(SettingsError::TwoDirectories),
             (Some(shards), None) => Directory::Shards(shards),
             (None, listen) => {
                 let listen = listen.unwrap_or(SocketAddr::new(LOOPBACK, 0));
-                if !listen.ip().to_canonical().is_loopback() && self.insecure != Some(true) {
-                    return Err(SettingsError::NotLoopback { address: listen });
-                }
+                self.security.check(listen)?;
                 Directory::Embedded { listen }
             }
         };
@@ -175,7 +143,7 @@ impl Settings {
                 .ok_or(SettingsError::SocketMode { text })
         })?;
         let labels = self.labels.unwrap_or_default().into_iter().map(label).collect::<Result<_, _>>()?;
-        let store = StoreConfig {
+        Ok(StoreConfig {
             node: NodeId::new(&self.node_id.unwrap_or_else(default_node_id))?,
             cluster: ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER))?,
             listen,
@@ -194,16 +162,7 @@ impl Settings {
             },
             labels,
             limits,
-        };
-        Ok(Plan { store, log: self.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()) })
-    }
-
-    fn check_reach(&self, address: SocketAddr) -> Result<(), SettingsError> {
-        if address.ip().to_canonical().is_loopback() || self.insecure == Some(true) {
-            Ok(())
-        } else {
-            Err(SettingsError::NotLoopback { address })
-        }
+        })
     }
 
     fn limits(&self) -> Result<Limits, SettingsError> {
@@ -259,7 +218,7 @@ mod tests {
 
     #[test]
     fn nothing_set_means_a_working_single_node() {
-        let store = Settings::default().resolve().unwrap().store;
+        let store = Settings::default().resolve().unwrap();
         assert_eq!(store.directory, Directory::Embedded { listen: "127.0.0.1:0".parse().unwrap() });
         assert!(store.listen.ip().is_loopback());
         assert!(store.memory_bytes > 64 << 20);
@@ -270,10 +229,10 @@ mod tests {
     #[test]
     fn other_than_loopback_needs_to_be_meant() {
         let open = Settings { listen: "0.0.0.0:7400".parse().ok(), ..Settings::default() };
-        assert!(matches!(open.clone().resolve(), Err(SettingsError::NotLoopback { .. })));
-        assert!(Settings { insecure: Some(true), ..open }.resolve().is_ok());
+        assert!(matches!(open.clone().resolve(), Err(SettingsError::NotLoopback(_))));
+        assert!(Settings { security: Security { insecure: Some(true) }, ..open }.resolve().is_ok());
         let directory = Settings { directory_listen: "[::]:7401".parse().ok(), ..Settings::default() };
-        assert!(matches!(directory.resolve(), Err(SettingsError::NotLoopback { .. })));
+        assert!(matches!(directory.resolve(), Err(SettingsError::NotLoopback(_))));
     }
 
     #[test]
@@ -293,14 +252,9 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_the_file() {
-        let flags = Settings { node_id: Some("flag".to_owned()), ..Settings::default() };
-        let file: Settings =
-            toml::from_str("node-id = 'file'\nmemory = '64MiB'\nlabels = ['rack=7']").unwrap();
-        let store = flags.over(file).resolve().unwrap().store;
-        assert_eq!(store.node.as_str(), "flag");
-        assert_eq!(store.memory_bytes, 64 << 20);
+    fn labels_are_pairs() {
+        let labels = Some(vec!["rack=7".to_owned()]);
+        let store = Settings { labels, ..Settings::default() }.resolve().unwrap();
         assert_eq!(store.labels, [("rack".to_owned(), "7".to_owned())]);
-        assert!(toml::from_str::<Settings>("memmory = '1GiB'").is_err());
     }
 }

@@ -112,13 +112,11 @@ class HopliteStore(Contestant):
             ):
                 try:
                     assert process.stdout is not None
+                    # Where it listens, and then that it is ready: its memory is faulted in.
+                    process.stdout.readline()
                     if not process.stdout.readline():
                         raise NotThere(f"the store did not start: {log.read_text().strip()}")
                     with hoplite.connect(socket) as client:
-                        _await(
-                            "the memory of the store is faulted in",
-                            lambda: client.status()["prefaulted_bytes"] >= client.status()["capacity_bytes"],
-                        )
                         yield cls(client)
                 finally:
                     process.terminate()

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import IO
 
@@ -27,7 +26,6 @@ LOG_VARIABLE = "HOPLITE_LOG"
 _START_TIMEOUT = 30.0
 #: How long it may take to end before it is killed.
 _STOP_TIMEOUT = 5.0
-_POLL_INTERVAL = 0.002
 _PREFIX = "hoplite-private-"
 
 
@@ -120,16 +118,7 @@ def _connect(socket: str | os.PathLike[str] | None, memory: str | int | None, st
         if not start or not is_absent or socket is not None or os.environ.get(SOCKET_VARIABLE):
             raise
     _state.store = PrivateStore(memory)
-    client = Client(_state.store.socket)
-    _await_directory(client)
-    return client
-
-
-def _await_directory(client: Client) -> None:
-    """Waits, for milliseconds, until a store that was just started knows its directory: until `list` and `stat` answer."""
-    ends = time.monotonic() + _START_TIMEOUT
-    while not all(shard["connected"] for shard in client.status()["shards"]) and time.monotonic() < ends:
-        time.sleep(_POLL_INTERVAL)
+    return Client(_state.store.socket)
 
 
 class PrivateStore:
@@ -159,7 +148,7 @@ class PrivateStore:
         with open(log, "wb") as out:
             keeper = _Keeper(command, out)
         try:
-            json.loads(keeper.first_line(_START_TIMEOUT))
+            keeper.await_ready(_START_TIMEOUT)
         except BaseException as error:
             # Whoever has not waited for it, because of Ctrl-C say, cannot stop it later.
             keeper.kill()
@@ -239,13 +228,19 @@ class _Keeper:
             self.process.kill()
             self.process.wait()
 
-    def first_line(self, timeout: float) -> bytes:
-        """The line that says where it listens; what there is of it if it does not come in time."""
+    def await_ready(self, timeout: float) -> None:
+        """Waits until it says where it listens, and then that it is ready.
+
+        Raises:
+            ValueError: it ended before that, or was not ready in time.
+        """
         assert self.process.stdout is not None
         timer = threading.Timer(timeout, self.process.kill)
         timer.start()
         try:
-            return self.process.stdout.readline()
+            json.loads(self.process.stdout.readline())
+            if self.process.stdout.readline() != b"ready\n":
+                raise ValueError("it ended before it was ready")
         finally:
             timer.cancel()
             self.process.stdout.close()

@@ -54,10 +54,11 @@ class Cluster:
         self.daemons: list[Daemon] = []
 
     def __enter__(self) -> Self:
-        address = self._start("hoplite-directory", "directory", "--listen", "127.0.0.1:0", "--print-address")
+        shard = self._start("hoplite-directory", "directory", "--listen", "127.0.0.1:0", "--print-addresses")
+        self.directory = str(json.loads(shard)["directory"])
         for node in range(self._nodes):
             name = f"node-{node}"
-            options = ["--directory", address, "--node-id", name, "--socket", self._socket(node)]
+            options = ["--directory", self.directory, "--node-id", name, "--socket", self._socket(node)]
             options += ["--memory", self._memory, "--no-prefault", "--print-addresses"]
             json.loads(self._start("hoplite-store", name, *options))
         self.sockets = [self._socket(node) for node in range(self._nodes)]

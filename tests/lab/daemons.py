@@ -1,8 +1,8 @@
 """Hoplite in a lab: shards of the directory, one store on each host, and clients there."""
 
 import json
-import select
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,6 @@ from .lab import Host, Lab
 
 _START_TIMEOUT_S: Final = 60
 _END_TIMEOUT_S: Final = 20
-_ASK_INTERVAL_S: Final = 0.02
 _DIRECTORY_PORT: Final = 7401
 _STORE_PORT: Final = 7402
 _LOG_LINES: Final = 10
@@ -29,18 +28,20 @@ class Daemon:
         self.process = process
         self.log = log
 
-    def first_line(self) -> str:
-        """The line that it prints when it is ready.
+    def await_ready(self) -> None:
+        """Waits until it says that it is ready: a store, that it has a session with each shard, and its memory.
 
         Raises:
             LabError: it ended instead, or took too long; the message has the end of its log.
         """
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], _START_TIMEOUT_S)
-        line = self.process.stdout.readline() if ready else ""
-        if not line:
+        timer = threading.Timer(_START_TIMEOUT_S, self.process.kill)
+        timer.start()
+        # The first line says where it listens.
+        is_ready = any(line == "ready\n" for line in self.process.stdout)
+        timer.cancel()
+        if not is_ready:
             raise LabError(f"{self.name} did not get ready: {self.last_words()}")
-        return line.strip()
 
     def last_words(self) -> str:
         """The end of its log."""
@@ -120,9 +121,7 @@ class Hoplite:
             for host in self.lab.hosts:
                 self.start_store(host)
             for daemon in self.stores.values():
-                daemon.first_line()
-            for host in self.lab.hosts:
-                self.await_ready(host)
+                daemon.await_ready()
         except BaseException:
             self._end()
             raise
@@ -136,9 +135,9 @@ class Hoplite:
 
     def start_shard(self, host: Host) -> None:
         """Starts the shard of a host, and waits until it listens."""
-        arguments = ["--listen", f"{host.address}:{_DIRECTORY_PORT}", "--insecure", "--print-address"]
+        arguments = ["--listen", f"{host.address}:{_DIRECTORY_PORT}", "--insecure", "--print-addresses"]
         self.shards[host.name] = self._start(host, "hoplite-directory", arguments)
-        self.shards[host.name].first_line()
+        self.shards[host.name].await_ready()
 
     def start_store(self, host: Host) -> None:
         """Starts the store of a host, without waiting for anything."""
@@ -158,25 +157,6 @@ class Hoplite:
         found = json.loads(result.stdout) if result.returncode == 0 else {}
         assert isinstance(found, dict)
         return found
-
-    def await_ready(self, host: Host) -> None:
-        """Waits until the store of a host has a session with each shard, and, if it is to have it at once, its memory.
-
-        Raises:
-            LabError: that takes too long.
-        """
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not self._is_ready(self.status(host)):
-            store = self.stores[host.name]
-            if time.monotonic() > deadline or not store.is_running():
-                raise LabError(f"{store.name} did not get ready: {store.last_words()}")
-            time.sleep(_ASK_INTERVAL_S)
-
-    def _is_ready(self, status: dict[str, Any]) -> bool:
-        shards, memory = status.get("shards", []), status.get("memory", {})
-        is_connected = len(shards) > 0 and all(shard["connected"] for shard in shards)
-        has_memory = "--no-prefault" in self.store_arguments
-        return is_connected and (has_memory or memory["prefaulted_bytes"] >= memory["capacity_bytes"])
 
     def _start(self, host: Host, program: str, arguments: list[str]) -> Daemon:
         log = self._files / f"{program}-{host.name}.log"

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
+use hoplite_daemon::{Addresses, launch};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -22,9 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// # Panics
 /// If it has not been built.
 pub fn program(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let path = test.ancestors().nth(2).expect("tests are in target/PROFILE/deps").join(name);
-    assert!(path.exists(), "{} is missing: run `cargo build --workspace --bins` first", path.display());
+    let path = launch::program(name);
+    assert!(path.is_absolute(), "{name} is missing: run `cargo build --workspace --bins` first");
     path
 }
 
@@ -81,6 +81,14 @@ impl Daemon {
             }
         });
         Self { child, name: name.to_owned(), log, first_line: String::new() }
+    }
+
+    /// Where it is reached, as it said.
+    ///
+    /// # Panics
+    /// If it is not a daemon that prints its addresses.
+    pub fn addresses(&self) -> Addresses {
+        serde_json::from_str(&self.first_line).expect("a daemon prints JSON")
     }
 
     /// What it has logged so far.
@@ -277,7 +285,8 @@ impl Cluster {
         let mut cluster = Self { directory, plan, shards: vec![], shard_addresses: vec![], stores: vec![] };
         for shard in 0..cluster.plan.shards {
             let daemon = cluster.spawn_shard(shard, "127.0.0.1:0");
-            cluster.shard_addresses.push(daemon.first_line.clone());
+            let address = daemon.addresses().directory.expect("a shard has an address");
+            cluster.shard_addresses.push(address.to_string());
             cluster.shards.push(Some(daemon));
         }
         for node in 0..cluster.plan.nodes {
@@ -296,8 +305,8 @@ impl Cluster {
     }
 
     fn spawn_shard(&self, shard: usize, listen: &str) -> Daemon {
-        let mut command = Command::new(program("hoplite-directory"));
-        command.args(["--listen", listen, "--print-address"]).args(&self.plan.shard_arguments);
+        let mut command = launch::shard(listen);
+        command.args(&self.plan.shard_arguments);
         Daemon::start(&format!("shard-{shard}"), &mut command)
     }
 
@@ -308,15 +317,14 @@ impl Cluster {
 
     /// The command that starts store number `node` of this cluster.
     pub fn store_command(&self, node: usize) -> Command {
-        let memory = self.plan.memory_of.get(&node).unwrap_or(&self.plan.memory);
-        let mut command = Command::new(program("hoplite-store"));
-        command
-            .args(["--listen", "127.0.0.1:0", "--memory", memory, "--print-addresses"])
-            .args(["--node-id", &format!("node-{node}")])
-            .args(["--directory", &self.shard_addresses.join(",")])
-            .arg("--socket")
-            .arg(self.socket(node))
-            .args(&self.plan.store_arguments);
+        let mut command = launch::Store {
+            node: &format!("node-{node}"),
+            socket: &self.socket(node),
+            memory: self.plan.memory_of.get(&node).unwrap_or(&self.plan.memory),
+            shards: &self.shard_addresses,
+        }
+        .command();
+        command.args(&self.plan.store_arguments);
         command
     }
 
@@ -335,9 +343,8 @@ impl Cluster {
     /// # Panics
     /// If it does not run.
     pub fn data_address(&self, node: usize) -> String {
-        let line = &self.stores[node].as_ref().expect("the store runs").first_line;
-        let addresses: serde_json::Value = serde_json::from_str(line).expect("a store prints JSON");
-        addresses["data"].as_str().expect("it has a data plane").to_owned()
+        let store = self.stores[node].as_ref().expect("the store runs");
+        store.addresses().data.expect("it has a data plane").to_string()
     }
 
     /// A client of store number `node`.

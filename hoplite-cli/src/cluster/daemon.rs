@@ -4,57 +4,39 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use hoplite_daemon::{Addresses, READY, launch};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::program;
 use super::workplace::Workplace;
 
 /// How long a daemon may take to end in order, before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Says what daemons log.
-const LOG_VARIABLE: &str = "HOPLITE_LOG";
 
 /// A process that was started, and that is killed when this is dropped before it has ended.
 #[derive(Debug)]
 pub(super) struct Daemon {
     name: String,
     child: Child,
-    stdout: Option<BufReader<ChildStdout>>,
+    stdout: Option<Lines<BufReader<ChildStdout>>>,
 }
 
 impl Daemon {
-    pub(super) fn spawn(name: &str, binary: &str, arguments: &[String], log: &Path) -> anyhow::Result<Self> {
+    pub(super) fn spawn(name: &str, mut command: std::process::Command, log: &Path) -> anyhow::Result<Self> {
         let create = || format!("cannot create {}", log.display());
         let log = File::create(log).with_context(create)?;
-        let mut command = Command::new(program(binary));
-        for (variable, _) in std::env::vars_os() {
-            // What is set for the daemons of this machine, such as a file for the arena, is not meant for these.
-            if variable.as_encoded_bytes().starts_with(b"HOPLITE_") && variable != LOG_VARIABLE {
-                command.env_remove(variable);
-            }
-        }
-        let mut child = command
-            .args(arguments)
-            .arg("--exit-with-parent")
-            .arg(std::process::id().to_string())
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            // Ctrl-C is for this process, which then ends the daemons in order.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("cannot start {binary}"))?;
-        let stdout = child.stdout.take().map(BufReader::new);
+        // Ctrl-C is for this process, which then ends the daemons in order.
+        launch::bind_to_this_process(&mut command);
+        command.stderr(log);
+        let start = format!("cannot start {}", command.get_program().display());
+        let mut child = Command::from(command).kill_on_drop(true).spawn().context(start)?;
+        let stdout = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
         Ok(Self { name: name.to_owned(), child, stdout })
     }
 
@@ -66,14 +48,25 @@ impl Daemon {
         self.child.id().with_context(|| format!("{} has ended", self.name))
     }
 
-    /// The line in which it says where it listens; an error if it ends without one.
-    pub(super) async fn first_line(&mut self, workplace: &Workplace) -> anyhow::Result<String> {
-        let mut line = String::new();
-        if let Some(mut stdout) = self.stdout.take() {
-            stdout.read_line(&mut line).await.with_context(|| format!("cannot hear from {}", self.name))?;
-        }
-        if line.ends_with('\n') {
-            return Ok(line.trim_end().to_owned());
+    /// Where it listens, as it says once it does; an error if it ends without a word.
+    pub(super) async fn addresses(&mut self, workplace: &Workplace) -> anyhow::Result<Addresses> {
+        let line = self.next_line(workplace).await?;
+        serde_json::from_str(&line).with_context(|| format!("{} does not say where it is", self.name))
+    }
+
+    /// Waits until it says that it has all that it needs; an error if it ends before.
+    pub(super) async fn ready(&mut self, workplace: &Workplace) -> anyhow::Result<()> {
+        let line = self.next_line(workplace).await?;
+        ensure!(line == READY, "{} says {line:?} instead of being ready", self.name);
+        Ok(())
+    }
+
+    async fn next_line(&mut self, workplace: &Workplace) -> anyhow::Result<String> {
+        if let Some(stdout) = &mut self.stdout {
+            let line = stdout.next_line().await.with_context(|| format!("cannot hear from {}", self.name))?;
+            if let Some(line) = line {
+                return Ok(line);
+            }
         }
         let status = self.ended().await;
         Err(ended(&self.name, status, &workplace.log(&self.name)))

@@ -9,15 +9,14 @@ mod daemon;
 mod signals;
 mod workplace;
 
-use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::Context;
 use futures::future::{join_all, select_all};
-use hoplite_client::{Client, NodeStatus};
-use serde::Deserialize;
-use tokio::time::{sleep, timeout};
+use hoplite_daemon::launch;
+use tokio::time::timeout;
 
 use daemon::Daemon;
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
@@ -25,8 +24,6 @@ use workplace::Workplace;
 
 /// How long a cluster may take to come up. Sixteen stores on two busy cores take a few seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often a store is asked whether it is ready.
-const ASK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The memory of a store unless said otherwise: little, since all of them are on one machine.
 pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
@@ -118,12 +115,6 @@ struct Daemons {
     workplace: Workplace,
 }
 
-/// The line that `hoplite-store --print-addresses` prints; the other fields of it are of no use here.
-#[derive(Debug, Deserialize)]
-struct StoreAddresses {
-    socket: PathBuf,
-}
-
 impl Daemons {
     fn new(options: &ClusterOptions) -> anyhow::Result<Self> {
         let shards = (0..options.shards).map(shard_name);
@@ -132,7 +123,7 @@ impl Daemons {
         Ok(Self { stores: Vec::new(), shards: Vec::new(), workplace })
     }
 
-    /// Returns when every store has a session with every shard.
+    /// Returns when every store is ready.
     async fn start(&mut self, options: &ClusterOptions) -> anyhow::Result<Cluster> {
         match timeout(START_TIMEOUT, self.start_all(options)).await {
             Ok(result) => result,
@@ -142,62 +133,50 @@ impl Daemons {
 
     async fn start_all(&mut self, options: &ClusterOptions) -> anyhow::Result<Cluster> {
         for shard in 0..options.shards {
-            let arguments = ["--listen", "127.0.0.1:0", "--print-address"].map(str::to_owned);
-            self.shards.push(self.spawn(&shard_name(shard), "hoplite-directory", &arguments)?);
+            self.shards.push(self.spawn(&shard_name(shard), launch::shard("127.0.0.1:0"))?);
         }
         let mut shards = Vec::new();
         for daemon in &mut self.shards {
-            shards.push(daemon.first_line(&self.workplace).await?);
+            let addresses = daemon.addresses(&self.workplace).await?;
+            shards.push(addresses.directory.context("a shard has no address")?.to_string());
         }
         for node in 0..options.nodes {
-            let name = node_name(node);
             let memory_bytes =
                 options.first_memory_bytes.filter(|_| node == 0).unwrap_or(options.memory_bytes);
-            let arguments = self.store_arguments(&name, &shards.join(","), memory_bytes, options.pages)?;
-            self.stores.push(self.spawn(&name, "hoplite-store", &arguments)?);
+            self.stores.push(self.spawn_store(&node_name(node), &shards, memory_bytes, options.pages)?);
         }
         let mut nodes = Vec::new();
         for daemon in &mut self.stores {
-            let line = daemon.first_line(&self.workplace).await?;
-            let addresses: StoreAddresses = serde_json::from_str(&line)
-                .with_context(|| format!("{} does not say where it is", daemon.name()))?;
+            let addresses = daemon.addresses(&self.workplace).await?;
             nodes.push(NodeProcess {
                 name: daemon.name().to_owned(),
-                socket: addresses.socket,
+                socket: addresses.socket.context("a store has no socket")?,
                 pid: daemon.pid()?,
             });
         }
-        for (daemon, node) in self.stores.iter_mut().zip(&nodes) {
-            tokio::select! {
-                result = ready(node, options.pages) => result?,
-                status = daemon.ended() => {
-                    return Err(daemon::ended(&node.name, status, &self.workplace.log(&node.name)));
-                }
-            }
+        for daemon in &mut self.stores {
+            daemon.ready(&self.workplace).await?;
         }
         Ok(Cluster { directory: self.workplace.path().to_owned(), nodes, shards })
     }
 
-    fn store_arguments(
+    fn spawn_store(
         &self,
         name: &str,
-        directory: &str,
+        shards: &[String],
         memory_bytes: u64,
         pages: Pages,
-    ) -> anyhow::Result<Vec<String>> {
-        let socket = self.workplace.socket(name);
-        let socket = socket.to_str().context("the path of the directory is not valid UTF-8")?;
-        let memory = memory_bytes.to_string();
-        let mut arguments = vec!["--listen", "127.0.0.1:0", "--directory", directory, "--socket", socket];
-        arguments.extend(["--memory", &memory, "--node-id", name, "--print-addresses"]);
+    ) -> anyhow::Result<Daemon> {
+        let (socket, memory) = (self.workplace.socket(name), memory_bytes.to_string());
+        let mut command = launch::Store { node: name, socket: &socket, memory: &memory, shards }.command();
         if pages == Pages::OnUse {
-            arguments.push("--no-prefault");
+            command.arg("--no-prefault");
         }
-        Ok(arguments.into_iter().map(str::to_owned).collect())
+        self.spawn(name, command)
     }
 
-    fn spawn(&self, name: &str, program: &str, arguments: &[String]) -> anyhow::Result<Daemon> {
-        Daemon::spawn(name, program, arguments, &self.workplace.log(name))
+    fn spawn(&self, name: &str, command: Command) -> anyhow::Result<Daemon> {
+        Daemon::spawn(name, command, &self.workplace.log(name))
     }
 
     /// Waits until any of them ends.
@@ -224,53 +203,4 @@ fn node_name(node: u32) -> String {
 
 fn shard_name(shard: u32) -> String {
     format!("directory-{shard}")
-}
-
-/// Waits until a store has a session with every shard, and its memory if that is wanted.
-async fn ready(node: &NodeProcess, pages: Pages) -> anyhow::Result<()> {
-    let client = Client::connect(&node.socket).await?;
-    loop {
-        let status = client.status().await?;
-        if is_ready(&status, pages) {
-            return Ok(());
-        }
-        sleep(ASK_INTERVAL).await;
-    }
-}
-
-fn is_ready(status: &NodeStatus, pages: Pages) -> bool {
-    let is_connected = !status.shards.is_empty() && status.shards.iter().all(|shard| shard.connected);
-    let has_memory = pages == Pages::OnUse || status.prefaulted_bytes >= status.capacity_bytes;
-    is_connected && has_memory
-}
-
-/// Where a program of Hoplite is: beside this one, or wherever the shell would find it.
-fn program(name: &str) -> PathBuf {
-    let beside = std::env::current_exe().ok().map(|path| path.with_file_name(name));
-    beside.filter(|path| path.is_file()).unwrap_or_else(|| Path::new(name).to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use hoplite_client::ShardStatus;
-
-    use super::*;
-
-    #[test]
-    fn a_store_is_ready_when_all_shards_know_it() {
-        let status = |connected: &[bool], prefaulted_bytes| NodeStatus {
-            capacity_bytes: 2,
-            prefaulted_bytes,
-            shards: connected
-                .iter()
-                .map(|connected| ShardStatus { connected: *connected, ..ShardStatus::default() })
-                .collect(),
-            ..NodeStatus::default()
-        };
-        assert!(is_ready(&status(&[true, true], 0), Pages::OnUse));
-        assert!(!is_ready(&status(&[true, false], 2), Pages::OnUse));
-        assert!(!is_ready(&status(&[], 2), Pages::OnUse));
-        assert!(!is_ready(&status(&[true], 1), Pages::AllAtStart));
-        assert!(is_ready(&status(&[true], 2), Pages::AllAtStart));
-    }
 }

@@ -67,6 +67,12 @@ class Daemon:
             self.stop()
             raise StartFailed(f"{os.path.basename(self.command[0])} did not start")
 
+    @property
+    def directory(self) -> str:
+        """Where the shard of the directory in it listens."""
+        address: str = json.loads(self.says)["directory"]
+        return address
+
     def tend(self, now: float) -> bool:
         """Starts it again if it has ended and the pause is over. Returns whether it runs."""
         if self._process is not None:
@@ -114,9 +120,9 @@ class Guardian:
             self._directory.start()
             # After a crash it must be found where it was.
             listen = self._directory.command.index("--listen") + 1
-            self._directory.command[listen] = self._directory.says
+            self._directory.command[listen] = self._directory.directory
             self._remember(self._directory.command)
-            self._store.command += ["--directory", self._directory.says]
+            self._store.command += ["--directory", self._directory.directory]
         self._store.start()
         self._announce()
 
@@ -157,7 +163,7 @@ class Guardian:
         write(self._place / SPEC, json.dumps({**spec, "directory": directory}))
 
     def _announce(self) -> None:
-        directory = None if self._directory is None else self._directory.says
+        directory = None if self._directory is None else self._directory.directory
         write(self._place / READY, json.dumps({"directory": directory, "store": self._store.says}))
 
 

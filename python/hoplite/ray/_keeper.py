@@ -338,7 +338,7 @@ class Keeper:
         if directory is not None:
             store += ["--directory", directory]
         else:
-            shard = [program("hoplite-directory"), "--print-address", *common, "--listen", f"{listen}:0"]
+            shard = [program("hoplite-directory"), "--print-addresses", *common, "--listen", f"{listen}:0"]
         kept = {
             name: value
             for name, value in os.environ.items()

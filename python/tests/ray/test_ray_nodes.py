@@ -303,7 +303,7 @@ def test_the_store_of_somebody_else_is_started_anew(foreign: daemons.Cluster, tm
         hoplite.ray.put(1)
     # Nobody has started one in its place.
     assert not processes(here().directory)
-    directory = foreign.daemons[0].first_line
+    directory = foreign.directory
     options = [
         "--node-id",
         "node-0",

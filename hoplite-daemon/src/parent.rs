@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_dea
 ///
 /// To be called at the start, by the main thread. On Linux the request belongs to the thread of the parent that started
 /// this process, so the parent must start it from a thread that lives as long as itself.
-pub fn exit_with_parent(parent: u32) {
+pub(crate) fn exit_with_parent(parent: u32) {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
         // Only kernels that are not Linux, or a sandbox, refuse it. The parent still ends this process in order.
         tracing::warn!(%error, "cannot follow the end of the parent process");

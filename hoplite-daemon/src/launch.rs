@@ -1,0 +1,71 @@
+//! How programs start daemons on this machine: where the programs are, and what the daemons are told.
+//!
+//! A daemon that was started so says on its standard output where it is reached, as [`Addresses`](crate::Addresses), and
+//! that it is [ready](crate::READY).
+
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Says what daemons log.
+const LOG_VARIABLE: &str = "HOPLITE_LOG";
+
+/// A store on loopback.
+#[derive(Debug, Clone, Copy)]
+pub struct Store<'a> {
+    /// The name of its node.
+    pub node: &'a str,
+    /// Where its socket is to be.
+    pub socket: &'a Path,
+    /// The size of its memory, as `--memory` takes it.
+    pub memory: &'a str,
+    /// The addresses of all shards of its directory.
+    pub shards: &'a [String],
+}
+
+impl Store<'_> {
+    /// The command that starts it.
+    pub fn command(&self) -> Command {
+        let mut command = daemon("hoplite-store");
+        command
+            .args(["--listen", "127.0.0.1:0", "--memory", self.memory, "--node-id", self.node])
+            .args(["--directory", &self.shards.join(",")])
+            .arg("--socket")
+            .arg(self.socket);
+        command
+    }
+}
+
+/// The command that starts a shard of the directory which listens on `address`.
+pub fn shard(address: &str) -> Command {
+    let mut command = daemon("hoplite-directory");
+    command.args(["--listen", address]);
+    command
+}
+
+/// Lets the daemon end with this process, however that ends, and not by the signals of its terminal. To be started by a
+/// thread that lives as long as this process.
+pub fn bind_to_this_process(command: &mut Command) {
+    command.arg("--exit-with-parent").arg(std::process::id().to_string()).process_group(0);
+}
+
+/// Where a program of Hoplite is: beside this one; in the directory above, if this one is a test; or wherever the shell
+/// would find it.
+pub fn program(name: &str) -> PathBuf {
+    let current = std::env::current_exe().unwrap_or_default();
+    let places = current.ancestors().skip(1).take(2).map(|directory| directory.join(name));
+    places.into_iter().find(|path| path.is_file()).unwrap_or_else(|| Path::new(name).to_owned())
+}
+
+fn daemon(name: &str) -> Command {
+    let mut command = Command::new(program(name));
+    let is_for_others =
+        |variable: &OsStr| variable.as_encoded_bytes().starts_with(b"HOPLITE_") && variable != LOG_VARIABLE;
+    for (variable, _) in std::env::vars_os().filter(|(variable, _)| is_for_others(variable)) {
+        // What is set for the daemons of this machine, such as a file for the arena, is not meant for this one.
+        command.env_remove(variable);
+    }
+    command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped()).arg("--print-addresses");
+    command
+}

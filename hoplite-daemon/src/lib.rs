@@ -1,0 +1,29 @@
+//! What the daemons of Hoplite share: everything about a process of the operating system, and nothing about objects.
+//!
+//! * [`run`](run()): the life of a daemon's process, from its arguments to its exit code; start here.
+//! * [`settings`]: flags, environment and a file, in the order of their precedence; [`Size`] and [`TimeSpan`].
+//! * [`Security`]: who may reach the daemon.
+//! * [`Announcer`]: how a daemon tells whoever started it where it is reached, and when it is ready.
+//! * [`launch`]: the other side of that, for programs that start daemons.
+#![forbid(unsafe_code)]
+
+mod run;
+
+pub mod settings;
+mod size;
+mod time_span;
+
+mod security;
+
+mod logging;
+mod parent;
+mod signals;
+
+mod announce;
+pub mod launch;
+
+pub use announce::{Addresses, Announcer, READY};
+pub use run::run;
+pub use security::{NotLoopback, Security};
+pub use size::{NotASize, Size};
+pub use time_span::{NotADuration, TimeSpan};
