@@ -9,7 +9,7 @@ use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId, Time};
 
 /// A fifth of a full shard; what is measured is linear.
 const OBJECTS: u64 = 200_000;
-/// DESIGN, section 12: a million objects in less than 1 GiB.
+/// The target: a million objects in less than 1 GiB.
 const MAX_BYTES_PER_OBJECT: u64 = (1 << 30) / 1_000_000;
 
 fn resident_bytes() -> u64 {

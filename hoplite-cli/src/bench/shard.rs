@@ -19,9 +19,9 @@ use super::report::{Figure, Measurement, Report};
 const BATCH: u64 = 10_000;
 /// How long a query would wait; none has to.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// DESIGN, section 12.
+/// The target, in messages of gets to one shard on one core in a second.
 const TARGET_OPERATIONS: f64 = 100_000.0;
-/// The same: a million objects in less than 1 GiB.
+/// The target: a million objects in less than 1 GiB.
 const TARGET_BYTES: f64 = (1_u64 << 30) as f64 / 1e6;
 
 #[derive(Debug, clap::Args)]

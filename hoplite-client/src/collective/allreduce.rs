@@ -2,7 +2,7 @@
 //!
 //! A reduce followed by a broadcast takes 2S through a node in the middle of both chains. So a large object is divided into
 //! as many segments as there are participants, of which each reduces one, and all of them are got by all: reduce-scatter
-//! and allgather, as in a ring, but over whichever participants are there first. DESIGN, section 7; the bound is that of
+//! and allgather, as in a ring, but over whichever participants are there first. The bound is that of
 //! Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, 2009.
 
 use std::pin::pin;
