@@ -67,7 +67,7 @@ pub use header::State;
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use mapping::Mapping;
 pub use reader::Reader;
-pub use tcp::{Delivery, delivery};
+pub use tcp::delivery;
 pub use writer::{Doorbell, Writer};
 
 // Offsets are u64 in messages and usize in memory. With equal widths, the conversions lose nothing.

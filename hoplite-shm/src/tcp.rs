@@ -3,16 +3,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What the peer of a connection has acknowledged of what this side sent. Measured by the kernel from acknowledgements, so
-/// bytes that only filled a buffer do not count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Delivery {
-    /// All bytes so far.
-    pub acknowledged_bytes: u64,
-    /// How fast it was lately. While there was less to send than the link would carry, that is the most that was seen, which
-    /// may have been a burst.
-    pub bytes_per_second: u64,
-}
+use hoplite_core::plan::blocks::Delivery;
 
 /// What was delivered over a TCP connection; `None` before anything was, or if `socket` is no TCP socket.
 pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use futures::future::{Either, select};
 use hoplite_core::block::BLOCK_BYTES;
 use hoplite_core::node::{self, ByteRange};
+use hoplite_core::plan::blocks::MIN_BLOCK_BYTES;
 use hoplite_core::{Dtype, Error as ObjectError, ObjectId, Operation};
 use hoplite_proto::local::check_reduce;
 use tokio::sync::Semaphore;
@@ -122,9 +123,8 @@ pub fn allreduce_ids(target: impl AsRef<[u8]>, participants: usize) -> Result<Ve
 /// With two participants, both schedules move S in and S out of each node; the one without segments has fewer parts.
 const SEGMENTED_FROM_PARTICIPANTS: usize = 3;
 
-/// What a relay waits for before it passes anything on: the shortest block, see `hoplite-store/src/data/rate.rs`, and for its
-/// turn.
-const SHORT_BLOCK_BYTES: u64 = 24 << 10;
+/// What a relay waits for before it passes anything on: the shortest block, and half of one until it has its turn.
+const SHORT_BLOCK_BYTES: u64 = MIN_BLOCK_BYTES + MIN_BLOCK_BYTES / 2;
 
 /// From which size on segments are faster.
 ///

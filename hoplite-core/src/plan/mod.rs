@@ -1,4 +1,6 @@
-//! Orderings and schedules.
+//! Orderings, schedules, sizes of blocks, and what is known of the links.
 
+pub mod blocks;
 pub mod broadcast;
+pub mod link;
 pub mod reduce;

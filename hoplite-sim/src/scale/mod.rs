@@ -32,17 +32,13 @@ mod workload;
 use std::time::{Duration, Instant};
 
 use hoplite_core::Limits;
+use hoplite_core::plan::blocks::block_bytes;
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::reduce::Link;
 
 use crate::cluster::{Cluster, Config, Counts, Network, ShardLoad};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
-
-/// A relay passes on a block when it has checked it. As in `hoplite-store/src/data/rate.rs`.
-const BLOCK_TIME: Duration = Duration::from_millis(1);
-const MIN_BLOCK_BYTES: u64 = 16 << 10;
-const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
 /// How many objects' worth of memory a store has: its source, the output of a hop and the target, and as much again for
 /// what is begun anew before the rest of what failed is gone.
@@ -201,9 +197,8 @@ impl Experiment {
     }
 }
 
-/// How long a block is on the way.
+/// How long a block is on the way. A relay passes it on when it has checked it.
 fn block_time(experiment: &Experiment) -> Duration {
-    let rate = experiment.bytes_per_second as f64;
-    let block_bytes = (rate * BLOCK_TIME.as_secs_f64()).clamp(MIN_BLOCK_BYTES as f64, MAX_BLOCK_BYTES as f64);
-    Duration::from_secs_f64(block_bytes.min(experiment.size_bytes as f64) / rate)
+    let rate = experiment.bytes_per_second;
+    Duration::from_secs_f64(block_bytes(rate).min(experiment.size_bytes) as f64 / rate as f64)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::future::{join_all, try_join_all};
 use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{CombineOutcome, HopInput};
+use hoplite_core::plan::link::RateSample;
 use hoplite_core::reduce::{ReduceOp, combine};
 use hoplite_core::shard::PullOutcome;
 use tokio::task::yield_now;
@@ -13,7 +14,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::lane::Lane;
-use super::link::Stretch;
 use super::pull::Puller;
 use crate::copies::LiveCopy;
 
@@ -101,14 +101,14 @@ impl Puller {
         let mut lanes: Vec<Lane<'_>> = request.inputs.iter().map(lane).collect();
         let is_local = lanes.iter().all(Lane::is_local);
         let mut mixer = Mixer::new(request.op, request.dtype);
-        let mut stretch = Stretch::default();
+        let mut sample = RateSample::default();
         let mut arrived_bytes = 0;
         while *done_bytes < size_bytes {
             self.all_reach(&mut lanes, *done_bytes + element_bytes).await?;
             // All of them together: they share the way into this node.
             let remote_bytes = lanes.iter().filter(|lane| !lane.is_local()).map(Lane::at_hand_bytes).sum();
             if remote_bytes > arrived_bytes {
-                stretch.block(remote_bytes - arrived_bytes);
+                sample.arrived(self.now(), remote_bytes - arrived_bytes);
                 arrived_bytes = remote_bytes;
             }
             let at_hand_bytes = lanes.iter().map(Lane::at_hand_bytes).min().unwrap_or(size_bytes);
@@ -127,7 +127,7 @@ impl Puller {
                 yield_now().await;
             }
         }
-        stretch.end(&self.link);
+        self.transferred(sample);
         let _ = timeout(LAST_WORD_TIMEOUT, join_all(lanes.into_iter().map(Lane::finish))).await;
         Ok(())
     }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
+use hoplite_core::plan::blocks::Delivery;
 use hoplite_proto::PROTOCOL_VERSION;
 use hoplite_proto::v1;
-use hoplite_shm::{Buffer, Delivery};
+use hoplite_shm::Buffer;
 use prost::Message;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::Interest;

@@ -19,9 +19,8 @@
 
 /// Length of an encoded header.
 pub(crate) const HEADER_BYTES: usize = 28;
-/// Longest payload of a block. Beyond it a longer frame saves nothing measurable, but a relay would wait longer for the
-/// checksum before it forwards.
-pub(crate) const MAX_BLOCK_BYTES: u32 = 1 << 20;
+/// Longest payload of a block.
+pub(crate) const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
 /// Longest payload of every other frame; an id and an error text fit many times.
 pub(crate) const MAX_CONTROL_BYTES: u32 = 64 << 10;
 

@@ -17,8 +17,6 @@ mod host;
 mod lane;
 
 mod digest;
-mod link;
-mod rate;
 
 mod connection;
 mod frame;

@@ -1,13 +1,15 @@
 //! The receiver's side: asks a sender for the bytes of an object and puts them where they belong.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::plan::reduce;
+use hoplite_core::plan::link::{LinkEstimator, RateSample};
+use hoplite_core::plan::reduce::Link;
 use hoplite_core::shard::PullOutcome;
+use hoplite_core::time::Time;
 use hoplite_proto::data::{Pull, encode_pull};
 use hoplite_proto::v1;
 use tokio::net::TcpStream;
@@ -17,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{Connection, ConnectionError};
 use super::digest::digest;
 use super::frame::{Header, Kind};
-use super::link::{Link, Stretch};
 use super::pool::{Peer, Pool};
 use super::{DataConfig, DataMetrics, count};
 use crate::copies::LiveCopy;
@@ -56,7 +57,8 @@ pub(crate) struct Puller {
     pub(super) config: Arc<DataConfig>,
     pub(super) metrics: Arc<DataMetrics>,
     pub(super) pool: Pool,
-    pub(super) link: Link,
+    link: Mutex<LinkEstimator>,
+    origin: Instant,
 }
 
 /// How an exchange with another store failed.
@@ -74,29 +76,27 @@ impl Puller {
     /// A puller without any connection.
     pub(crate) fn new(config: Arc<DataConfig>, metrics: Arc<DataMetrics>) -> Self {
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
-        Self { config, metrics, pool, link: Link::default() }
-    }
-
-    /// What was measured of the links to other stores: bytes per second, and the time that a message takes one way.
-    pub(super) fn measured_link(&self) -> (Option<f64>, Option<Duration>) {
-        self.link.estimate()
+        let link = Mutex::new(LinkEstimator::new(config.links.bytes_per_second, config.links.latency));
+        Self { config, metrics, pool, link, origin: Instant::now() }
     }
 
     /// What the links to other stores do: as set, or as measured, or as one assumes before that.
-    pub(crate) fn link(&self) -> reduce::Link {
-        let (measured_rate, measured_latency) = self.measured_link();
-        let assumed = reduce::Link::default();
-        // A rate has no sign, and the fraction does not matter.
-        let measured_rate = measured_rate.map(|rate| rate as u64);
-        reduce::Link {
-            bytes_per_second: self
-                .config
-                .links
-                .bytes_per_second
-                .or(measured_rate)
-                .unwrap_or(assumed.bytes_per_second),
-            latency: self.config.links.latency.or(measured_latency).unwrap_or(assumed.latency),
-        }
+    pub(crate) fn link(&self) -> Link {
+        self.lock_link().link()
+    }
+
+    /// Takes in what a transfer has shown of the links.
+    pub(super) fn transferred(&self, sample: RateSample) {
+        self.lock_link().transferred(sample);
+    }
+
+    fn lock_link(&self) -> MutexGuard<'_, LinkEstimator> {
+        // Each change is one store, so a panic elsewhere leaves it whole.
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::ZERO + self.origin.elapsed()
     }
 
     /// Closes connections that have been idle for too long, until `shutdown`; then all of them.
@@ -120,7 +120,7 @@ impl Puller {
     ) -> (u64, PullOutcome) {
         count(&self.metrics.pulls, 1);
         let peer = (request.sender.clone(), request.sender_address);
-        let receive = Receive { request, live, metrics: &self.metrics, link: &self.link };
+        let receive = Receive { request, live, puller: self };
         let attempt = self.exchange(&peer, receive);
         let ended = cancel.run_until_cancelled(attempt).await;
         let valid_bytes = live.buffer().valid_bytes().min(live.size_bytes());
@@ -211,7 +211,7 @@ impl Puller {
         let begun = Instant::now();
         let stream = timeout(limit, TcpStream::connect(address)).await;
         let stream = stream.map_err(|_| ConnectionError::Stalled(limit))??;
-        self.link.connected(begun.elapsed());
+        self.lock_link().connected(begun.elapsed());
         let mut connection = Connection::new(stream)?;
         let found = connection.handshake(&self.config).await?;
         if found != *node {
@@ -256,15 +256,14 @@ pub(super) trait Exchange: Sync {
 struct Receive<'a> {
     request: &'a PullRequest,
     live: &'a LiveCopy,
-    metrics: &'a DataMetrics,
-    link: &'a Link,
+    puller: &'a Puller,
 }
 
 impl Exchange for Receive<'_> {
     type Answer = PullOutcome;
 
     async fn run(&self, connection: &mut Connection) -> Result<PullOutcome, ConnectionError> {
-        let Self { request, live, metrics, link } = self;
+        let Self { request, live, puller } = self;
         let size_bytes = live.size_bytes();
         let mut offset_bytes = request.offset_bytes.min(live.buffer().valid_bytes());
         let pull = Pull {
@@ -275,7 +274,7 @@ impl Exchange for Receive<'_> {
             awaits_hop: false,
         };
         connection.write_control(Kind::Pull, &encode_pull(&pull)).await?;
-        let mut stretch = Stretch::default();
+        let mut sample = RateSample::default();
         loop {
             let header = connection.read_header().await?;
             match header.kind() {
@@ -285,12 +284,12 @@ impl Exchange for Receive<'_> {
                     connection.read_block(&header, live.buffer(), offset_bytes).await?;
                     offset_bytes += length_bytes;
                     live.advance(offset_bytes);
-                    count(&metrics.received_bytes, length_bytes);
-                    stretch.block(length_bytes);
+                    count(&puller.metrics.received_bytes, length_bytes);
+                    sample.arrived(puller.now(), length_bytes);
                 }
                 Kind::End => {
                     let end = connection.read_control::<v1::End>(&header).await?;
-                    stretch.end(link);
+                    puller.transferred(sample);
                     return end_outcome(&end, offset_bytes == size_bytes);
                 }
                 kind => return Err(ConnectionError::Unexpected(kind)),

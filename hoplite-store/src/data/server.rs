@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::plan::blocks::BlockSizes;
+use hoplite_core::time::Time;
 use hoplite_proto::data::{Pull, decode_pull};
 use hoplite_proto::v1;
 use tokio::net::{TcpListener, TcpStream};
@@ -19,7 +21,6 @@ use tokio_util::task::TaskTracker;
 use super::connection::{Connection, ConnectionError};
 use super::digest::digest;
 use super::frame::Kind;
-use super::rate::BlockLength;
 use super::{DataConfig, DataMetrics, HopHost, ServeRequest, ServeSource, Served, count};
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
@@ -184,7 +185,7 @@ impl<S: ServeSource + HopHost> Server<S> {
         if pull.size_bytes != served.size_bytes() {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
-        let mut lengths = BlockLength::new();
+        let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
         // Who asks for a part learns of its end when the object is complete, also if there are no more bytes to send.
         loop {
             let beyond = served.beyond_within(*offset_bytes, pull.range.end);
@@ -194,8 +195,8 @@ impl<S: ServeSource + HopHost> Server<S> {
             if valid_bytes <= *offset_bytes {
                 return Ok(Ending::Complete);
             }
-            let end_bytes =
-                valid_bytes.min(*offset_bytes + lengths.next(Instant::now(), connection.delivery()));
+            let block_bytes = sizes.next(Time::ZERO + begun.elapsed(), connection.delivery());
+            let end_bytes = valid_bytes.min(*offset_bytes + block_bytes);
             send_block(connection, &served, *offset_bytes, end_bytes).await?;
             count(&self.metrics.sent_bytes, end_bytes - *offset_bytes);
             *offset_bytes = end_bytes;

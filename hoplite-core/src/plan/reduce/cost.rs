@@ -3,13 +3,9 @@
 use std::time::Duration;
 
 use super::schedule::Schedule;
+use crate::plan::blocks::{BLOCK_TIME, MAX_BLOCK_BYTES};
 use crate::plan::broadcast::Topology;
 
-/// A relay passes a block on when all of it is there, and blocks are sized to about this time of the rate (see
-/// `hoplite-store/src/data/rate.rs`). It is part of the latency of each hop.
-const BLOCK_TIME: Duration = Duration::from_millis(1);
-/// The longest block, which takes less than that on a fast link.
-const MAX_BLOCK_BYTES: u64 = 1 << 20;
 /// More dimensions than this have no shape of their own: 2^16 vertices are more than a shard takes nodes.
 const MOST_DIMENSIONS: u32 = 16;
 
@@ -40,7 +36,7 @@ impl Link {
         size_bytes as f64 / self.bytes_per_second.max(1) as f64
     }
 
-    /// L: what one more hop adds to the way of a byte.
+    /// L: what one more hop adds to the way of a byte. A relay passes a block on when all of it is there.
     fn hop_seconds(self, size_bytes: u64) -> f64 {
         let block_seconds =
             BLOCK_TIME.as_secs_f64().min(self.transfer_seconds(size_bytes.min(MAX_BLOCK_BYTES)));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::error::Error;
+use hoplite_core::plan::reduce::Link;
 use hoplite_core::shard::PullOutcome;
 use hoplite_shm::{Doorbell, Mapping};
 use tokio::time::timeout;
@@ -38,13 +39,14 @@ async fn objects_of_all_sizes_arrive() {
 #[tokio::test]
 async fn transfers_show_what_the_link_does() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
-    assert_eq!(receiver.puller.measured_link(), (None, None));
+    let assumed = Link::default();
+    assert_eq!(receiver.puller.link(), assumed);
     for (name, size_bytes) in [("small", 10_000), ("large", 8 << 20)] {
         sender.shelf.add(name, &filled(&content(size_bytes)));
         receiver.pull(&sender, name, &empty(size_bytes as u64)).await;
-        let (rate, latency) = receiver.puller.measured_link();
-        assert_eq!(rate.is_some(), name == "large");
-        assert!(latency.is_some());
+        let link = receiver.puller.link();
+        assert_eq!(link.bytes_per_second != assumed.bytes_per_second, name == "large");
+        assert_ne!(link.latency, assumed.latency);
     }
 }
 

@@ -1,0 +1,152 @@
+//! How much of an object goes into one block of a transfer.
+//!
+//! A relay forwards a block only after it has checked all of it, so each hop of a chain delays by one block. A sender
+//! therefore sizes its blocks by how fast the connection is, of which it is told what the kernel measures.
+
+use std::time::Duration;
+
+use crate::block::BLOCK_BYTES;
+use crate::time::Time;
+
+/// What a block is meant to take: about what the scheduler of a busy host adds anyway.
+pub const BLOCK_TIME: Duration = Duration::from_millis(1);
+/// The shortest block, and the first one of a transfer: below this the system calls and headers of both sides begin to
+/// show.
+pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
+/// The longest block. Beyond it a longer frame saves nothing measurable.
+pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
+
+/// Over how long the rate is averaged, at least, and at most twice as long. A link may carry a burst at any speed, and one
+/// block that is too long delays every hop behind it by as much, for the whole transfer: what is lost by waiting is not
+/// caught up on links of the same rate.
+const WINDOW: Duration = Duration::from_millis(10);
+/// A transfer that is younger than this counts as this old, so that its first bytes show no rate.
+const MIN_AGE: Duration = Duration::from_millis(2);
+
+/// What the peer of a connection has acknowledged of what this side sent. Measured by the kernel from acknowledgements, so
+/// bytes that only filled a buffer do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// All bytes so far.
+    pub acknowledged_bytes: u64,
+    /// How fast it was lately. While there was less to send than the link would carry, that is the most that was seen, which
+    /// may have been a burst.
+    pub bytes_per_second: u64,
+}
+
+/// How many bytes a connection of this rate carries in [`BLOCK_TIME`], within the limits of a block.
+pub fn block_bytes(bytes_per_second: u64) -> u64 {
+    let bytes = u128::from(bytes_per_second) * BLOCK_TIME.as_nanos() / 1_000_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
+}
+
+/// The sizes of the blocks of one transfer.
+///
+/// They take about [`BLOCK_TIME`] at the rate that the kernel has seen lately, or at the mean of the last moments of this
+/// transfer, whichever is less, and grow by no more than a factor of two.
+#[derive(Debug)]
+pub struct BlockSizes {
+    last_bytes: u64,
+    /// When how many bytes had been acknowledged: at the beginning of the window before the last, and of the last one. At
+    /// first, both are the beginning of the transfer.
+    marks: Option<[(Time, u64); 2]>,
+}
+
+impl Default for BlockSizes {
+    fn default() -> Self {
+        Self { last_bytes: MIN_BLOCK_BYTES / 2, marks: None }
+    }
+}
+
+impl BlockSizes {
+    /// The size of the next block, which is a multiple of [`BLOCK_BYTES`]. `delivery` is `None` as long as the peer has
+    /// acknowledged nothing.
+    pub fn next(&mut self, now: Time, delivery: Option<Delivery>) -> u64 {
+        let acknowledged_bytes = delivery.map_or(0, |delivery| delivery.acknowledged_bytes);
+        let mean = self.mean(now, acknowledged_bytes);
+        let rate = delivery.map_or(0, |delivery| delivery.bytes_per_second.min(mean));
+        let bytes = block_bytes(rate).min((2 * self.last_bytes).max(MIN_BLOCK_BYTES));
+        self.last_bytes = bytes / BLOCK_BYTES * BLOCK_BYTES;
+        self.last_bytes
+    }
+
+    /// The mean rate since the window before the last, in bytes per second.
+    fn mean(&mut self, now: Time, acknowledged_bytes: u64) -> u64 {
+        let mark = (now, acknowledged_bytes);
+        let marks = self.marks.get_or_insert([mark, mark]);
+        let [(since, before_bytes), (last, _)] = *marks;
+        if now.since(last) >= WINDOW {
+            *marks = [marks[1], mark];
+        }
+        let elapsed = now.since(since).max(MIN_AGE).as_nanos();
+        let bytes = u128::from(acknowledged_bytes.saturating_sub(before_bytes));
+        u64::try_from(bytes * 1_000_000_000 / elapsed).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes of the blocks of a transfer on a link of a rate, of which the kernel says another one; in KiB.
+    fn sizes(rate: u64, kernels: u64, count: usize) -> Vec<u64> {
+        let (mut sizes, mut now, mut acknowledged_bytes) = (BlockSizes::default(), Time::ZERO, 5000);
+        let send = |_| {
+            let delivery = Delivery { acknowledged_bytes, bytes_per_second: kernels };
+            let bytes = sizes.next(now, Some(delivery));
+            acknowledged_bytes += bytes;
+            now = now + Duration::from_secs_f64(bytes as f64 / rate as f64);
+            bytes >> 10
+        };
+        (0..count).map(send).collect()
+    }
+
+    const fn at(millis: u64) -> Time {
+        Time::from_micros(millis * 1000)
+    }
+
+    #[test]
+    fn blocks_take_about_a_millisecond() {
+        let settled = |rate| *sizes(rate, rate, 100).last().unwrap();
+        for rate in [1_000_000, 100_000_000, 5_000_000_000] {
+            assert_eq!(settled(rate), block_bytes(rate) / 4096 * 4);
+        }
+        assert_eq!([1_000_000, 100_000_000, 5_000_000_000].map(settled), [16, 96, 1024]);
+        let mut unknown = BlockSizes::default();
+        assert!((0..20).all(|_| unknown.next(Time::ZERO, None) == MIN_BLOCK_BYTES));
+    }
+
+    #[test]
+    fn blocks_grow_step_by_step_and_shrink_at_once() {
+        let grown = sizes(5_000_000_000, u64::MAX, 40);
+        assert!(grown.is_sorted(), "{grown:?}");
+        assert_eq!((grown[0], grown[39]), (16, 1024));
+        let fast = 5_000_000_000;
+        let mut sizes = BlockSizes::default();
+        for millis in 0..20 {
+            let delivery = Delivery { acknowledged_bytes: millis * fast / 1000, bytes_per_second: fast };
+            sizes.next(at(millis), Some(delivery));
+        }
+        let slow = Delivery { acknowledged_bytes: fast / 50, bytes_per_second: 100_000_000 };
+        assert_eq!(sizes.next(at(20), Some(slow)), 96 << 10);
+    }
+
+    #[test]
+    fn a_burst_does_not_count() {
+        assert!(sizes(25_000_000, 1_000_000_000, 50).iter().all(|bytes| *bytes <= 24));
+    }
+
+    #[test]
+    fn what_was_long_ago_does_not_count() {
+        let mut sizes = BlockSizes::default();
+        let mut next = |millis, acknowledged_bytes| {
+            let delivery = Delivery { acknowledged_bytes, bytes_per_second: u64::MAX };
+            sizes.next(at(millis), Some(delivery))
+        };
+        // A second for the first block, and then a hundred bytes a microsecond.
+        next(0, 0);
+        let lately: Vec<u64> = (0..40).map(|millis| next(1000 + millis, 20_000 + millis * 100_000)).collect();
+        assert_eq!(lately[0], MIN_BLOCK_BYTES);
+        assert_eq!(*lately.last().unwrap(), 96 << 10);
+    }
+}

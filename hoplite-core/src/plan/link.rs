@@ -1,0 +1,171 @@
+//! What the transfers of a node show of its links, for whoever plans transfers.
+
+use std::time::Duration;
+
+use super::reduce::Link;
+use crate::time::Time;
+
+/// A shorter sample says more about buffers and schedulers than about the link.
+const MIN_SAMPLE_BYTES: u64 = 256 << 10;
+/// A sender that sends nothing for so long has nothing to send: blocks are meant to take a millisecond.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The weight of a new sample: the mean is over about the last eight.
+const WEIGHT: f64 = 1.0 / 8.0;
+/// A connection that takes this long had to ask twice: it is the first retransmission timeout of a handshake (RFC 6298,
+/// section 2.1), and says nothing about distance.
+const RETRANSMISSION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Running means over the links to all other nodes. What was set by hand is not measured.
+///
+/// The latency is half the time that TCP takes to connect. The peer's kernel answers that at once, so it is one round
+/// trip and nothing else. The first block of a pull comes after the peer's scheduler, its decision and a checksum, and
+/// the receiver cannot tell whether the bytes were there to be sent.
+#[derive(Debug, Clone, Default)]
+pub struct LinkEstimator {
+    set_rate: Option<u64>,
+    set_latency: Option<Duration>,
+    bytes_per_second: Option<f64>,
+    latency_seconds: Option<f64>,
+}
+
+impl LinkEstimator {
+    /// An estimator that has seen nothing. What is set here is taken for what the links do.
+    pub fn new(bytes_per_second: Option<u64>, latency: Option<Duration>) -> Self {
+        Self { set_rate: bytes_per_second, set_latency: latency, ..Self::default() }
+    }
+
+    /// Takes in that a TCP connection came about within `elapsed`.
+    pub fn connected(&mut self, elapsed: Duration) {
+        if elapsed < RETRANSMISSION_TIMEOUT {
+            observe(&mut self.latency_seconds, elapsed.as_secs_f64() / 2.0);
+        }
+    }
+
+    /// Takes in what a transfer has shown.
+    pub fn transferred(&mut self, sample: RateSample) {
+        if let RateSample::Steady { begun, last, bytes } = sample {
+            let elapsed = last.since(begun);
+            if bytes >= MIN_SAMPLE_BYTES && !elapsed.is_zero() {
+                observe(&mut self.bytes_per_second, bytes as f64 / elapsed.as_secs_f64());
+            }
+        }
+    }
+
+    /// What the links do: as set, or as measured, or as one assumes before that.
+    pub fn link(&self) -> Link {
+        let assumed = Link::default();
+        // A rate has no sign, and the fraction does not matter.
+        let measured_rate = self.bytes_per_second.map(|rate| rate as u64);
+        let measured_latency =
+            self.latency_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        Link {
+            bytes_per_second: self.set_rate.or(measured_rate).unwrap_or(assumed.bytes_per_second),
+            latency: self.set_latency.or(measured_latency).unwrap_or(assumed.latency),
+        }
+    }
+}
+
+fn observe(mean: &mut Option<f64>, value: f64) {
+    *mean = Some(mean.map_or(value, |mean| mean + WEIGHT * (value - mean)));
+}
+
+/// How fast the blocks of one transfer arrived, or those of several transfers that go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RateSample {
+    /// No block has arrived.
+    #[default]
+    Empty,
+    /// Blocks arrived one after another. The time that passed before the first one is no part of it.
+    Steady {
+        /// When the first block had arrived.
+        begun: Time,
+        /// When the last block had arrived.
+        last: Time,
+        /// How much came after the first block.
+        bytes: u64,
+    },
+    /// There was a pause: the time that the blocks took tells of their source, not of the link.
+    Interrupted,
+}
+
+impl RateSample {
+    /// Takes in a block that has just arrived.
+    pub fn arrived(&mut self, now: Time, block_bytes: u64) {
+        match self {
+            Self::Empty => *self = Self::Steady { begun: now, last: now, bytes: 0 },
+            Self::Steady { last, .. } if now.since(*last) >= PAUSE => *self = Self::Interrupted,
+            Self::Steady { last, bytes, .. } => {
+                *last = now;
+                *bytes += block_bytes;
+            }
+            Self::Interrupted => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A megabyte every 10 ms; it may be that nothing comes for a while before the last one.
+    fn sample(blocks: u64, pause: Duration) -> RateSample {
+        // The wait for the first block is no part of it.
+        let (mut sample, mut now) = (RateSample::default(), Time::from_micros(5_000_000));
+        for index in 0..=blocks {
+            sample.arrived(now, 1_000_000);
+            now = now + Duration::from_millis(10) + if index + 1 == blocks { pause } else { Duration::ZERO };
+        }
+        sample
+    }
+
+    const fn link(bytes_per_second: u64, latency_us: u64) -> Link {
+        Link { bytes_per_second, latency: Duration::from_micros(latency_us) }
+    }
+
+    #[test]
+    fn a_long_transfer_without_pauses_shows_the_rate() {
+        let mut estimator = LinkEstimator::default();
+        estimator.transferred(sample(50, PAUSE));
+        assert_eq!(estimator.link(), Link::default());
+        estimator.transferred(sample(50, Duration::ZERO));
+        assert_eq!(estimator.link(), Link { bytes_per_second: 100_000_000, ..Link::default() });
+    }
+
+    #[test]
+    fn short_transfers_and_repeated_handshakes_show_nothing() {
+        let mut estimator = LinkEstimator::default();
+        let (begun, last) = (Time::ZERO, Time::from_micros(1000));
+        estimator.transferred(RateSample::Steady { begun, last, bytes: MIN_SAMPLE_BYTES - 1 });
+        estimator.transferred(RateSample::Steady { begun, last: begun, bytes: 1 << 20 });
+        estimator.transferred(sample(0, Duration::ZERO));
+        estimator.transferred(RateSample::Empty);
+        estimator.connected(Duration::from_millis(1001));
+        assert_eq!(estimator.link(), Link::default());
+    }
+
+    #[test]
+    fn means_follow_slowly() {
+        let mut estimator = LinkEstimator::default();
+        estimator.connected(Duration::from_millis(2));
+        assert_eq!(estimator.link().latency, Duration::from_millis(1));
+        estimator.connected(Duration::from_millis(18));
+        assert_eq!(estimator.link().latency, Duration::from_millis(2));
+        let (begun, last) = (Time::ZERO, Time::from_micros(1_000_000));
+        for bytes in [8 << 20, 16 << 20] {
+            estimator.transferred(RateSample::Steady { begun, last, bytes });
+        }
+        assert_eq!(estimator.link().bytes_per_second, 9 << 20);
+    }
+
+    #[test]
+    fn what_is_set_is_not_measured() {
+        let mut estimator = LinkEstimator::new(Some(7), None);
+        estimator.connected(Duration::from_millis(2));
+        estimator.transferred(sample(50, Duration::ZERO));
+        assert_eq!(estimator.link(), link(7, 1000));
+        let mut estimator = LinkEstimator::new(None, Some(Duration::from_micros(3)));
+        estimator.connected(Duration::from_millis(2));
+        estimator.transferred(sample(50, Duration::ZERO));
+        assert_eq!(estimator.link(), link(100_000_000, 3));
+    }
+}
