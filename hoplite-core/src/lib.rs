@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod checksum;
 pub mod error;
 pub mod extent;
 pub mod id;

@@ -53,7 +53,7 @@ fn main() -> Result<(), Error> {
     best_of("copying get, warm mapping", size_bytes, || reader.copy_to(0, &mut target))?;
 
     best_of("crc32c of private memory", size_bytes, || {
-        std::hint::black_box(hoplite_shm::crc32c(&target));
+        std::hint::black_box(hoplite_core::checksum::crc32c(&target));
         Ok(())
     })?;
     best_of("crc32c of the arena", size_bytes, || {
@@ -65,7 +65,7 @@ fn main() -> Result<(), Error> {
     let rounds = size_bytes >> 20;
     best_of("crc32c of private memory, 1 MiB again and again", size_bytes, || {
         (0..rounds).for_each(|_| {
-            std::hint::black_box(hoplite_shm::crc32c(std::hint::black_box(frame)));
+            std::hint::black_box(hoplite_core::checksum::crc32c(std::hint::black_box(frame)));
         });
         Ok(())
     })?;

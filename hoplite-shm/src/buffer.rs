@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use hoplite_core::checksum::Checksum;
+
 use crate::arena::Arena;
-use crate::checksum::Checksum;
 use crate::header::{HeaderHandle, State};
 use crate::span::Span;
 
@@ -130,7 +131,7 @@ impl Buffer {
     ///
     /// If the object has no such range.
     pub fn crc32c(&self, range: Range<u64>) -> u32 {
-        let mut checksum = Checksum::new();
+        let mut checksum = Checksum::default();
         self.for_each_chunk(range, |chunk| checksum.update(chunk));
         checksum.finish()
     }

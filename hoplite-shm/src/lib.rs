@@ -51,7 +51,6 @@ mod mapping;
 mod reader;
 mod writer;
 
-mod checksum;
 mod error;
 mod header;
 mod region;
@@ -61,7 +60,6 @@ mod tcp;
 
 pub use arena::{Arena, Backing};
 pub use buffer::Buffer;
-pub use checksum::crc32c;
 pub use error::{Error, Result};
 pub use header::State;
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};

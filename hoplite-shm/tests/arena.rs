@@ -139,7 +139,7 @@ fn checksums_and_chunks_cover_any_range() {
     buffer.write(0, &bytes);
     for range in [0..0, 7..8, 0..100_001, 1..16_385, 3..16_387, 16_384..32_768, 99_999..100_001] {
         let expected = &bytes[range.start as usize..range.end as usize];
-        assert_eq!(buffer.crc32c(range.clone()), hoplite_shm::crc32c(expected), "{range:?}");
+        assert_eq!(buffer.crc32c(range.clone()), hoplite_core::checksum::crc32c(expected), "{range:?}");
         let mut joined = Vec::new();
         buffer.for_each_chunk(range, |chunk| joined.extend_from_slice(chunk));
         assert!(joined == expected);
@@ -209,7 +209,7 @@ fn an_object_goes_from_arena_to_arena_through_a_socket() {
         }
     }
     assert_eq!(&head_received, head);
-    assert_eq!(receiver.crc32c(0..size), hoplite_shm::crc32c(&bytes));
+    assert_eq!(receiver.crc32c(0..size), hoplite_core::checksum::crc32c(&bytes));
 }
 
 #[test]

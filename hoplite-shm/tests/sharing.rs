@@ -65,7 +65,7 @@ fn what_a_writer_writes_store_and_readers_see() {
             reader.copy_to(0, &mut copy).unwrap();
             assert!(copy == bytes, "{size} bytes");
         }
-        assert_eq!(buffer.crc32c(0..size), hoplite_shm::crc32c(&bytes));
+        assert_eq!(buffer.crc32c(0..size), hoplite_core::checksum::crc32c(&bytes));
     }
 }
 

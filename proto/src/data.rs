@@ -1,5 +1,7 @@
 //! The data plane: what stores ask of each other, and how hops of a reduce end.
 
+pub mod frame;
+
 use std::ops::Range;
 
 use hoplite_core::error::{Error, Plane, Result};
@@ -310,8 +312,7 @@ mod tests {
             input.address = "1".repeat(64);
             input.is_hop = true;
         }
-        // The limit of control payloads on the data plane.
-        assert!(combine.encoded_len() <= 64 << 10);
+        assert!(combine.encoded_len() <= frame::MAX_CONTROL_BYTES as usize);
     }
 
     #[test]

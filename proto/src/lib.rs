@@ -2,7 +2,7 @@
 //!
 //! * [`directory`]: the control plane, sessions between stores and shards.
 //! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages are delimited.
-//! * [`data`]: the data plane, between stores; its framing is in hoplite-store.
+//! * [`data`]: the data plane, between stores; [`data::frame`] is how its messages and bytes are delimited.
 //! * [`error`] and [`metadata`]: what all planes share; `status`: an error as the status of a gRPC call.
 //! * [`bounds`]: limits on what a peer may say. Every length is checked here, once; the core types carry the proof.
 //!

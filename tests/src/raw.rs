@@ -172,9 +172,9 @@ pub fn data_frame_claiming(kind: u8, version: u8, length_bytes: u32, payload: &[
     let mut frame = b"HPLD".to_vec();
     frame.extend([version, kind, 0, 0]);
     frame.extend(length_bytes.to_le_bytes());
-    frame.extend(hoplite_shm::crc32c(payload).to_le_bytes());
+    frame.extend(hoplite_core::checksum::crc32c(payload).to_le_bytes());
     frame.extend(0u64.to_le_bytes());
-    frame.extend(hoplite_shm::crc32c(&frame).to_le_bytes());
+    frame.extend(hoplite_core::checksum::crc32c(&frame).to_le_bytes());
     frame.extend(payload);
     frame
 }

@@ -6,10 +6,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_core::plan::blocks::Delivery;
 use hoplite_proto::PROTOCOL_VERSION;
+use hoplite_proto::data::frame::{FrameError, HEADER_BYTES, Header, Kind};
 use hoplite_proto::v1;
 use hoplite_shm::Buffer;
 use prost::Message;
@@ -20,7 +22,6 @@ use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 use super::DataConfig;
-use super::frame::{FrameError, HEADER_BYTES, Header, Kind};
 use super::pulse::Pulse;
 
 /// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
@@ -158,7 +159,7 @@ impl Connection {
         while filled < payload.len() {
             filled += self.read_part(&mut payload[filled..]).await?;
         }
-        header.check_payload(hoplite_shm::crc32c(&payload))?;
+        header.check_payload(crc32c(&payload))?;
         Ok(M::decode(payload.as_slice())?)
     }
 

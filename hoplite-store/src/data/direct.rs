@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use hoplite_core::node::{Hop, HopFailure, HopReport};
+use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop_failure, encode_hop};
 use hoplite_proto::v1;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, ConnectionError};
-use super::frame::Kind;
 use super::pool::Peer;
 use super::pull::{Exchange, PullError, Puller};
 use super::{DataConfig, count};

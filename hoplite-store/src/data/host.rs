@@ -3,12 +3,12 @@
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_core::node::{HopFailure, HopReport};
+use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop, encode_hop_failure};
 use hoplite_proto::v1;
 use tokio::time::{Instant, sleep_until};
 
 use super::connection::{Connection, ConnectionError};
-use super::frame::Kind;
 use super::server::Server;
 use super::{DataConfig, HopHost, Hosted};
 

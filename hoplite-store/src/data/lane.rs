@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use hoplite_core::checksum::crc32c;
 use hoplite_core::node::HopInput;
 use hoplite_core::shard::PullOutcome;
+use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Pull, encode_pull};
 use hoplite_proto::v1;
 use hoplite_shm::Buffer;
@@ -11,7 +13,6 @@ use prost::Message;
 
 use super::connection::{Connection, ConnectionError};
 use super::count;
-use super::frame::{Header, Kind};
 use super::pool::Peer;
 use super::pull::{PullError, Puller, check_block, end_outcome};
 use crate::copies::LiveCopy;
@@ -284,7 +285,7 @@ impl Remote<'_> {
             }
             self.frame = None;
             let payload = &self.bytes[self.held..end];
-            header.check_payload(hoplite_shm::crc32c(payload))?;
+            header.check_payload(crc32c(payload))?;
             match header.kind() {
                 Kind::Keepalive => {}
                 Kind::End => return Ok(Arrived::End(v1::End::decode(payload)?)),

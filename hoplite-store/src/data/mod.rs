@@ -19,7 +19,6 @@ mod lane;
 mod digest;
 
 mod connection;
-mod frame;
 mod pool;
 mod pulse;
 

@@ -10,6 +10,7 @@ use hoplite_core::plan::link::{LinkEstimator, RateSample};
 use hoplite_core::plan::reduce::Link;
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::time::Time;
+use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Pull, encode_pull};
 use hoplite_proto::v1;
 use tokio::net::TcpStream;
@@ -18,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, ConnectionError};
 use super::digest::digest;
-use super::frame::{Header, Kind};
 use super::pool::{Peer, Pool};
 use super::{DataConfig, DataMetrics, count};
 use crate::copies::LiveCopy;

@@ -10,6 +10,7 @@ use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::plan::blocks::BlockSizes;
 use hoplite_core::time::Time;
+use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{Pull, decode_pull};
 use hoplite_proto::v1;
 use tokio::net::{TcpListener, TcpStream};
@@ -20,7 +21,6 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::{Connection, ConnectionError};
 use super::digest::digest;
-use super::frame::Kind;
 use super::{DataConfig, DataMetrics, HopHost, ServeRequest, ServeSource, Served, count};
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.

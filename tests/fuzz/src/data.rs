@@ -1,13 +1,14 @@
 //! The data plane: frames as a store, or whatever else has connected to the data port, may send them.
 
+use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Plane;
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::MAX_HOP_INPUTS;
+use hoplite_proto::data::frame::{HEADER_BYTES, Header, Kind, MAX_BLOCK_BYTES};
 use hoplite_proto::data::{decode_hop, decode_hop_failure, decode_pull, encode_hop, encode_pull};
 use hoplite_proto::{error, v1};
 use prost::Message;
 
-use crate::frame::{HEADER_BYTES, Header, Kind, MAX_BLOCK_BYTES};
 
 /// Reads frames from `bytes`, after the first byte, until one is refused.
 ///
@@ -25,7 +26,7 @@ pub fn stream(bytes: &[u8]) {
         assert!(decoded.length_bytes() <= MAX_BLOCK_BYTES, "{decoded:?} is bounded");
         let length = decoded.length_bytes() as usize;
         let Some((payload, tail)) = tail.split_at_checked(length) else { return };
-        if decoded.check_payload(hoplite_shm::crc32c(payload)).is_err() {
+        if decoded.check_payload(crc32c(payload)).is_err() {
             return;
         }
         payload_of(decoded.kind(), payload);
@@ -41,9 +42,9 @@ fn repaired(mut header: [u8; HEADER_BYTES], tail: &[u8]) -> [u8; HEADER_BYTES] {
     let length = usize::from(header[8]).min(tail.len());
     if header[9..12] == [0; 3] {
         header[8] = u8::try_from(length).expect("it was a byte before");
-        header[12..16].copy_from_slice(&hoplite_shm::crc32c(&tail[..length]).to_le_bytes());
+        header[12..16].copy_from_slice(&crc32c(&tail[..length]).to_le_bytes());
     }
-    let checksum = hoplite_shm::crc32c(&header[..24]);
+    let checksum = crc32c(&header[..24]);
     header[24..].copy_from_slice(&checksum.to_le_bytes());
     header
 }

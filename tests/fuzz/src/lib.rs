@@ -18,10 +18,6 @@ pub mod shard;
 
 pub mod samples;
 
-#[expect(dead_code, reason = "the store uses the rest")]
-#[path = "../../../hoplite-store/src/data/frame.rs"]
-mod frame;
-
 #[expect(dead_code, reason = "the tests of hoplite-core use the rest")]
 #[path = "../../../hoplite-core/tests/node/checker.rs"]
 mod checker;

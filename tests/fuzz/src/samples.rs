@@ -16,13 +16,12 @@ use hoplite_core::shard::{
     Verdict,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
+use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Pull, encode_hop, encode_hop_failure, encode_pull};
 use hoplite_proto::directory::{encode_hello, encode_to_shard, encode_to_store, welcome};
 use hoplite_proto::local::{Request, Response, encode_request, encode_response};
 use hoplite_proto::v1;
 use prost::Message;
-
-use crate::frame::{Header, Kind};
 
 const SIZE: u64 = 24;
 const TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,7 +1,9 @@
 //! Peers that do not speak the protocol, or speak it wrongly.
 
+use hoplite_core::checksum::crc32c;
 use hoplite_core::id::ClusterId;
 use hoplite_proto::data::encode_hop;
+use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,7 +11,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::hops::hop;
 use super::*;
 use crate::data::connection::ConnectionError;
-use crate::data::frame::{Header, Kind};
 
 fn frame(kind: Kind, message: &impl Message) -> Vec<u8> {
     let payload = message.encode_to_vec();
@@ -50,7 +51,7 @@ async fn bad_input_closes_that_connection_only() {
     let after_hello = |frame: &[u8]| [good.as_slice(), frame].concat();
     let mut oversized = Header::control(Kind::Pull, b"x").unwrap().encode();
     oversized[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    let crc = hoplite_shm::crc32c(&oversized[..24]);
+    let crc = crc32c(&oversized[..24]);
     oversized[24..].copy_from_slice(&crc.to_le_bytes());
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
@@ -187,7 +188,7 @@ async fn a_sender_that_lies_is_found_out() {
         connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
         match lie {
             Lie::Frame(Kind::Block, offset, bytes) => {
-                let header = Header::block(offset, bytes.len() as u64, hoplite_shm::crc32c(bytes)).unwrap();
+                let header = Header::block(offset, bytes.len() as u64, crc32c(bytes)).unwrap();
                 connection.write_raw(&[header.encode().as_slice(), bytes].concat()).await.unwrap();
             }
             Lie::Frame(kind, _, bytes) => {

@@ -1,13 +1,14 @@
 //! Combinations of inputs that are here and elsewhere, complete and growing.
 
+use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Error;
 use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{CombineOutcome, HopInput};
 use hoplite_core::reduce::{self, ReduceOp};
+use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::v1;
 
 use super::*;
-use crate::data::frame::{Header, Kind};
 use crate::data::tests::faults::{BIG_BYTES, flipping_proxy};
 use crate::data::{CombineRequest, CombineSource};
 
@@ -225,7 +226,7 @@ async fn send_in_pieces(sender: &Impostor, bytes: &[u8], lengths: &[usize]) -> C
             break;
         }
         let piece = &bytes[start..(start + length).min(bytes.len())];
-        let header = Header::block(start as u64, piece.len() as u64, hoplite_shm::crc32c(piece)).unwrap();
+        let header = Header::block(start as u64, piece.len() as u64, crc32c(piece)).unwrap();
         connection.write_raw(&[header.encode().as_slice(), piece].concat()).await.unwrap();
         if start.is_multiple_of(3) {
             connection.write_keepalive().await.unwrap();
@@ -281,7 +282,7 @@ async fn a_frame_may_take_longer_than_the_patience_with_lanes() {
         let (task, _) = start(&here, sum(Dtype::F64, lanes), &out);
         let mut connection = sender.accept().await;
         connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
-        let header = Header::block(0, 8000, hoplite_shm::crc32c(&bytes)).unwrap();
+        let header = Header::block(0, 8000, crc32c(&bytes)).unwrap();
         let frame = [header.encode().as_slice(), &bytes].concat();
         for part in [&frame[..11], &frame[11..28], &frame[28..5000], &frame[5000..]] {
             connection.write_raw(part).await.unwrap();
@@ -386,7 +387,7 @@ async fn damaged_or_wrong_bytes_are_never_combined() {
         let complete = v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
         match kind {
             Kind::Block => {
-                let header = Header::block(0, 9, hoplite_shm::crc32c(&[7; 9])).unwrap();
+                let header = Header::block(0, 9, crc32c(&[7; 9])).unwrap();
                 connection.write_raw(&[header.encode().as_slice(), &[7; 9]].concat()).await.unwrap();
             }
             Kind::End => connection.write_control(kind, &complete).await.unwrap(),

@@ -5,11 +5,11 @@ use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{HopFailure, HopInput};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_proto::data::encode_hop;
+use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
 
 use super::*;
 use crate::data::connection::ConnectionError;
-use crate::data::frame::Kind;
 
 /// A sum of objects of these names.
 pub(super) fn hop(inputs: &[&str]) -> Hop {

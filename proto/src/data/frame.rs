@@ -17,12 +17,14 @@
 //! written by it. The payload of a [`Kind::Block`] is raw bytes of the object, those of [`Kind::Keepalive`],
 //! [`Kind::Combined`] and [`Kind::Release`] are empty, all others are messages of `data.proto`.
 
+use hoplite_core::checksum::crc32c;
+
 /// Length of an encoded header.
-pub(crate) const HEADER_BYTES: usize = 28;
+pub const HEADER_BYTES: usize = 28;
 /// Longest payload of a block.
-pub(crate) const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
+pub const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
 /// Longest payload of every other frame; an id and an error text fit many times.
-pub(crate) const MAX_CONTROL_BYTES: u32 = 64 << 10;
+pub const MAX_CONTROL_BYTES: u32 = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"HPLD";
 const FRAMING_VERSION: u8 = 1;
@@ -31,7 +33,7 @@ const CHECKED_BYTES: usize = 24;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// `DataHello`, the first frame in each direction.
     Hello = 1,
     /// `Pull`, receiver to sender.
@@ -82,7 +84,7 @@ impl Kind {
 
 /// Why a frame was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum FrameError {
+pub enum FrameError {
     /// The first four bytes are not ours: the peer is no store, or the stream is out of step.
     #[error("not a frame of this protocol: it starts with {found:02x?}")]
     BadMagic {
@@ -122,7 +124,7 @@ pub(crate) enum FrameError {
 
 /// The header of a frame, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub struct Header {
     kind: Kind,
     length_bytes: u32,
     payload_crc: u32,
@@ -131,30 +133,30 @@ pub(crate) struct Header {
 
 impl Header {
     /// The header of a block of `length_bytes` at `offset_bytes` of its object; `None` if that is too long for a frame.
-    pub(crate) fn block(offset_bytes: u64, length_bytes: u64, payload_crc: u32) -> Option<Self> {
+    pub fn block(offset_bytes: u64, length_bytes: u64, payload_crc: u32) -> Option<Self> {
         let length_bytes = u32::try_from(length_bytes).ok().filter(|length| *length <= MAX_BLOCK_BYTES)?;
         Some(Self { kind: Kind::Block, length_bytes, payload_crc, offset_bytes })
     }
 
     /// The header of a frame of any other kind with this payload; `None` if the payload is too long.
-    pub(crate) fn control(kind: Kind, payload: &[u8]) -> Option<Self> {
+    pub fn control(kind: Kind, payload: &[u8]) -> Option<Self> {
         let length_bytes =
             u32::try_from(payload.len()).ok().filter(|length| *length <= kind.max_length_bytes())?;
-        Some(Self { kind, length_bytes, payload_crc: hoplite_shm::crc32c(payload), offset_bytes: 0 })
+        Some(Self { kind, length_bytes, payload_crc: crc32c(payload), offset_bytes: 0 })
     }
 
     /// What the frame is.
-    pub(crate) const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> Kind {
         self.kind
     }
 
     /// How long its payload is: no longer than a frame of its kind may be.
-    pub(crate) const fn length_bytes(&self) -> u32 {
+    pub const fn length_bytes(&self) -> u32 {
         self.length_bytes
     }
 
     /// Where in the object a block belongs.
-    pub(crate) const fn offset_bytes(&self) -> u64 {
+    pub const fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
@@ -162,12 +164,12 @@ impl Header {
     ///
     /// # Errors
     /// [`FrameError::PayloadDamaged`] if it is not the one that the header says.
-    pub(crate) const fn check_payload(&self, crc: u32) -> Result<(), FrameError> {
+    pub const fn check_payload(&self, crc: u32) -> Result<(), FrameError> {
         if crc == self.payload_crc { Ok(()) } else { Err(FrameError::PayloadDamaged { kind: self.kind }) }
     }
 
     /// The bytes of this header.
-    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4] = FRAMING_VERSION;
@@ -175,7 +177,7 @@ impl Header {
         bytes[8..12].copy_from_slice(&self.length_bytes.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.payload_crc.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.offset_bytes.to_le_bytes());
-        let crc = hoplite_shm::crc32c(&bytes[..CHECKED_BYTES]);
+        let crc = crc32c(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -185,7 +187,7 @@ impl Header {
     ///
     /// # Errors
     /// [`FrameError::BadMagic`] if not.
-    pub(crate) fn check_start(bytes: &[u8]) -> Result<(), FrameError> {
+    pub fn check_start(bytes: &[u8]) -> Result<(), FrameError> {
         let length = bytes.len().min(MAGIC.len());
         if bytes[..length] == MAGIC[..length] {
             return Ok(());
@@ -199,7 +201,7 @@ impl Header {
     ///
     /// # Errors
     /// Every [`FrameError`] but [`FrameError::PayloadDamaged`].
-    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let [_, _, _, _, version, number, zero0, zero1, rest @ ..] = *bytes;
         let [l0, l1, l2, l3, p0, p1, p2, p3, o0, o1, o2, o3, o4, o5, o6, o7, c0, c1, c2, c3] = rest;
         Self::check_start(bytes)?;
@@ -207,7 +209,7 @@ impl Header {
         if version != FRAMING_VERSION {
             return Err(FrameError::BadVersion { theirs: version });
         }
-        if u32::from_le_bytes([c0, c1, c2, c3]) != hoplite_shm::crc32c(&bytes[..CHECKED_BYTES]) {
+        if u32::from_le_bytes([c0, c1, c2, c3]) != crc32c(&bytes[..CHECKED_BYTES]) {
             return Err(FrameError::HeaderDamaged);
         }
         let kind = Kind::from_number(number).filter(|_| [zero0, zero1] == [0, 0]);
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
 
     fn sealed(mut bytes: [u8; HEADER_BYTES]) -> [u8; HEADER_BYTES] {
-        let crc = hoplite_shm::crc32c(&bytes[..CHECKED_BYTES]);
+        let crc = crc32c(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -280,9 +282,9 @@ mod tests {
         assert_eq!(Header::decode(&sealed(long)), Err(expected));
 
         let header = Header::decode(&good).unwrap();
-        assert_eq!(header.check_payload(hoplite_shm::crc32c(b"payload")), Ok(()));
+        assert_eq!(header.check_payload(crc32c(b"payload")), Ok(()));
         let damaged = Err(FrameError::PayloadDamaged { kind: Kind::Pull });
-        assert_eq!(header.check_payload(hoplite_shm::crc32c(b"pbyload")), damaged);
+        assert_eq!(header.check_payload(crc32c(b"pbyload")), damaged);
     }
 
     #[test]

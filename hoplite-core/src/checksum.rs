@@ -4,24 +4,29 @@ use crc_fast::{CrcAlgorithm, Digest};
 
 /// The CRC-32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    let mut checksum = Checksum::new();
+    let mut checksum = Checksum::default();
     checksum.update(bytes);
     checksum.finish()
 }
 
 /// A CRC-32C over bytes that come in pieces.
-pub(crate) struct Checksum(Digest);
+#[derive(Debug, Clone)]
+pub struct Checksum(Digest);
 
-impl Checksum {
-    pub(crate) fn new() -> Self {
+impl Default for Checksum {
+    fn default() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
+}
 
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+impl Checksum {
+    /// Takes in the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    pub(crate) fn finish(self) -> u32 {
+    /// The checksum of all bytes so far.
+    pub fn finish(self) -> u32 {
         u32::try_from(self.0.finalize()).expect("this checksum has 32 bits")
     }
 }
@@ -36,7 +41,7 @@ mod tests {
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(b""), 0);
-        let mut pieces = Checksum::new();
+        let mut pieces = Checksum::default();
         b"123456789".chunks(2).for_each(|piece| pieces.update(piece));
         assert_eq!(pieces.finish(), 0xe306_9283);
     }
