@@ -9,6 +9,7 @@
 //! * [`plan`]: the orderings that both consult, such as sender selection.
 //! * [`reduce`]: the operations of a reduce and their kernels.
 //! * [`topology`]: what links cost, and which order of ranks makes collectives cheap on them.
+//! * [`stall`]: when a transfer has stalled.
 //! * [`placement`]: which shards are responsible for an id.
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,7 @@ pub mod topology;
 
 pub mod node;
 pub mod shard;
+pub mod stall;
 
 pub use error::{Error, ErrorCode, Operation, Result};
 pub use id::{ClusterId, NodeId, ObjectId, PutId};
