@@ -12,8 +12,10 @@ use dashmap::DashMap;
 use hoplite_core::block::{publishable, publishable_unsealed};
 use hoplite_core::error::Error;
 use hoplite_core::node::{CopyId, Producer};
+use hoplite_core::stall::Sign;
+use hoplite_core::time::Time;
 use hoplite_shm::Buffer;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 /// One local copy, from `CopyOpened` to `CopyClosed`.
@@ -29,6 +31,8 @@ pub(crate) struct LiveCopy {
     /// the copy holds the lock meanwhile.
     failure: Mutex<Option<Error>>,
     failed: CancellationToken,
+    /// The latest sign of life of the object's producer, if another node has sent it.
+    heard: watch::Sender<Sign>,
 }
 
 impl fmt::Debug for LiveCopy {
@@ -52,6 +56,7 @@ impl LiveCopy {
             completed: AtomicBool::new(false),
             failure: Mutex::default(),
             failed: CancellationToken::new(),
+            heard: watch::Sender::default(),
         }
     }
 
@@ -186,6 +191,21 @@ impl LiveCopy {
 
     fn lock_failure(&self) -> MutexGuard<'_, Option<Error>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sender of the copy has passed on a new sign of its producer.
+    pub(crate) fn heard(&self, sign: Sign) {
+        self.heard.send_replace(sign);
+    }
+
+    /// The signs that the sender of the copy passes on.
+    pub(crate) fn signs(&self) -> watch::Receiver<Sign> {
+        self.heard.subscribe()
+    }
+
+    /// What is said of the copy's producer to those who pull the copy.
+    pub(crate) fn sign(&self, now: Time) -> Sign {
+        Sign::of(self.producer, *self.heard.borrow(), now)
     }
 
     /// Waits until the copy fails, for ever if it does not.

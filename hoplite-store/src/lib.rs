@@ -8,6 +8,10 @@
 //! * `session`: the gRPC streams to the shards of the directory; `outbox`: what waits to be sent there.
 //! * `copies`: the memory of the copies, and who waits for its bytes.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    expect(clippy::duplicate_mod, reason = "the tests of the data plane run over each transport")
+)]
 
 mod config;
 mod copies;

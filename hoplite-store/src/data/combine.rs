@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::lane::Lane;
+use super::input::Input;
 use super::pull::Puller;
 use crate::copies::LiveCopy;
 
@@ -92,33 +92,36 @@ impl Puller {
             [CombineSource::Remote(_)] => Some(out.buffer()),
             _ => None,
         };
-        let lane = |input| match input {
+        let open = |source| match source {
             &CombineSource::Local { ref live, base_bytes } => {
-                Lane::local(Arc::clone(live), base_bytes, size_bytes, *done_bytes)
+                Input::local(Arc::clone(live), base_bytes, size_bytes, *done_bytes)
             }
-            CombineSource::Remote(input) => Lane::remote(self, input, size_bytes, *done_bytes, destination),
+            CombineSource::Remote(source) => {
+                Input::remote(self, source, size_bytes, *done_bytes, destination)
+            }
         };
-        let mut lanes: Vec<Lane<'_>> = request.inputs.iter().map(lane).collect();
-        let is_local = lanes.iter().all(Lane::is_local);
-        let mut mixer = Mixer::new(request.op, request.dtype);
+        let mut inputs: Vec<Input<'_>> = request.inputs.iter().map(open).collect();
+        let is_local = inputs.iter().all(Input::is_local);
+        let mut combiner = Combiner::new(request.op, request.dtype);
         let mut sample = RateSample::default();
         let mut arrived_bytes = 0;
         while *done_bytes < size_bytes {
-            self.all_reach(&mut lanes, *done_bytes + element_bytes).await?;
+            self.all_reach(&mut inputs, *done_bytes + element_bytes).await?;
             // All of them together: they share the way into this node.
-            let remote_bytes = lanes.iter().filter(|lane| !lane.is_local()).map(Lane::at_hand_bytes).sum();
+            let remote_bytes =
+                inputs.iter().filter(|input| !input.is_local()).map(Input::at_hand_bytes).sum();
             if remote_bytes > arrived_bytes {
                 sample.arrived(self.now(), remote_bytes - arrived_bytes);
                 arrived_bytes = remote_bytes;
             }
-            let at_hand_bytes = lanes.iter().map(Lane::at_hand_bytes).min().unwrap_or(size_bytes);
+            let at_hand_bytes = inputs.iter().map(Input::at_hand_bytes).min().unwrap_or(size_bytes);
             let end_bytes = at_hand_bytes.min(size_bytes).min(*done_bytes + STEP_BYTES);
             let end_bytes = end_bytes / element_bytes * element_bytes;
             if destination.is_none() {
-                mixer.mix(&mut lanes, out, *done_bytes, end_bytes);
+                combiner.combine(&mut inputs, out, *done_bytes, end_bytes);
             }
-            for lane in &mut lanes {
-                lane.release(end_bytes);
+            for input in &mut inputs {
+                input.release(end_bytes);
             }
             *done_bytes = end_bytes;
             out.advance(end_bytes);
@@ -128,54 +131,58 @@ impl Puller {
             }
         }
         self.transferred(sample);
-        let _ = timeout(LAST_WORD_TIMEOUT, join_all(lanes.into_iter().map(Lane::finish))).await;
+        let _ = timeout(LAST_WORD_TIMEOUT, join_all(inputs.into_iter().map(Input::finish))).await;
         Ok(())
     }
 
-    /// Waits until all lanes have their bytes before `needed_bytes`.
+    /// Waits until all inputs have their bytes before `needed_bytes`.
     ///
-    /// A lane that has them is not read from meanwhile, and its sender would give us up. So if that takes long, it is left
-    /// and its bytes are asked for again later.
-    async fn all_reach(&self, lanes: &mut [Lane<'_>], needed_bytes: u64) -> Result<(), (usize, PullOutcome)> {
-        if let [lane] = lanes {
-            return lane.reach(needed_bytes).await.map_err(|outcome| (0, outcome));
+    /// An input that has them is not read from meanwhile, and its sender would give us up. So if that takes long, its
+    /// connection is closed and its bytes are asked for again later.
+    async fn all_reach(
+        &self,
+        inputs: &mut [Input<'_>],
+        needed_bytes: u64,
+    ) -> Result<(), (usize, PullOutcome)> {
+        if let [input] = inputs {
+            return input.reach(needed_bytes).await.map_err(|outcome| (0, outcome));
         }
-        // Well before the sender's patience ends, and longer than it takes to connect.
-        let patience = self.config.write_stall_timeout / 3;
+        // Well before the sender gives up, and longer than it takes to connect.
+        let limit = self.config.write_stall_timeout / 3;
         loop {
-            let reached = lanes.iter_mut().enumerate().map(|(index, lane)| async move {
-                lane.reach(needed_bytes).await.map_err(|outcome| (index, outcome))
+            let reached = inputs.iter_mut().enumerate().map(|(index, input)| async move {
+                input.reach(needed_bytes).await.map_err(|outcome| (index, outcome))
             });
-            if let Ok(reached) = timeout(patience, try_join_all(reached)).await {
+            if let Ok(reached) = timeout(limit, try_join_all(reached)).await {
                 return reached.map(|_| ());
             }
-            lanes.iter_mut().filter(|lane| lane.at_hand_bytes() >= needed_bytes).for_each(Lane::park);
+            inputs.iter_mut().filter(|input| input.at_hand_bytes() >= needed_bytes).for_each(Input::park);
         }
     }
 }
 
 /// Combines what is at hand.
-struct Mixer {
+struct Combiner {
     op: ReduceOp,
     dtype: Dtype,
     sum: Vec<u8>,
     operand: Vec<u8>,
 }
 
-impl Mixer {
+impl Combiner {
     fn new(op: ReduceOp, dtype: Dtype) -> Self {
         Self { op, dtype, sum: vec![0; PIECE_BYTES], operand: vec![0; PIECE_BYTES] }
     }
 
-    /// Writes the combination of all lanes from `start_bytes` to `end_bytes` into `out`.
-    fn mix(&mut self, lanes: &mut [Lane<'_>], out: &LiveCopy, start_bytes: u64, end_bytes: u64) {
-        let Some((first, others)) = lanes.split_first_mut() else { return };
+    /// Writes the combination of all inputs from `start_bytes` to `end_bytes` into `out`.
+    fn combine(&mut self, inputs: &mut [Input<'_>], out: &LiveCopy, start_bytes: u64, end_bytes: u64) {
+        let Some((first, others)) = inputs.split_first_mut() else { return };
         for piece_bytes in (start_bytes..end_bytes).step_by(PIECE_BYTES) {
             // No longer than a piece.
             let length = (end_bytes - piece_bytes).min(PIECE_BYTES as u64) as usize;
             let sum = first.bytes(piece_bytes, &mut self.sum[..length]);
-            for lane in &mut *others {
-                combine(self.op, self.dtype, sum, lane.bytes(piece_bytes, &mut self.operand[..length]));
+            for input in &mut *others {
+                combine(self.op, self.dtype, sum, input.bytes(piece_bytes, &mut self.operand[..length]));
             }
             out.buffer().write(piece_bytes, sum);
         }

@@ -1,36 +1,26 @@
-//! One connection between two stores: frames in and out, with the bytes of objects going past every buffer of ours.
+//! One connection between two stores: frames in and out, each checked, each wait bounded.
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_core::plan::blocks::Delivery;
-use hoplite_proto::PROTOCOL_VERSION;
+use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{FrameError, HEADER_BYTES, Header, Kind};
-use hoplite_proto::v1;
+use hoplite_proto::{PROTOCOL_VERSION, v1};
 use hoplite_shm::Buffer;
 use prost::Message;
-use rustix::net::sockopt::set_tcp_user_timeout;
-use tokio::io::Interest;
-use tokio::net::TcpStream;
-use tokio::task::coop::consume_budget;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::DataConfig;
-use super::pulse::Pulse;
+use super::transport::Transport;
 
 /// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
 /// with its header is copied once more, so this stays small.
 const BUFFERED_BYTES: usize = 256;
-
-/// How long what was sent may go without an acknowledgement. The system's own limit is about a quarter of an hour: for so
-/// long, a sender of keepalives would take a peer that vanished without a word for one that listens.
-const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// Why a connection is of no more use.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +33,9 @@ pub(super) enum ConnectionError {
     Io(#[from] io::Error),
     /// Nothing moved for too long.
     #[error("nothing moved for {0:?}")]
+    Idle(Duration),
+    /// The peer is alive, but nobody is known to be who could produce the next byte.
+    #[error("no byte and no sign of its producer for {0:?}")]
     Stalled(Duration),
     /// What arrived is no frame of ours.
     #[error(transparent)]
@@ -64,71 +57,59 @@ pub(super) enum ConnectionError {
 impl ConnectionError {
     /// Whether the peer, or something between us, sent what no correct peer sends.
     pub(super) const fn is_malformed(&self) -> bool {
-        !matches!(self, Self::Closed | Self::Io(_) | Self::Stalled(_))
+        !matches!(self, Self::Closed | Self::Io(_) | Self::Idle(_) | Self::Stalled(_))
     }
 }
 
 /// A connection to another store.
 #[derive(Debug)]
-pub(super) struct Connection {
-    stream: TcpStream,
-    /// Beats whenever bytes move in either direction.
-    pulse: Arc<Pulse>,
+pub(super) struct PeerConnection {
+    transport: Transport,
+    /// How long the peer may send nothing; `None` while it has nothing to send.
+    read_timeout: Option<Duration>,
+    /// How long the peer may accept nothing.
+    write_timeout: Duration,
+    /// When bytes arrived last, or were first expected.
+    received_at: Instant,
+    /// When bytes were sent last.
+    sent_at: Instant,
     buffered: [u8; BUFFERED_BYTES],
     /// Which of `buffered` has arrived and is not consumed.
     unread: Range<usize>,
-    frames_read: u64,
 }
 
-impl Connection {
-    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
-        // Frames are whole when they are written; waiting for more to send would only delay them.
-        stream.set_nodelay(true)?;
-        set_tcp_user_timeout(&stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
-        let pulse = Arc::new(Pulse::new());
-        Ok(Self { stream, pulse, buffered: [0; BUFFERED_BYTES], unread: 0..0, frames_read: 0 })
+impl PeerConnection {
+    pub(super) fn new(transport: Transport, write_timeout: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            transport,
+            read_timeout: None,
+            write_timeout,
+            received_at: now,
+            sent_at: now,
+            buffered: [0; BUFFERED_BYTES],
+            unread: 0..0,
+        }
     }
 
-    /// What beats while bytes move here.
-    pub(super) fn pulse(&self) -> Arc<Pulse> {
-        Arc::clone(&self.pulse)
+    /// From now on the peer may send nothing for so long, or for ever.
+    pub(super) fn expect_within(&mut self, limit: Option<Duration>) {
+        (self.read_timeout, self.received_at) = (limit, Instant::now());
+    }
+
+    /// When bytes were sent last.
+    pub(super) const fn sent_at(&self) -> Instant {
+        self.sent_at
     }
 
     /// What the peer has acknowledged of what we sent; `None` if nothing yet.
     pub(super) fn delivery(&self) -> Option<Delivery> {
-        hoplite_shm::delivery(self.stream.as_fd())
-    }
-
-    /// How many frames have begun to arrive so far.
-    pub(super) const fn frames_read(&self) -> u64 {
-        self.frames_read
+        self.transport.delivery()
     }
 
     /// Whether the peer has closed, or sent something unasked, as far as is known without waiting.
-    pub(super) fn is_disturbed(&self) -> bool {
-        !self.unread.is_empty()
-            || !matches!(self.stream.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
-    }
-
-    /// Waits, while it is our turn to send, until the peer closes or sends anything at all.
-    ///
-    /// # Cancel safety
-    /// Cancel safe; but what the peer sent out of turn is lost, and with it the connection.
-    pub(super) async fn disturbed(&self) -> ConnectionError {
-        if !self.unread.is_empty() {
-            return ConnectionError::Nonsense("a request while another one is being answered");
-        }
-        loop {
-            if let Err(error) = self.stream.readable().await {
-                return error.into();
-            }
-            match self.stream.try_read(&mut [0]) {
-                Ok(0) => return ConnectionError::Closed,
-                Ok(_) => return ConnectionError::Nonsense("a request while another one is being answered"),
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return error.into(),
-            }
-        }
+    pub(super) fn is_disturbed(&mut self) -> bool {
+        !self.unread.is_empty() || self.transport.is_readable()
     }
 
     /// Reads the next header.
@@ -144,7 +125,6 @@ impl Connection {
         bytes.copy_from_slice(&self.buffered[self.unread.start..self.unread.start + HEADER_BYTES]);
         let header = Header::decode(&bytes)?;
         self.unread.start += HEADER_BYTES;
-        self.frames_read += 1;
         Ok(header)
     }
 
@@ -182,7 +162,7 @@ impl Connection {
     /// Cancel safe: nothing is read if the future is dropped before it is done.
     pub(super) async fn read_part(&mut self, into: &mut [u8]) -> Result<usize, ConnectionError> {
         match self.take_buffered(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes)) {
-            0 => read_some(&self.stream, &self.pulse, |stream| stream.try_read(into)).await,
+            0 => arrived(self.read_timeout, &mut self.received_at, self.transport.read(into)).await,
             taken => Ok(taken),
         }
     }
@@ -204,10 +184,8 @@ impl Connection {
         let copied = self.take_buffered(length, |bytes| buffer.write(whole.start, bytes));
         let mut rest = whole.start + copied as u64..whole.end;
         while !rest.is_empty() {
-            let receive = |stream: &TcpStream| {
-                stream.try_io(Interest::READABLE, || buffer.receive(stream.as_fd(), rest.clone()))
-            };
-            rest.start += read_some(&self.stream, &self.pulse, receive).await? as u64;
+            let receive = self.transport.read_into(buffer, rest.clone());
+            rest.start += arrived(self.read_timeout, &mut self.received_at, receive).await? as u64;
         }
         header.check_payload(buffer.crc32c(whole))?;
         Ok(())
@@ -219,13 +197,17 @@ impl Connection {
         kind: Kind,
         message: &impl Message,
     ) -> Result<(), ConnectionError> {
-        let payload = message.encode_to_vec();
-        let Some(header) = Header::control(kind, &payload) else {
+        self.write_payload(kind, &message.encode_to_vec()).await
+    }
+
+    /// Writes a control frame whose message is encoded.
+    pub(super) async fn write_payload(&mut self, kind: Kind, payload: &[u8]) -> Result<(), ConnectionError> {
+        let Some(header) = Header::control(kind, payload) else {
             return Err(ConnectionError::Nonsense("a control message of ours is too long for a frame"));
         };
         let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
         bytes.extend_from_slice(&header.encode());
-        bytes.extend_from_slice(&payload);
+        bytes.extend_from_slice(payload);
         self.write_raw(&bytes).await
     }
 
@@ -233,15 +215,16 @@ impl Connection {
     pub(super) async fn write_raw(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let accepted = write_some(&self.stream, &self.pulse, |stream| stream.try_write(rest)).await?;
+            let accepted =
+                accepted(self.write_timeout, &mut self.sent_at, self.transport.write(rest)).await?;
             rest = &rest[accepted..];
         }
-        Ok(())
+        self.flush().await
     }
 
-    /// Says that there is nothing to say.
-    pub(super) async fn write_keepalive(&mut self) -> Result<(), ConnectionError> {
-        self.write_control(Kind::Keepalive, &()).await
+    /// Says that there is nothing to say, and passes on a sign of who could change that.
+    pub(super) async fn write_keepalive(&mut self, sign: Sign) -> Result<(), ConnectionError> {
+        self.write_control(Kind::Keepalive, &v1::Keepalive { sign: sign.0 }).await
     }
 
     /// Writes a block: these bytes of `buffer`, which are valid and no more than fit in a frame.
@@ -260,15 +243,13 @@ impl Connection {
         let head = header.encode();
         let mut head = head.as_slice();
         while !(head.is_empty() && range.is_empty()) {
-            let send = |stream: &TcpStream| {
-                stream.try_io(Interest::WRITABLE, || buffer.send(stream.as_fd(), head, range.clone()))
-            };
-            let accepted = write_some(&self.stream, &self.pulse, send).await?;
+            let send = self.transport.write_from(head, buffer, range.clone());
+            let accepted = accepted(self.write_timeout, &mut self.sent_at, send).await?;
             let of_head = accepted.min(head.len());
             head = &head[of_head..];
             range.start += (accepted - of_head) as u64;
         }
-        Ok(())
+        self.flush().await
     }
 
     /// Says who we are and learns who the peer is.
@@ -277,7 +258,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::VersionMismatch`], [`Error::ClusterMismatch`] or [`Error::InvalidName`] inside
-    /// [`ConnectionError::Refused`]; [`ConnectionError::Stalled`] after `config.handshake_timeout`.
+    /// [`ConnectionError::Refused`]; [`ConnectionError::Idle`] after `config.handshake_timeout`.
     pub(super) async fn handshake(&mut self, config: &DataConfig) -> Result<NodeId, ConnectionError> {
         let ours = v1::DataHello {
             version: PROTOCOL_VERSION,
@@ -290,7 +271,7 @@ impl Connection {
             self.read_expected::<v1::DataHello>(Kind::Hello).await
         };
         let limit = config.handshake_timeout;
-        let theirs = timeout(limit, exchange).await.map_err(|_| ConnectionError::Stalled(limit))??;
+        let theirs = timeout(limit, exchange).await.map_err(|_| ConnectionError::Idle(limit))??;
         if theirs.version != PROTOCOL_VERSION {
             return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: theirs.version }.into());
         }
@@ -312,68 +293,46 @@ impl Connection {
     async fn fill(&mut self) -> Result<(), ConnectionError> {
         self.buffered.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
-        let free = &mut self.buffered[self.unread.end..];
-        self.unread.end += read_some(&self.stream, &self.pulse, |stream| stream.try_read(free)).await?;
+        let read = self.transport.read(&mut self.buffered[self.unread.end..]);
+        self.unread.end += arrived(self.read_timeout, &mut self.received_at, read).await?;
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), ConnectionError> {
+        let limit = self.write_timeout;
+        timeout(limit, self.transport.flush()).await.map_err(|_| ConnectionError::Idle(limit))??;
         Ok(())
     }
 }
 
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// Reads at least one byte.
-async fn read_some(
-    stream: &TcpStream,
-    pulse: &Pulse,
-    mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
+/// Waits for the bytes that `read` takes in, as long as the peer may send nothing.
+async fn arrived(
+    limit: Option<Duration>,
+    received_at: &mut Instant,
+    read: impl Future<Output = io::Result<usize>>,
 ) -> Result<usize, ConnectionError> {
-    // Neither direction may keep a thread of the runtime for itself when the socket never runs dry.
-    consume_budget().await;
-    loop {
-        match read(stream) {
-            Ok(0) => return Err(ConnectionError::Closed),
-            Ok(received) => {
-                pulse.beat();
-                return Ok(received);
-            }
-            Err(error) if is_transient(&error) => stream.readable().await?,
-            Err(error) => return Err(error.into()),
+    let bytes = match limit {
+        Some(limit) => {
+            timeout_at(*received_at + limit, read).await.map_err(|_| ConnectionError::Idle(limit))?
+        }
+        None => read.await,
+    };
+    match bytes? {
+        0 => Err(ConnectionError::Closed),
+        bytes => {
+            *received_at = Instant::now();
+            Ok(bytes)
         }
     }
 }
 
-/// Writes at least one byte.
-async fn write_some(
-    stream: &TcpStream,
-    pulse: &Pulse,
-    mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+/// Waits until the peer takes some of what `write` has, as long as it may take nothing.
+async fn accepted(
+    limit: Duration,
+    sent_at: &mut Instant,
+    write: impl Future<Output = io::Result<usize>>,
 ) -> Result<usize, ConnectionError> {
-    consume_budget().await;
-    loop {
-        match write(stream) {
-            Ok(accepted) => {
-                pulse.beat();
-                return Ok(accepted);
-            }
-            Err(error) if is_transient(&error) => stream.writable().await?,
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rustix::net::sockopt::tcp_user_timeout;
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn what_is_never_acknowledged_ends_a_connection() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let connection = Connection::new(stream).unwrap();
-        assert_eq!(tcp_user_timeout(&connection.stream), Ok(UNACKNOWLEDGED_TIMEOUT_MS));
-    }
+    let bytes = timeout(limit, write).await.map_err(|_| ConnectionError::Idle(limit))??;
+    *sent_at = Instant::now();
+    Ok(bytes)
 }

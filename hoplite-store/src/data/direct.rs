@@ -6,13 +6,15 @@ use hoplite_core::node::{Hop, HopFailure, HopReport};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop_failure, encode_hop};
 use hoplite_proto::v1;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, ConnectionError};
+use super::call::{Call, CallError};
+use super::connection::{ConnectionError, PeerConnection};
+use super::count;
+use super::keepalive::{Keepalive, Until};
 use super::pool::Peer;
-use super::pull::{Exchange, PullError, Puller};
-use super::{DataConfig, count};
+use super::pull::Puller;
 
 /// How long a host may take to confirm that it has released a hop: many round trips. Without the confirmation the
 /// connection is closed, which releases the hop as well.
@@ -30,14 +32,14 @@ impl Puller {
         ended: &CancellationToken,
         report: &(dyn Fn(HopReport) + Send + Sync),
     ) {
-        let failure = match self.exchange(host, Direct { hop, ended, report, config: &self.config }).await {
+        let failure = match self.try_direct(hop, host, ended, report).await {
             Ok(None) => return,
             Ok(Some(failure)) => failure,
             // Whether the host has heard it or not: it is not waited for any more.
             Err(_) if ended.is_cancelled() => return,
             Err(error) => {
                 tracing::warn!(output = %hop.output, host = %host.0, %error, "a hop cannot be directed");
-                if matches!(&error, PullError::Exchange(error) if error.is_malformed()) {
+                if matches!(&error, CallError::Connection(error) if error.is_malformed()) {
                     count(&self.metrics.corrupt_frames, 1);
                 }
                 HopFailure::Unreachable
@@ -45,62 +47,56 @@ impl Puller {
         };
         report(HopReport::Failed(failure));
     }
-}
 
-/// Directs one hop; the answer is why it failed, or `None` if it was released.
-struct Direct<'a> {
-    hop: &'a Hop,
-    ended: &'a CancellationToken,
-    report: &'a (dyn Fn(HopReport) + Send + Sync),
-    config: &'a DataConfig,
-}
-
-impl Exchange for Direct<'_> {
-    type Answer = Option<HopFailure>;
-
-    async fn run(&self, connection: &mut Connection) -> Result<Option<HopFailure>, ConnectionError> {
-        let Self { hop, ended, report, config } = self;
+    /// Directs one hop; the answer is why it failed, or `None` if it was released.
+    async fn try_direct(
+        &self,
+        hop: &Hop,
+        host: &Peer,
+        ended: &CancellationToken,
+        report: &(dyn Fn(HopReport) + Send + Sync),
+    ) -> Result<Option<HopFailure>, CallError> {
         if ended.is_cancelled() {
             return Ok(None);
         }
-        connection.write_control(Kind::Combine, &encode_hop(hop)).await?;
-        let (mut heard_at, mut said_at) = (Instant::now(), Instant::now());
-        loop {
-            tokio::select! {
-                () = ended.cancelled() => {
+        let interval = self.config.keepalive_interval;
+        let keepalive = Keepalive { interval, started: Instant::now(), copy: None };
+        let mut call = Call::begin(self, host.clone(), Kind::Combine, &encode_hop(hop)).await?;
+        // The host says at once that it has heard; until then the connection may turn out dead.
+        let mut next = match ended.run_until_cancelled(call.read_header()).await {
+            Some(header) => Until::Frame(header?),
+            None => Until::Done(()),
+        };
+        let failure = loop {
+            let connection = call.connection();
+            match next {
+                Until::Done(()) => {
                     release(connection).await?;
-                    return Ok(None);
+                    break None;
                 }
-                header = connection.read_header() => {
-                    let header = header?;
-                    heard_at = Instant::now();
-                    match header.kind() {
-                        Kind::Keepalive => connection.read_control::<()>(&header).await?,
-                        Kind::Combined => {
-                            connection.read_control::<()>(&header).await?;
-                            report(HopReport::Complete);
-                        }
-                        Kind::End => {
-                            let end = connection.read_control::<v1::End>(&header).await?;
-                            return Ok(Some(decode_hop_failure(end, hop.inputs.len())?));
-                        }
-                        kind => return Err(ConnectionError::Unexpected(kind)),
+                Until::Frame(header) => match header.kind() {
+                    Kind::Keepalive => connection.read_control::<()>(&header).await?,
+                    Kind::Combined => {
+                        connection.read_control::<()>(&header).await?;
+                        report(HopReport::Complete);
                     }
-                }
-                () = sleep_until(said_at + config.keepalive_interval) => {
-                    connection.write_keepalive().await?;
-                    said_at = Instant::now();
-                }
-                () = sleep_until(heard_at + config.silence_timeout) => {
-                    return Err(ConnectionError::Stalled(config.silence_timeout));
-                }
+                    Kind::End => {
+                        let end = connection.read_control::<v1::End>(&header).await?;
+                        let failure = decode_hop_failure(end, hop.inputs.len());
+                        break Some(failure.map_err(ConnectionError::from)?);
+                    }
+                    kind => return Err(ConnectionError::Unexpected(kind).into()),
+                },
             }
-        }
+            next = keepalive.until(connection, ended.cancelled()).await?;
+        };
+        call.finish();
+        Ok(failure)
     }
 }
 
 /// Tells the host that its hop is needed no longer, and waits until it has let go of it.
-async fn release(connection: &mut Connection) -> Result<(), ConnectionError> {
+async fn release(connection: &mut PeerConnection) -> Result<(), ConnectionError> {
     connection.write_control(Kind::Release, &()).await?;
     let confirmed = async {
         loop {
@@ -113,5 +109,5 @@ async fn release(connection: &mut Connection) -> Result<(), ConnectionError> {
             }
         }
     };
-    timeout(RELEASE_TIMEOUT, confirmed).await.map_err(|_| ConnectionError::Stalled(RELEASE_TIMEOUT))?
+    timeout(RELEASE_TIMEOUT, confirmed).await.map_err(|_| ConnectionError::Idle(RELEASE_TIMEOUT))?
 }

@@ -6,18 +6,18 @@ use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop, encode_hop_failure};
 use hoplite_proto::v1;
-use tokio::time::{Instant, sleep_until};
 
-use super::connection::{Connection, ConnectionError};
+use super::connection::{ConnectionError, PeerConnection};
+use super::keepalive::{Keepalive, Until};
 use super::server::Server;
-use super::{DataConfig, HopHost, Hosted};
+use super::{HopHost, Hosted, ServeSource};
 
-impl<S: HopHost> Server<S> {
+impl<S: ServeSource + HopHost> Server<S> {
     /// Performs a hop until the coordinator releases it, or it fails. If the coordinator is gone, or is silent for too
     /// long, the hop ends too.
     pub(super) async fn host_hop(
         &self,
-        connection: &mut Connection,
+        connection: &mut PeerConnection,
         coordinator: &NodeId,
         combine: v1::Combine,
     ) -> Result<(), ConnectionError> {
@@ -25,7 +25,7 @@ impl<S: HopHost> Server<S> {
         let (output, put) = (hop.output.clone(), hop.put);
         tracing::info!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
         let mut hosted = self.source.host(hop);
-        let ended = attend(connection, &mut hosted, &self.config).await;
+        let ended = attend(connection, &mut hosted, &self.keepalive(None)).await;
         // Before the answer, so that a coordinator which has it finds the hop gone.
         drop(hosted);
         match &ended {
@@ -38,42 +38,25 @@ impl<S: HopHost> Server<S> {
 
 /// Tells the coordinator how its hop goes, until it ends; answers how.
 async fn attend(
-    connection: &mut Connection,
+    connection: &mut PeerConnection,
     hosted: &mut Hosted,
-    config: &DataConfig,
+    keepalive: &Keepalive<'_>,
 ) -> Result<v1::End, ConnectionError> {
     // At once, so that the coordinator knows that the request has arrived: it repeats one that nothing came back to.
-    connection.write_keepalive().await?;
-    let (mut heard_at, mut said_at) = (Instant::now(), Instant::now());
+    connection.write_keepalive(keepalive.sign()).await?;
     loop {
-        tokio::select! {
-            report = hosted.next_report() => match report {
-                Some(HopReport::Complete) => {
-                    connection.write_control(Kind::Combined, &()).await?;
-                    said_at = Instant::now();
+        match keepalive.until(connection, hosted.next_report()).await? {
+            Until::Done(Some(HopReport::Complete)) => connection.write_control(Kind::Combined, &()).await?,
+            Until::Done(Some(HopReport::Failed(failure))) => return Ok(encode_hop_failure(&failure)),
+            Until::Done(None) => return Ok(encode_hop_failure(&HopFailure::Refused(Error::ShuttingDown))),
+            Until::Frame(header) => match header.kind() {
+                Kind::Keepalive => connection.read_control::<()>(&header).await?,
+                Kind::Release => {
+                    connection.read_control::<()>(&header).await?;
+                    return Ok(v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() });
                 }
-                Some(HopReport::Failed(failure)) => return Ok(encode_hop_failure(&failure)),
-                None => return Ok(encode_hop_failure(&HopFailure::Refused(Error::ShuttingDown))),
+                kind => return Err(ConnectionError::Unexpected(kind)),
             },
-            header = connection.read_header() => {
-                let header = header?;
-                heard_at = Instant::now();
-                match header.kind() {
-                    Kind::Keepalive => connection.read_control::<()>(&header).await?,
-                    Kind::Release => {
-                        connection.read_control::<()>(&header).await?;
-                        return Ok(v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() });
-                    }
-                    kind => return Err(ConnectionError::Unexpected(kind)),
-                }
-            }
-            () = sleep_until(said_at + config.keepalive_interval) => {
-                connection.write_keepalive().await?;
-                said_at = Instant::now();
-            }
-            () = sleep_until(heard_at + config.silence_timeout) => {
-                return Err(ConnectionError::Stalled(config.silence_timeout));
-            }
         }
     }
 }

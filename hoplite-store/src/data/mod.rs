@@ -10,17 +10,20 @@
 
 mod pull;
 mod server;
+mod stream;
 
 mod combine;
 mod direct;
 mod host;
-mod lane;
+mod input;
 
+mod call;
 mod digest;
+mod keepalive;
 
 mod connection;
 mod pool;
-mod pulse;
+mod transport;
 
 #[cfg(test)]
 mod tests;
@@ -33,8 +36,10 @@ use std::time::Duration;
 
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 use hoplite_core::node::{Hop, HopReport};
+use hoplite_core::stall::STALL_TIMEOUT;
 use tokio::sync::mpsc;
 
+use self::transport::TransportKind;
 use crate::config::LinkSettings;
 use crate::copies::LiveCopy;
 
@@ -52,6 +57,8 @@ pub(crate) struct DataConfig {
     pub(crate) node: NodeId,
     /// What is known of the links, so that it need not be measured.
     pub(crate) links: LinkSettings,
+    /// What connections to other stores are.
+    pub(crate) transport: TransportKind,
     /// Most connections from other stores at once; those beyond are closed at once.
     pub(crate) max_connections: usize,
     /// Most idle connections kept to one other store.
@@ -60,8 +67,10 @@ pub(crate) struct DataConfig {
     pub(crate) handshake_timeout: Duration,
     /// How long to try to connect to a sender.
     pub(crate) connect_timeout: Duration,
-    /// How long a sender may be silent, that is send nothing at all, before it counts as stalled.
+    /// How long a sender may send nothing at all, not even that it is alive.
     pub(crate) silence_timeout: Duration,
+    /// How long a receiver waits for a byte, or for a new sign that the object's producer is alive.
+    pub(crate) stall_timeout: Duration,
     /// How long a receiver may accept nothing at all while there is something to send to it.
     pub(crate) write_stall_timeout: Duration,
     /// How often a sender that has nothing to send says so. Several fit into `silence_timeout`.
@@ -79,11 +88,13 @@ impl DataConfig {
             cluster,
             node,
             links: LinkSettings { bytes_per_second: None, latency: None },
+            transport: TransportKind::Plain,
             max_connections: 1024,
             max_idle_per_peer: 4,
             handshake_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(3),
             silence_timeout: Duration::from_secs(5),
+            stall_timeout: STALL_TIMEOUT,
             write_stall_timeout: Duration::from_secs(30),
             keepalive_interval: Duration::from_secs(1),
             pool_idle_timeout: Duration::from_secs(30),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use tokio::time::Instant;
 
-use super::connection::Connection;
+use super::connection::PeerConnection;
 
 /// A store and where it listens.
 pub(crate) type Peer = (NodeId, SocketAddr);
@@ -30,7 +30,7 @@ struct State {
 
 #[derive(Debug)]
 struct Idle {
-    connection: Connection,
+    connection: PeerConnection,
     since: Instant,
 }
 
@@ -40,11 +40,11 @@ impl Pool {
     }
 
     /// The connection to `peer` that was used last, unless it is known to be dead.
-    pub(super) fn take(&self, peer: &Peer) -> Option<Connection> {
+    pub(super) fn take(&self, peer: &Peer) -> Option<PeerConnection> {
         let mut state = self.lock();
         let idle = state.idle.get_mut(peer)?;
         let mut found = None;
-        while let Some(Idle { connection, since }) = idle.pop() {
+        while let Some(Idle { mut connection, since }) = idle.pop() {
             if since.elapsed() < self.idle_timeout && !connection.is_disturbed() {
                 found = Some(connection);
                 break;
@@ -57,7 +57,7 @@ impl Pool {
     }
 
     /// Keeps a connection for the next user; the one that was idle longest goes if there are too many.
-    pub(super) fn put(&self, peer: Peer, connection: Connection) {
+    pub(super) fn put(&self, peer: Peer, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {
             return;
@@ -73,7 +73,7 @@ impl Pool {
     pub(super) fn expire(&self) {
         let limit = self.idle_timeout;
         self.lock().idle.retain(|_, idle| {
-            idle.retain(|idle| idle.since.elapsed() < limit && !idle.connection.is_disturbed());
+            idle.retain_mut(|idle| idle.since.elapsed() < limit && !idle.connection.is_disturbed());
             !idle.is_empty()
         });
     }

@@ -19,9 +19,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, ConnectionError};
+use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
+use super::keepalive::Keepalive;
+use super::transport::Transport;
 use super::{DataConfig, DataMetrics, HopHost, ServeRequest, ServeSource, Served, count};
+use crate::copies::LiveCopy;
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -39,7 +42,7 @@ pub(crate) async fn run<S: ServeSource + HopHost>(
 ) {
     let connections = TaskTracker::new();
     let permits = Arc::new(Semaphore::new(config.max_connections));
-    let server = Arc::new(Server { config, source, metrics });
+    let server = Arc::new(Server { config, source, metrics, started: Instant::now() });
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
@@ -76,6 +79,7 @@ pub(super) struct Server<S> {
     pub(super) config: Arc<DataConfig>,
     pub(super) source: Arc<S>,
     metrics: Arc<DataMetrics>,
+    started: Instant,
 }
 
 /// How a serve ended, as the receiver is told.
@@ -88,8 +92,8 @@ enum Ending {
 
 impl<S: ServeSource + HopHost> Server<S> {
     async fn attend(&self, stream: TcpStream, address: SocketAddr) {
-        let mut connection = match Connection::new(stream) {
-            Ok(connection) => connection,
+        let mut connection = match Transport::over(self.config.transport, stream) {
+            Ok(transport) => PeerConnection::new(transport, self.config.write_stall_timeout),
             Err(error) => return tracing::debug!(%address, %error, "a connection was closed at once"),
         };
         let peer = match connection.handshake(&self.config).await {
@@ -113,48 +117,42 @@ impl<S: ServeSource + HopHost> Server<S> {
 
     async fn answer_requests(
         &self,
-        connection: &mut Connection,
+        connection: &mut PeerConnection,
         peer: &NodeId,
     ) -> Result<(), ConnectionError> {
-        let idle = self.config.server_idle_timeout;
         loop {
-            let header = match timeout(idle, connection.read_header()).await {
-                Err(_) | Ok(Err(ConnectionError::Closed)) => return Ok(()),
-                Ok(header) => header?,
+            connection.expect_within(Some(self.config.server_idle_timeout));
+            let header = match connection.read_header().await {
+                Err(ConnectionError::Idle(_) | ConnectionError::Closed) => return Ok(()),
+                header => header?,
             };
-            let pulse = connection.pulse();
-            pulse.beat();
-            let limit = self.config.write_stall_timeout;
-            let answer = async {
-                match header.kind() {
-                    Kind::Pull => {
-                        let pull = connection.read_control::<v1::Pull>(&header).await?;
-                        self.answer_pull(connection, peer, &decode_pull(pull)?).await
-                    }
-                    Kind::Combine => {
-                        let combine = connection.read_control::<v1::Combine>(&header).await?;
-                        self.host_hop(connection, peer, combine).await
-                    }
-                    // A coordinator may say so before it learns that its hop has failed.
-                    Kind::Keepalive | Kind::Release => connection.read_control::<()>(&header).await,
-                    Kind::DigestRequest => {
-                        let request = connection.read_control::<v1::DigestRequest>(&header).await?;
-                        self.answer_digest(connection, &request).await
-                    }
-                    kind => Err(ConnectionError::Unexpected(kind)),
+            connection.expect_within(Some(self.config.write_stall_timeout));
+            match header.kind() {
+                Kind::Pull => {
+                    let pull = decode_pull(connection.read_control::<v1::Pull>(&header).await?)?;
+                    connection.expect_within(None);
+                    self.answer_pull(connection, peer, &pull).await?;
                 }
-            };
-            tokio::select! {
-                biased;
-                answered = answer => answered?,
-                () = pulse.silent_for(limit) => return Err(ConnectionError::Stalled(limit)),
+                Kind::Combine => {
+                    let combine = connection.read_control::<v1::Combine>(&header).await?;
+                    connection.expect_within(Some(self.config.silence_timeout));
+                    self.host_hop(connection, peer, combine).await?;
+                }
+                // A coordinator may say so before it learns that its hop has failed.
+                Kind::Keepalive | Kind::Release => connection.read_control::<()>(&header).await?,
+                Kind::DigestRequest => {
+                    let request = connection.read_control::<v1::DigestRequest>(&header).await?;
+                    connection.expect_within(None);
+                    self.answer_digest(connection, &request).await?;
+                }
+                kind => return Err(ConnectionError::Unexpected(kind)),
             }
         }
     }
 
     async fn answer_pull(
         &self,
-        connection: &mut Connection,
+        connection: &mut PeerConnection,
         peer: &NodeId,
         pull: &Pull,
     ) -> Result<(), ConnectionError> {
@@ -173,23 +171,24 @@ impl<S: ServeSource + HopHost> Server<S> {
     /// Sends a range of the bytes of one copy from `offset_bytes` on, which is advanced past each block that was sent.
     async fn serve(
         &self,
-        connection: &mut Connection,
+        connection: &mut PeerConnection,
         pull: &Pull,
         offset_bytes: &mut u64,
     ) -> Result<Ending, ConnectionError> {
         let request = ServeRequest { id: pull.id.clone(), put: pull.put, awaits_hop: pull.awaits_hop };
         let found = self.source.serve(request);
-        let Some(served) = self.keep_alive(connection, found).await? else {
+        let Some(served) = self.keepalive(None).during(connection, found).await? else {
             return Ok(Ending::NoCopy);
         };
         if pull.size_bytes != served.size_bytes() {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
         let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
-        // Who asks for a part learns of its end when the object is complete, also if there are no more bytes to send.
+        let keepalive = self.keepalive(Some(&served));
+        // A receiver of a part learns of its end when the object is complete, even if there are no more bytes to send.
         loop {
             let beyond = served.beyond_within(*offset_bytes, pull.range.end);
-            let Ok(valid_bytes) = self.keep_alive(connection, beyond).await? else {
+            let Ok(valid_bytes) = keepalive.during(connection, beyond).await? else {
                 return Ok(Ending::NoCopy);
             };
             if valid_bytes <= *offset_bytes {
@@ -205,14 +204,14 @@ impl<S: ServeSource + HopHost> Server<S> {
 
     async fn answer_digest(
         &self,
-        connection: &mut Connection,
+        connection: &mut PeerConnection,
         request: &v1::DigestRequest,
     ) -> Result<(), ConnectionError> {
         let id = ObjectId::new(&request.id)?;
         let request = ServeRequest { id, put: PutId(request.put), awaits_hop: false };
         let found = self.source.serve(request);
-        let digest = match self.keep_alive(connection, found).await? {
-            Some(served) => self.keep_alive(connection, digest(&served)).await?.ok(),
+        let digest = match self.keepalive(None).during(connection, found).await? {
+            Some(served) => self.keepalive(Some(&served)).during(connection, digest(&served)).await?.ok(),
             None => None,
         };
         match digest {
@@ -224,26 +223,14 @@ impl<S: ServeSource + HopHost> Server<S> {
         }
     }
 
-    /// Waits for `work` while the receiver waits too: tells it now and then that we are alive, and ends when it leaves.
-    async fn keep_alive<T>(
-        &self,
-        connection: &mut Connection,
-        work: impl Future<Output = T>,
-    ) -> Result<T, ConnectionError> {
-        let mut work = pin!(work);
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut work => return Ok(done),
-                error = connection.disturbed() => return Err(error),
-                () = sleep(self.config.keepalive_interval) => connection.write_keepalive().await?,
-            }
-        }
+    /// How peers are told that this store is alive, while they wait for bytes of `copy` or for something else.
+    pub(super) fn keepalive<'a>(&self, copy: Option<&'a LiveCopy>) -> Keepalive<'a> {
+        Keepalive { interval: self.config.keepalive_interval, started: self.started, copy }
     }
 }
 
 async fn send_block(
-    connection: &mut Connection,
+    connection: &mut PeerConnection,
     served: &Served,
     start_bytes: u64,
     end_bytes: u64,
@@ -255,7 +242,7 @@ async fn send_block(
         () = served.failed() => {}
     }
     let limit = LAST_BLOCK_TIMEOUT;
-    timeout(limit, sending).await.map_err(|_| ConnectionError::Stalled(limit))?
+    timeout(limit, sending).await.map_err(|_| ConnectionError::Idle(limit))?
 }
 
 fn end_message(ending: Ending) -> v1::End {

@@ -14,8 +14,8 @@
 //! | 24..28 | CRC-32C of bytes 0..24 |
 //!
 //! The header has a checksum of its own, so that a damaged length or offset is found before anything is read or
-//! written by it. The payload of a [`Kind::Block`] is raw bytes of the object, those of [`Kind::Keepalive`],
-//! [`Kind::Combined`] and [`Kind::Release`] are empty, all others are messages of `data.proto`.
+//! written by it. The payload of a [`Kind::Block`] is raw bytes of the object, those of [`Kind::Combined`] and
+//! [`Kind::Release`] are empty, all others are messages of `data.proto`.
 
 use hoplite_core::checksum::crc32c;
 
@@ -42,7 +42,7 @@ pub enum Kind {
     Block = 3,
     /// `End`, sender to receiver: no more blocks of this transfer. Host to coordinator: no more of this hop.
     End = 4,
-    /// Nothing new yet: sender to receiver, or between the two sides of a hop.
+    /// `Keepalive`: nothing new yet. Sender to receiver, or between the two sides of a hop.
     Keepalive = 5,
     /// `DigestRequest`, receiver to sender.
     DigestRequest = 6,
@@ -76,7 +76,7 @@ impl Kind {
     const fn max_length_bytes(self) -> u32 {
         match self {
             Self::Block => MAX_BLOCK_BYTES,
-            Self::Keepalive | Self::Combined | Self::Release => 0,
+            Self::Combined | Self::Release => 0,
             _ => MAX_CONTROL_BYTES,
         }
     }
@@ -302,7 +302,7 @@ mod tests {
         assert!(Header::block(0, u64::MAX, 0).is_none());
         assert!(Header::control(Kind::End, &vec![0; 64 << 10]).is_some());
         assert!(Header::control(Kind::End, &vec![0; (64 << 10) + 1]).is_none());
-        for kind in [Kind::Keepalive, Kind::Combined, Kind::Release] {
+        for kind in [Kind::Combined, Kind::Release] {
             assert!(Header::control(kind, &[0]).is_none());
         }
     }

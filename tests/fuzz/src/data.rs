@@ -81,7 +81,10 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         Kind::Digest => {
             let _ = v1::Digest::decode(payload);
         }
-        Kind::Keepalive | Kind::Combined | Kind::Release => {
+        Kind::Keepalive => {
+            let _ = v1::Keepalive::decode(payload);
+        }
+        Kind::Combined | Kind::Release => {
             assert!(payload.is_empty(), "nothing is said with a {kind:?}")
         }
         Kind::Block => {}

@@ -5,11 +5,12 @@ use hoplite_core::error::Error;
 use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{CombineOutcome, HopInput};
 use hoplite_core::reduce::{self, ReduceOp};
+use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::v1;
 
+use super::faults::{BIG_BYTES, flipping_proxy};
 use super::*;
-use crate::data::tests::faults::{BIG_BYTES, flipping_proxy};
 use crate::data::{CombineRequest, CombineSource};
 
 /// What a combination makes: nobody has all of it before it is called complete.
@@ -217,7 +218,7 @@ async fn an_input_may_be_awaited() {
 }
 
 /// Answers a pull with blocks of these lengths in turn.
-async fn send_in_pieces(sender: &Impostor, bytes: &[u8], lengths: &[usize]) -> Connection {
+async fn send_in_pieces(sender: &Impostor, bytes: &[u8], lengths: &[usize]) -> PeerConnection {
     let mut connection = sender.accept().await;
     let pull = connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
     let mut start = pull.offset_bytes as usize;
@@ -229,7 +230,7 @@ async fn send_in_pieces(sender: &Impostor, bytes: &[u8], lengths: &[usize]) -> C
         let header = Header::block(start as u64, piece.len() as u64, crc32c(piece)).unwrap();
         connection.write_raw(&[header.encode().as_slice(), piece].concat()).await.unwrap();
         if start.is_multiple_of(3) {
-            connection.write_keepalive().await.unwrap();
+            connection.write_keepalive(Sign::default()).await.unwrap();
         }
         start += piece.len();
     }

@@ -4,6 +4,7 @@ use hoplite_core::error::Error;
 use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{HopFailure, HopInput};
 use hoplite_core::reduce::ReduceOp;
+use hoplite_core::stall::Sign;
 use hoplite_proto::data::encode_hop;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
@@ -141,7 +142,7 @@ async fn a_release_that_meets_a_failure_on_its_way_harms_nobody() {
     let (_, reports) = asked(&mut host).await;
     reports.send(HopReport::Failed(HopFailure::Refused(Error::ShuttingDown))).await.unwrap();
     host.shelf.wait_for_hosted(0).await;
-    coordinator.write_keepalive().await.unwrap();
+    coordinator.write_keepalive(Sign::default()).await.unwrap();
     coordinator.write_control(Kind::Release, &()).await.unwrap();
     let pull = v1::Pull { id: b"x".as_slice().into(), put: PUT.0, size_bytes: 100, ..v1::Pull::default() };
     coordinator.write_control(Kind::Pull, &pull).await.unwrap();

@@ -1,0 +1,97 @@
+//! A request to another store and the connection on which it is answered.
+
+use hoplite_proto::data::frame::{Header, Kind};
+use prost::Message;
+
+use super::connection::{ConnectionError, PeerConnection};
+use super::pool::Peer;
+use super::pull::Puller;
+
+/// How a request to another store failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    /// There was no connection to begin with.
+    #[error("cannot connect: {0}")]
+    Connect(#[source] ConnectionError),
+    /// It broke, or what came over it was wrong.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+}
+
+/// A request that was sent.
+///
+/// An idle connection may have been closed by the peer without our having noticed: when nothing at all comes back over
+/// it, the request is sent once more over a new one.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    puller: &'a Puller,
+    peer: Peer,
+    kind: Kind,
+    payload: Vec<u8>,
+    connection: PeerConnection,
+    /// Whether the peer is known to have heard us over this connection.
+    is_proven: bool,
+}
+
+impl<'a> Call<'a> {
+    /// Sends a request to `peer`, over an idle connection or a new one.
+    pub(super) async fn begin(
+        puller: &'a Puller,
+        peer: Peer,
+        kind: Kind,
+        message: &impl Message,
+    ) -> Result<Self, CallError> {
+        let pooled = puller.pool.take(&peer);
+        let is_proven = pooled.is_none();
+        let connection = match pooled {
+            Some(connection) => connection,
+            None => puller.connect(&peer).await.map_err(CallError::Connect)?,
+        };
+        let payload = message.encode_to_vec();
+        let mut call = Self { puller, peer, kind, payload, connection, is_proven };
+        match send(puller, &mut call.connection, kind, &call.payload).await {
+            // What is wrong with an idle one shows again when it is read from.
+            Err(error) if is_proven => Err(error.into()),
+            _ => Ok(call),
+        }
+    }
+
+    /// The connection, for what follows the first frame of the answer.
+    pub(super) const fn connection(&mut self) -> &mut PeerConnection {
+        &mut self.connection
+    }
+
+    /// Reads the header of the next frame of the answer.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(super) async fn read_header(&mut self) -> Result<Header, CallError> {
+        match self.connection.read_header().await {
+            Err(ConnectionError::Closed | ConnectionError::Io(_)) if !self.is_proven => {
+                let mut connection = self.puller.connect(&self.peer).await.map_err(CallError::Connect)?;
+                send(self.puller, &mut connection, self.kind, &self.payload).await?;
+                (self.connection, self.is_proven) = (connection, true);
+                Ok(self.connection.read_header().await?)
+            }
+            header => {
+                self.is_proven = true;
+                Ok(header?)
+            }
+        }
+    }
+
+    /// Keeps the connection for others, when the whole answer was read.
+    pub(super) fn finish(self) {
+        self.puller.pool.put(self.peer, self.connection);
+    }
+}
+
+async fn send(
+    puller: &Puller,
+    connection: &mut PeerConnection,
+    kind: Kind,
+    payload: &[u8],
+) -> Result<(), ConnectionError> {
+    connection.expect_within(Some(puller.config.silence_timeout));
+    connection.write_payload(kind, payload).await
+}

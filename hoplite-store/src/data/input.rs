@@ -1,0 +1,170 @@
+//! One input of a combination: where its bytes come from, and those that are at hand.
+
+use std::sync::Arc;
+
+use hoplite_core::node::HopInput;
+use hoplite_core::shard::PullOutcome;
+use hoplite_core::stall::Sign;
+use hoplite_proto::v1;
+use hoplite_shm::Buffer;
+
+use super::pull::Puller;
+use super::stream::{Arrived, HeldBytes, InputStream, RemoteCopy, Sink};
+use crate::copies::LiveCopy;
+
+/// One input. All positions are those of the output.
+#[derive(Debug)]
+pub(super) struct Input<'a> {
+    /// Where the range begins in the object.
+    base_bytes: u64,
+    /// How long the range is.
+    size_bytes: u64,
+    /// Up to where bytes are at hand.
+    at_hand_bytes: u64,
+    origin: Origin<'a>,
+}
+
+#[derive(Debug)]
+enum Origin<'a> {
+    Local(Arc<LiveCopy>),
+    Remote(Box<Remote<'a>>),
+}
+
+#[derive(Debug)]
+struct Remote<'a> {
+    stream: InputStream<'a>,
+    held: HeldBytes,
+    /// Where bytes go instead, if they need not be combined with others.
+    destination: Option<&'a Buffer>,
+}
+
+impl<'a> Input<'a> {
+    /// A range of `size_bytes` of a local copy, from `base_bytes` of it on, of which the first `done_bytes` are not needed.
+    pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, size_bytes: u64, done_bytes: u64) -> Self {
+        Self { base_bytes, size_bytes, at_hand_bytes: done_bytes, origin: Origin::Local(live) }
+    }
+
+    /// A range of `size_bytes` of an object that another node has, without its first `done_bytes`. Its bytes go straight
+    /// to `destination`, if there is one.
+    pub(super) fn remote(
+        puller: &'a Puller,
+        input: &'a HopInput,
+        size_bytes: u64,
+        done_bytes: u64,
+        destination: Option<&'a Buffer>,
+    ) -> Self {
+        let copy = RemoteCopy {
+            id: &input.id,
+            put: input.put,
+            size_bytes: input.size_bytes,
+            node: &input.node,
+            address: input.address,
+            awaits_hop: input.is_hop,
+        };
+        // A combination passes no signs on, so it need not know which ones were heard before.
+        let stream = InputStream::new(puller, copy, input.base_bytes + size_bytes, Sign::default());
+        let remote = Remote { stream, held: HeldBytes::default(), destination };
+        Self {
+            base_bytes: input.base_bytes,
+            size_bytes,
+            at_hand_bytes: done_bytes,
+            origin: Origin::Remote(Box::new(remote)),
+        }
+    }
+
+    /// Whether this needs no network.
+    pub(super) const fn is_local(&self) -> bool {
+        matches!(self.origin, Origin::Local(_))
+    }
+
+    /// Up to where bytes are at hand.
+    pub(super) const fn at_hand_bytes(&self) -> u64 {
+        self.at_hand_bytes
+    }
+
+    /// Waits until the bytes before `needed_bytes` are at hand, which the range has; there may be more of them then.
+    ///
+    /// # Errors
+    /// Why they cannot be had.
+    ///
+    /// # Cancel safety
+    /// Cancel safe, unless the bytes go straight to a destination.
+    pub(super) async fn reach(&mut self, needed_bytes: u64) -> Result<(), PullOutcome> {
+        match &mut self.origin {
+            Origin::Local(live) => {
+                // Even if there are enough: a copy that has failed is of no use any more.
+                let last_bytes = self.base_bytes + needed_bytes - 1;
+                match live.beyond_within(last_bytes, self.base_bytes + self.size_bytes).await {
+                    Ok(valid_bytes) if valid_bytes > last_bytes => {
+                        self.at_hand_bytes = valid_bytes - self.base_bytes;
+                    }
+                    _ => return Err(PullOutcome::SenderHasNoCopy),
+                }
+            }
+            Origin::Remote(remote) => {
+                while self.at_hand_bytes < needed_bytes {
+                    let next_bytes = self.base_bytes + self.at_hand_bytes;
+                    match remote.next(next_bytes, self.base_bytes).await? {
+                        Arrived::Block { length_bytes } => self.at_hand_bytes += length_bytes,
+                        Arrived::Sign(_) => {}
+                        Arrived::End(end) => return Err(remote.stream.ended(&end, false)),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes from `start_bytes` on that fill `scratch`, which are at hand: those that the input keeps itself, or else
+    /// a copy in `scratch`.
+    pub(super) fn bytes<'b>(&'b mut self, start_bytes: u64, scratch: &'b mut [u8]) -> &'b mut [u8] {
+        match &mut self.origin {
+            Origin::Local(live) => {
+                live.buffer().read(self.base_bytes + start_bytes, scratch);
+                scratch
+            }
+            Origin::Remote(remote) => remote.held.last(self.at_hand_bytes - start_bytes, scratch.len()),
+        }
+    }
+
+    /// The bytes before `done_bytes` are needed no longer.
+    pub(super) fn release(&mut self, done_bytes: u64) {
+        if let Origin::Remote(remote) = &mut self.origin {
+            if remote.destination.is_none() {
+                remote.held.forget_all_but(self.at_hand_bytes - done_bytes);
+            }
+            remote.stream.resume();
+        }
+    }
+
+    /// Closes the connection, to be opened again when more bytes are needed. Those at hand stay.
+    pub(super) fn park(&mut self) {
+        if let Origin::Remote(remote) = &mut self.origin {
+            remote.stream.close();
+        }
+    }
+
+    /// Waits for the last word on bytes that are all there, so that the connection can serve others.
+    pub(super) async fn finish(self) {
+        let Origin::Remote(mut remote) = self.origin else { return };
+        while remote.stream.is_open() {
+            match remote.next(self.base_bytes + self.size_bytes, self.base_bytes).await {
+                Ok(Arrived::Sign(_)) => {}
+                Ok(Arrived::End(end)) if end.outcome() == v1::end::Outcome::Complete => {
+                    remote.stream.ended(&end, true);
+                }
+                _ => remote.stream.close(),
+            }
+        }
+    }
+}
+
+impl Remote<'_> {
+    async fn next(&mut self, next_bytes: u64, base_bytes: u64) -> Result<Arrived, PullOutcome> {
+        let sink = match self.destination {
+            Some(buffer) => Sink::Arena { buffer, base_bytes },
+            None => Sink::Memory(&mut self.held),
+        };
+        self.stream.next(next_bytes, sink).await
+    }
+}

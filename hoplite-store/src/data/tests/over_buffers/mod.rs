@@ -1,0 +1,8 @@
+//! The suite over a transport that copies all bytes through buffers, which must not change anything.
+
+use crate::data::transport::TransportKind;
+
+const TRANSPORT: TransportKind = TransportKind::Buffered;
+
+#[path = "../suite.rs"]
+mod suite;

@@ -1,0 +1,8 @@
+//! The suite over TCP, with bytes going straight between arenas and sockets.
+
+use crate::data::transport::TransportKind;
+
+const TRANSPORT: TransportKind = TransportKind::Plain;
+
+#[path = "../suite.rs"]
+mod suite;

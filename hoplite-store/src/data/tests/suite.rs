@@ -1,0 +1,260 @@
+//! The tests, and the nodes and peers that they are made of.
+
+mod bad_input;
+mod combine;
+mod faults;
+mod hops;
+mod stalls;
+mod transfer;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
+use hoplite_core::node::{Hop, HopReport, Producer};
+use hoplite_core::shard::PullOutcome;
+use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::TRANSPORT;
+use crate::copies::LiveCopy;
+use crate::data::connection::PeerConnection;
+use crate::data::transport::Transport;
+use crate::data::{
+    DataConfig, DataMetrics, HopHost, Hosted, PullRequest, Puller, ServeRequest, ServeSource, Served,
+};
+
+const PUT: PutId = PutId(7);
+/// Longer than anything here takes; a test that reaches it has hung.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The copies of a node under test, and how many of them are being served.
+struct Shelf {
+    copies: watch::Sender<HashMap<(ObjectId, PutId), Arc<LiveCopy>>>,
+    serves: watch::Sender<usize>,
+    /// How long to think about each request.
+    delay: Duration,
+    /// The hops that were asked for, and how many of them have not ended.
+    hops: mpsc::UnboundedSender<(Hop, mpsc::Sender<HopReport>)>,
+    hosted: watch::Sender<usize>,
+}
+
+impl ServeSource for Shelf {
+    async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
+        tokio::time::sleep(self.delay).await;
+        let ServeRequest { id, put, awaits_hop } = request;
+        let key = (id, put);
+        let mut copies = self.copies.subscribe();
+        if awaits_hop {
+            copies.wait_for(|copies| copies.contains_key(&key)).await.ok()?;
+        }
+        let live = copies.borrow().get(&key).cloned()?;
+        self.serves.send_modify(|serves| *serves += 1);
+        let shelf = Arc::clone(self);
+        Some(Served::new(live, move || shelf.serves.send_modify(|serves| *serves -= 1)))
+    }
+}
+
+impl HopHost for Shelf {
+    fn host(self: &Arc<Self>, hop: Hop) -> Hosted {
+        let (sender, reports) = mpsc::channel(Hosted::MAX_REPORTS);
+        self.hosted.send_modify(|hosted| *hosted += 1);
+        let _ = self.hops.send((hop, sender));
+        let shelf = Arc::clone(self);
+        Hosted::new(reports, move || shelf.hosted.send_modify(|hosted| *hosted -= 1))
+    }
+}
+
+impl Shelf {
+    fn add(&self, name: &str, live: &Arc<LiveCopy>) {
+        self.copies.send_modify(|copies| drop(copies.insert((id(name), PUT), Arc::clone(live))));
+    }
+
+    async fn wait_for_serves(&self, count: usize) {
+        let mut serves = self.serves.subscribe();
+        timeout(PATIENCE, serves.wait_for(|serves| *serves == count)).await.unwrap().unwrap();
+    }
+
+    async fn wait_for_hosted(&self, count: usize) {
+        let mut hosted = self.hosted.subscribe();
+        timeout(PATIENCE, hosted.wait_for(|hosted| *hosted == count)).await.unwrap().unwrap();
+    }
+}
+
+/// A data plane without a store around it.
+struct TestNode {
+    config: Arc<DataConfig>,
+    metrics: Arc<DataMetrics>,
+    shelf: Arc<Shelf>,
+    hops: mpsc::UnboundedReceiver<(Hop, mpsc::Sender<HopReport>)>,
+    address: SocketAddr,
+    puller: Arc<Puller>,
+    shutdown: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+impl TestNode {
+    async fn start(name: &str) -> Self {
+        Self::start_with(config(name), Duration::ZERO).await
+    }
+
+    async fn start_with(config: DataConfig, delay: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = Arc::new(config);
+        let metrics = Arc::new(DataMetrics::default());
+        let (hop_sender, hops) = mpsc::unbounded_channel();
+        let shelf = Arc::new(Shelf {
+            copies: watch::Sender::default(),
+            serves: watch::Sender::new(0),
+            delay,
+            hops: hop_sender,
+            hosted: watch::Sender::new(0),
+        });
+        let shutdown = CancellationToken::new();
+        let server = tokio::spawn(crate::data::run(
+            listener,
+            Arc::clone(&config),
+            Arc::clone(&shelf),
+            Arc::clone(&metrics),
+            shutdown.clone(),
+        ));
+        let puller = Arc::new(Puller::new(Arc::clone(&config), Arc::clone(&metrics)));
+        Self { config, metrics, shelf, hops, address, puller, shutdown, server }
+    }
+
+    fn request(&self, name: &str) -> PullRequest {
+        request(name, self.config.node.as_str(), self.address)
+    }
+
+    /// Pulls all of `live` from `sender`.
+    async fn pull(&self, sender: &Self, name: &str, live: &LiveCopy) -> (u64, PullOutcome) {
+        let cancel = CancellationToken::new();
+        timeout(PATIENCE, self.puller.pull(&sender.request(name), live, &cancel)).await.unwrap()
+    }
+
+    /// As `pull`, on a task of its own.
+    fn start_pull(
+        &self,
+        request: PullRequest,
+        live: &Arc<LiveCopy>,
+    ) -> (JoinHandle<(u64, PullOutcome)>, CancellationToken) {
+        let (puller, live, cancel) = (Arc::clone(&self.puller), Arc::clone(live), CancellationToken::new());
+        let token = cancel.clone();
+        let pull = async move { timeout(PATIENCE, puller.pull(&request, &live, &token)).await.unwrap() };
+        (tokio::spawn(pull), cancel)
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        timeout(PATIENCE, self.server).await.unwrap().unwrap();
+    }
+}
+
+fn config(name: &str) -> DataConfig {
+    let config = DataConfig::new(ClusterId::new("test").unwrap(), NodeId::new(name).unwrap());
+    DataConfig { transport: TRANSPORT, ..config }
+}
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::new(name).unwrap()
+}
+
+fn request(name: &str, sender: &str, sender_address: SocketAddr) -> PullRequest {
+    let sender = NodeId::new(sender).unwrap();
+    PullRequest { id: id(name), put: PUT, offset_bytes: 0, sender, sender_address }
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// Bytes of which no two blocks are alike.
+fn content(size_bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(size_bytes + 8);
+    while bytes.len() < size_bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&(state >> 16).to_le_bytes());
+    }
+    bytes.truncate(size_bytes);
+    bytes
+}
+
+/// An object in an arena of its own.
+fn buffer(size_bytes: u64) -> Buffer {
+    let (arena, extent) = arena(size_bytes);
+    let buffer = arena.buffer(extent, size_bytes).unwrap();
+    buffer.initialise();
+    buffer
+}
+
+/// An arena, and an extent in it that holds an object of `size_bytes`.
+fn arena(size_bytes: u64) -> (Arc<Arena>, Extent) {
+    let length_bytes = (HEADER_BYTES + size_bytes).next_multiple_of(4096);
+    (Arena::create(Backing::Memfd, length_bytes).unwrap(), Extent { offset_bytes: 0, length_bytes })
+}
+
+/// A copy without any valid byte.
+fn empty(size_bytes: u64) -> Arc<LiveCopy> {
+    Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Store))
+}
+
+/// A complete copy.
+fn filled(bytes: &[u8]) -> Arc<LiveCopy> {
+    let live = empty(bytes.len() as u64);
+    live.buffer().write(0, bytes);
+    live.complete();
+    live
+}
+
+/// The leading bytes of a copy.
+fn prefix(live: &LiveCopy, length_bytes: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length_bytes as usize];
+    live.buffer().read(0, &mut bytes);
+    bytes
+}
+
+/// Waits until `live` has `valid_bytes`.
+async fn arrived(live: &LiveCopy, valid_bytes: u64) {
+    while timeout(PATIENCE, live.beyond(valid_bytes - 1)).await.unwrap().unwrap() < valid_bytes {}
+}
+
+/// A node that is scripted by the test: it listens, and has shaken hands on each connection that it hands out.
+struct Impostor {
+    listener: TcpListener,
+    config: DataConfig,
+}
+
+impl Impostor {
+    async fn start(name: &str) -> (Self, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (Self { listener, config: config(name) }, address)
+    }
+
+    async fn accept(&self) -> PeerConnection {
+        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.unwrap().unwrap();
+        let mut connection = peer(stream);
+        connection.handshake(&self.config).await.unwrap();
+        connection
+    }
+}
+
+fn peer(stream: TcpStream) -> PeerConnection {
+    PeerConnection::new(Transport::over(TRANSPORT, stream).unwrap(), PATIENCE)
+}
+
+/// A connection to `node` as from a store, for a test to send on what no store would.
+async fn connect(node: &TestNode) -> PeerConnection {
+    let mut connection = peer(TcpStream::connect(node.address).await.unwrap());
+    connection.handshake(&config("tester")).await.unwrap();
+    connection
+}

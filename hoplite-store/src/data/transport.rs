@@ -1,0 +1,197 @@
+//! What carries the bytes of a connection between two stores.
+//!
+//! This is all that the rest of the data plane sees of a socket. A transport must be able to read into plain memory and
+//! into the arena, to write a header together with bytes of the arena, and to say what the peer has acknowledged. One that
+//! needs buffers of its own, as encryption does, copies through them; [`Plain`](Transport::Plain) copies nothing.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use hoplite_core::plan::blocks::Delivery;
+use hoplite_shm::Buffer;
+use rustix::net::sockopt::set_tcp_user_timeout;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
+
+#[cfg(test)]
+use super::tests::buffered::Buffered;
+
+/// How long what was sent may go without an acknowledgement. The system's own limit is about a quarter of an hour: for so
+/// long, a sender of keepalives would take a peer that vanished without a word for one that listens.
+const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
+
+/// Which transport connections have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum TransportKind {
+    /// TCP, with the bytes of objects going straight from one arena to the other.
+    #[default]
+    Plain,
+    /// TCP behind buffers.
+    #[cfg(test)]
+    Buffered,
+}
+
+/// A stream of bytes to a peer and back.
+#[derive(Debug)]
+pub(super) enum Transport {
+    /// A socket.
+    Plain(TcpStream),
+    /// A socket behind buffers.
+    #[cfg(test)]
+    Buffered(Box<Buffered>),
+}
+
+impl Transport {
+    /// Connects to `address`.
+    pub(super) async fn connect(kind: TransportKind, address: SocketAddr) -> io::Result<Self> {
+        Self::over(kind, TcpStream::connect(address).await?)
+    }
+
+    /// The transport over a connection that was made.
+    pub(super) fn over(kind: TransportKind, stream: TcpStream) -> io::Result<Self> {
+        // Frames are whole when they are written; waiting for more to send would only delay them.
+        stream.set_nodelay(true)?;
+        set_tcp_user_timeout(&stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
+        Ok(match kind {
+            TransportKind::Plain => Self::Plain(stream),
+            #[cfg(test)]
+            TransportKind::Buffered => Self::Buffered(Box::new(Buffered::new(stream))),
+        })
+    }
+
+    /// Reads at least one byte into `into`, which is not empty; answers how many, zero if the peer has closed.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: nothing is read if the future is dropped before it is done.
+    pub(super) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => read_some(stream, |stream| stream.try_read(into)).await,
+            #[cfg(test)]
+            Self::Buffered(stream) => stream.read(into).await,
+        }
+    }
+
+    /// As [`read`](Self::read), into `range` of `buffer`.
+    pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => {
+                let receive = |stream: &TcpStream| {
+                    stream.try_io(Interest::READABLE, || buffer.receive(stream.as_fd(), range.clone()))
+                };
+                read_some(stream, receive).await
+            }
+            #[cfg(test)]
+            Self::Buffered(stream) => stream.read_into(buffer, range).await,
+        }
+    }
+
+    /// Writes some of `bytes`; answers how many.
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => write_some(stream, |stream| stream.try_write(bytes)).await,
+            #[cfg(test)]
+            Self::Buffered(stream) => stream.write(bytes).await,
+        }
+    }
+
+    /// Writes some of `head` and then of `range` of `buffer`; answers how many bytes, those of `head` included.
+    pub(super) async fn write_from(
+        &mut self,
+        head: &[u8],
+        buffer: &Buffer,
+        range: Range<u64>,
+    ) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => {
+                let send = |stream: &TcpStream| {
+                    stream.try_io(Interest::WRITABLE, || buffer.send(stream.as_fd(), head, range.clone()))
+                };
+                write_some(stream, send).await
+            }
+            #[cfg(test)]
+            Self::Buffered(stream) => stream.write_from(head, buffer, range).await,
+        }
+    }
+
+    /// Passes on what was written and is still here.
+    #[cfg_attr(not(test), expect(clippy::unused_async, reason = "a transport with buffers waits here"))]
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            #[cfg(test)]
+            Self::Buffered(stream) => stream.flush().await,
+        }
+    }
+
+    /// Whether the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
+    pub(super) fn is_readable(&mut self) -> bool {
+        match self {
+            Self::Plain(stream) => {
+                !matches!(stream.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+            }
+            #[cfg(test)]
+            Self::Buffered(stream) => stream.is_readable(),
+        }
+    }
+
+    /// What the peer has acknowledged of what was sent; `None` if nothing yet.
+    pub(super) fn delivery(&self) -> Option<Delivery> {
+        let socket = match self {
+            Self::Plain(stream) => stream,
+            #[cfg(test)]
+            Self::Buffered(stream) => stream.socket(),
+        };
+        hoplite_shm::delivery(socket.as_fd())
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+async fn read_some(
+    stream: &TcpStream,
+    mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
+) -> io::Result<usize> {
+    // Neither direction may keep a thread of the runtime for itself when the socket never runs dry.
+    consume_budget().await;
+    loop {
+        match read(stream) {
+            Err(error) if is_transient(&error) => stream.readable().await?,
+            answer => return answer,
+        }
+    }
+}
+
+async fn write_some(
+    stream: &TcpStream,
+    mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+) -> io::Result<usize> {
+    consume_budget().await;
+    loop {
+        match write(stream) {
+            Err(error) if is_transient(&error) => stream.writable().await?,
+            answer => return answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::sockopt::tcp_user_timeout;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_never_acknowledged_ends_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let transport = Transport::connect(TransportKind::Plain, address).await.unwrap();
+        let Transport::Plain(stream) = transport else { panic!("{transport:?} is not plain") };
+        assert_eq!(tcp_user_timeout(&stream), Ok(UNACKNOWLEDGED_TIMEOUT_MS));
+    }
+}
