@@ -1,19 +1,14 @@
 //! How bytes move one block at a time: whoever fills a copy looks again and again at what its inputs have.
 
-use std::time::Duration;
-
-use hoplite_core::Time;
 use hoplite_core::block::{publishable, publishable_unsealed};
 use hoplite_core::node::{ByteRange, CopyId, Producer};
 use hoplite_core::shard::PullOutcome;
+use hoplite_core::stall::{Heard, STALL_TIMEOUT, Sign, StallDetector};
 
 use super::contents::{MIXED, Operand, part, shape_of};
 use super::network::Place;
 use super::transfers::{CONNECT_TIMEOUT, Ending, Job, Link, Origin, Reader, Transfer, TransferId};
 use super::{Application, Cluster, Network};
-
-/// A sender that sends nothing for so long counts as stalled.
-const STALLED_AFTER: Duration = Duration::from_secs(5);
 
 /// How often a block is damaged on its way.
 const DAMAGED_ONE_IN: u64 = 500;
@@ -23,8 +18,6 @@ const DAMAGED_ONE_IN: u64 = 500;
 pub(super) struct Steps {
     /// How many steps in a row moved nothing.
     idle: u32,
-    /// When one moved something.
-    progressed_at: Time,
     /// How many times as long as usual they take.
     slowness: u32,
 }
@@ -56,7 +49,7 @@ impl<A: Application> Cluster<A> {
             }
             (Network::Flow { .. }, _) => 1,
         };
-        Steps { idle: 0, progressed_at: self.now(), slowness }
+        Steps { idle: 0, slowness }
     }
 
     /// Takes in what the inputs have, and combines what is at hand.
@@ -91,8 +84,9 @@ impl<A: Application> Cluster<A> {
     /// Takes in what an input has; the error is how it failed.
     fn take_in(&mut self, reader: Reader, transfer: &mut Transfer) -> Result<(), PullOutcome> {
         let (now, size_bytes) = (self.now(), transfer.size_bytes);
-        let needed_bytes = self.copy(transfer.store, transfer.copy).valid_bytes + transfer.job.unit_bytes();
-        let (is_pull, is_alone) = (matches!(transfer.job, Job::Pull(_)), transfer.inputs.len() == 1);
+        let output = self.copy(transfer.store, transfer.copy);
+        let (heard, needed_bytes) = (output.heard, output.valid_bytes + transfer.job.unit_bytes());
+        let is_alone = transfer.inputs.len() == 1;
         let input = &mut transfer.inputs[reader.1];
         let (sender, copy) = match &mut input.origin {
             Origin::Here(copy) => (transfer.store, *copy),
@@ -101,6 +95,7 @@ impl<A: Application> Cluster<A> {
                 if input.at_hand_bytes < needed_bytes {
                     *link = Link::Asking;
                     input.heard_at = now;
+                    input.stall = StallDetector::new(now, heard, STALL_TIMEOUT);
                     self.connect_input(reader);
                 }
                 return Ok(());
@@ -112,9 +107,6 @@ impl<A: Application> Cluster<A> {
                     return if is_given_up { Err(PullOutcome::SenderUnreachable) } else { Ok(()) };
                 }
                 input.heard_at = now;
-                if is_pull && now.since(transfer.steps.progressed_at) > STALLED_AFTER {
-                    return Err(PullOutcome::SenderStalled);
-                }
                 if !is_alone && input.at_hand_bytes >= needed_bytes && self.random.chance(1) {
                     // Its connection is closed and opened again, since the other inputs keep it waiting.
                     *link = Link::None;
@@ -135,10 +127,12 @@ impl<A: Application> Cluster<A> {
         input.is_whole = copy.is_complete;
         let most_bytes = input.at_hand_bytes + self.random.number(4096..65_536);
         let limit_bytes = offered_bytes.saturating_sub(input.base_bytes).min(size_bytes).min(most_bytes);
-        if limit_bytes <= input.at_hand_bytes {
-            return Ok(());
-        }
         let is_remote = matches!(input.origin, Origin::Elsewhere { .. });
+        if limit_bytes <= input.at_hand_bytes {
+            let sign = Sign::of(copy.producer, copy.heard, now);
+            return if is_remote { self.hear(transfer, reader.1, sign) } else { Ok(()) };
+        }
+        input.stall.arrived(now);
         if is_remote
             && let Network::Blocks { damages: true, .. } = self.config.network
             && self.random.number(0..DAMAGED_ONE_IN) == 0
@@ -158,6 +152,18 @@ impl<A: Application> Cluster<A> {
             _ => operand,
         });
         input.at_hand_bytes = limit_bytes;
+        Ok(())
+    }
+
+    /// Takes in what a sender without new bytes says of their producer. An output is told of it as a store tells those who
+    /// pull from it.
+    fn hear(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
+        let now = self.now();
+        match transfer.inputs[index].stall.heard(now, sign) {
+            Heard::News => self.copy(transfer.store, transfer.copy).heard = sign,
+            Heard::Nothing => {}
+            Heard::Stalled => return Err(PullOutcome::SenderStalled),
+        }
         Ok(())
     }
 
@@ -198,7 +204,7 @@ impl<A: Application> Cluster<A> {
                 ),
             };
             output.valid_bytes = next_bytes;
-            (transfer.steps.idle, transfer.steps.progressed_at) = (0, self.now());
+            transfer.steps.idle = 0;
         } else {
             transfer.steps.idle = transfer.steps.idle.saturating_add(1);
         }

@@ -8,6 +8,7 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::node::{self, CombineId, CopyId, Node, NodeConfig, Producer, PullId, ServeId};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig};
+use hoplite_core::stall::Sign;
 use hoplite_core::{NodeId, ObjectId, Time};
 
 use super::line::Line;
@@ -67,6 +68,8 @@ pub(crate) struct Copy {
     /// When it was completed.
     pub(crate) completed_at: Time,
     pub(crate) has_failed: bool,
+    /// The latest sign of its producer that has reached it.
+    pub(super) heard: Sign,
     /// References that clients have, comparisons that read it.
     pub(crate) references: u32,
     pub(super) comparisons: u32,
@@ -393,6 +396,7 @@ impl<A: Application> Cluster<A> {
             is_complete: false,
             completed_at: Time::NEVER,
             has_failed: false,
+            heard: Sign::default(),
             references: 0,
             comparisons: 0,
             line,

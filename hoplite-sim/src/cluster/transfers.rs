@@ -7,6 +7,7 @@ use std::time::Duration;
 use hoplite_core::node::{CombineId, CombineInput, CombineOutcome, CopyId, Event, Producer, PullId, ServeId};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::PullOutcome;
+use hoplite_core::stall::{STALL_TIMEOUT, Sign, StallDetector};
 use hoplite_core::{ObjectId, PutId, Time};
 
 use super::blocks::Steps;
@@ -71,6 +72,8 @@ pub(super) struct Input {
     pub(super) operand: Option<Operand>,
     /// When its sender could be reached last.
     pub(super) heard_at: Time,
+    /// What is known of the producer of its bytes.
+    pub(super) stall: StallDetector,
     /// What has arrived of what the sender has, if bytes flow; `None` before anything is known.
     pub(super) line: Option<Line>,
     /// Whether the sender is known to have a complete copy.
@@ -179,6 +182,7 @@ impl<A: Application> Cluster<A> {
             at_hand_bytes: offset_bytes,
             operand: None,
             heard_at: Time::ZERO,
+            stall: StallDetector::new(Time::ZERO, Sign::default(), STALL_TIMEOUT),
             line: None,
             is_whole: false,
         });
