@@ -43,7 +43,12 @@ fn receivers_that_come_together_form_one_chain() {
     let experiment = experiment(Workload::Broadcast);
     let outcome = run(&experiment);
     assert_eq!(outcome.done, NODES - 1);
-    assert_eq!((outcome.grants, outcome.pulls), (99, (99, 0)), "nobody is sent from one sender to another");
+    let counts = outcome.counts;
+    assert_eq!(
+        (counts.grants, counts.pulls, counts.failed_pulls),
+        (99, 99, 0),
+        "nobody is sent from one sender to another"
+    );
     check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
 }
 
@@ -53,7 +58,7 @@ fn receivers_that_come_late_do_not_wait() {
     let experiment = Experiment { arrivals, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
     assert_eq!(outcome.done, NODES - 1);
-    // DESIGN, section 12, allows 5%; of an object of this size a chain of a few nodes is less than that.
+    // 5% for connections and the directory; for an object of this size, a chain of a few nodes takes less than that.
     let alone = experiment.transfer_time(1.05);
     check(outcome.longest <= alone + experiment.hop_time() * 10, &experiment, &outcome);
 }
@@ -62,7 +67,11 @@ fn receivers_that_come_late_do_not_wait() {
 fn receivers_resume_elsewhere_when_nodes_die() {
     let experiment = Experiment { failures_percent: 5.0, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
-    check(outcome.done >= NODES - 1 - 5 && outcome.crashed > 0 && outcome.pulls.1 > 0, &experiment, &outcome);
+    check(
+        outcome.done >= NODES - 1 - 5 && outcome.counts.crashes > 0 && outcome.counts.failed_pulls > 0,
+        &experiment,
+        &outcome,
+    );
     // Whoever loses its sender goes on with another one, at worst behind all others.
     let allowed = with_a_chain(&experiment) + experiment.transfer_time(2.0);
     check(outcome.completion <= allowed, &experiment, &outcome);
@@ -99,7 +108,7 @@ fn a_reduce_does_not_wait_for_sources_but_the_last() {
 fn a_reduce_replaces_the_sources_of_nodes_that_die() {
     let experiment = Experiment { failures_percent: 5.0, ..experiment(Workload::Reduce) };
     let outcome = run(&experiment);
-    check(outcome.done == 1 && outcome.crashed == 5, &experiment, &outcome);
+    check(outcome.done == 1 && outcome.counts.crashes == 5, &experiment, &outcome);
     check((1..=5).contains(&outcome.mendings), &experiment, &outcome);
     // Each new set of sources begins from the first byte; the last death is within the bound.
     let allowed = experiment.bound() + with_a_chain(&experiment) + experiment.transfer_time(1.0);
@@ -120,7 +129,7 @@ fn all_get_the_result_of_an_allreduce_while_it_grows() {
 fn small_objects_come_from_the_directory() {
     let experiment = Experiment { size_bytes: 4096, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
-    assert_eq!((outcome.done, outcome.grants), (NODES - 1, 0));
+    assert_eq!((outcome.done, outcome.counts.grants), (NODES - 1, 0));
     check(outcome.completion <= Duration::from_millis(5), &experiment, &outcome);
 }
 

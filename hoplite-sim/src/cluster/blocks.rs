@@ -7,7 +7,7 @@ use hoplite_core::stall::{Heard, STALL_TIMEOUT, Sign, StallDetector};
 
 use super::contents::{MIXED, Operand, part, shape_of};
 use super::network::Place;
-use super::transfers::{CONNECT_TIMEOUT, Ending, Job, Link, Origin, Reader, Transfer, TransferId};
+use super::transfers::{CONNECT_TIMEOUT, Connection, Ending, Job, Origin, Reader, Transfer, TransferId};
 use super::{Application, Cluster, Network};
 
 /// How often a block is damaged on its way.
@@ -71,7 +71,8 @@ impl<A: Application> Cluster<A> {
         if let Job::Combine { .. } = transfer.job {
             let store = transfer.store;
             let input = &transfer.inputs[self.random.index(transfer.inputs.len())];
-            let other = if let Origin::Elsewhere { wish, .. } = &input.origin { wish.sender } else { store };
+            let other =
+                if let Origin::Elsewhere { remote, .. } = &input.origin { remote.sender } else { store };
             A::interfere(self, store, other);
         }
         self.transfers.insert(key, transfer);
@@ -90,18 +91,18 @@ impl<A: Application> Cluster<A> {
         let input = &mut transfer.inputs[reader.1];
         let (sender, copy) = match &mut input.origin {
             Origin::Here(copy) => (transfer.store, *copy),
-            Origin::Elsewhere { link: Link::Asking, .. } => return Ok(()),
-            Origin::Elsewhere { link: link @ Link::None, .. } => {
+            Origin::Elsewhere { connection: Connection::Opening, .. } => return Ok(()),
+            Origin::Elsewhere { connection: connection @ Connection::Closed, .. } => {
                 if input.at_hand_bytes < needed_bytes {
-                    *link = Link::Asking;
+                    *connection = Connection::Opening;
                     input.heard_at = now;
                     input.stall = StallDetector::new(now, heard, STALL_TIMEOUT);
                     self.connect_input(reader);
                 }
                 return Ok(());
             }
-            Origin::Elsewhere { wish, link: link @ Link::Open(_) } => {
-                let (Link::Open(serve), sender) = (*link, wish.sender) else { return Ok(()) };
+            Origin::Elsewhere { remote, connection: connection @ Connection::Open(_) } => {
+                let (Connection::Open(serve), sender) = (*connection, remote.sender) else { return Ok(()) };
                 if !self.is_linked(Place::Store(transfer.store), Place::Store(sender)) {
                     let is_given_up = now.since(input.heard_at) > CONNECT_TIMEOUT;
                     return if is_given_up { Err(PullOutcome::SenderUnreachable) } else { Ok(()) };
@@ -109,7 +110,7 @@ impl<A: Application> Cluster<A> {
                 input.heard_at = now;
                 if !is_alone && input.at_hand_bytes >= needed_bytes && self.random.chance(1) {
                     // Its connection is closed and opened again, since the other inputs keep it waiting.
-                    *link = Link::None;
+                    *connection = Connection::Closed;
                     self.end_serve(sender, serve);
                     return Ok(());
                 }

@@ -6,7 +6,7 @@ use hoplite_core::node::{CopyId, Event, ServeId};
 use hoplite_core::{ObjectId, PutId};
 
 use super::network::Place;
-use super::transfers::{ServeState, Wish};
+use super::transfers::{Remote, ServeState};
 use super::{Application, Cluster};
 
 /// How long a comparison waits for the other copy to be complete.
@@ -39,13 +39,13 @@ impl<A: Application> Cluster<A> {
         local.comparisons += 1;
         let (run, ends_at) = (self.stores[store].run, self.elapsed() + COMPARE_TIMEOUT);
         let comparison = Comparison { store, run, copy, holder, ends_at };
-        let wish = Wish { sender: holder, id, put: winner, awaits_hop: false };
+        let remote = Remote { sender: holder, id, put: winner, awaits_hop: false };
         let delay = self.connect_time();
         self.after(delay, move |cluster| {
             if !cluster.stores[store].is_running(run) {
                 return;
             }
-            match cluster.request_serve(store, &wish, None) {
+            match cluster.request_serve(store, &remote, None) {
                 Ok(serve) => cluster.comparison_step(comparison, serve),
                 Err(delay) => cluster.after(delay, move |cluster| cluster.end_comparison(comparison, None)),
             }

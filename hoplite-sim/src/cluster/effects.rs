@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hoplite_core::node::{CopyId, Effect};
 use hoplite_core::shard::{PullOutcome, ToShard};
 
-use super::transfers::{Ending, Job, ServeState, Wish};
+use super::transfers::{Ending, Job, Remote, ServeState};
 use super::{Application, Cluster};
 
 /// The bytes of a small object: its tag, and zeros.
@@ -53,8 +53,8 @@ impl<A: Application> Cluster<A> {
             Effect::StartPull { pull, copy, id, put, sender, offset_bytes, .. } => {
                 self.counts.pulls += 1;
                 let sender = self.store_named(&sender);
-                let wish = Wish { sender, id, put, awaits_hop: false };
-                self.begin_transfer(store, Job::Pull(pull), copy, offset_bytes, vec![(0, wish.into())]);
+                let remote = Remote { sender, id, put, awaits_hop: false };
+                self.begin_transfer(store, Job::Pull(pull), copy, offset_bytes, vec![(0, remote.into())]);
             }
             Effect::CancelPull { pull } => {
                 let key = self.stores[store].pulls[&pull];

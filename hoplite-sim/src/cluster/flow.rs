@@ -11,12 +11,12 @@ use hoplite_core::block::publishable;
 use hoplite_core::node::CopyId;
 
 use super::line::{Line, NOTHING_BYTES};
-use super::transfers::{Ending, Input, Link, Origin, Reader, TransferId};
+use super::transfers::{Connection, Ending, Input, Origin, Reader, TransferId};
 use super::{Application, Cluster, Network};
 
 /// How a transfer flows.
 #[derive(Debug, Default)]
-pub(super) struct Motion {
+pub(super) struct Flow {
     /// Whether each input has something for it, or will have at once: it uses the links then.
     is_moving: bool,
     /// Counts the times that it was looked at, so that only the latest appointment holds.
@@ -53,7 +53,7 @@ impl Input {
     /// Who sends it, if somebody does.
     const fn sender(&self) -> Option<usize> {
         match &self.origin {
-            Origin::Elsewhere { wish, link: Link::Open(_) } => Some(wish.sender),
+            Origin::Elsewhere { remote, connection: Connection::Open(_) } => Some(remote.sender),
             _ => None,
         }
     }
@@ -72,8 +72,8 @@ impl<A: Application> Cluster<A> {
         for (index, input) in transfer.inputs.iter_mut().enumerate() {
             match &mut input.origin {
                 Origin::Here(copy) => local.push((index, Some(*copy))),
-                Origin::Elsewhere { link, .. } => {
-                    *link = Link::Asking;
+                Origin::Elsewhere { connection, .. } => {
+                    *connection = Connection::Opening;
                     local.push((index, None));
                 }
             }
@@ -197,8 +197,8 @@ impl<A: Application> Cluster<A> {
         }
         let line = Line { since: now, bytes: done, rate };
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
-        transfer.motion.looks += 1;
-        let look = transfer.motion.looks;
+        transfer.flow.looks += 1;
+        let look = transfer.flow.looks;
         let meetings = transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
         let meetings = meetings.filter_map(|input| line.meets(input.at_hand()?, now));
         let next = meetings.chain(line.meets(Line::flat(now, size), now)).min_by(f64::total_cmp);
@@ -207,7 +207,7 @@ impl<A: Application> Cluster<A> {
             return;
         };
         self.after(delay, move |cluster| {
-            if cluster.transfers.get(&key).is_some_and(|transfer| transfer.motion.looks == look) {
+            if cluster.transfers.get(&key).is_some_and(|transfer| transfer.flow.looks == look) {
                 cluster.dirty.insert(key);
             }
         });
@@ -226,7 +226,7 @@ impl<A: Application> Cluster<A> {
     /// Counts a transfer at the links that it uses, or no longer, and has those looked at that share them.
     pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
-        if std::mem::replace(&mut transfer.motion.is_moving, is_moving) == is_moving {
+        if std::mem::replace(&mut transfer.flow.is_moving, is_moving) == is_moving {
             return;
         }
         let is_remote = |input: &&Input| matches!(input.origin, Origin::Elsewhere { .. });

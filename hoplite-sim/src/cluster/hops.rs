@@ -11,7 +11,7 @@ use super::{Application, Cluster, Network};
 
 /// The connection over which a hop is directed.
 #[derive(Debug, Clone)]
-pub(super) struct Direction {
+pub(super) struct HopConnection {
     pub(super) coordinator: End,
     pub(super) host: End,
     hop: HopId,
@@ -21,7 +21,7 @@ pub(super) struct Direction {
     is_broken: bool,
 }
 
-/// One end of a [`Direction`].
+/// One end of a [`HopConnection`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct End {
     pub(super) store: usize,
@@ -50,7 +50,7 @@ impl<A: Application> Cluster<A> {
         self.counts.hops += 1;
         let to_host = self.elapsed() + self.connect_time();
         let end = |store: usize, stage: Stage| End { store, run: self.stores[store].run, stage };
-        let direction = Direction {
+        let connection = HopConnection {
             coordinator: end(store, Stage::Open),
             host: end(host, Stage::Before),
             hop,
@@ -58,22 +58,22 @@ impl<A: Application> Cluster<A> {
             to_coordinator: self.elapsed(),
             is_broken: false,
         };
-        self.directions.insert(number, direction);
-        let previous = self.directed.insert((store, hop), number);
+        self.hop_connections.insert(number, connection);
+        let previous = self.hop_numbers.insert((store, hop), number);
         assert_eq!(previous, None, "store {store} starts {hop:?} once");
         A::interfere(self, store, host);
         self.at(to_host, move |cluster| cluster.hop_arrives(number, spec));
     }
 
     /// A connection, unless it is broken.
-    fn direction(&mut self, number: u64) -> Option<&mut Direction> {
-        self.directions.get_mut(&number).filter(|direction| !direction.is_broken)
+    fn hop_connection(&mut self, number: u64) -> Option<&mut HopConnection> {
+        self.hop_connections.get_mut(&number).filter(|connection| !connection.is_broken)
     }
 
     fn hop_arrives(&mut self, number: u64, spec: Hop) {
-        let Some(direction) = self.direction(number) else { return };
-        let (store, host) = (direction.coordinator.store, direction.host.store);
-        if direction.coordinator.stage != Stage::Open {
+        let Some(connection) = self.hop_connection(number) else { return };
+        let (store, host) = (connection.coordinator.store, connection.host.store);
+        if connection.coordinator.stage != Stage::Open {
             return;
         }
         let unreachable_after = if !self.is_linked(Place::Store(store), Place::Store(host)) {
@@ -84,15 +84,15 @@ impl<A: Application> Cluster<A> {
             None
         };
         if let Some(delay) = unreachable_after {
-            return self.after(delay, move |cluster| cluster.direction_fails(number));
+            return self.after(delay, move |cluster| cluster.hop_connection_fails(number));
         }
         if matches!(self.config.network, Network::Blocks { .. }) && self.random.chance(1) {
             let error = Error::StoreFull { needed_bytes: 1, free_bytes: 0, capacity_bytes: 0 };
             return self.hop_heard_of(number, HopReport::Failed(HopFailure::Refused(error)));
         }
         let run = self.stores[host].run;
-        if let Some(direction) = self.directions.get_mut(&number) {
-            direction.host = End { store: host, run, stage: Stage::Open };
+        if let Some(connection) = self.hop_connections.get_mut(&number) {
+            connection.host = End { store: host, run, stage: Stage::Open };
         }
         let hosting = HostingId(number);
         self.store_event(host, Event::HopRequested { hosting, hop: spec });
@@ -102,16 +102,18 @@ impl<A: Application> Cluster<A> {
     pub(super) fn hop_reported(&mut self, host: usize, hosting: HostingId, report: HopReport) {
         self.note(|_| format!("store {host} reports of hop {}: {report:?}", hosting.0));
         let (number, at) = (hosting.0, self.elapsed() + self.latency());
-        let Some(direction) = self.directions.get_mut(&number) else { panic!("{hosting:?} is not open") };
-        assert_eq!(direction.host.stage, Stage::Open, "nothing is said of a hop after its end");
-        direction.to_coordinator = direction.to_coordinator.max(at);
-        let at = direction.to_coordinator;
+        let Some(connection) = self.hop_connections.get_mut(&number) else {
+            panic!("{hosting:?} is not open")
+        };
+        assert_eq!(connection.host.stage, Stage::Open, "nothing is said of a hop after its end");
+        connection.to_coordinator = connection.to_coordinator.max(at);
+        let at = connection.to_coordinator;
         if matches!(report, HopReport::Failed(_)) {
-            direction.host.stage = Stage::Failed;
+            connection.host.stage = Stage::Failed;
             self.after(Duration::ZERO, move |cluster| cluster.hop_released(number));
         }
         self.at(at, move |cluster| {
-            if cluster.direction(number).is_some() {
+            if cluster.hop_connection(number).is_some() {
                 cluster.hop_heard_of(number, report);
             }
         });
@@ -119,13 +121,13 @@ impl<A: Application> Cluster<A> {
 
     /// The coordinator hears of its hop, unless it has ended it.
     fn hop_heard_of(&mut self, number: u64, report: HopReport) {
-        let Some(direction) = self.directions.get_mut(&number) else { return };
-        let (coordinator, host, hop) = (direction.coordinator, direction.host.store, direction.hop);
+        let Some(connection) = self.hop_connections.get_mut(&number) else { return };
+        let (coordinator, host, hop) = (connection.coordinator, connection.host.store, connection.hop);
         if coordinator.stage != Stage::Open || !self.stores[coordinator.store].is_running(coordinator.run) {
             return;
         }
         if matches!(report, HopReport::Failed(_)) {
-            direction.coordinator.stage = Stage::Failed;
+            connection.coordinator.stage = Stage::Failed;
             self.counts.failed_hops += 1;
         }
         A::interfere(self, coordinator.store, host);
@@ -133,78 +135,78 @@ impl<A: Application> Cluster<A> {
         self.store_event(coordinator.store, Event::HopReported { hop, report });
     }
 
-    fn direction_fails(&mut self, number: u64) {
+    fn hop_connection_fails(&mut self, number: u64) {
         self.hop_heard_of(number, HopReport::Failed(HopFailure::Unreachable));
     }
 
     /// A coordinator needs a hop no longer; the host hears so, if it can.
     pub(super) fn end_hop(&mut self, store: usize, hop: HopId) {
-        let Some(number) = self.directed.remove(&(store, hop)) else { panic!("{hop:?} is ended twice") };
+        let Some(number) = self.hop_numbers.remove(&(store, hop)) else { panic!("{hop:?} is ended twice") };
         self.note(|_| format!("store {store} ends {hop:?} ({number})"));
         let at = self.elapsed() + self.latency();
         let run = self.stores[store].run;
-        let Some(direction) = self.directions.get_mut(&number) else { return };
-        assert_eq!(direction.coordinator.run, run, "{hop:?} is of this run");
-        direction.coordinator.stage = Stage::Over;
-        direction.to_host = direction.to_host.max(at);
-        let at = direction.to_host;
+        let Some(connection) = self.hop_connections.get_mut(&number) else { return };
+        assert_eq!(connection.coordinator.run, run, "{hop:?} is of this run");
+        connection.coordinator.stage = Stage::Over;
+        connection.to_host = connection.to_host.max(at);
+        let at = connection.to_host;
         self.at(at, move |cluster| {
-            if cluster.direction(number).is_some() {
+            if cluster.hop_connection(number).is_some() {
                 cluster.hop_released(number);
             }
-            cluster.forget_direction(number);
+            cluster.forget_hop_connection(number);
         });
     }
 
     fn hop_released(&mut self, number: u64) {
-        let Some(direction) = self.directions.get_mut(&number) else { return };
-        let (host, coordinator) = (direction.host, direction.coordinator.store);
+        let Some(connection) = self.hop_connections.get_mut(&number) else { return };
+        let (host, coordinator) = (connection.host, connection.coordinator.store);
         let was_open = matches!(host.stage, Stage::Open | Stage::Failed);
-        direction.host.stage = Stage::Over;
+        connection.host.stage = Stage::Over;
         A::interfere(self, host.store, coordinator);
         if was_open && self.stores[host.store].is_running(host.run) {
             self.note(|_| format!("store {} releases hop {number}", host.store));
             self.store_event(host.store, Event::HopReleased { hosting: HostingId(number) });
         }
-        self.forget_direction(number);
+        self.forget_hop_connection(number);
     }
 
     /// Forgets a connection that neither side has.
-    fn forget_direction(&mut self, number: u64) {
-        let Some(direction) = self.directions.get(&number) else { return };
+    fn forget_hop_connection(&mut self, number: u64) {
+        let Some(connection) = self.hop_connections.get(&number) else { return };
         let is_over = |end: End| {
             matches!(end.stage, Stage::Over | Stage::Before) || !self.stores[end.store].is_running(end.run)
         };
-        if is_over(direction.coordinator) && is_over(direction.host) {
-            let key = (direction.coordinator.store, direction.hop);
-            if self.directed.get(&key) == Some(&number) {
-                self.directed.remove(&key);
+        if is_over(connection.coordinator) && is_over(connection.host) {
+            let key = (connection.coordinator.store, connection.hop);
+            if self.hop_numbers.get(&key) == Some(&number) {
+                self.hop_numbers.remove(&key);
             }
-            self.directions.remove(&number);
+            self.hop_connections.remove(&number);
         }
     }
 
     /// Breaks the connections over which a store performs hops for others.
     pub(crate) fn break_hops_at(&mut self, store: usize) {
-        self.break_directions(|direction| direction.host.store == store);
+        self.break_hop_connections(|connection| connection.host.store == store);
     }
 
     /// Breaks the connections for which this holds; both sides notice on their own.
-    pub(super) fn break_directions(&mut self, is_meant: impl Fn(&Direction) -> bool) {
-        let meant = self.directions.iter().filter(|(_, direction)| is_meant(direction));
+    pub(super) fn break_hop_connections(&mut self, is_meant: impl Fn(&HopConnection) -> bool) {
+        let meant = self.hop_connections.iter().filter(|(_, connection)| is_meant(connection));
         let broken: Vec<u64> = meant.map(|(number, _)| *number).collect();
         for number in broken {
-            let Some(direction) = self.directions.get_mut(&number) else { continue };
-            if std::mem::replace(&mut direction.is_broken, true) {
+            let Some(connection) = self.hop_connections.get_mut(&number) else { continue };
+            if std::mem::replace(&mut connection.is_broken, true) {
                 // A machine that crashed takes its end along.
-                self.forget_direction(number);
+                self.forget_hop_connection(number);
                 continue;
             }
             let (at_host, at_coordinator) = (self.notice_time(), self.notice_time());
             self.after(at_host, move |cluster| cluster.hop_released(number));
             self.after(at_coordinator, move |cluster| {
-                cluster.direction_fails(number);
-                cluster.forget_direction(number);
+                cluster.hop_connection_fails(number);
+                cluster.forget_hop_connection(number);
             });
         }
     }

@@ -230,10 +230,10 @@ impl<A: Application> Cluster<A> {
         host.sessions.fill(None);
         host.copies.clear();
         host.tick_at = None;
-        self.directed.retain(|(coordinator, _), _| *coordinator != store);
+        self.hop_numbers.retain(|(coordinator, _), _| *coordinator != store);
         self.break_sessions(|session| session.store == store);
-        self.break_directions(|direction| {
-            direction.host.store == store || direction.coordinator.store == store
+        self.break_hop_connections(|connection| {
+            connection.host.store == store || connection.coordinator.store == store
         });
     }
 

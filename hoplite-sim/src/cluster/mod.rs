@@ -38,7 +38,7 @@ use crate::random::Random;
 use crate::trace::Trace;
 use contents::Contents;
 use flow::Nic;
-use hops::Direction;
+use hops::HopConnection;
 pub use hosts::ShardLoad;
 pub(crate) use hosts::{Copy, ShardHost, StoreHost, node_id, shard_name};
 pub(crate) use network::{Network, Place};
@@ -134,9 +134,9 @@ pub(crate) struct Cluster<A> {
     by_name: BTreeMap<NodeId, usize>,
     cut: BTreeSet<(Place, Place)>,
     sessions: BTreeMap<u64, Session>,
-    directions: BTreeMap<u64, Direction>,
-    /// The direction of each hop, by its coordinator.
-    directed: BTreeMap<(usize, HopId), u64>,
+    hop_connections: BTreeMap<u64, HopConnection>,
+    /// The connection of each hop, by its coordinator.
+    hop_numbers: BTreeMap<(usize, HopId), u64>,
     transfers: BTreeMap<TransferId, Transfer>,
     /// What the links of each store carry, if bytes flow.
     nics: Vec<Nic>,
@@ -160,8 +160,8 @@ impl<A: Application> Cluster<A> {
             by_name: BTreeMap::new(),
             cut: BTreeSet::new(),
             sessions: BTreeMap::new(),
-            directions: BTreeMap::new(),
-            directed: BTreeMap::new(),
+            hop_connections: BTreeMap::new(),
+            hop_numbers: BTreeMap::new(),
             transfers: BTreeMap::new(),
             nics: Vec::new(),
             dirty: BTreeSet::new(),
@@ -221,6 +221,6 @@ impl<A: Application> Cluster<A> {
 
     /// Whether nobody directs a hop, and nothing is transferred.
     pub(crate) fn is_idle(&self) -> bool {
-        self.directions.is_empty() && self.directed.is_empty() && self.transfers.is_empty()
+        self.hop_connections.is_empty() && self.hop_numbers.is_empty() && self.transfers.is_empty()
     }
 }

@@ -76,8 +76,8 @@ impl<A: Application> Cluster<A> {
             let ends = (Place::Store(session.store), Place::Shard(session.shard));
             ends == (one, other) || ends == (other, one)
         });
-        self.break_directions(|direction| {
-            let ends = (Place::Store(direction.coordinator.store), Place::Store(direction.host.store));
+        self.break_hop_connections(|connection| {
+            let ends = (Place::Store(connection.coordinator.store), Place::Store(connection.host.store));
             ends == (one, other) || ends == (other, one)
         });
     }

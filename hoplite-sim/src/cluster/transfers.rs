@@ -12,7 +12,7 @@ use hoplite_core::{ObjectId, PutId, Time};
 
 use super::blocks::Steps;
 use super::contents::Operand;
-use super::flow::Motion;
+use super::flow::Flow;
 use super::line::Line;
 use super::network::Place;
 use super::{Application, Cluster, Network};
@@ -50,7 +50,7 @@ pub(super) struct Transfer {
     pub(super) size_bytes: u64,
     pub(super) inputs: Vec<Input>,
     pub(super) steps: Steps,
-    pub(super) motion: Motion,
+    pub(super) flow: Flow,
 }
 
 impl Transfer {
@@ -84,31 +84,31 @@ pub(super) struct Input {
 #[derive(Debug)]
 pub(super) enum Origin {
     Here(CopyId),
-    Elsewhere { wish: Wish, link: Link },
+    Elsewhere { remote: Remote, connection: Connection },
 }
 
 /// What a store asks another one for.
 #[derive(Debug, Clone)]
-pub(super) struct Wish {
+pub(super) struct Remote {
     pub(super) sender: usize,
     pub(super) id: ObjectId,
     pub(super) put: PutId,
     pub(super) awaits_hop: bool,
 }
 
-impl From<Wish> for Origin {
-    fn from(wish: Wish) -> Self {
-        Self::Elsewhere { wish, link: Link::None }
+impl From<Remote> for Origin {
+    fn from(remote: Remote) -> Self {
+        Self::Elsewhere { remote, connection: Connection::Closed }
     }
 }
 
 /// A connection to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Link {
+pub(super) enum Connection {
     /// Not needed, or not yet.
-    None,
+    Closed,
     /// On its way.
-    Asking,
+    Opening,
     Open(ServeId),
 }
 
@@ -141,8 +141,8 @@ impl<A: Application> Cluster<A> {
             CombineInput::Local { copy, base_bytes } => (base_bytes, Origin::Here(copy)),
             CombineInput::Remote(input) => {
                 let sender = self.store_named(&input.node);
-                let wish = Wish { sender, id: input.id, put: input.put, awaits_hop: input.is_hop };
-                (input.base_bytes, wish.into())
+                let remote = Remote { sender, id: input.id, put: input.put, awaits_hop: input.is_hop };
+                (input.base_bytes, remote.into())
             }
         }
     }
@@ -187,44 +187,46 @@ impl<A: Application> Cluster<A> {
             is_whole: false,
         });
         let inputs: Vec<Input> = inputs.collect();
-        let (steps, motion) = (self.any_steps(job), Motion::default());
-        self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, motion });
+        let (steps, flow) = (self.any_steps(job), Flow::default());
+        self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, flow });
         match self.config.network {
             Network::Blocks { .. } => self.block_step(key),
             Network::Flow { .. } => self.begin_flow(key),
         }
     }
 
-    /// Opens the connection of an input, which is [`Link::Asking`] meanwhile.
+    /// Opens the connection of an input, which is [`Connection::Opening`] meanwhile.
     pub(super) fn connect_input(&mut self, reader: Reader) {
         let delay = self.connect_time();
-        self.after(delay, move |cluster| cluster.wish_arrives(reader));
+        self.after(delay, move |cluster| cluster.request_arrives(reader));
     }
 
-    fn set_link(&mut self, (key, index): Reader, state: Link) {
+    fn set_connection(&mut self, (key, index): Reader, state: Connection) {
         let transfer = self.transfers.get_mut(&key);
         let input = transfer.and_then(|transfer| transfer.inputs.get_mut(index));
-        if let Some(Input { origin: Origin::Elsewhere { link, .. }, .. }) = input {
-            *link = state;
+        if let Some(Input { origin: Origin::Elsewhere { connection, .. }, .. }) = input {
+            *connection = state;
         }
     }
 
     /// The connection of an input, if the transfer goes on.
-    fn link(&self, (key, index): Reader) -> Option<Link> {
+    fn input_connection(&self, (key, index): Reader) -> Option<Connection> {
         match self.transfers.get(&key)?.inputs[index].origin {
-            Origin::Elsewhere { link, .. } => Some(link),
+            Origin::Elsewhere { connection, .. } => Some(connection),
             Origin::Here(_) => None,
         }
     }
 
-    fn wish_arrives(&mut self, reader: Reader) {
+    fn request_arrives(&mut self, reader: Reader) {
         let Some(Transfer { store, inputs, .. }) = self.transfers.get(&reader.0) else { return };
-        let Origin::Elsewhere { wish, link: Link::Asking } = &inputs[reader.1].origin else { return };
-        let (store, wish) = (*store, wish.clone());
-        match self.request_serve(store, &wish, Some(reader)) {
+        let Origin::Elsewhere { remote, connection: Connection::Opening } = &inputs[reader.1].origin else {
+            return;
+        };
+        let (store, remote) = (*store, remote.clone());
+        match self.request_serve(store, &remote, Some(reader)) {
             Ok(_) => {}
             Err(delay) => {
-                self.fail_input_later(reader, Link::Asking, delay, PullOutcome::SenderUnreachable);
+                self.fail_input_later(reader, Connection::Opening, delay, PullOutcome::SenderUnreachable);
             }
         }
     }
@@ -233,10 +235,10 @@ impl<A: Application> Cluster<A> {
     pub(super) fn request_serve(
         &mut self,
         receiver: usize,
-        wish: &Wish,
+        remote: &Remote,
         reader: Option<Reader>,
     ) -> Result<ServeId, Duration> {
-        let &Wish { sender, ref id, put, awaits_hop } = wish;
+        let &Remote { sender, ref id, put, awaits_hop } = remote;
         if !self.is_linked(Place::Store(receiver), Place::Store(sender)) {
             return Err(CONNECT_TIMEOUT);
         }
@@ -246,7 +248,7 @@ impl<A: Application> Cluster<A> {
         let serve = ServeId(self.fresh_number());
         self.stores[sender].serves.insert(serve, Serve { reader, state: ServeState::Awaited });
         if let Some(reader) = reader {
-            self.set_link(reader, Link::Open(serve));
+            self.set_connection(reader, Connection::Open(serve));
         }
         self.store_event(sender, Event::ServeRequested { serve, id: id.clone(), put, awaits_hop });
         Ok(serve)
@@ -263,7 +265,7 @@ impl<A: Application> Cluster<A> {
             ServeState::Accepted(copy) => self.follow_copy(store, copy, reader),
             ServeState::Awaited | ServeState::Refused => {
                 let delay = self.latency();
-                self.fail_input_later(reader, Link::Open(serve), delay, PullOutcome::SenderHasNoCopy);
+                self.fail_input_later(reader, Connection::Open(serve), delay, PullOutcome::SenderHasNoCopy);
             }
         }
     }
@@ -281,9 +283,15 @@ impl<A: Application> Cluster<A> {
     }
 
     /// Has an input fail, unless its connection is another one by then.
-    fn fail_input_later(&mut self, reader: Reader, link: Link, delay: Duration, outcome: PullOutcome) {
+    fn fail_input_later(
+        &mut self,
+        reader: Reader,
+        connection: Connection,
+        delay: Duration,
+        outcome: PullOutcome,
+    ) {
         self.after(delay, move |cluster| {
-            if cluster.link(reader) == Some(link) {
+            if cluster.input_connection(reader) == Some(connection) {
                 let (key, index) = reader;
                 cluster.end_transfer(key, Ending::InputFailed { index, outcome });
             }
@@ -298,7 +306,7 @@ impl<A: Application> Cluster<A> {
         for (serve, Serve { reader, .. }) in served {
             if let Some(reader) = reader {
                 let delay = self.latency();
-                self.fail_input_later(reader, Link::Open(serve), delay, outcome);
+                self.fail_input_later(reader, Connection::Open(serve), delay, outcome);
             }
         }
         let Some(copy) = copy else { return };
@@ -357,7 +365,9 @@ impl<A: Application> Cluster<A> {
         for (index, input) in transfer.inputs.iter().enumerate() {
             match input.origin {
                 Origin::Here(copy) => self.leave_copy(transfer.store, copy, (key, index)),
-                Origin::Elsewhere { ref wish, link: Link::Open(serve) } => self.end_serve(wish.sender, serve),
+                Origin::Elsewhere { ref remote, connection: Connection::Open(serve) } => {
+                    self.end_serve(remote.sender, serve)
+                }
                 Origin::Elsewhere { .. } => {}
             }
         }

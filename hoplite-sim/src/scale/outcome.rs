@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Workload;
 use super::workload::World;
-use crate::cluster::ShardLoad;
+use crate::cluster::{Counts, ShardLoad};
 
 /// What a run came to. The same for the same experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +19,6 @@ pub struct Outcome {
     pub done: usize,
     /// How many were not, though they did not fail: those whose calls failed, or ran out of time.
     pub undone: usize,
-    /// How many failed before the end.
-    pub crashed: u64,
     /// The first error that a call was answered with, if there was one, and where.
     pub error: Option<String>,
     /// How a reduce was planned.
@@ -31,18 +29,10 @@ pub struct Outcome {
     pub restarts: u32,
     /// The load of each shard.
     pub shards: Vec<ShardLoad>,
-    /// Slots granted by shards.
-    pub grants: u64,
-    /// Pulls begun, and those of them that failed.
-    pub pulls: (u64, u64),
-    /// Hops that were asked for at other nodes, and those of them that failed.
-    pub hops: (u64, u64),
-    /// Combinations begun, and those of them that failed.
-    pub combinations: (u64, u64),
+    /// What happened since the start, by counts.
+    pub counts: Counts,
     /// Operations: gets, and sources of a reduce.
     pub operations: u64,
-    /// Steps of the simulation.
-    pub events: u64,
 }
 
 impl Outcome {
@@ -76,7 +66,7 @@ pub struct Cost {
 
 impl World {
     pub(super) fn conclude(self, wall: Duration) -> (Outcome, Cost) {
-        let (calls, counts) = (&self.app, &self.counts);
+        let calls = &self.app;
         let nodes = self.stores.len() as u64;
         let operations = match self.app.experiment.workload {
             Workload::Broadcast => nodes - 1,
@@ -92,18 +82,13 @@ impl World {
             longest: calls.longest(),
             done: calls.done(),
             undone: calls.awaited() + errors.len(),
-            crashed: counts.crashes,
             error: errors.first().map(|(store, error)| format!("node {store}: {error}")),
             plan: self.plan(),
             mendings,
             restarts,
             shards: self.shards.iter().map(|host| host.load).collect(),
-            grants: counts.grants,
-            pulls: (counts.pulls, counts.failed_pulls),
-            hops: (counts.hops, counts.failed_hops),
-            combinations: (counts.combinations, counts.failed_combinations),
+            counts: self.counts,
             operations,
-            events: counts.events,
         };
         let handled: u64 = self.shards.iter().map(|host| host.load.received).sum();
         let thought: Duration = self.shards.iter().map(|host| host.thought).sum();

@@ -41,7 +41,7 @@ pub(crate) struct Calls {
     /// Who is to get something, or to reduce, and has not yet.
     awaited: BTreeSet<usize>,
     /// Who is to die.
-    doomed: BTreeSet<usize>,
+    failing: BTreeSet<usize>,
     arrivals: BTreeMap<usize, Duration>,
     /// When each of those who were awaited was done.
     done: BTreeMap<usize, Duration>,
@@ -63,7 +63,7 @@ impl Calls {
             preparing: 0,
             has_begun: false,
             awaited: BTreeSet::new(),
-            doomed: BTreeSet::new(),
+            failing: BTreeSet::new(),
             arrivals: BTreeMap::new(),
             done: BTreeMap::new(),
             errors: Vec::new(),
@@ -168,9 +168,9 @@ impl World {
         let wanted = (self.app.experiment.failures_percent / 100.0 * stores as f64).round() as usize;
         let wanted = wanted.min(stores - 1);
         let window = u64::try_from(self.app.experiment.bound().as_nanos()).unwrap_or(u64::MAX).max(1);
-        while self.app.doomed.len() < wanted {
+        while self.app.failing.len() < wanted {
             let store = 1 + self.random.index(stores - 1);
-            if self.app.doomed.insert(store) {
+            if self.app.failing.insert(store) {
                 let at = self.app.started + Duration::from_nanos(self.random.number(0..window));
                 self.at(at, move |world| {
                     world.crash_store(store);
@@ -196,7 +196,7 @@ impl World {
         let sources: Vec<ObjectId> = (0..self.stores.len()).map(source).collect();
         let request = Reduce {
             target: target(),
-            count: sources.len() - self.app.doomed.len(),
+            count: sources.len() - self.app.failing.len(),
             sources,
             op: ReduceOp::Sum,
             order: ReduceOrder::Any,
