@@ -69,7 +69,7 @@ impl Shard {
     fn carry_out_delete(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId, id: &ObjectId) {
         let put = match self.drop_everywhere(turn, id) {
             Some((put, holders)) => {
-                self.bury(turn, id, put);
+                self.bury(turn, id, put, DropReason::Deleted);
                 let pending = holders.into_iter().collect();
                 self.deletions.insert((id.clone(), put), Deletion { pending, requesters: BTreeSet::new() });
                 put
@@ -94,7 +94,7 @@ impl Shard {
         if self.entries.get(id).is_some_and(|entry| entry.put == put) {
             self.drop_everywhere(turn, id);
         }
-        self.bury(turn, id, put);
+        self.bury(turn, id, put, DropReason::Deleted);
     }
 
     /// A node has dropped its copy of a deleted put.
@@ -103,7 +103,7 @@ impl Shard {
         if let Some(deletion) = self.deletions.get_mut(&key) {
             deletion.pending.remove(&node);
             self.finish_if_dropped(turn, &key);
-        } else if !self.tombstones.contains(&key) {
+        } else if !self.tombstones.contains_key(&key) {
             // It was told so by the other shard of this id, which will say so here as well.
             if self.entries.get(id).is_some_and(|entry| entry.put == put) {
                 let lost_at = turn.now + self.config.limits.node_grace;
@@ -166,10 +166,10 @@ impl Shard {
         }
     }
 
-    /// Remembers that a put was deleted. The oldest tombstones make room for new ones.
-    pub(super) fn bury(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
+    /// Remembers that a put has ended. The oldest tombstones make room for new ones.
+    pub(super) fn bury(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId, reason: DropReason) {
         let key = (id.clone(), put);
-        if self.tombstones.contains(&key) {
+        if self.tombstones.contains_key(&key) {
             return;
         }
         if self.tombstones.len() >= self.config.limits.max_objects
@@ -178,7 +178,7 @@ impl Shard {
             self.tombstone_expired(turn, &oldest);
         }
         let until = turn.now + self.config.limits.tombstone_ttl;
-        self.tombstones.insert(key.clone());
+        self.tombstones.insert(key.clone(), reason);
         self.due.tombstones.insert(until, key);
     }
 

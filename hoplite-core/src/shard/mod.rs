@@ -157,7 +157,8 @@ pub struct Shard {
     subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     subscriptions: usize,
     /// Deleted puts that are remembered.
-    tombstones: BTreeSet<(ObjectId, PutId)>,
+    /// Why puts have ended that must not come back.
+    tombstones: BTreeMap<(ObjectId, PutId), DropReason>,
     /// Deletes that wait for nodes; each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
     /// Deletes of ids that nobody has published yet, only while the shard warms up. Each is an open request of its node.
@@ -209,7 +210,7 @@ impl Shard {
             next_arrival: 0,
             subscribers: BTreeMap::new(),
             subscriptions: 0,
-            tombstones: BTreeSet::new(),
+            tombstones: BTreeMap::new(),
             deletions: BTreeMap::new(),
             held_deletes: BTreeMap::new(),
             due: Due::default(),

@@ -28,6 +28,12 @@ impl Shard {
         if let Some(slot) = publish.slot {
             self.return_slot(turn, node, slot, PullOutcome::Complete);
         }
+        let ended = self.tombstones.get(&(publish.id.clone(), publish.put));
+        if publish.state == LocationState::Partial && ended == Some(&DropReason::Superseded) {
+            // The receiver has not heard of that. Its gets go on with the next put, which a deletion would end.
+            let (id, put, reason) = (publish.id, publish.put, DropReason::Superseded);
+            return self.send(turn, node, ToStore::Drop { id, put, reason });
+        }
         let standing = self.standing(node, &publish);
         let is_recorded = match &standing {
             Standing::Refused(_) => false,
@@ -55,7 +61,7 @@ impl Shard {
     }
 
     fn standing(&self, node: NodeIndex, publish: &Publish) -> Standing {
-        if self.tombstones.contains(&(publish.id.clone(), publish.put)) {
+        if self.tombstones.contains_key(&(publish.id.clone(), publish.put)) {
             return Standing::Refused(Verdict::Deleted);
         }
         let Some(entry) = self.entries.get(&publish.id) else { return Standing::New };

@@ -34,7 +34,7 @@ impl Shard {
         let entry = self.entries.get(&id);
         let is_lost = entry.is_some_and(Entry::is_lost);
         let is_useless = resume.is_some_and(|put| {
-            entry.is_some_and(|entry| entry.put != put) || self.tombstones.contains(&(id.clone(), put))
+            entry.is_some_and(|entry| entry.put != put) || self.tombstones.contains_key(&(id.clone(), put))
         });
         if is_lost || is_useless {
             return self.send(turn, node, ToStore::Failed { request, error: Error::ObjectLost { id } });

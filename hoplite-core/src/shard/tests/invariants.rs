@@ -32,7 +32,7 @@ pub(super) fn check(shard: &Shard, now: Time) {
     }
     assert!(shard.to_serve.is_empty() && shard.to_notify.is_empty(), "all is settled");
     assert_eq!(shard.tombstones.len(), shard.due.tombstones.len());
-    assert!(shard.deletions.keys().all(|key| shard.tombstones.contains(key)));
+    assert!(shard.deletions.keys().all(|key| shard.tombstones.contains_key(key)));
     let is_pending = |id| shard.deletions.iter().any(|((other, _), d)| other == id && !d.pending.is_empty());
     assert!(shard.deletions.keys().all(|(id, _)| is_pending(id)), "done deletions are closed");
 }
@@ -42,7 +42,7 @@ fn entries(shard: &Shard) {
     assert!(shard.entries.len() <= limits.max_objects && shard.tombstones.len() <= limits.max_objects.max(1));
     let (mut inline_bytes, mut links, mut rootless, mut lost) = (0, 0, 0, 0);
     for (id, entry) in &shard.entries {
-        assert!(!shard.tombstones.contains(&(id.clone(), entry.put)), "the deleted do not come back");
+        assert!(!shard.tombstones.contains_key(&(id.clone(), entry.put)), "the deleted do not come back");
         inline_bytes += entry.inline.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
         links += entry.links.len();
         let mut slots: BTreeMap<NodeIndex, u32> = BTreeMap::new();

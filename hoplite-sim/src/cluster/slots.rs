@@ -1,0 +1,68 @@
+//! A second set of books on the slots that a shard grants, from its messages alone.
+
+use std::collections::BTreeMap;
+
+use hoplite_core::shard::{Event, GrantId, Publish, ToShard, ToStore};
+use hoplite_core::{NodeId, ObjectId, PutId};
+
+/// The slots that a shard has granted and was not given back, as far as anybody can tell.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    granted: BTreeMap<GrantId, Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    id: ObjectId,
+    put: PutId,
+    sender: NodeId,
+    receiver: NodeId,
+}
+
+impl Slots {
+    /// The shard is about to handle an event. It may free the slots of nodes that come and go.
+    pub(super) fn before(&mut self, event: &Event) {
+        match event {
+            Event::Message {
+                message:
+                    ToShard::ReturnSlot { grant, .. } | ToShard::Publish(Publish { slot: Some(grant), .. }),
+                ..
+            } => {
+                self.granted.remove(grant);
+            }
+            Event::Connected(info) => self.forget_node(&info.node),
+            Event::Disconnected { node, .. } => self.forget_node(node),
+            _ => {}
+        }
+    }
+
+    /// The shard says something to `receiver`.
+    ///
+    /// # Panics
+    /// If it grants a slot of a copy of which `limit` slots are in use.
+    pub(super) fn said(&mut self, receiver: &NodeId, message: &ToStore, limit: u32) {
+        match message {
+            ToStore::Granted(grant) => {
+                let is_of_copy = |slot: &&Slot| {
+                    (&slot.id, slot.put, &slot.sender) == (&grant.id, grant.put, &grant.sender)
+                };
+                let used: Vec<&Slot> = self.granted.values().filter(is_of_copy).collect();
+                assert!(
+                    used.len() < limit as usize,
+                    "{receiver} is granted {grant:?}, which is in use: {used:?}"
+                );
+                let (id, put, sender) = (grant.id.clone(), grant.put, grant.sender.clone());
+                self.granted.insert(grant.grant, Slot { id, put, sender, receiver: receiver.clone() });
+            }
+            // What has ended has no slots.
+            ToStore::Drop { id, put, .. } => {
+                self.granted.retain(|_, slot| (&slot.id, slot.put) != (id, *put));
+            }
+            _ => {}
+        }
+    }
+
+    fn forget_node(&mut self, node: &NodeId) {
+        self.granted.retain(|_, slot| slot.sender != *node && slot.receiver != *node);
+    }
+}
