@@ -125,6 +125,34 @@ fn all_get_the_result_of_an_allreduce_while_it_grows() {
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
 
+/// A query, its answer, the location at the other shard, and that all bytes are there, at both.
+#[test]
+fn a_get_costs_the_directory_five_messages() {
+    for nodes in [2, NODES] {
+        let together = Experiment { nodes, ..experiment(Workload::Broadcast) };
+        let staggered =
+            Experiment { arrivals: Arrivals::Staggered(Duration::from_secs(10)), ..together.clone() };
+        for experiment in [together, staggered] {
+            let outcome = run(&experiment);
+            println!("{nodes} nodes: {} messages per get", outcome.messages_per_operation());
+            check(outcome.messages_per_operation() <= 5.0, &experiment, &outcome);
+        }
+    }
+}
+
+/// Receivers of a target that was superseded may publish what they have of it after that.
+#[test]
+fn nobody_takes_a_target_that_is_made_anew_for_a_deleted_one() {
+    let experiment = Experiment {
+        nodes: 200,
+        failures_percent: 5.0,
+        size_bytes: 64 << 20,
+        ..experiment(Workload::Allreduce)
+    };
+    let outcome = run(&experiment);
+    check(outcome.done >= 190 && outcome.restarts > 0, &experiment, &outcome);
+}
+
 #[test]
 fn small_objects_come_from_the_directory() {
     let experiment = Experiment { size_bytes: 4096, ..experiment(Workload::Broadcast) };

@@ -59,20 +59,22 @@ impl<A: Application> Cluster<A> {
         }
         let is_linked = self.is_linked(Place::Store(store), Place::Store(holder));
         let state = self.stores[holder].serves.get(&serve).map(|serve| serve.state);
-        let equal = match state {
-            Some(ServeState::Accepted(copy)) if is_linked && self.elapsed() <= ends_at => {
-                let other = self.copy(holder, copy).clone();
-                match (other.has_failed, other.is_complete) {
-                    (true, _) => None,
-                    (false, true) => Some(self.copy(store, comparison.copy).tag == other.tag),
-                    (false, false) => {
-                        return self.after(COMPARE_INTERVAL, move |cluster| {
-                            cluster.comparison_step(comparison, serve);
-                        });
-                    }
+        let is_over = !is_linked || self.elapsed() > ends_at;
+        let equal = match state.filter(|_| !is_over) {
+            Some(ServeState::Accepted(copy)) => {
+                let other = self.copy(holder, copy);
+                let (has_failed, is_complete, tag) = (other.has_failed, other.is_complete, other.tag);
+                match (has_failed, is_complete) {
+                    (true, _) => Some(None),
+                    (false, true) => Some(Some(self.copy(store, comparison.copy).tag == tag)),
+                    (false, false) => None,
                 }
             }
-            _ => None,
+            Some(ServeState::Awaited) => None,
+            Some(ServeState::Refused) | None => Some(None),
+        };
+        let Some(equal) = equal else {
+            return self.after(COMPARE_INTERVAL, move |cluster| cluster.comparison_step(comparison, serve));
         };
         self.end_serve(holder, serve);
         self.end_comparison(comparison, equal);

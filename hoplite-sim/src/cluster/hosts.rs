@@ -12,6 +12,7 @@ use hoplite_core::stall::Sign;
 use hoplite_core::{NodeId, ObjectId, Time};
 
 use super::line::Line;
+use super::slots::Slots;
 use super::transfers::{Reader, Serve, TransferId};
 use super::{Application, Cluster, Network};
 
@@ -95,6 +96,7 @@ pub(crate) struct ShardHost {
     /// The session of each store, and which run of the store opened it.
     pub(super) sessions: Vec<Option<u64>>,
     pub(super) known: Vec<Option<Incarnation>>,
+    slots: Slots,
     /// What has arrived and was not handled.
     pub(crate) queued: usize,
     busy_until: Duration,
@@ -153,6 +155,7 @@ impl<A: Application> Cluster<A> {
                 thought: Duration::ZERO,
                 sessions: vec![None; self.config.stores],
                 known: vec![None; self.config.stores],
+                slots: Slots::default(),
                 queued: 0,
                 busy_until: Duration::ZERO,
                 run: 1,
@@ -262,6 +265,7 @@ impl<A: Application> Cluster<A> {
         host.is_alive = false;
         host.sessions.fill(None);
         host.known.fill(None);
+        host.slots = Slots::default();
         host.tick_at = None;
         self.break_sessions(|session| session.shard == shard);
     }
@@ -307,6 +311,9 @@ impl<A: Application> Cluster<A> {
         if !host.is_alive {
             return false;
         }
+        if self.config.checks_slots() {
+            host.slots.before(&event);
+        }
         let began = Instant::now();
         host.shard.apply(now, event, &mut effects);
         host.thought += began.elapsed();
@@ -314,6 +321,10 @@ impl<A: Application> Cluster<A> {
         for effect in effects {
             match effect {
                 shard::Effect::Send { node, message } => {
+                    if self.config.checks_slots() {
+                        let limit = self.config.limits.slots_per_location;
+                        self.shards[shard].slots.said(&node, &message, limit);
+                    }
                     let store = self.store_named(&node);
                     self.send_to_store(shard, store, message);
                 }

@@ -7,6 +7,7 @@
 //! * `effects`: what the effects of a store do.
 //! * `network`: latencies, cut links, and which of the two precisions transfers have.
 //! * `sessions`: messages between stores and shards.
+//! * `slots`: whether shards grant slots that are in use.
 //! * `transfers`: pulls and combinations, from their beginning to their end; who serves them.
 //! * `blocks`: how their bytes move one block at a time, and what those bytes are (`contents`).
 //! * `flow`: how their bytes flow at rates that links leave them, for thousands of nodes (`line`).
@@ -23,6 +24,7 @@ mod hosts;
 mod line;
 mod network;
 mod sessions;
+mod slots;
 mod transfers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,6 +79,13 @@ pub(crate) struct Config {
     /// How long a shard is busy with each message that it receives.
     pub(crate) shard_service: Duration,
     pub(crate) network: Network,
+}
+
+impl Config {
+    /// Whether slots are counted: that takes as long as there are slots, and thousands of nodes have thousands.
+    const fn checks_slots(&self) -> bool {
+        matches!(self.network, Network::Blocks { .. })
+    }
 }
 
 /// What happened in a run, by counts.
