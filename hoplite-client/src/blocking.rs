@@ -59,22 +59,6 @@ impl Client {
         self.client.inline_below_bytes()
     }
 
-    /// Puts plain bytes; see [`crate::Client::put`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn put(&self, id: impl AsRef<[u8]>, bytes: &[u8]) -> Result<()> {
-        self.pump.run(self.client.put(id, bytes))
-    }
-
-    /// Puts an object; see [`crate::Client::put_with`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn put_with(&self, id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> Result<()> {
-        self.pump.run(self.client.put_with(id, bytes, options))
-    }
-
     /// Makes room for an object to be written piece by piece; see [`crate::Client::create`].
     ///
     /// # Errors
@@ -82,30 +66,6 @@ impl Client {
     pub fn create(&self, id: impl AsRef<[u8]>, size_bytes: u64, options: PutOptions) -> Result<ObjectWriter> {
         let writer = self.pump.run(self.client.create(id, size_bytes, options))?;
         Ok(ObjectWriter { writer, pump: Arc::clone(&self.pump) })
-    }
-
-    /// Gets a zero-copy view; see [`crate::Client::get`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
-        self.pump.run(self.client.get(id, timeout))
-    }
-
-    /// Copies an object into `out` while it arrives; see [`crate::Client::get_into`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get_into(&self, id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> Result<usize> {
-        self.pump.run(self.client.get_into(id, out, timeout))
-    }
-
-    /// Copies an object into a new vector while it arrives; see [`crate::Client::get_vec`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get_vec(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>> {
-        self.pump.run(self.client.get_vec(id, timeout))
     }
 
     /// Reads an object while it arrives; see [`crate::Client::get_reader`].
@@ -117,181 +77,12 @@ impl Client {
         Ok(ObjectReader { reader, pump: Arc::clone(&self.pump) })
     }
 
-    /// Removes every copy of each object; see [`crate::Client::delete`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn delete<I>(&self, ids: I, timeout: Duration) -> Result<usize>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.pump.run(self.client.delete(ids, timeout))
-    }
-
-    /// Waits for some of several objects; see [`crate::Client::wait`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn wait<I>(&self, ids: I, count: usize, timeout: Duration) -> Result<Vec<usize>>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.pump.run(self.client.wait(ids, count, timeout))
-    }
-
-    /// Reduces all of several arrays into one; see [`crate::Client::reduce`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn reduce<I>(
-        &self,
-        target: impl AsRef<[u8]>,
-        sources: I,
-        op: ReduceOp,
-        timeout: Duration,
-    ) -> Result<Vec<ObjectId>>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.pump.run(self.client.reduce(target, sources, op, timeout))
-    }
-
-    /// Reduces several arrays into one; see [`crate::Client::reduce_with`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn reduce_with<I>(
-        &self,
-        target: impl AsRef<[u8]>,
-        sources: I,
-        options: ReduceOptions,
-    ) -> Result<Vec<ObjectId>>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.pump.run(self.client.reduce_with(target, sources, options))
-    }
-
-    /// Gets views of several objects at once; see [`crate::Client::gather`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn gather<I>(&self, ids: I, timeout: Duration) -> Result<Vec<ObjectView>>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.pump.run(self.client.gather(ids, timeout))
-    }
-
-    /// Copies several objects, one after the other, into `out` while they arrive; see [`crate::Client::gather_into`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn gather_into<I>(&self, ids: I, out: &mut [u8], timeout: Duration) -> Result<Vec<usize>>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.pump.run(self.client.gather_into(ids, out, timeout))
-    }
-
-    /// Puts one object and gets views of all; see [`crate::Client::allgather`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn allgather<I>(
-        &self,
-        ids: I,
-        rank: usize,
-        bytes: &[u8],
-        options: PutOptions,
-    ) -> Result<Vec<ObjectView>>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.pump.run(self.client.allgather(ids, rank, bytes, options))
-    }
-
-    /// Reduces the objects of all participants, and returns the result to each; see [`crate::Client::allreduce`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn allreduce<I>(
-        &self,
-        target: impl AsRef<[u8]>,
-        sources: I,
-        rank: usize,
-        options: AllreduceOptions,
-    ) -> Result<Vec<u8>>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.pump.run(self.client.allreduce(target, sources, rank, options))
-    }
-
-    /// Reduces the objects of all participants into the front of each one's `out`; see [`crate::Client::allreduce_into`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn allreduce_into<I>(
-        &self,
-        target: impl AsRef<[u8]>,
-        sources: I,
-        rank: usize,
-        out: &mut [u8],
-        options: AllreduceOptions,
-    ) -> Result<usize>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.pump.run(self.client.allreduce_into(target, sources, rank, out, options))
-    }
-
-    /// Whether all bytes of an object are somewhere in the cluster; see [`crate::Client::contains`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn contains(&self, id: impl AsRef<[u8]>) -> Result<bool> {
-        self.pump.run(self.client.contains(id))
-    }
-
-    /// Waits until an object has a location; see [`crate::Client::locate`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn locate(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Locations> {
-        self.pump.run(self.client.locate(id, timeout))
-    }
-
     /// Follows where an object is; see [`crate::Client::watch`].
     ///
     /// # Errors
     /// As there.
     pub fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
         Ok(LocationWatch { watch: self.client.watch(id)?, pump: Arc::clone(&self.pump) })
-    }
-
-    /// Lists objects; see [`crate::Client::list`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn list(&self, prefix: impl AsRef<[u8]>, after: impl AsRef<[u8]>, limit: usize) -> Result<Page> {
-        self.pump.run(self.client.list(prefix, after, limit))
-    }
-
-    /// All that the directory knows of one object; see [`crate::Client::describe`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
-        self.pump.run(self.client.describe(id))
-    }
-
-    /// The counters of this node's store; see [`crate::Client::status`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn status(&self) -> Result<NodeStatus> {
-        self.pump.run(self.client.status())
     }
 
     /// Performs `work`, any calls of the asynchronous client that it is given, in this thread, and calls `pause` every
@@ -318,6 +109,93 @@ impl Client {
             }
         })
     }
+}
+
+/// Defines the methods that do what those of the same name of the asynchronous client do, and wait for it here.
+macro_rules! calls {
+    ($($summary:literal $name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
+        impl Client {
+            $(
+                #[doc = concat!($summary, "; see [`crate::Client::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+                pub fn $name(&self, $($argument: $type),*) -> Result<$answer> {
+                    self.pump.run(self.client.$name($($argument),*))
+                }
+            )*
+        }
+    };
+}
+
+calls! {
+    "Puts plain bytes"
+    put(id: impl AsRef<[u8]>, bytes: &[u8]) -> ();
+
+    "Puts an object"
+    put_with(id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> ();
+
+    "Gets a zero-copy view"
+    get(id: impl AsRef<[u8]>, timeout: Duration) -> ObjectView;
+
+    "Copies an object into `out` while it arrives"
+    get_into(id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> usize;
+
+    "Copies an object into a new vector while it arrives"
+    get_vec(id: impl AsRef<[u8]>, timeout: Duration) -> Vec<u8>;
+
+    "Removes every copy of each object"
+    delete(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> usize;
+
+    "Waits for some of several objects"
+    wait(ids: impl IntoIterator<Item: AsRef<[u8]>>, count: usize, timeout: Duration) -> Vec<usize>;
+
+    "Reduces all of several arrays into one"
+    reduce(
+        target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, op: ReduceOp, timeout: Duration
+    ) -> Vec<ObjectId>;
+
+    "Reduces several arrays into one"
+    reduce_with(
+        target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, options: ReduceOptions
+    ) -> Vec<ObjectId>;
+
+    "Gets views of several objects at once"
+    gather(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> Vec<ObjectView>;
+
+    "Copies several objects, one after the other, into `out` while they arrive"
+    gather_into(
+        ids: impl IntoIterator<Item: AsRef<[u8]>>, out: &mut [u8], timeout: Duration
+    ) -> Vec<usize>;
+
+    "Puts one object and gets views of all"
+    allgather(
+        ids: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize, bytes: &[u8], options: PutOptions
+    ) -> Vec<ObjectView>;
+
+    "Reduces the objects of all participants, and returns the result to each"
+    allreduce(
+        target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize,
+        options: AllreduceOptions
+    ) -> Vec<u8>;
+
+    "Reduces the objects of all participants into the front of each one's `out`"
+    allreduce_into(
+        target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize, out: &mut [u8],
+        options: AllreduceOptions
+    ) -> usize;
+
+    "Whether all bytes of an object are somewhere in the cluster"
+    contains(id: impl AsRef<[u8]>) -> bool;
+
+    "Waits until an object has a location"
+    locate(id: impl AsRef<[u8]>, timeout: Duration) -> Locations;
+
+    "Lists objects"
+    list(prefix: impl AsRef<[u8]>, after: impl AsRef<[u8]>, limit: usize) -> Page;
+
+    "All that the directory knows of one object"
+    describe(id: impl AsRef<[u8]>) -> Description;
+
+    "The counters of this node's store"
+    status() -> NodeStatus;
 }
 
 /// An object that is being written; see [`crate::ObjectWriter`].
