@@ -1,13 +1,16 @@
 # The two commands of the README are `make demo` and `make test`; the rest are parts of them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint test-unit test-fuzz doc bench-local clean
+.PHONY: help setup build build-bench demo test lint test-unit test-fuzz doc bench-local clean
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
 PYTHON ?= python3
 BINARIES := target/release
 DEMO_ENV := target/demo-env
+# The wheel builds the same packages: with others beside them, their dependencies would have other features, and nearly all
+# would be built again.
+PROGRAMS := -p hoplite-cli -p hoplite-store -p hoplite-directory
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,11 +19,15 @@ setup: ## Installs what is missing: a C and C++ compiler (linker, fuzzers). Need
 	@./setup.sh
 
 build: setup ## Builds the programs: target/release/{hoplite,hoplite-store,hoplite-directory}.
-	$(CARGO) build --release --bins
+	$(CARGO) build --release $(PROGRAMS)
+
+build-bench: build
+	$(CARGO) build --release $(PROGRAMS) -p hoplite-tests --bins
 
 demo: build $(DEMO_ENV) ## A 4-node cluster moves a real file and adds arrays, then Python trains a model on another; says how fast.
 	$(BINARIES)/hoplite demo --nodes 4
-	$(DEMO_ENV)/bin/pip install --quiet ./python $$(grep '^scikit-learn==' python/requirements-integrations.txt)
+	@echo "the Python package: its extension is built now, which takes a minute"
+	$(DEMO_ENV)/bin/pip install --verbose ./python $$(grep '^scikit-learn==' python/requirements-integrations.txt)
 	$(DEMO_ENV)/bin/python python/examples/async_parameter_server.py --seconds 5
 
 $(DEMO_ENV): | setup
@@ -28,9 +35,10 @@ $(DEMO_ENV): | setup
 
 test: setup lint lint-python test-unit test-fuzz doc test-python test-lab ## Everything that a change must pass.
 
-lint: ## Formatting and lints.
+lint: ## Formatting, lints, and the licences and sources of dependencies.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
 
 test-unit: ## Unit, property, simulation, conformance and process tests.
 	$(CARGO) build --workspace --bins
@@ -59,17 +67,17 @@ BENCH_PYTHON := ../target/bench/venv/bin/python
 # For example `make bench BENCH_ARGUMENTS=--continue` after an interruption.
 BENCH_ARGUMENTS ?=
 
-bench: build bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and docs/benchmarks.md. Root; 45 minutes.
+bench: build-bench bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and docs/benchmarks.md. Root; 45 minutes.
 	cd tests && $(PYTHON) -m bench run $(BENCH_ARGUMENTS)
 	$(MAKE) --no-print-directory bench-report
 
-bench-quick: build ## Hoplite's collectives beside what the links allow, on shaped links. Root, iperf3; two minutes, and the build.
+bench-quick: build-bench ## Hoplite's collectives beside what the links allow, on shaped links. Root, iperf3; two minutes, and the build.
 	cd tests && $(PYTHON) -m bench run --quick
 
 bench-peers: ## Installs MPICH, Open MPI, torch, Ray and matplotlib for bench.
 	tests/bench/peers/install.sh
 
-bench-full: build bench-peers ## As bench, with more rounds of large objects. Root; takes hours.
+bench-full: build-bench bench-peers ## As bench, with more rounds of large objects. Root; takes hours.
 	cd tests && $(PYTHON) -m bench run --full $(BENCH_ARGUMENTS)
 	$(MAKE) --no-print-directory bench-report
 
@@ -97,7 +105,7 @@ $(PYTHON_ENV)/.installed: python/requirements-dev.txt python/requirements-integr
 	touch $@
 
 python: python-env ## Builds the Python package, unoptimised and in place, and the programs that it uses.
-	$(CARGO) build -p hoplite-cli -p hoplite-store -p hoplite-directory --bins
+	$(CARGO) build $(PROGRAMS)
 	cd python && .venv/bin/maturin develop --quiet
 
 lint-python: python-env ## Formatting, mistakes and types of the Python package.

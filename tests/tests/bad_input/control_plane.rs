@@ -57,7 +57,7 @@ fn with_hello(hello: Hello) -> StoreMessages {
 async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
     let mut client = DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
     // Stays open after what is said, so that the end is the shard's doing.
-    let open = tokio_stream::StreamExt::chain(tokio_stream::iter(said), tokio_stream::pending());
+    let open = futures::StreamExt::chain(futures::stream::iter(said), futures::stream::pending());
     let ended = async {
         let mut answers = client.session(open).await?.into_inner();
         loop {

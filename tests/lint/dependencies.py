@@ -1,0 +1,85 @@
+"""Checks the dependencies against deny.toml: licences, banned crates, and where they come from.
+
+cargo-deny does that and more, advisories for example, but takes minutes to build and asks GitHub for its database. Where it
+is installed it is run as well; advisories are checked by `cargo deny check advisories` on a machine that reaches GitHub.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CARGO = os.environ.get("CARGO", "cargo")
+
+
+def main() -> int:
+    rules = tomllib.loads((ROOT / "deny.toml").read_text())
+    command = [CARGO, "metadata", "--format-version", "1", "--locked", "--all-features"]
+    found = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    packages = json.loads(found.stdout)["packages"]
+    wrong = [f"{package['name']} {package['version']}: {why}" for package in packages for why in faults(package, rules)]
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if wrong:
+        return 1
+    print(f"{len(packages)} packages: licences, bans and sources are as deny.toml says")
+    if shutil.which("cargo-deny") is not None:
+        return subprocess.run([CARGO, "deny", "check", "licenses", "bans", "sources"], cwd=ROOT).returncode
+    return 0
+
+
+def faults(package: dict[str, Any], rules: dict[str, Any]) -> list[str]:
+    """What is wrong with a package."""
+    found = []
+    licence = package["license"]
+    if licence is None or not is_allowed(licence, set(rules["licenses"]["allow"])):
+        found.append(f"the licence {licence!r} is not allowed")
+    for ban in rules["bans"]["deny"]:
+        if package["name"] == ban["crate"]:
+            found.append(f"it is banned: {ban['reason']}")
+    sources = {f"registry+{registry}" for registry in rules["sources"]["allow-registry"]}
+    # Packages of the workspace have no source.
+    if package["source"] is not None and package["source"] not in sources:
+        found.append(f"it comes from {package['source']}")
+    return found
+
+
+def is_allowed(expression: str, allowed: set[str]) -> bool:
+    """Whether an SPDX expression can be met with the licences in `allowed`; AND binds closer than OR."""
+    # The slash is how old manifests write OR.
+    tokens = re.findall(r"[()]|[^\s()/]+(?: WITH [^\s()]+)?|/", expression)
+    tokens = ["OR" if token == "/" else token for token in tokens]
+
+    def alternatives() -> bool:
+        met = parts()
+        while tokens and tokens[0] == "OR":
+            tokens.pop(0)
+            met = parts() or met
+        return met
+
+    def parts() -> bool:
+        met = one()
+        while tokens and tokens[0] == "AND":
+            tokens.pop(0)
+            met = one() and met
+        return met
+
+    def one() -> bool:
+        token = tokens.pop(0)
+        if token != "(":
+            return token in allowed
+        met = alternatives()
+        tokens.pop(0)
+        return met
+
+    return alternatives()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
