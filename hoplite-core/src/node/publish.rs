@@ -2,7 +2,7 @@
 
 use super::context::Deadline;
 use super::fetch::back_off;
-use super::table::{Phase, Standing, Visibility};
+use super::table::{Phase, Visibility};
 use super::{CopyId, Effect, MOST_RECENT_ENDS, Node, Urgency};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
@@ -69,11 +69,6 @@ impl Node {
         if !local.known_at.contains(&shard) {
             local.known_at.push(shard);
         }
-        if let Standing::Pending { shards } = &mut local.standing
-            && !shards.contains(&shard)
-        {
-            shards.push(shard);
-        }
         let pulling_from = match &local.phase {
             Phase::Receiving { pull: Some(active), .. } => Some(active.sender.clone()),
             _ => None,
@@ -122,7 +117,6 @@ impl Node {
             self.ctx.tell_shard(shard, ToShard::Forget { id, put: winner });
         }
         self.publish_again_later(copy);
-        self.verdict_came(copy, shard);
     }
 
     pub(super) fn publish_again(&mut self, copy: CopyId) {
@@ -171,7 +165,7 @@ impl Node {
                 }
             }
             if !is_up {
-                self.verdict_came(copy, shard);
+                self.shard_left(copy, shard);
             }
         }
         self.rehome_asks(shard);

@@ -144,7 +144,8 @@ impl Node {
         let is_decisive = self.ctx.first_shard(id) == Some(shard);
         match verdict {
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
-            Verdict::Accepted | Verdict::ShardFull if !is_decisive => self.verdict_came(copy, shard),
+            Verdict::Accepted if !is_decisive => self.accepted_early(copy, shard),
+            Verdict::ShardFull if !is_decisive => {}
             Verdict::Conflict { winner, .. } if !is_decisive => self.disputed(copy, shard, winner),
             Verdict::Conflict { winner, .. } if self.tell_end(shard, id, winner) => {
                 self.publish_again_later(copy);
@@ -157,8 +158,6 @@ impl Node {
                     self.copy_mut(copy).sealer = None;
                     self.finish(key, Err(error.clone()));
                     self.abandon(copy, error, UnpublishReason::Aborted);
-                } else {
-                    self.verdict_came(copy, shard);
                 }
             }
             Verdict::Conflict { winner, equality } => match equality {
@@ -166,7 +165,7 @@ impl Node {
                 Equality::Unknown { holder: Some(holder) } if self.is_put(copy) => {
                     // Another shard may have accepted it while this one, which decides now, was away.
                     let local = self.copy_mut(copy);
-                    local.standing = Standing::Pending { shards: Vec::new() };
+                    local.standing = Standing::Pending { accepted_by: Vec::new() };
                     local.is_confirmed = false;
                     if self.copies[&copy].is_complete() {
                         self.compare(copy, winner, holder);
@@ -219,7 +218,7 @@ impl Node {
         self.unpublish(copy, UnpublishReason::Evicted);
         self.copies.rename_put(copy, winner);
         let local = self.copy_mut(copy);
-        local.standing = Standing::Pending { shards: Vec::new() };
+        local.standing = Standing::Pending { accepted_by: Vec::new() };
         if local.is_complete() {
             self.publish(copy);
             self.answer_sealer(copy);
@@ -246,26 +245,31 @@ impl Node {
         self.answer_sealer(copy);
     }
 
-    /// A shard will not say more about this copy.
-    pub(super) fn verdict_came(&mut self, copy: CopyId, shard: usize) {
-        if let Some(local) = self.copies.get_mut(&copy) {
-            if let Standing::Pending { shards } = &mut local.standing {
-                shards.retain(|other| *other != shard);
-            }
-            self.answer_sealer(copy);
+    /// A shard that does not decide has accepted a copy, which counts if it comes to decide.
+    fn accepted_early(&mut self, copy: CopyId, shard: usize) {
+        if let Standing::Pending { accepted_by } = &mut self.copy_mut(copy).standing
+            && !accepted_by.contains(&shard)
+        {
+            accepted_by.push(shard);
         }
     }
 
-    /// Answers a seal if the directory has accepted the put, or no shard is there to ask.
+    /// A shard is away: another one may decide about this copy now, and may have accepted it.
+    pub(super) fn shard_left(&mut self, copy: CopyId, shard: usize) {
+        let Some(local) = self.copies.get_mut(&copy) else { return };
+        let Standing::Pending { accepted_by } = &mut local.standing else { return };
+        accepted_by.retain(|other| *other != shard);
+        let decisive = self.ctx.first_shard(&local.id);
+        if decisive.is_some_and(|decisive| accepted_by.contains(&decisive)) {
+            self.accepted(copy);
+        }
+    }
+
+    /// Answers a seal if the directory has accepted the put, and is there.
     fn answer_sealer(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
-        let is_settled = match &local.standing {
-            Standing::Accepted => true,
-            Standing::Pending { shards } => {
-                shards.is_empty() && local.rival.is_none() && local.republish_at.is_none()
-            }
-        };
-        if is_settled
+        if local.standing == Standing::Accepted
+            && self.ctx.first_shard(&local.id).is_some()
             && local.is_complete()
             && let Some(key) = self.copy_mut(copy).sealer.take()
         {

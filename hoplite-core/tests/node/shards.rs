@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, PullOutcome, ToShard, ToStore};
-use hoplite_core::{Error, PutId};
+use hoplite_core::shard::{DropReason, PullOutcome, ToShard, ToStore, Verdict};
+use hoplite_core::{Error, Operation, PutId};
 
 use crate::harness::*;
 
@@ -87,25 +87,59 @@ fn an_answer_of_a_shard_that_is_no_longer_asked_returns_its_slot() {
 }
 
 #[test]
-fn a_seal_is_answered_when_no_shard_is_connected() {
+fn a_confirmed_seal_waits_for_a_shard() {
+    for size_bytes in [SMALL, SIZE] {
+        let mut h = Harness::disconnected(2, limits());
+        let call = h.create(A, "x", size_bytes);
+        let view = h.view(call);
+        let sealed = h.seal(A, view.copy);
+        h.assert_waits(sealed);
+        h.event(Event::ShardUp { shard: 1 });
+        h.assert_waits(sealed);
+        h.accept_all();
+        assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
+    }
+}
+
+#[test]
+fn a_confirmed_seal_fails_if_no_shard_comes() {
     let mut h = Harness::disconnected(2, limits());
     let call = h.create(A, "x", SIZE);
     let view = h.view(call);
     let sealed = h.seal(A, view.copy);
-    assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
-    h.event(Event::ShardUp { shard: 1 });
-    assert_eq!(h.told(), ["1 publish x Complete"]);
+    h.pass(LONG);
+    let error = h.error(sealed);
+    assert!(matches!(error, Error::Timeout { operation: Operation::Put, .. }), "{error:?}");
+    assert!(error.is_retryable());
 }
 
 #[test]
-fn a_seal_is_answered_when_the_last_shard_is_lost() {
+fn a_seal_waits_when_the_last_shard_is_lost() {
     let mut h = Harness::with_shards(2);
     let call = h.create(A, "x", SIZE);
     let view = h.view(call);
-    let sealed = h.seal(A, view.copy);
+    h.accept_all();
     h.event(Event::ShardDown { shard: 0 });
-    h.assert_waits(sealed);
     h.event(Event::ShardDown { shard: 1 });
+    let sealed = h.seal(A, view.copy);
+    h.assert_waits(sealed);
+    h.event(Event::ShardUp { shard: 1 });
+    h.accept_all();
+    assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
+}
+
+#[test]
+fn a_seal_counts_what_the_next_shard_has_accepted() {
+    let mut h = Harness::with_shards(3);
+    let [first, second, _] = ranked(&h);
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    let (at, publish) = h.publications().pop().expect("two shards are told");
+    assert_eq!(at, second);
+    h.verdict(second, &publish, Verdict::Accepted);
+    let sealed = h.seal(A, view.copy);
+    h.assert_waits(sealed);
+    h.event(Event::ShardDown { shard: first });
     assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
 }
 

@@ -46,8 +46,8 @@ pub(in super::super) enum Visibility {
 /// What the directory thinks of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) enum Standing {
-    /// These shards have yet to say.
-    Pending { shards: Vec<usize> },
+    /// The shard that decides has not accepted it; these others have.
+    Pending { accepted_by: Vec<usize> },
     /// It is the put that counts, as far as anybody knows.
     Accepted,
 }
@@ -96,7 +96,7 @@ impl LocalCopy {
     ) -> Self {
         let (retention, standing) = match phase {
             Phase::Writing { .. } | Phase::Combining { .. } => {
-                (Retention::Pinned, Standing::Pending { shards: Vec::new() })
+                (Retention::Pinned, Standing::Pending { accepted_by: Vec::new() })
             }
             Phase::Receiving { .. } | Phase::Complete => (Retention::Evictable, Standing::Accepted),
         };
