@@ -64,7 +64,7 @@ impl ShardMap {
 }
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo). Only a starting point for [`mix`]: stable, and short ids are common.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

@@ -52,6 +52,8 @@ pub(crate) fn status(
         subscriptions: count(status.subscriptions),
         grants: count(status.grants),
         tombstones: count(status.tombstones),
+        received_messages: status.received_messages,
+        sent_messages: status.sent_messages,
         nodes: status.nodes.iter().map(node).collect(),
     }
 }

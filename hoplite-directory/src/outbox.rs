@@ -158,7 +158,7 @@ fn take_batch(queue: &mut VecDeque<ToStore>) -> Vec<ToStore> {
 /// About how many bytes `message` has on the wire.
 fn about_bytes(message: &ToStore) -> usize {
     match message {
-        ToStore::Inline { bytes, .. } => 256 + bytes.len(),
+        ToStore::Inline { bytes, .. } | ToStore::TakeOver { bytes, .. } => 256 + bytes.len(),
         ToStore::Locations { locations, .. } => 256 + 128 * locations.locations.len(),
         _ => 256,
     }

@@ -181,20 +181,23 @@ impl ShardOwner {
             self.carry_out(effects);
             return Err(error);
         }
+        let is_older =
+            |effect: &Effect| matches!(effect, Effect::Replaced { node: older, .. } if *older == node);
+        if effects.iter().any(is_older) {
+            self.end_replaced(&node);
+        }
         let session = SessionId(self.next_session);
         self.next_session += 1;
-        if let Some(older) = self.current.insert(node.clone(), session) {
-            self.end_replaced(older);
-        }
+        self.current.insert(node.clone(), session);
         tracing::info!(%node, "a store has connected");
         self.sessions.insert(session, Session { node, incarnation, outbox });
         self.carry_out(effects);
         Ok(session)
     }
 
-    /// Ends a session in whose place another one of the same node has come; the shard knows of it.
-    fn end_replaced(&mut self, session: SessionId) {
-        if let Some(older) = self.sessions.remove(&session) {
+    /// Ends the session of a node, as the shard has decided, since another one takes its place.
+    fn end_replaced(&mut self, node: &NodeId) {
+        if let Some(older) = self.current.remove(node).and_then(|session| self.sessions.remove(&session)) {
             tracing::info!(node = %older.node, "a newer session of the store takes the place of this one");
             older.outbox.fail(Error::unavailable("this session, since the store has opened another one,"));
         }

@@ -292,6 +292,10 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
             let bytes = Bytes::from(vec![7; usize::try_from(size_bytes).unwrap()]);
             ToStore::Inline { request, id, put, metadata, bytes }
         });
+    let take_over = (id(), put(), metadata()).prop_map(|(id, put, (metadata, size_bytes))| {
+        let bytes = Bytes::from(vec![7; usize::try_from(size_bytes).unwrap()]);
+        ToStore::TakeOver { id, put, metadata, bytes }
+    });
     let drop_reason = select(vec![DropReason::Deleted, DropReason::Lost, DropReason::Superseded]);
     prop_oneof![
         (id(), put(), verdict()).prop_map(|(id, put, verdict)| ToStore::Published { id, put, verdict }),
@@ -299,6 +303,10 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
         // Larger inline objects than these are in the tests of the limit.
         inline.prop_filter("small", |message| match message {
             ToStore::Inline { bytes, .. } => bytes.len() <= 1 << 20,
+            _ => true,
+        }),
+        take_over.prop_filter("small", |message| match message {
+            ToStore::TakeOver { bytes, .. } => bytes.len() <= 1 << 20,
             _ => true,
         }),
         (query_id(), error()).prop_map(|(request, error)| ToStore::Failed { request, error }),

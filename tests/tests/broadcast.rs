@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use hoplite_client::PutOptions;
+use hoplite_proto::v1::StatusRequest;
+use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_tests::cluster::{Cluster, Plan, await_that};
 use hoplite_tests::contents::bytes;
 
@@ -18,6 +20,36 @@ fn an_object_moves_from_node_to_node() {
         let view = cluster.client(1).get(id.as_str(), PATIENCE).unwrap();
         assert!(view[..] == expected[..], "{length} bytes arrive as they were put");
     }
+}
+
+#[test]
+fn a_get_costs_the_directory_five_messages() {
+    const GETS: u64 = 20;
+    let cluster = Cluster::start(Plan { nodes: 2, shards: 3, ..Plan::default() });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let addresses: Vec<String> =
+        cluster.client(0).status().unwrap().shards.into_iter().map(|shard| shard.address).collect();
+    // All messages between stores and shards, in both directions.
+    let messages = || -> u64 {
+        let of_shard = |address: &String| {
+            runtime.block_on(async {
+                let mut client = DirectoryClient::connect(format!("http://{address}")).await.unwrap();
+                let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+                status.received_messages + status.sent_messages
+            })
+        };
+        addresses.iter().map(of_shard).sum()
+    };
+    for number in 0..GETS {
+        cluster.client(0).put(format!("object-{number}"), &bytes(number, 200_000)).unwrap();
+    }
+    // A put is answered when one of its two shards has accepted it; the other one speaks, too.
+    await_that("all verdicts", || messages() == 8 * GETS);
+    for number in 0..GETS {
+        let view = cluster.client(1).get(format!("object-{number}"), PATIENCE).unwrap();
+        assert!(view[..] == bytes(number, 200_000)[..]);
+    }
+    await_that("five messages for each get", || messages() == (8 + 5) * GETS);
 }
 
 #[test]

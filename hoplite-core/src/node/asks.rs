@@ -165,6 +165,7 @@ impl Node {
             },
             ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
             ToStore::Promote { id, put } => self.promoted(&id, put),
+            ToStore::TakeOver { id, put, metadata, bytes } => self.take_over(&id, put, metadata, bytes),
             ToStore::DeleteDone { request, put } => {
                 if let Some(Ask { id, purpose: Purpose::Delete(key), .. }) = self.answered(shard, request) {
                     if let Some(put) = put {

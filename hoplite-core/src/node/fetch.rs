@@ -269,6 +269,27 @@ impl Node {
         self.wake(id);
     }
 
+    /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.
+    pub(super) fn take_over(&mut self, id: &ObjectId, put: PutId, metadata: Metadata, bytes: Bytes) {
+        if self.live(id).is_some() {
+            // It is here already, or another put is.
+            return self.promoted(id, put);
+        }
+        let size_bytes = bytes.len() as u64;
+        if self.check_incoming(id, size_bytes, &metadata).is_err() {
+            return;
+        }
+        let Some(extent) = self.allocate(size_bytes) else { return };
+        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        let copy = self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata, extent, phase));
+        self.copies.pin(copy);
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.end_fetch(id);
+        self.fill(copy, bytes);
+        self.complete(copy);
+        self.publish(copy);
+    }
+
     /// The shard answered with the bytes themselves.
     pub(super) fn inline_came(
         &mut self,

@@ -37,6 +37,10 @@ pub struct ShardStatus {
     pub grants: usize,
     /// Deleted puts that are remembered.
     pub tombstones: usize,
+    /// Messages of stores so far.
+    pub received_messages: u64,
+    /// Messages to stores so far.
+    pub sent_messages: u64,
     /// The nodes, by id.
     pub nodes: Vec<NodeStatus>,
 }
@@ -61,12 +65,15 @@ impl Shard {
     }
 
     /// The objects whose id starts with `prefix` and is greater than `after`, in the order of their ids; and whether
-    /// there are more of them. At most `limit`, and fewer if each of them is on many nodes.
+    /// there are more of them. At most `limit`, and fewer if each of them is on many nodes. Objects that nobody has all of,
+    /// nor will have, are left out.
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         // An empty `after` excludes nothing, since no id is empty.
         let range = self.entries.range::<[u8], _>((start, Bound::Unbounded));
-        let mut matching = range.take_while(|(id, _)| id.as_bytes().starts_with(prefix));
+        let mut matching = range
+            .take_while(|(id, _)| id.as_bytes().starts_with(prefix))
+            .filter(|(_, entry)| entry.has_root());
         let mut locations = 0;
         let fits = |(_, entry): &(&ObjectId, &Entry)| {
             let has_room = locations < MAX_LISTED_LOCATIONS;
@@ -93,6 +100,8 @@ impl Shard {
             subscriptions: self.subscriptions,
             grants: self.grants.len(),
             tombstones: self.tombstones.len(),
+            received_messages: self.received_messages,
+            sent_messages: self.sent_messages,
             nodes: nodes
                 .map(|record| NodeStatus { info: record.info.clone(), connected: record.is_connected() })
                 .collect(),

@@ -364,6 +364,18 @@ pub enum ToStore {
         /// Which put.
         put: PutId,
     },
+    /// The last copy of an inline object is gone with its node: the store keeps one from now on, pinned. It says so with
+    /// `Publish`, or has no room.
+    TakeOver {
+        /// The object.
+        id: ObjectId,
+        /// Which put.
+        put: PutId,
+        /// Its metadata.
+        metadata: Metadata,
+        /// Its bytes.
+        bytes: Bytes,
+    },
     /// No copy is left.
     DeleteDone {
         /// The `Delete`.

@@ -9,6 +9,7 @@
 //! * `query`: receivers ask for senders, wait, are served; slots are granted and returned.
 //! * `delete`: copies are removed everywhere, and tombstones keep them from coming back.
 //! * `loss`: objects whose last complete copy is gone.
+//! * `orphans`: inline objects that no store has any more are given to one.
 //! * `subscribe`: updates to those who watch an object.
 //! * `describe`: what tools see.
 //!
@@ -24,6 +25,7 @@ mod history;
 mod loss;
 mod message;
 mod nodes;
+mod orphans;
 mod publish;
 mod query;
 mod session;
@@ -44,6 +46,7 @@ use self::delete::Deletion;
 use self::entry::Entry;
 use self::history::GrantHistory;
 use self::nodes::{NodeIndex, Nodes};
+use self::orphans::Orphans;
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::limits::Limits;
@@ -163,11 +166,14 @@ pub struct Shard {
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
     /// Deletes of ids that nobody has published yet, only while the shard warms up. Each is an open request of its node.
     held_deletes: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
+    orphans: Orphans,
     due: Due,
     /// Objects that have waiting queries and may have a free slot now.
     to_serve: BTreeSet<ObjectId>,
     /// Objects that have subscribers and have changed.
     to_notify: BTreeSet<ObjectId>,
+    received_messages: u64,
+    sent_messages: u64,
 }
 
 /// All that happens by itself when time passes.
@@ -185,6 +191,8 @@ struct Due {
     markers: Deadlines<ObjectId>,
     /// Tombstones expire.
     tombstones: Deadlines<(ObjectId, PutId)>,
+    /// A store is asked to keep an inline object.
+    orphans: Deadlines<ObjectId>,
 }
 
 /// One application of an event.
@@ -213,9 +221,12 @@ impl Shard {
             tombstones: BTreeMap::new(),
             deletions: BTreeMap::new(),
             held_deletes: BTreeMap::new(),
+            orphans: Orphans::default(),
             due: Due::default(),
             to_serve: BTreeSet::new(),
             to_notify: BTreeSet::new(),
+            received_messages: 0,
+            sent_messages: 0,
         }
     }
 
@@ -223,6 +234,7 @@ impl Shard {
     ///
     /// A message of a node that is not connected is ignored.
     pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
+        let earlier = effects.len();
         let turn = &mut Turn { now, effects };
         self.expire(turn);
         match event {
@@ -230,12 +242,15 @@ impl Shard {
             Event::Disconnected { node, incarnation } => self.disconnected(turn, &node, incarnation),
             Event::Message { node, message } => {
                 if let Some(node) = self.nodes.connected(&node) {
+                    self.received_messages += 1;
                     self.receive(turn, node, message);
                 }
             }
             Event::Tick => {}
         }
         self.settle(turn);
+        let sent = effects[earlier..].iter().filter(|effect| matches!(effect, Effect::Send { .. }));
+        self.sent_messages += sent.count() as u64;
     }
 
     /// The next time at which [`Event::Tick`] has something to do.
@@ -248,6 +263,7 @@ impl Shard {
             due.rootless.next(),
             due.markers.next(),
             due.tombstones.next(),
+            due.orphans.next(),
             (!self.held_deletes.is_empty()).then_some(self.warm_until),
         ];
         earliest.into_iter().flatten().min()
@@ -286,6 +302,9 @@ impl Shard {
         }
         while let Some(key) = self.due.tombstones.pop_due(turn.now) {
             self.tombstone_expired(turn, &key);
+        }
+        while let Some(id) = self.due.orphans.pop_due(turn.now) {
+            self.hand_over(turn, &id);
         }
         if turn.now >= self.warm_until {
             self.end_warm_up(turn);

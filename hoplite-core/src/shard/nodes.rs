@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::message::{GrantId, NodeInfo, RequestId};
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::placement::fnv1a;
 use crate::time::Time;
 
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
@@ -18,6 +19,8 @@ pub(super) struct NodeIndex(u32);
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
+    /// A hash of its name.
+    pub(super) seed: u64,
     pub(super) session: Session,
     /// Counts the sessions of this run of the node.
     pub(super) session_number: u32,
@@ -94,6 +97,7 @@ impl Nodes {
         self.records.insert(
             index,
             NodeRecord {
+                seed: fnv1a(info.node.as_str().as_bytes()),
                 info,
                 session: Session::Connected { sweep_at: None },
                 session_number: 0,

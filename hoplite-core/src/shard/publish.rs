@@ -119,8 +119,10 @@ impl Shard {
             self.send(turn, node, ToStore::Promote { id: id.clone(), put: publish.put });
         }
         let pin = self.entries.get(&id).map(|entry| entry.pin);
-        if pin == Some(Pin::Missing) {
-            self.ensure_pinned(turn, &id);
+        match pin {
+            Some(Pin::Missing) => self.ensure_pinned(turn, &id),
+            Some(Pin::Held) => self.remove_orphan(&id),
+            None => {}
         }
         self.root_may_be_back(turn.now, &id);
         self.mark_servable(&id);
@@ -187,12 +189,18 @@ impl Shard {
             Some(&record.info.node)
         });
         let survivor = choose_survivor(connected).and_then(|name| self.nodes.index(name));
-        let Some(survivor) = survivor else { return };
+        let Some(survivor) = survivor else {
+            if entry.inline.is_some() {
+                self.add_orphan(turn.now, id);
+            }
+            return;
+        };
         if let Some(location) = entry.location_mut(survivor) {
             location.retention = Retention::Pinned;
         }
         entry.pin = Pin::Held;
         let put = entry.put;
+        self.remove_orphan(id);
         self.send(turn, survivor, ToStore::Promote { id: id.clone(), put });
         self.mark_changed(id);
     }
@@ -251,6 +259,7 @@ impl Shard {
     /// Takes an entry out of all tables; returns it with the nodes that have a copy or pull one.
     pub(super) fn dismantle(&mut self, id: &ObjectId) -> Option<(Entry, Vec<NodeIndex>)> {
         let mut entry = self.entries.remove(id)?;
+        self.remove_orphan(id);
         match entry.state {
             EntryState::Live => {}
             EntryState::Rootless { due } => self.due.rootless.remove(due, id.clone()),

@@ -34,8 +34,9 @@ impl Shard {
         let (node, incarnation) = (info.node.clone(), info.incarnation);
         if self.nodes.add(info, turn.now).is_none() {
             let error = Error::limit_exceeded("nodes", u64::try_from(MAX_NODES).unwrap_or(u64::MAX));
-            turn.effects.push(Effect::Refuse { node, incarnation, error });
+            return turn.effects.push(Effect::Refuse { node, incarnation, error });
         }
+        self.reconsider_orphans(turn.now);
     }
 
     fn reconnect(&mut self, turn: &mut Turn<'_>, index: NodeIndex, info: NodeInfo) {

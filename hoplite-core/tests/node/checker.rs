@@ -135,7 +135,9 @@ impl Checker {
                     copy.comparisons = copy.comparisons.saturating_sub(1);
                 }
             }
-            Event::FromShard { message: ToStore::Promote { id, .. }, .. } => {
+            Event::FromShard {
+                message: ToStore::Promote { id, .. } | ToStore::TakeOver { id, .. }, ..
+            } => {
                 self.promoted.insert(id.clone());
             }
             Event::FromShard { shard, message } => {

@@ -220,13 +220,16 @@ fn a_put_that_lost_is_withdrawn_from_the_other_shard() {
 }
 
 #[test]
-fn a_seal_is_answered_when_the_last_shard_goes_during_the_comparison() {
+fn a_seal_waits_when_the_last_shard_goes_during_the_comparison() {
     let mut h = Harness::new();
     let (view, call, publish) = sealed(&mut h, SIZE);
     h.verdict(0, &publish, unknown());
     h.event(Event::ShardDown { shard: 0 });
     h.assert_waits(call);
     h.event(Event::Compared { copy: view.copy, equal: Some(true) });
+    h.assert_waits(call);
+    h.event(Event::ShardUp { shard: 0 });
+    h.accept_all();
     assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
 }
 

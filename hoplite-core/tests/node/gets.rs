@@ -404,6 +404,36 @@ fn a_promoted_copy_is_pinned() {
 }
 
 #[test]
+fn an_object_that_nobody_else_has_is_taken_over() {
+    let take_over = |name: &str| ToStore::TakeOver {
+        id: id(name),
+        put: PutId(5),
+        metadata: hoplite_core::Metadata::default(),
+        bytes: bytes::Bytes::from_static(b"bytes"),
+    };
+    let mut h = Harness::with_shards(2);
+    let call = h.get(A, "x");
+    h.sent();
+    h.event(Event::FromShard { shard: 1, message: take_over("x") });
+    let view = h.view(call);
+    assert_eq!((view.put, view.size_bytes), (PutId(5), 5));
+    assert_eq!(h.inline().len(), 2, "both shards get the bytes, should they not have them");
+    h.release(A, view.copy);
+    let status = h.node.status();
+    assert_eq!((status.evictable_bytes, status.pinned_bytes), (0, view.extent.length_bytes));
+    // Again, from the other shard.
+    h.sent();
+    h.event(Event::FromShard { shard: 0, message: take_over("x") });
+    assert!(h.publications().iter().all(|(_, publish)| publish.retention == Retention::Pinned));
+    // Without room, nothing happens.
+    h.drop_put(0, "x", PutId(5), DropReason::Deleted);
+    h.put_held(B, "all", CAPACITY - 64);
+    h.sent();
+    h.event(Event::FromShard { shard: 0, message: take_over("y") });
+    assert_eq!(h.told(), Vec::<String>::new());
+}
+
+#[test]
 fn a_served_copy_keeps_its_memory_after_its_deletion() {
     let mut h = Harness::new();
     let view = h.put(A, "x", SIZE);

@@ -47,6 +47,12 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
             reason: encode_drop_reason(reason),
         }),
         ToStore::Promote { id, put } => wire::Body::Promote(wire::Promote { id: encode_id(&id), put: put.0 }),
+        ToStore::TakeOver { id, put, metadata, bytes } => wire::Body::TakeOver(wire::TakeOver {
+            id: encode_id(&id),
+            put: put.0,
+            metadata: Some(metadata::encode(&metadata)),
+            bytes,
+        }),
         ToStore::DeleteDone { request, put } => {
             wire::Body::DeleteDone(wire::DeleteDone { request: request.0, put: put.map(|put| put.0) })
         }
@@ -84,6 +90,7 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
         wire::Body::Promote(promote) => {
             ToStore::Promote { id: ObjectId::new(&promote.id)?, put: PutId(promote.put) }
         }
+        wire::Body::TakeOver(object) => decode_take_over(object)?,
         wire::Body::DeleteDone(done) => {
             ToStore::DeleteDone { request: RequestId(done.request), put: done.put.map(PutId) }
         }
@@ -149,6 +156,17 @@ fn decode_inline(inline: wire::Inline) -> Result<ToStore> {
         put: PutId(inline.put),
         metadata: metadata::decode(inline.metadata, size_bytes)?,
         bytes: inline.bytes,
+    })
+}
+
+fn decode_take_over(object: wire::TakeOver) -> Result<ToStore> {
+    check_count("inline bytes", object.bytes.len(), MAX_INLINE_BYTES)?;
+    let size_bytes = object.bytes.len() as u64;
+    Ok(ToStore::TakeOver {
+        id: ObjectId::new(&object.id)?,
+        put: PutId(object.put),
+        metadata: metadata::decode(object.metadata, size_bytes)?,
+        bytes: object.bytes,
     })
 }
 

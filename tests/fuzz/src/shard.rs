@@ -157,6 +157,7 @@ impl Session {
             ToStore::Published { .. }
             | ToStore::Drop { .. }
             | ToStore::Promote { .. }
+            | ToStore::TakeOver { .. }
             | ToStore::Locations { .. } => return,
         };
         self.queries.remove(&request);

@@ -37,6 +37,36 @@ fn delete_all(cluster: &Cluster, prefix: &str) {
 }
 
 #[test]
+fn small_objects_survive_their_store_and_each_shard_after_it() {
+    let mut cluster = Cluster::start(Plan { nodes: 3, shards: 2, ..Plan::default() });
+    let contents = |number: usize| bytes(number as u64, 1000);
+    for number in 0..6 {
+        cluster.client(0).put(format!("small-{number}"), &contents(number)).unwrap();
+    }
+    let known = |cluster: &Cluster, count| {
+        await_that("both shards to know all", || {
+            cluster.client(1).status().unwrap().shards.iter().all(|shard| shard.objects == count)
+        });
+    };
+    known(&cluster, 6);
+    cluster.kill_store(0);
+    cluster.kill_shard(0);
+    cluster.restart_shard(0);
+    for number in 0..6 {
+        let view = cluster.client(1).get(format!("small-{number}"), PATIENCE).unwrap();
+        assert!(view[..] == contents(number)[..], "{number}");
+    }
+    known(&cluster, 6);
+    cluster.kill_shard(1);
+    cluster.restart_shard(1);
+    cluster.await_sessions(2);
+    for number in 0..6 {
+        let view = cluster.client(2).get(format!("small-{number}"), PATIENCE).unwrap();
+        assert!(view[..] == contents(number)[..], "{number}");
+    }
+}
+
+#[test]
 fn with_two_shards_one_may_die_and_come_back() {
     let mut cluster = Cluster::start(Plan { nodes: 3, shards: 2, ..Plan::default() });
     for victim in 0..2 {

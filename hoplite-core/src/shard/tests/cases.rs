@@ -229,6 +229,7 @@ impl Scenario {
             }
             ToStore::Drop { id, put, reason } => format!("{node} drop {id}/{} {reason:?}", put.0),
             ToStore::Promote { id, .. } => format!("{node} promote {id}"),
+            ToStore::TakeOver { id, bytes, .. } => format!("{node} take over {id} {}", bytes.escape_ascii()),
             ToStore::DeleteDone { put: Some(put), .. } => format!("{node} deleted {}", put.0),
             ToStore::DeleteDone { put: None, .. } => format!("{node} deleted nothing"),
             ToStore::Locations { locations, .. } => {

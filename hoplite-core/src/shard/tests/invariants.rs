@@ -85,6 +85,10 @@ fn entries(shard: &Shard) {
         assert!(entry.pin == Pin::Held || !fresh, "a complete copy is pinned when the pinned one is lost");
         assert!(entry.pin == Pin::Held || !entry.is_pinned());
     }
+    for id in shard.orphans.ids() {
+        let entry = &shard.entries[id];
+        assert!(entry.inline.is_some() && entry.pin == Pin::Missing, "what a store keeps is no orphan");
+    }
     assert_eq!(inline_bytes, shard.inline_bytes);
     assert_eq!(links, shard.grants.len());
     assert_eq!((rootless, lost), (shard.due.rootless.len(), shard.due.markers.len()));

@@ -233,6 +233,38 @@ fn objects_are_listed_page_by_page() {
 }
 
 #[test]
+fn what_cannot_be_got_is_not_listed() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    for name in ["kept", "lost"] {
+        world.say("a", ToShard::Publish(complete(name, 1)));
+    }
+    let partial = publication("partial", 1, LocationState::Partial, Retention::Evictable);
+    world.say("b", ToShard::Publish(partial));
+    let reason = UnpublishReason::Evicted;
+    world.say("a", ToShard::Unpublish { id: id("lost"), put: PutId(1), reason });
+    let (page, more) = world.shard.list(b"", b"", 10);
+    assert_eq!(page.iter().map(|object| object.id.to_string()).collect::<Vec<_>>(), ["kept"]);
+    assert!(!more);
+    assert!(world.shard.describe(&id("lost")).locations.object.is_some_and(|object| object.lost));
+    // What is lost is deleted without a trace.
+    let done = world.ask("b", ToShard::Delete { request: RequestId(1), id: id("lost") });
+    assert_eq!(done, [("b".to_owned(), ToStore::DeleteDone { request: RequestId(1), put: Some(PutId(1)) })]);
+    assert_eq!(world.shard.describe(&id("lost")).locations.object, None);
+}
+
+#[test]
+fn messages_are_counted() {
+    let mut world = World::with_nodes(&["s", "a"]);
+    world.say("s", ToShard::Publish(complete("x", 1)));
+    world.say("a", ToShard::Query(query("x", 1)));
+    let pulled = publication("x", 1, LocationState::Complete, Retention::Evictable);
+    let slot = Some(GrantId(1));
+    world.say("a", ToShard::Publish(Publish { slot, wants_answer: false, ..pulled }));
+    let status = world.shard.status();
+    assert_eq!((status.received_messages, status.sent_messages, status.grants), (3, 2, 0));
+}
+
+#[test]
 fn nobody_starves_while_closer_receivers_keep_coming() {
     let far = (node("s"), node("far"));
     let costs = (0..1000).map(|number| ((node("s"), node(&format!("near{number}"))), 1)).chain([(far, 9)]);
