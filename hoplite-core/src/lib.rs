@@ -11,6 +11,7 @@
 //! * [`topology`]: what links cost, and which order of ranks makes collectives cheap on them.
 //! * [`stall`]: when a transfer has stalled.
 //! * [`placement`]: which shards are responsible for an id.
+//! * [`session`]: how a store keeps its sessions with the shards.
 #![forbid(unsafe_code)]
 
 pub mod block;
@@ -28,6 +29,7 @@ pub mod plan;
 pub mod topology;
 
 pub mod node;
+pub mod session;
 pub mod shard;
 pub mod stall;
 

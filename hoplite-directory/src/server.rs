@@ -5,6 +5,7 @@ use std::time::Duration;
 use hoplite_core::id::ClusterId;
 use hoplite_core::limits::Limits;
 use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::ShardConfig;
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::v1::directory_server::DirectoryServer;
@@ -21,9 +22,6 @@ use crate::session::Host;
 /// The cluster that daemons belong to unless they are told otherwise.
 pub const DEFAULT_CLUSTER: &str = "hoplite";
 
-/// HTTP/2 pings on each connection, and how long their answer may take: a store that is frozen or cut off is noticed
-/// after the sum of both.
-const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 /// How long connections may take to end by themselves after the sessions were ended.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// Flow control: what a store may send before it must wait for the shard, in one session and in one connection.
@@ -92,8 +90,8 @@ pub async fn run(
     health.set_serving::<DirectoryServer<DirectoryService>>().await;
 
     let server = Server::builder()
-        .http2_keepalive_interval(Some(PING.0))
-        .http2_keepalive_timeout(Some(PING.1))
+        .http2_keepalive_interval(Some(SHARD_PINGS.interval))
+        .http2_keepalive_timeout(Some(SHARD_PINGS.timeout))
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES)
         .max_concurrent_streams(MAX_STREAMS)

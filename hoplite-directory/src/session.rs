@@ -1,10 +1,10 @@
 //! One session with a store, from its hello to its end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hoplite_core::error::{Error, Operation, Plane, Result};
 use hoplite_core::id::ClusterId;
+use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_proto::directory::{decode_hello, decode_store_batch};
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::StoreMessages;
@@ -15,9 +15,6 @@ use tonic::Streaming;
 
 use crate::outbox::Outbox;
 use crate::owner::{SessionId, ShardHandle};
-
-/// How long a store may take to introduce itself.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Who a session is opened with: the shard, and the cluster that it belongs to.
 #[derive(Debug, Clone)]

@@ -7,15 +7,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use hoplite_core::ClusterId;
 use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::NodeInfo;
-use hoplite_core::{ClusterId, ErrorCode};
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -31,9 +31,6 @@ use crate::local::{self, LocalListener, LocalPlane, SocketAccess, SocketError};
 use crate::prefault::prefault;
 use crate::session::{Session, SessionState, ShardLink};
 
-/// How long a refusal that may pass may last before the store gives up: longer than it takes a shard to notice that the
-/// previous run of this node is dead.
-const REFUSAL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the end of the daemon may take after it was asked for.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -377,18 +374,9 @@ async fn ready(sessions: Sessions, prefaulted: Option<JoinHandle<()>>) {
 async fn refusal(sessions: Sessions) -> StoreError {
     let watches = sessions.into_iter().map(|(shard, mut state)| {
         Box::pin(async move {
-            let mut refused_since: Option<Instant> = None;
             loop {
-                let now = state.borrow_and_update().clone();
-                match now {
-                    SessionState::Refused(source) => {
-                        let since = *refused_since.get_or_insert_with(Instant::now);
-                        if !may_pass(&source) || since.elapsed() > REFUSAL_PATIENCE {
-                            return StoreError::Refused { shard, source };
-                        }
-                    }
-                    SessionState::Up => refused_since = None,
-                    SessionState::Down => {}
+                if let SessionState::GivenUp(source) = state.borrow_and_update().clone() {
+                    return StoreError::Refused { shard, source };
                 }
                 if state.changed().await.is_err() {
                     pending::<()>().await;
@@ -397,12 +385,6 @@ async fn refusal(sessions: Sessions) -> StoreError {
         })
     });
     futures::future::select_all(watches).await.0
-}
-
-/// Whether a shard may take back its refusal: the previous run of this node leaves its name free when it is found dead,
-/// and a connection that breaks at its start can look malformed.
-fn may_pass(refusal: &Error) -> bool {
-    matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::Malformed)
 }
 
 /// Waits until the shards have taken what was queued for them, which they show by ending the session; for a moment only.

@@ -2,19 +2,19 @@
 //! lost.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::stream::{self, Stream};
 use hoplite_core::error::Error;
 use hoplite_core::node::Event;
+use hoplite_core::session::{Attempts, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS};
 use hoplite_core::shard::{NodeInfo, ToShard};
-use hoplite_core::{ClusterId, ErrorCode};
+use hoplite_core::{ClusterId, Time};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessages};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
@@ -25,14 +25,6 @@ use crate::outbox::{Departure, Departures, Outgoing, outbox};
 const BATCH_MESSAGES: usize = 256;
 /// A batch is closed when it holds about so many bytes of inline objects; the receiver's limit is 4 MiB.
 const BATCH_BYTES: usize = 1 << 20;
-/// How long to wait for a connection, and for the shard's first message.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
-/// First and longest pause between two attempts.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// HTTP/2 pings: a shard that is frozen or cut off is given up after the sum of both, so that the second shard of each id
-/// serves within two seconds. Giving up a shard too early costs a publication; the shards, for whom giving up a store
-/// means to lose its copies, are more patient.
-const PING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1));
 
 /// How a session stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +33,8 @@ pub(crate) enum SessionState {
     Down,
     /// Messages flow.
     Up,
-    /// The shard refuses this store. Tries go on, since that may pass, but a person should know.
-    Refused(Error),
+    /// The shard refuses this store, and no further try is made.
+    GivenUp(Error),
 }
 
 /// One shard, as a store reaches it.
@@ -60,10 +52,10 @@ impl ShardLink {
         // Without a port, that of HTTP would be meant.
         endpoint.uri().port()?;
         let endpoint = endpoint
-            .connect_timeout(OPEN_TIMEOUT)
+            .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
-            .http2_keep_alive_interval(PING.0)
-            .keep_alive_timeout(PING.1)
+            .http2_keep_alive_interval(STORE_PINGS.interval)
+            .keep_alive_timeout(STORE_PINGS.timeout)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(16 << 20);
@@ -95,30 +87,35 @@ impl Session {
         stop: CancellationToken,
     ) {
         let shard = &self.link.address;
-        let mut back_off = BACK_OFF.0;
+        let started = Instant::now();
+        let mut attempts = Attempts::default();
         while !leaving.is_cancelled() {
             let Some(ended) = stop.run_until_cancelled(self.run_once(&state)).await else { return };
             let was_up = *state.borrow() == SessionState::Up;
             if was_up {
                 self.engine.session_down(self.shard);
-                back_off = BACK_OFF.0;
+                attempts.opened();
             }
+            let next = attempts.ended(Time::ZERO + started.elapsed(), ended.as_ref().err());
+            let is_news = matches!(next, Next::GiveUp | Next::Retry { is_news: true, .. });
             match &ended {
                 Ok(()) => tracing::info!(shard, "the directory shard ended the session"),
                 Err(error) if was_up => tracing::warn!(shard, %error, "lost the directory shard"),
-                Err(error) if back_off == BACK_OFF.0 => {
-                    tracing::warn!(shard, %error, "cannot reach the directory shard, trying on");
-                }
+                Err(error) if is_news => tracing::warn!(shard, %error, "cannot reach the directory shard"),
                 Err(error) => tracing::debug!(shard, %error, "cannot reach the directory shard"),
             }
-            state.send_replace(match ended {
-                Err(error) if is_refusal(&error) || (!was_up && is_bad_hello(&error)) => {
-                    SessionState::Refused(error)
+            match (next, ended) {
+                (Next::GiveUp, Err(error)) => {
+                    state.send_replace(SessionState::GivenUp(error));
+                    // The others go on until the daemon ends, which is soon.
+                    return stop.cancelled().await;
                 }
-                _ => SessionState::Down,
-            });
-            let _ = leaving.run_until_cancelled(tokio::time::sleep(back_off)).await;
-            back_off = (back_off * 2).min(BACK_OFF.1);
+                (Next::GiveUp, Ok(())) => return,
+                (Next::Retry { pause, .. }, _) => {
+                    state.send_replace(SessionState::Down);
+                    let _ = leaving.run_until_cancelled(tokio::time::sleep(pause)).await;
+                }
+            }
         }
     }
 
@@ -134,9 +131,8 @@ impl Session {
             let first = inbound.message().await.map_err(|status| from_status(&status))?;
             Ok::<_, Error>((inbound, first))
         };
-        let (mut inbound, first) = timeout(OPEN_TIMEOUT * 2, opening)
-            .await
-            .map_err(|_| Error::unavailable("the directory shard"))??;
+        let (mut inbound, first) =
+            timeout(OPEN_TIMEOUT, opening).await.map_err(|_| Error::unavailable("the directory shard"))??;
         let Some(ShardMessages { welcome: Some(welcome), messages: early }) = first else {
             return Err(Error::unavailable("the directory shard"));
         };
@@ -156,16 +152,6 @@ impl Session {
             }
         }
     }
-}
-
-/// Whether a person should know, because the shard was reached and does not want this store.
-fn is_refusal(error: &Error) -> bool {
-    matches!(error.code(), ErrorCode::NodeIdInUse | ErrorCode::ClusterMismatch | ErrorCode::VersionMismatch)
-}
-
-/// Whether the shard could make nothing of this store's first message.
-fn is_bad_hello(error: &Error) -> bool {
-    matches!(error.code(), ErrorCode::InvalidName | ErrorCode::Malformed)
 }
 
 /// The stream of frames to the shard: the hello, then what is queued, several messages at a time.

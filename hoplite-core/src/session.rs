@@ -1,0 +1,175 @@
+//! How a store keeps its session with a shard: how long it waits for what, when it tries again, and when it gives up.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorCode};
+use crate::time::Time;
+
+/// Pings on a connection: the other side counts as gone if it does not answer one in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pings {
+    /// How often one is sent.
+    pub interval: Duration,
+    /// How long its answer may take.
+    pub timeout: Duration,
+}
+
+impl Pings {
+    /// How long the other side may be silent before it counts as gone.
+    pub const fn silence_limit(self) -> Duration {
+        self.interval.saturating_add(self.timeout)
+    }
+}
+
+/// The pings of a store to a shard: the second shard of each id serves within two seconds. A shard that is given up too
+/// early costs no more than a publication.
+pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
+/// The pings of a shard to its stores: it is more patient, since to give up a store means to lose its copies.
+pub const SHARD_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
+/// How long a store waits for a connection: a lost SYN is sent again after one second, and after three.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a store waits for the first message of a shard, the connection included.
+pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
+/// How long a store may take to introduce itself to a shard that it has connected to.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The first pause between two attempts; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause: also the default grace within which a store must be back at its shard.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// How long a refusal that may pass may last: longer than it takes a shard to notice that the previous run of this node is
+/// dead.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// The attempts of a store to keep a session with one shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempts {
+    pause: Duration,
+    is_up: bool,
+    refused_since: Option<Time>,
+}
+
+/// What to do when a session has ended, or did not come about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Try again after this pause.
+    Retry {
+        /// The pause.
+        pause: Duration,
+        /// Whether this is the first failure since the session was up, so that it is worth a line in the log.
+        is_news: bool,
+    },
+    /// The shard refuses this store, and will go on to.
+    GiveUp,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self { pause: FIRST_PAUSE, is_up: false, refused_since: None }
+    }
+}
+
+impl Attempts {
+    /// The session is up.
+    pub fn opened(&mut self) {
+        *self = Self { is_up: true, ..Self::default() };
+    }
+
+    /// The session has ended, or an attempt has failed; `error` says why, if it was not in peace.
+    pub fn ended(&mut self, now: Time, error: Option<&Error>) -> Next {
+        let was_up = std::mem::take(&mut self.is_up);
+        if let Some(error) = error.filter(|error| is_refusal(error, was_up)) {
+            let since = *self.refused_since.get_or_insert(now);
+            if !may_pass(error) || now.since(since) > REFUSAL_LIMIT {
+                return Next::GiveUp;
+            }
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(MAX_PAUSE);
+        Next::Retry { pause, is_news: was_up || pause == FIRST_PAUSE }
+    }
+}
+
+/// Whether the shard was reached and does not want this store; before the session was up, also whether it could make
+/// nothing of the first message.
+fn is_refusal(error: &Error, was_up: bool) -> bool {
+    match error.code() {
+        ErrorCode::NodeIdInUse | ErrorCode::ClusterMismatch | ErrorCode::VersionMismatch => true,
+        ErrorCode::InvalidName | ErrorCode::Malformed => !was_up,
+        _ => false,
+    }
+}
+
+/// Whether a shard may take a refusal back: the previous run of this node leaves its name free when it is found dead, and a
+/// connection that breaks at its start can look malformed.
+fn may_pass(refusal: &Error) -> bool {
+    matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Plane;
+    use crate::id::NodeId;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn in_use() -> Error {
+        Error::NodeIdInUse { node: NodeId::new("n").unwrap() }
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_second_and_begin_anew_after_a_session() {
+        let mut attempts = Attempts::default();
+        let error = Error::unavailable("the directory shard");
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            match attempts.ended(at(0), Some(&error)) {
+                Next::Retry { pause, is_news } => pauses.push((pause.as_millis(), is_news)),
+                Next::GiveUp => panic!("it is only away"),
+            }
+        }
+        let expected = [(50, true), (100, false), (200, false), (400, false), (800, false)];
+        assert_eq!(pauses[..5], expected);
+        assert_eq!(pauses[5..], [(1000, false), (1000, false)]);
+        attempts.opened();
+        let first = Next::Retry { pause: FIRST_PAUSE, is_news: true };
+        assert_eq!(attempts.ended(at(0), None), first);
+    }
+
+    #[test]
+    fn a_refusal_that_cannot_pass_is_final() {
+        for error in [
+            Error::ClusterMismatch,
+            Error::VersionMismatch { ours: 1, theirs: 2 },
+            Error::InvalidName { name: "a b".into() },
+        ] {
+            assert_eq!(Attempts::default().ended(at(0), Some(&error)), Next::GiveUp, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_in_use_may_become_free() {
+        let mut attempts = Attempts::default();
+        for millis in [0, 5000, 10_000] {
+            assert!(matches!(attempts.ended(at(millis), Some(&in_use())), Next::Retry { .. }));
+        }
+        assert_eq!(attempts.ended(at(10_001), Some(&in_use())), Next::GiveUp);
+        // Once it was accepted, the time counts anew.
+        attempts.opened();
+        assert!(matches!(attempts.ended(at(20_000), Some(&in_use())), Next::Retry { .. }));
+    }
+
+    #[test]
+    fn what_is_malformed_is_a_refusal_only_at_the_start() {
+        let error = Error::malformed(Plane::Control, "a second hello");
+        let mut attempts = Attempts::default();
+        attempts.opened();
+        assert!(matches!(attempts.ended(at(0), Some(&error)), Next::Retry { .. }));
+        assert_eq!(attempts.refused_since, None);
+        assert!(matches!(attempts.ended(at(0), Some(&error)), Next::Retry { .. }));
+        assert_eq!(attempts.refused_since, Some(at(0)));
+    }
+}
