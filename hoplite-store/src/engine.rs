@@ -355,6 +355,11 @@ impl Engine {
         self.lock().sessions.iter().map(Option::is_some).collect()
     }
 
+    /// The connected shard that decides about an object.
+    pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
+        self.lock().node.first_shard(id)
+    }
+
     /// Enters a client; its answers go to the queue that is returned.
     pub(crate) fn client_connected(&self) -> (ClientId, Arc<Answers>) {
         let client = ClientId(self.next_number());

@@ -223,6 +223,11 @@ impl Node {
         self.copies.get(&copy).map(|copy| (&copy.id, copy.put))
     }
 
+    /// The connected shard that decides about `id`.
+    pub fn first_shard(&self, id: &ObjectId) -> Option<usize> {
+        self.ctx.first_shard(id)
+    }
+
     /// The latest measurement of the links between this node and others.
     pub fn measured(&mut self, link: Link) {
         self.ctx.set_link(link);

@@ -11,7 +11,7 @@
 //! * `loss`: objects whose last complete copy is gone.
 //! * `orphans`: inline objects that no store has any more are given to one.
 //! * `subscribe`: updates to those who watch an object.
-//! * `describe`: what tools see.
+//! * `describe`, `listing`: what tools see.
 //!
 //! Nothing that a store sends can make a shard panic or grow without bound; the bounds are [`Limits`] and the constants
 //! of this module.
@@ -22,6 +22,7 @@ mod delete;
 mod describe;
 mod entry;
 mod history;
+mod listing;
 mod loss;
 mod message;
 mod nodes;
@@ -38,6 +39,7 @@ use std::time::Duration;
 
 pub use describe::{Description, NodeStatus, ShardStatus};
 pub use history::GrantRecord;
+pub use listing::Page;
 pub use message::*;
 
 use self::bursts::Bursts;

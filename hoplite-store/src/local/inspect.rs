@@ -8,8 +8,7 @@ use futures::future::join_all;
 use hoplite_core::ObjectId;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::node::ReduceRecord;
-use hoplite_core::placement::ShardMap;
-use hoplite_core::shard::Locations;
+use hoplite_core::shard::{Locations, Page};
 use hoplite_proto::directory::{decode_locations, encode_locations};
 use hoplite_proto::local::Response;
 use hoplite_proto::status::from_status;
@@ -35,7 +34,7 @@ async fn ask<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::S
     }
 }
 
-/// One page of the cluster's objects. Each id is known at two shards, so that one may be away.
+/// One page of the cluster's objects.
 pub(super) async fn list(
     plane: &LocalPlane,
     prefix: Bytes,
@@ -48,41 +47,17 @@ pub(super) async fn list(
         async move { ask(client.list(request)).await }
     }))
     .await;
-    let unreachable = pages.iter().filter(|page| page.is_err()).count();
-    if unreachable == pages.len() || unreachable >= hoplite_core::placement::REPLICAS {
-        return Err(Error::unavailable("the directory"));
-    }
-    let mut decoded = Vec::new();
-    for page in pages.into_iter().flatten() {
-        let decode = |locations| decode_locations(locations, Plane::Control);
-        let objects = page.objects.into_iter().map(decode).collect::<Result<_, Error>>()?;
-        decoded.push(Page { objects, more: page.more });
-    }
-    let Page { objects, more } = merge(decoded, limit).cut(PAGE_BYTES);
+    let pages = pages.into_iter().map(|page| page.ok().map(decode_page).transpose());
+    let pages = pages.collect::<Result<Vec<_>, Error>>()?;
+    let page = Page::merge(pages, limit).ok_or(Error::unavailable("the directory"))?;
+    let Page { objects, more } = page.cut(PAGE_BYTES, size_bytes);
     Ok(Response::Listing { objects, more })
 }
 
-/// Objects in the order of their ids, and whether there are more after the last.
-#[derive(Debug, PartialEq, Eq)]
-struct Page {
-    objects: Vec<Locations>,
-    more: bool,
-}
-
-impl Page {
-    /// Ends the page before it takes more than `limit_bytes` of an answer; but never before its first object, since
-    /// whoever asks goes on behind the last one.
-    fn cut(mut self, limit_bytes: usize) -> Self {
-        let mut taken_bytes = 0;
-        let fits = |object: &&Locations| {
-            taken_bytes += size_bytes(object);
-            taken_bytes <= limit_bytes
-        };
-        let count = self.objects.iter().take_while(fits).count().max(1);
-        self.more |= count < self.objects.len();
-        self.objects.truncate(count);
-        self
-    }
+fn decode_page(page: v1::ListReply) -> Result<Page, Error> {
+    let decode = |locations| decode_locations(locations, Plane::Control);
+    let objects = page.objects.into_iter().map(decode).collect::<Result<_, Error>>()?;
+    Ok(Page { objects, more: page.more })
 }
 
 /// What an object takes of an answer.
@@ -90,28 +65,9 @@ fn size_bytes(object: &Locations) -> usize {
     encode_locations(object).encoded_len() + OBJECT_OVERHEAD_BYTES
 }
 
-/// One page of what several shards know.
-///
-/// A shard may end its page early. Whoever asks goes on behind the last object, so the page must end where the first of
-/// the shards that have more does.
-fn merge(pages: Vec<Page>, limit: usize) -> Page {
-    let unfinished = pages.iter().filter(|page| page.more);
-    let horizon = unfinished.filter_map(|page| page.objects.last()).map(|last| last.id.clone()).min();
-    let mut more = pages.iter().any(|page| page.more);
-    let mut objects: Vec<Locations> = pages.into_iter().flat_map(|page| page.objects).collect();
-    objects.retain(|object| horizon.as_ref().is_none_or(|horizon| object.id <= *horizon));
-    objects.sort_by(|one, other| one.id.cmp(&other.id));
-    objects.dedup_by(|next, kept| next.id == kept.id);
-    more |= objects.len() > limit;
-    objects.truncate(limit);
-    Page { objects, more }
-}
-
 /// All that the directory knows of one object, from the shard that is responsible for it now.
 pub(super) async fn describe(plane: &LocalPlane, id: &ObjectId) -> Result<Response, Error> {
-    let up = plane.engine.shards_up();
-    let map = ShardMap::new(plane.shards.iter().map(|link| &link.address));
-    let shard = map.replicas(id, |shard| up[shard]).next().ok_or(Error::unavailable("the directory"))?;
+    let shard = plane.engine.first_shard(id).ok_or(Error::unavailable("the directory"))?;
     let link = &plane.shards[shard];
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let object = ask(link.client().describe(request)).await?;
@@ -183,41 +139,5 @@ async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {
             waiting_queries: status.waiting_queries,
         },
         Err(_) => v1::ShardStatus { address, connected, ..v1::ShardStatus::default() },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn page(ids: &[&str], more: bool) -> Page {
-        let found = |id: &&str| Locations {
-            id: ObjectId::try_from(*id).unwrap(),
-            object: None,
-            locations: Vec::new(),
-        };
-        Page { objects: ids.iter().map(found).collect(), more }
-    }
-
-    #[test]
-    fn a_page_ends_where_the_first_unfinished_shard_does() {
-        let pages = vec![page(&["a", "c", "x"], false), page(&["a", "b"], true), page(&["b", "c"], true)];
-        assert_eq!(merge(pages, 10), page(&["a", "b"], true));
-        assert_eq!(
-            merge(vec![page(&["a", "c"], false), page(&["b"], false)], 10),
-            page(&["a", "b", "c"], false)
-        );
-        assert_eq!(merge(vec![page(&["a", "c"], false), page(&["b"], false)], 2), page(&["a", "b"], true));
-    }
-
-    #[test]
-    fn a_page_is_cut_by_its_size_but_never_to_nothing() {
-        let whole = || page(&["a", "b", "c"], false);
-        let two = page(&["a", "b"], false).objects.iter().map(size_bytes).sum();
-        assert_eq!(whole().cut(PAGE_BYTES), whole());
-        assert_eq!(whole().cut(two), page(&["a", "b"], true));
-        assert_eq!(whole().cut(two - 1), page(&["a"], true));
-        assert_eq!(whole().cut(0), page(&["a"], true));
-        assert_eq!(page(&[], false).cut(0), page(&[], false));
     }
 }

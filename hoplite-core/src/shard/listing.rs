@@ -1,0 +1,102 @@
+//! One page of the objects that several shards know.
+
+use super::message::Locations;
+use crate::placement::REPLICAS;
+
+/// Objects in the order of their ids, and whether there are more after the last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The objects.
+    pub objects: Vec<Locations>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+impl Page {
+    /// Merges the pages that the shards of a cluster have answered with, `None` for each that could not; `None` if too few
+    /// could: every object is known to [`REPLICAS`] shards, so one less may be away.
+    ///
+    /// A shard may end its page early. Whoever asks goes on behind the last object, so the page must end where the first of
+    /// the shards that have more does.
+    pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
+        let away = pages.iter().filter(|page| page.is_none()).count();
+        if away == pages.len() || away >= REPLICAS {
+            return None;
+        }
+        let pages: Vec<Self> = pages.into_iter().flatten().collect();
+        let unfinished = pages.iter().filter(|page| page.more);
+        let horizon = unfinished.filter_map(|page| page.objects.last()).map(|last| last.id.clone()).min();
+        let mut more = pages.iter().any(|page| page.more);
+        let mut objects: Vec<Locations> = pages.into_iter().flat_map(|page| page.objects).collect();
+        objects.retain(|object| horizon.as_ref().is_none_or(|horizon| object.id <= *horizon));
+        objects.sort_by(|one, other| one.id.cmp(&other.id));
+        objects.dedup_by(|next, kept| next.id == kept.id);
+        more |= objects.len() > limit;
+        objects.truncate(limit);
+        Some(Self { objects, more })
+    }
+
+    /// Ends the page before it takes more than `limit_bytes` of an answer, given the size of each object; but never before
+    /// its first object, since whoever asks goes on behind the last one.
+    pub fn cut(mut self, limit_bytes: usize, size_bytes: impl Fn(&Locations) -> usize) -> Self {
+        let mut taken_bytes = 0;
+        let fits = |object: &&Locations| {
+            taken_bytes += size_bytes(object);
+            taken_bytes <= limit_bytes
+        };
+        let count = self.objects.iter().take_while(fits).count().max(1);
+        self.more |= count < self.objects.len();
+        self.objects.truncate(count);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::ObjectId;
+
+    fn page(ids: &[&str], more: bool) -> Page {
+        let found = |id: &&str| Locations {
+            id: ObjectId::try_from(*id).unwrap(),
+            object: None,
+            locations: Vec::new(),
+        };
+        Page { objects: ids.iter().map(found).collect(), more }
+    }
+
+    fn merge(pages: Vec<Page>, limit: usize) -> Page {
+        Page::merge(pages.into_iter().map(Some).collect(), limit).unwrap()
+    }
+
+    #[test]
+    fn a_page_ends_where_the_first_unfinished_shard_does() {
+        let pages = vec![page(&["a", "c", "x"], false), page(&["a", "b"], true), page(&["b", "c"], true)];
+        assert_eq!(merge(pages, 10), page(&["a", "b"], true));
+        assert_eq!(
+            merge(vec![page(&["a", "c"], false), page(&["b"], false)], 10),
+            page(&["a", "b", "c"], false)
+        );
+        assert_eq!(merge(vec![page(&["a", "c"], false), page(&["b"], false)], 2), page(&["a", "b"], true));
+    }
+
+    #[test]
+    fn one_shard_may_be_away_unless_it_is_the_only_one() {
+        let some = || Some(page(&["a"], false));
+        assert_eq!(Page::merge(vec![some(), None, some()], 10), some());
+        assert_eq!(Page::merge(vec![some(), None, None], 10), None);
+        assert_eq!(Page::merge(vec![None], 10), None);
+        assert_eq!(Page::merge(vec![], 10), None);
+    }
+
+    #[test]
+    fn a_page_is_cut_by_its_size_but_never_to_nothing() {
+        let whole = || page(&["a", "b", "c"], false);
+        let one = |_: &Locations| 10;
+        assert_eq!(whole().cut(30, one), whole());
+        assert_eq!(whole().cut(20, one), page(&["a", "b"], true));
+        assert_eq!(whole().cut(19, one), page(&["a"], true));
+        assert_eq!(whole().cut(0, one), page(&["a"], true));
+        assert_eq!(page(&[], false).cut(0, one), page(&[], false));
+    }
+}
