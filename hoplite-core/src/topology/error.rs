@@ -134,6 +134,12 @@ pub enum TopologyError {
         /// What was given.
         text: String,
     },
+    /// More than [`smt::MAX_NODES`](super::smt::MAX_NODES).
+    #[error("{count} nodes are too many for an external solver")]
+    TooManyForSolver {
+        /// How many there are.
+        count: usize,
+    },
     /// The external solver's answer holds no order.
     #[error("the solver's model gives rank {rank} no node")]
     NoModel {

@@ -3,10 +3,11 @@
 //! * [`matrix`]: the cost of a message between each two nodes; exact integers.
 //! * [`cost`]: what collectives cost in a given order of ranks.
 //! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels.
-//! * [`solve`]: the search for a cheap order, with a lower bound.
+//! * [`solve`]: the search for a cheap order, with a lower bound; [`smt`]: the same as a question to an external solver.
 //! * [`hdrm`]: ranks of halving-doubling on a BiGraph without conflicts.
 //! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
 //! * [`rounds`], [`probe`]: who probes whom when, and what its samples say.
+//! * [`live`]: estimates from real transfers, and when they are worth a new order.
 //! * [`fabric`]: a simulator of switches and links.
 //!
 //! Nothing here measures: matrices come from a prober or a file.
@@ -22,11 +23,13 @@ pub mod cluster;
 pub mod place;
 
 pub mod random;
+pub mod smt;
 pub mod solve;
 
 pub mod decompose;
 pub mod hdrm;
 
+pub mod live;
 pub mod probe;
 pub mod rounds;
 

@@ -5,9 +5,11 @@ mod made;
 
 mod costs;
 mod fabrics;
+mod groups;
 mod mappings;
 mod optima;
 mod properties;
+mod solver;
 
 use serde_json::Value;
 

@@ -35,6 +35,14 @@ impl Stage {
         (base, base / (self.stride * self.group) * self.stride + base % self.stride)
     }
 
+    /// Whether two ranks send to each other.
+    pub(crate) fn are_peers(&self, a: usize, b: usize) -> bool {
+        let digit = |rank: usize| rank / self.stride % self.group;
+        let apart = digit(a).abs_diff(digit(b));
+        let are_beside = self.peers == Peers::All || apart == 1 || apart + 1 == self.group;
+        a != b && self.group_of(a) == self.group_of(b) && are_beside
+    }
+
     /// The lowest rank of a group.
     fn base(&self, group: usize) -> usize {
         group / self.stride * self.stride * self.group + group % self.stride

@@ -1,0 +1,133 @@
+//! Estimates of links from real transfers, and when they are worth a new order.
+//!
+//! Sources: the gain of 1/8 is that of TCP's smoothed round trip (RFC 6298); Cloud Collectives, section VI, proposes TCP_INFO and the
+//! exchange of the node on the worst hop. The rule by which a new order is taken is ours.
+
+use std::time::Duration;
+
+use super::matrix::Link;
+use crate::time::Time;
+
+/// A new order must cost less than the one in use by more than this ...
+const GAIN_PERCENT: u128 = 5;
+/// ... for so long, since moving ranks interrupts whoever uses them.
+pub const LASTING: Duration = Duration::from_secs(30);
+
+/// What a transfer says of its link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// The smallest round trip.
+    pub round_trip_ns: u64,
+    /// Picoseconds that each byte took.
+    pub ps_per_byte: u64,
+    /// Whether the sender had too little to send, so that the rate says nothing of the link.
+    pub is_application_limited: bool,
+}
+
+/// The moving average of a link; in 1/8 units, so that small changes are not lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Estimate {
+    alpha_eighths: u64,
+    gap_eighths: u64,
+}
+
+impl Estimate {
+    /// Starts from what is known of a link.
+    pub const fn new(link: Link) -> Self {
+        Self { alpha_eighths: 8 * link.alpha_ns as u64, gap_eighths: 8 * link.ps_per_byte as u64 }
+    }
+
+    /// Moves by an eighth of the way to a sample; a sample that the application limited is ignored.
+    pub fn add(&mut self, sample: Sample) {
+        if sample.is_application_limited {
+            return;
+        }
+        let eighths = |average: u64, value: u64| average - average / 8 + value.min(u32::MAX.into());
+        self.alpha_eighths = eighths(self.alpha_eighths, sample.round_trip_ns / 2);
+        self.gap_eighths = eighths(self.gap_eighths, sample.ps_per_byte);
+    }
+
+    /// The link as it is estimated now.
+    pub fn link(&self) -> Link {
+        let whole = |eighths: u64| (eighths / 8).min(u32::MAX.into()) as u32;
+        Link { alpha_ns: whole(self.alpha_eighths), ps_per_byte: whole(self.gap_eighths) }
+    }
+}
+
+/// Says when a better order has been better for long enough.
+#[derive(Debug, Clone, Default)]
+pub struct Reorder {
+    since: Option<Time>,
+}
+
+impl Reorder {
+    /// Whether to take the order that costs `found_ps` in place of the one in use, which costs `used_ps`; both by the same estimates. It
+    /// must be asked again and again, and starts anew after a yes.
+    pub fn is_worth_it(&mut self, now: Time, used_ps: u128, found_ps: u128) -> bool {
+        if found_ps.saturating_mul(100) >= used_ps.saturating_mul(100 - GAIN_PERCENT) {
+            self.since = None;
+            return false;
+        }
+        let since = *self.since.get_or_insert(now);
+        let lasts = now.since(since) >= LASTING;
+        if lasts {
+            self.since = None;
+        }
+        lasts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: Link = Link { alpha_ns: 10_000, ps_per_byte: 800 };
+
+    fn sample(round_trip_ns: u64, ps_per_byte: u64) -> Sample {
+        Sample { round_trip_ns, ps_per_byte, is_application_limited: false }
+    }
+
+    #[test]
+    fn averages_move_by_an_eighth() {
+        let mut estimate = Estimate::new(LINK);
+        estimate.add(sample(36_000, 1600));
+        assert_eq!(estimate.link(), Link { alpha_ns: 11_000, ps_per_byte: 900 });
+        for _ in 0..200 {
+            estimate.add(sample(36_000, 1600));
+        }
+        let Link { alpha_ns, ps_per_byte } = estimate.link();
+        assert!((17_990..=18_000).contains(&alpha_ns) && (1590..=1600).contains(&ps_per_byte));
+    }
+
+    #[test]
+    fn a_steady_link_keeps_its_estimate() {
+        let mut estimate = Estimate::new(LINK);
+        for _ in 0..1000 {
+            estimate.add(sample(20_000, 800));
+        }
+        assert_eq!(estimate.link(), LINK);
+        estimate.add(sample(u64::MAX, u64::MAX));
+        assert!(estimate.link().alpha_ns < u32::MAX);
+    }
+
+    #[test]
+    fn samples_that_the_application_limited_are_ignored() {
+        let mut estimate = Estimate::new(LINK);
+        estimate.add(Sample { is_application_limited: true, ..sample(1_000_000, 1_000_000) });
+        assert_eq!(estimate.link(), LINK);
+    }
+
+    #[test]
+    fn only_a_lasting_gain_changes_the_order() {
+        let at = |seconds: u64| Time::from_micros(seconds * 1_000_000);
+        let mut reorder = Reorder::default();
+        assert!(!reorder.is_worth_it(at(0), 100, 95), "five percent are not more than five");
+        assert!(!reorder.is_worth_it(at(10), 100, 94));
+        assert!(!reorder.is_worth_it(at(39), 100, 80));
+        assert!(!reorder.is_worth_it(at(39), 100, 96), "the gain is gone");
+        assert!(!reorder.is_worth_it(at(50), 100, 90));
+        assert!(!reorder.is_worth_it(at(79), 100, 90));
+        assert!(reorder.is_worth_it(at(80), 100, 90));
+        assert!(!reorder.is_worth_it(at(81), 100, 90), "it starts anew");
+    }
+}
