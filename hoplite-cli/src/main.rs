@@ -2,6 +2,7 @@
 //!
 //! * [`arguments`]: what the commands share: how to reach a store, and how ids, sizes and durations are written.
 //! * [`verbs`]: one module per command; [`bench`] and [`demo`] have more than one each.
+//! * [`topology`]: what links cost and in which order ranks are cheap; needs no store.
 //! * [`cluster`]: a cluster of daemons on this machine, for `up`, `demo` and `bench`.
 //! * [`output`] and [`progress`]: what people and programs see.
 //!
@@ -14,6 +15,7 @@ mod verbs;
 
 mod bench;
 mod demo;
+mod topology;
 
 mod cluster;
 mod output;
@@ -74,6 +76,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Measure, beside what the machine itself can do
     Bench(bench::Arguments),
+    /// Order ranks by what the links between nodes cost; decompose, map and simulate collectives; works on files
+    Topology(topology::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -106,6 +110,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Up(command) => up::run(command).await,
         Command::Demo(command) => demo::run(command).await,
         Command::Bench(command) => bench::run(command).await,
+        Command::Topology(command) => topology::run(command),
     }
 }
 

@@ -1,0 +1,74 @@
+//! `hoplite topology show`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use hoplite_core::topology::cluster::Dendrogram;
+use hoplite_core::topology::place::MAX_LEVELS;
+use hoplite_core::topology::{Links, Matrix};
+
+use super::{input, svg};
+use crate::arguments::parse_size;
+use crate::output::{Alignment, Table};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The matrix: JSON, CSV of round trips, or Slurm's topology.conf
+    #[arg(long, value_name = "FILE")]
+    matrix: PathBuf,
+    /// The nodes by rank: a JSON list of their indices, or `identity` [default: by groups of close nodes]
+    #[arg(long, value_name = "FILE")]
+    order: Option<PathBuf>,
+    /// Bytes of the message whose cost is the distance of two nodes
+    #[arg(long, value_parser = parse_size, default_value = "0")]
+    size: u64,
+    /// Draw the matrix in rank order, with the tree of groups beside it, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let matrix = input::matrix(&arguments.matrix)?;
+    let links = Links::new(&matrix, arguments.size)?;
+    let dendrogram = Dendrogram::new(links);
+    let order = match &arguments.order {
+        Some(file) => input::order(file, matrix.len())?,
+        None => dendrogram.leaves_by_ends(links),
+    };
+    matrix.check_order(&order)?;
+    if let Some(path) = &arguments.plot {
+        let drawing = svg::heat_map(links, &order, &dendrogram);
+        fs::write(path, drawing).with_context(|| path.display().to_string())?;
+    }
+    let mut stdout = io::stdout().lock();
+    table(&matrix, &order, &dendrogram).print(&mut stdout)?;
+    Ok(stdout.flush()?)
+}
+
+/// A row for each rank: its node, its groups from the outermost on, and the link to the next rank.
+fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
+    let mut table = Table::new([
+        ("RANK", Alignment::Right),
+        ("NODE", Alignment::Left),
+        ("GROUP", Alignment::Left),
+        ("NEXT US", Alignment::Right),
+        ("NEXT PS/B", Alignment::Right),
+    ]);
+    let places = dendrogram.places(order);
+    let levels = dendrogram.levels().len();
+    for (rank, &node) in order.iter().enumerate() {
+        let path = &places[node as usize].path[MAX_LEVELS - levels..];
+        let groups: Vec<String> = path.iter().map(u16::to_string).collect();
+        let link = matrix.link(node as usize, order[(rank + 1) % order.len()] as usize);
+        table.row([
+            rank.to_string(),
+            matrix.nodes()[node as usize].escape_debug().to_string(),
+            if groups.is_empty() { "-".to_owned() } else { groups.join("/") },
+            format!("{:.1}", f64::from(link.alpha_ns) / 1000.0),
+            link.ps_per_byte.to_string(),
+        ]);
+    }
+    table
+}
