@@ -158,9 +158,9 @@ impl ObjectReader {
     async fn follow(&self, beyond_bytes: u64, timeout: Duration) -> Result<()> {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
-        let request = Request::Follow { copy, beyond_bytes, timeout };
+        let request = Request::Node(node::Request::Follow { copy, beyond_bytes, timeout });
         match connection.call(request, Operation::Get, timeout).await? {
-            Response::Progress { .. } => Ok(()),
+            Response::Node(node::Response::Progress { .. }) => Ok(()),
             _ => Err(connection.unexpected()),
         }
     }

@@ -29,7 +29,7 @@ use crate::data::{
     CombineRequest, CombineSource, CompareRequest, DataMetrics, HopHost, Hosted, Peer, PullRequest, Puller,
     ServeRequest, ServeSource, Served,
 };
-use crate::local::Answers;
+use crate::local::{Answers, FollowChange};
 use crate::outbox::{Full, Outbox, Outgoing};
 
 /// What [`Engine::apply`] changes.
@@ -71,7 +71,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine around `node`, whose extents lie in `arena`. Pulls run on `tasks`, in the current runtime, until `stop`.
     pub(crate) fn new(
-        mut node: Node,
+        node: Node,
         arena: Arc<Arena>,
         puller: Puller,
         metrics: Arc<DataMetrics>,
@@ -79,8 +79,8 @@ impl Engine {
         stop: CancellationToken,
         shards: usize,
     ) -> Arc<Self> {
-        node.measured(puller.link());
-        Arc::new(Self {
+        let link = puller.link();
+        let engine = Arc::new(Self {
             state: Mutex::new(State {
                 node,
                 effects: Vec::new(),
@@ -103,7 +103,9 @@ impl Engine {
             runtime: Handle::current(),
             stop,
             alarm: Notify::new(),
-        })
+        });
+        engine.apply(Event::Measured { link });
+        engine
     }
 
     /// Tells the node what happened and does what it decides.
@@ -137,6 +139,17 @@ impl Engine {
             Effect::Reply { client, call, response } => {
                 if let Some(answers) = self.clients.get(&client) {
                     answers.add((call, response.map(Response::Node)));
+                }
+            }
+            Effect::Follow { client, call, copy, beyond_bytes } => {
+                let live = self.copies.get(copy).expect("a copy is open while a client refers to it");
+                if let Some(answers) = self.clients.get(&client) {
+                    answers.add_follow(FollowChange::Begin { call, live, beyond_bytes });
+                }
+            }
+            Effect::EndFollow { client, call } => {
+                if let Some(answers) = self.clients.get(&client) {
+                    answers.add_follow(FollowChange::End { call });
                 }
             }
             Effect::ToShard { shard, message, inline_from, urgency } => {
@@ -251,7 +264,7 @@ impl Engine {
             tracing::debug!(id = %request.id, sender = %request.sender, ?outcome, valid_bytes, seconds, "pull ended");
             let mut state = engine.lock();
             state.pulls.remove(&pull);
-            state.node.measured(engine.puller.link());
+            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
             engine.apply_locked(&mut state, Event::PullEnded { pull, valid_bytes, outcome });
         };
         self.tasks.spawn_on(task, &self.runtime);
@@ -274,7 +287,7 @@ impl Engine {
             drop((request, live));
             let mut state = engine.lock();
             state.combines.remove(&combine);
-            state.node.measured(engine.puller.link());
+            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
             engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
         };
         self.tasks.spawn_on(task, &self.runtime);

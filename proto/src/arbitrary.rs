@@ -331,6 +331,11 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         copy().prop_map(|copy| node::Request::Abort { copy }),
         (id(), select(vec![Until::Started, Until::Complete]), timeout())
             .prop_map(|(id, until, timeout)| node::Request::Get { id, until, timeout }),
+        (copy(), any::<u64>(), timeout()).prop_map(|(copy, beyond_bytes, timeout)| node::Request::Follow {
+            copy,
+            beyond_bytes,
+            timeout
+        }),
         copy().prop_map(|copy| node::Request::Release { copy }),
         (ids(), timeout()).prop_map(|(ids, timeout)| node::Request::Delete { ids, timeout }),
         (ids(), any::<prop::sample::Index>(), timeout()).prop_map(|(ids, count, timeout)| {
@@ -365,8 +370,6 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
     let short = || prop::collection::vec(any::<u8>(), 0..=255).prop_map(Bytes::from);
     prop_oneof![
         6 => node_request().prop_map(Request::Node),
-        1 => (copy(), any::<u64>(), timeout())
-            .prop_map(|(copy, beyond_bytes, timeout)| Request::Follow { copy, beyond_bytes, timeout }),
         1 => (short(), short(), 0_usize..=10_000)
             .prop_map(|(prefix, after, limit)| Request::List { prefix, after, limit }),
         1 => id().prop_map(|id| Request::Describe { id }),
@@ -407,10 +410,10 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         indices.prop_map(|indices| node::Response::Ready { indices: indices.into_iter().collect() }),
         reduced.prop_map(|indices| node::Response::Reduced { indices }),
         locations().prop_map(node::Response::Locations),
+        any::<u64>().prop_map(|valid_bytes| node::Response::Progress { valid_bytes }),
     ];
     prop_oneof![
         4 => node.prop_map(|response| Ok(Response::Node(response))),
-        1 => any::<u64>().prop_map(|valid_bytes| Ok(Response::Progress { valid_bytes })),
         1 => (prop::collection::vec(locations(), 0..3), any::<bool>())
             .prop_map(|(objects, more)| Ok(Response::Listing { objects, more })),
         2 => error().prop_map(Err),

@@ -47,7 +47,7 @@ fn is_get(request: &Request) -> bool {
 }
 
 fn is_follow(request: &Request) -> bool {
-    matches!(request, Request::Follow { .. })
+    matches!(request, Request::Node(hoplite_core::node::Request::Follow { .. }))
 }
 
 /// The reduces that the store was asked for.
@@ -214,7 +214,7 @@ async fn gathered_objects_stand_one_after_the_other_and_are_copied_while_they_ar
         store.until("all are asked for", |state| state.count(is_get) == 4).await;
         client.put("1", &pieces[1]).await.unwrap();
         client.put("0", &pieces[0]).await.unwrap();
-        let follows = |request: &Request| matches!(request, Request::Follow { beyond_bytes, .. } if *beyond_bytes == LARGE as u64 - 1);
+        let follows = |request: &Request| matches!(request, Request::Node(hoplite_core::node::Request::Follow { beyond_bytes, .. }) if *beyond_bytes == LARGE as u64 - 1);
         store.until("what is there is copied", move |state| state.count(follows) == 1).await;
         store.produce_more(growing, &pieces[2], FIRST..LARGE);
     });

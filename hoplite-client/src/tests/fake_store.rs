@@ -427,13 +427,13 @@ impl State {
                     None => return None,
                 }
             }
-            Request::Follow { copy, beyond_bytes, .. } => {
+            Request::Node(node::Request::Follow { copy, beyond_bytes, .. }) => {
                 let copy = &self.copies[copy];
                 let valid_bytes = copy.buffer.want_doorbell();
                 if copy.deleted {
                     Err(Error::ObjectLost { id: copy.id.clone() })
                 } else if valid_bytes > *beyond_bytes {
-                    Ok(Response::Progress { valid_bytes })
+                    Ok(Response::Node(node::Response::Progress { valid_bytes }))
                 } else {
                     return None;
                 }

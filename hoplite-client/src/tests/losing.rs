@@ -105,13 +105,14 @@ async fn nonsense_from_the_store_breaks_the_connection() {
         metadata: crate::Metadata::default(),
     };
     let object = Response::Node(hoplite_core::node::Response::Object(view));
+    let progress = Response::Node(hoplite_core::node::Response::Progress { valid_bytes: 1 });
     let nonsense: [&dyn Fn(&FakeStore); 6] = [
         // Above the limit of a frame; not a message; an answer without a call; one that does not fit; memory that is not
         // there; the store's last words.
         &|store| store.send_raw(&[255; 4]),
         &|store| store.send_raw(&[3, 0, 0, 0, 255, 255, 255]),
-        &|store| store.send_response(99, Ok(Response::Progress { valid_bytes: 1 })),
-        &|store| store.send_response(3, Ok(Response::Progress { valid_bytes: 1 })),
+        &|store| store.send_response(99, Ok(progress.clone())),
+        &|store| store.send_response(3, Ok(progress.clone())),
         &|store| store.send_response(3, Ok(object.clone())),
         &|store| store.send_response(0, Err(ObjectError::ShuttingDown)),
     ];

@@ -72,8 +72,8 @@ impl Node {
         let (id, shard) = (id.clone(), *shard);
         let message = match purpose {
             Purpose::Fetch => {
-                let deadlines = self.waiting_gets(&id).map(|key| self.calls[&key].deadline);
-                let timeout = deadlines.max().unwrap_or(self.ctx.now()).since(self.ctx.now());
+                let timeout =
+                    self.calls.last_get_deadline(&id).unwrap_or(self.ctx.now()).since(self.ctx.now());
                 let live = self.live(&id);
                 // Those who follow the copy have no deadline that the store knows.
                 let is_followed = live.is_some_and(|(_, copy)| copy.references > 0);
@@ -172,7 +172,7 @@ impl Node {
                         self.remember_deletion(&id, put);
                         self.tell_other_shards(shard, &id, put);
                     }
-                    self.delete_went_on(key, Some((request, usize::from(put.is_some()))));
+                    self.delete_answered(key, request, put.is_some());
                 }
             }
             ToStore::Locations { request, locations } => {

@@ -1,24 +1,20 @@
-//! Clients and their calls: entering, answering, deadlines, and what a client leaves behind.
+//! Open calls: who asked for what, until when, and the references that clients hold.
+//!
+//! What a call waits for is known elsewhere; here is only that it waits, and who is to be looked at again when the copies
+//! of an object change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::context::{Deadline, Notice};
-use super::table::SpaceWaiter;
-use super::{CallId, ClientId, CopyId, Effect, Node, Request, Response, Until};
+use super::context::{Context, Deadline};
+use super::queue::Queue;
+use super::{CallId, ClientId, CopyId, Until};
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
+use crate::limits::Limits;
 use crate::metadata::Metadata;
-use crate::shard::{Locations, RequestId};
+use crate::shard::RequestId;
 use crate::time::Time;
-
-/// How long the directory may take to say what it knows now.
-const DIRECTORY_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a call may take: a timeout of zero stands for one answer of the directory.
-const fn or_one_answer(timeout: Duration) -> Duration {
-    if timeout.is_zero() { DIRECTORY_ANSWER_TIMEOUT } else { timeout }
-}
 
 /// A call, unique in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,20 +42,12 @@ pub(super) enum Call {
         id: ObjectId,
         until: Until,
     },
-    Delete {
-        asks: BTreeSet<RequestId>,
-        count: usize,
-    },
-    /// `unanswered`: the indices of which the directory has not said anything yet, if its first word is enough.
-    Wait {
-        count: usize,
-        ready: BTreeSet<usize>,
-        asks: BTreeSet<RequestId>,
-        unanswered: Option<BTreeSet<usize>>,
-    },
+    Follow,
+    Delete(DeleteCall),
+    Wait(WaitCall),
     Locate {
         ask: Option<RequestId>,
-        patience: Patience,
+        wants: Wanted,
     },
     Subscription {
         ask: Option<RequestId>,
@@ -72,172 +60,217 @@ pub(super) enum Call {
     },
 }
 
-/// Whether a locate waits for a location or takes what is known.
+/// What answers a locate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    UntilLocated,
-    None,
+pub(super) enum Wanted {
+    /// A location, or the bytes.
+    Location,
+    /// The first word of the directory.
+    FirstWord,
+}
+
+/// A delete whose questions are not all answered.
+#[derive(Debug)]
+pub(super) struct DeleteCall {
+    asks: BTreeSet<RequestId>,
+    deleted: usize,
+}
+
+/// A wait for the objects of a list.
+#[derive(Debug)]
+pub(super) struct WaitCall {
+    /// How many are wanted.
+    count: usize,
+    /// The indices of those that are available.
+    ready: BTreeSet<usize>,
+    asks: BTreeSet<RequestId>,
+    /// The indices of which the directory has not said anything yet, if its first word is enough.
+    unanswered: Option<BTreeSet<usize>>,
+}
+
+impl DeleteCall {
+    pub(super) fn new(asks: BTreeSet<RequestId>, deleted: usize) -> Self {
+        Self { asks, deleted }
+    }
+
+    /// A question is answered: whether it named an object.
+    pub(super) fn answered(&mut self, ask: RequestId, was_there: bool) {
+        self.asks.remove(&ask);
+        self.deleted += usize::from(was_there);
+    }
+
+    /// How many of the ids named an object, once all questions are answered.
+    pub(super) fn outcome(&self) -> Option<usize> {
+        self.asks.is_empty().then_some(self.deleted)
+    }
+}
+
+impl WaitCall {
+    pub(super) fn new(
+        count: usize,
+        ready: BTreeSet<usize>,
+        asks: BTreeSet<RequestId>,
+        unanswered: Option<BTreeSet<usize>>,
+    ) -> Self {
+        Self { count, ready, asks, unanswered }
+    }
+
+    /// The directory told whether the object with this index is available.
+    pub(super) fn located(&mut self, index: usize, is_available: bool) {
+        if is_available {
+            self.ready.insert(index);
+        } else {
+            self.ready.remove(&index);
+        }
+        if let Some(unanswered) = &mut self.unanswered {
+            unanswered.remove(&index);
+        }
+    }
+
+    /// Whether enough are available, or the directory has said what it knows and that is enough.
+    pub(super) fn is_over(&self) -> bool {
+        self.ready.len() >= self.count || self.unanswered.as_ref().is_some_and(BTreeSet::is_empty)
+    }
+
+    /// The indices of those that are available.
+    pub(super) fn ready(&self) -> Vec<usize> {
+        self.ready.iter().copied().collect()
+    }
 }
 
 impl Call {
     /// How many ids of a list it still waits for.
     fn open_ids(&self) -> usize {
         match self {
-            Self::Delete { asks, .. } | Self::Wait { asks, .. } => asks.len(),
+            Self::Delete(DeleteCall { asks, .. }) | Self::Wait(WaitCall { asks, .. }) => asks.len(),
             Self::Reduce { sources, .. } => *sources,
             _ => 0,
+        }
+    }
+
+    /// The questions to the directory that it waits for.
+    pub(super) fn asks(&self) -> Vec<RequestId> {
+        match self {
+            Self::Delete(DeleteCall { asks, .. }) | Self::Wait(WaitCall { asks, .. }) => {
+                asks.iter().copied().collect()
+            }
+            Self::Locate { ask, .. } | Self::Subscription { ask } => ask.iter().copied().collect(),
+            _ => Vec::new(),
         }
     }
 }
 
 /// A call and its deadline.
 #[derive(Debug)]
-pub(super) struct PendingCall {
-    pub(super) call: Call,
-    pub(super) operation: Operation,
-    pub(super) started: Time,
-    pub(super) deadline: Time,
+struct OpenCall {
+    call: Call,
+    operation: Operation,
+    started: Time,
+    deadline: Time,
 }
 
-impl Node {
-    pub(super) fn request(&mut self, key: CallKey, request: Request) {
-        if self.ctx.is_shutting_down() {
-            return self.refuse(key, &request, Error::ShuttingDown);
+/// What one client holds.
+#[derive(Debug, Default)]
+struct Client {
+    references: BTreeMap<CopyId, u32>,
+    /// The sum of `references`.
+    reference_count: usize,
+    calls: usize,
+}
+
+/// See the [module documentation](self).
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    clients: BTreeMap<ClientId, Client>,
+    open: BTreeMap<CallKey, OpenCall>,
+    /// The creates and gets that wait for a change of the copies of an object.
+    waiters: BTreeMap<ObjectId, Queue<CallKey>>,
+}
+
+impl Calls {
+    /// Whether a client may open one more call.
+    pub(super) fn check_limit(&self, limits: &Limits, client: ClientId) -> Result<()> {
+        let limit = limits.max_requests_per_client;
+        if self.clients.get(&client).is_some_and(|holder| holder.calls >= limit) {
+            return Err(Error::limit_exceeded("open calls of a client", limit as u64));
         }
-        let limit = self.ctx.limits().max_requests_per_client;
-        if self.clients.entry(key.client).or_default().calls >= limit {
-            return self.refuse(key, &request, Error::limit_exceeded("open calls of a client", limit as u64));
-        }
-        if self.calls.contains_key(&key) && request.is_answered() {
-            return self.reply(key, Err(Error::invalid_request("the call id is in use")));
-        }
-        match request {
-            Request::Create { id, size_bytes, metadata, timeout } => {
-                self.create(key, CreateCall { id, size_bytes, metadata }, timeout);
-            }
-            Request::Seal { copy, timeout } => self.seal(key, copy, Some(timeout)),
-            Request::SealUnconfirmed { copy } => self.seal(key, copy, None),
-            Request::Abort { copy } => self.give_up(key.client, copy),
-            Request::Release { copy } => self.release(key.client, copy),
-            Request::Get { id, until, timeout } => self.get(key, id, until, timeout),
-            Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
-            Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
-            Request::Locate { id, timeout } => self.locate(key, id, timeout),
-            Request::Reduce(request) => self.reduce(key, request),
-            Request::Subscribe { id } => self.subscribe(key, id),
-            Request::Unsubscribe { call } | Request::Cancel { call } => {
-                self.forget_call(CallKey { client: key.client, call });
-            }
-        }
+        Ok(())
     }
 
-    fn refuse(&mut self, key: CallKey, request: &Request, error: Error) {
-        match request {
-            Request::Abort { copy } => self.give_up(key.client, *copy),
-            Request::Release { copy } => self.release(key.client, *copy),
-            Request::SealUnconfirmed { copy } => self.seal(key, *copy, None),
-            Request::Unsubscribe { call } | Request::Cancel { call } => {
-                self.forget_call(CallKey { client: key.client, call: *call });
-            }
-            _ => self.reply(key, Err(error)),
+    /// Whether a client may ask for so many ids, given those that its open calls still wait for.
+    pub(super) fn check_ids(&self, limits: &Limits, client: ClientId, ids: &[ObjectId]) -> Result<()> {
+        let limit = limits.max_ids_per_request;
+        let open: usize = self.of_client(client).map(|(_, open)| open.call.open_ids()).sum();
+        if ids.len() + open > limit {
+            return Err(Error::limit_exceeded("ids of a client's open requests", limit as u64));
         }
+        Ok(())
     }
 
-    /// Enters a call that may have to wait.
-    pub(super) fn enter(&mut self, key: CallKey, call: Call, operation: Operation, timeout: Duration) {
-        let deadline = self.ctx.now() + timeout;
-        self.calls.insert(key, PendingCall { call, operation, started: self.ctx.now(), deadline });
+    pub(super) fn contains(&self, key: CallKey) -> bool {
+        self.open.contains_key(&key)
+    }
+
+    pub(super) fn get(&self, key: CallKey) -> Option<&Call> {
+        self.open.get(&key).map(|open| &open.call)
+    }
+
+    pub(super) fn get_mut(&mut self, key: CallKey) -> Option<&mut Call> {
+        self.open.get_mut(&key).map(|open| &mut open.call)
+    }
+
+    /// What a call was asked for, and how long it has been waiting.
+    pub(super) fn waited(&self, key: CallKey, now: Time) -> Option<(Operation, Duration)> {
+        self.open.get(&key).map(|open| (open.operation, now.since(open.started)))
+    }
+
+    /// All open calls.
+    pub(super) fn keys(&self) -> Vec<CallKey> {
+        self.open.keys().copied().collect()
+    }
+
+    /// The open calls of a client.
+    pub(super) fn keys_of(&self, client: ClientId) -> Vec<CallKey> {
+        self.of_client(client).map(|(key, _)| *key).collect()
+    }
+
+    fn of_client(&self, client: ClientId) -> impl Iterator<Item = (&CallKey, &OpenCall)> {
+        let first = CallKey { client, call: CallId(0) };
+        let last = CallKey { client, call: CallId(u64::MAX) };
+        self.open.range(first..=last)
+    }
+
+    /// Enters a call that has to wait.
+    pub(super) fn enter(
+        &mut self,
+        ctx: &mut Context,
+        key: CallKey,
+        call: Call,
+        operation: Operation,
+        timeout: Duration,
+    ) {
+        let (started, deadline) = (ctx.now(), ctx.now() + timeout);
+        self.open.insert(key, OpenCall { call, operation, started, deadline });
         self.clients.entry(key.client).or_default().calls += 1;
-        self.ctx.schedule(deadline, Deadline::Call(key));
+        ctx.schedule(deadline, Deadline::Call(key));
     }
 
-    /// Answers a call and forgets it.
-    pub(super) fn finish(&mut self, key: CallKey, response: Result<Response>) {
-        self.forget_call(key);
-        self.reply(key, response);
-    }
-
-    /// Answers a call that was never entered, or goes on.
-    pub(super) fn reply(&mut self, key: CallKey, response: Result<Response>) {
-        if key.client == ClientId::STORE {
-            return self.ctx.notify(Notice::Answer(key.call, response));
-        }
-        self.ctx.push(Effect::Reply { client: key.client, call: key.call, response });
-    }
-
-    /// Removes all traces of a call.
-    pub(super) fn forget_call(&mut self, key: CallKey) {
-        let Some(pending) = self.calls.remove(&key) else { return };
-        self.ctx.unschedule(pending.deadline, Deadline::Call(key));
+    /// Removes a call.
+    pub(super) fn remove(&mut self, ctx: &mut Context, key: CallKey) -> Option<Call> {
+        let OpenCall { call, deadline, .. } = self.open.remove(&key)?;
+        ctx.unschedule(deadline, Deadline::Call(key));
         if let Some(client) = self.clients.get_mut(&key.client) {
             client.calls -= 1;
         }
-        match pending.call {
-            Call::Create(create) => {
-                self.stop_waiting_for_space(&SpaceWaiter::Create(key));
-                self.stop_waiting_for_copy(&create.id, key);
-            }
-            Call::Seal { copy } => {
-                if let Some(local) = self.copies.get_mut(&copy) {
-                    local.sealer = None;
-                }
-            }
-            Call::Get { id, .. } => {
-                self.stop_waiting_for_copy(&id, key);
-                self.reconsider_fetch(&id);
-            }
-            Call::Delete { asks, .. } | Call::Wait { asks, .. } => {
-                for request in asks {
-                    self.withdraw_ask(request);
-                }
-            }
-            Call::Reduce { target, .. } => {
-                if let Some((copy, local)) = self.live(&target)
-                    && local.sealer == Some(key)
-                {
-                    self.copy_mut(copy).sealer = None;
-                }
-                self.ctx.notify(Notice::ReduceUnwanted(key, target));
-            }
-            Call::Locate { ask, .. } | Call::Subscription { ask } => {
-                if let Some(request) = ask {
-                    self.withdraw_ask(request);
-                }
+        if let Call::Create(CreateCall { id, .. }) | Call::Get { id, .. } = &call
+            && let Some(waiting) = self.waiters.get_mut(id)
+        {
+            waiting.remove(&key);
+            if waiting.is_empty() {
+                self.waiters.remove(id);
             }
         }
-    }
-
-    pub(super) fn call_expired(&mut self, key: CallKey) {
-        let Some(pending) = self.calls.get(&key) else { return };
-        let waited = self.ctx.now().since(pending.started);
-        let timeout = Error::Timeout { operation: pending.operation, waited };
-        let response = match &pending.call {
-            Call::Create(create) => Err(self.create_expired(key, create, waited)),
-            Call::Get { id, .. } => Err(self.fetch_lacks_space(id).unwrap_or(timeout)),
-            Call::Reduce { target, .. } => Err(self.reduce_lacks_space(target).unwrap_or(timeout)),
-            Call::Wait { ready, .. } => Ok(Response::Ready { indices: ready.iter().copied().collect() }),
-            Call::Locate { patience: Patience::None, .. } => Err(Error::unavailable("the directory")),
-            _ => Err(timeout),
-        };
-        self.finish(key, response);
-    }
-
-    pub(super) fn client_gone(&mut self, client: ClientId) {
-        let mut keys: Vec<CallKey> = self.calls_of(client).map(|(key, _)| *key).collect();
-        // A get that ends may let a create go on, which must not be of the same client.
-        keys.sort_by_key(|key| matches!(self.calls[key].call, Call::Get { .. }));
-        for key in keys {
-            self.forget_call(key);
-        }
-        let Some(holder) = self.clients.get(&client) else { return };
-        let held: Vec<(CopyId, u32)> =
-            holder.references.iter().map(|(copy, count)| (*copy, *count)).collect();
-        for (copy, count) in held {
-            for _ in 0..count {
-                self.release(client, copy);
-            }
-        }
-        self.clients.remove(&client);
+        Some(call)
     }
 
     /// Makes a create or a get wait for the next change of the copies of `id`.
@@ -245,189 +278,78 @@ impl Node {
         self.waiters.entry(id.clone()).or_default().push(key);
     }
 
-    fn stop_waiting_for_copy(&mut self, id: &ObjectId, key: CallKey) {
-        if let Some(waiting) = self.waiters.get_mut(id) {
-            waiting.remove(&key);
-            if waiting.is_empty() {
-                self.waiters.remove(id);
-            }
-        }
+    /// Whether somebody waits for a change of `id`.
+    pub(super) fn is_awaited(&self, id: &ObjectId) -> bool {
+        self.waiters.contains_key(id)
     }
 
-    /// Looks again at all calls that wait for a change of `id`.
-    pub(super) fn wake(&mut self, id: &ObjectId) {
-        if self.ctx.is_shutting_down() {
-            return;
-        }
-        let waiting: Vec<CallKey> =
-            self.waiters.get(id).into_iter().flat_map(|queue| queue.iter()).copied().collect();
-        for key in waiting {
-            match self.calls.get(&key).map(|pending| &pending.call) {
-                Some(Call::Get { id, until }) => {
-                    let (id, until) = (id.clone(), *until);
-                    self.retry_get(key, &id, until);
-                }
-                Some(Call::Create(_)) => self.retry_create(key),
-                _ => {}
-            }
-        }
+    /// The creates and gets that wait for a change of `id`, the first to come first.
+    pub(super) fn waiting(&self, id: &ObjectId) -> Vec<CallKey> {
+        self.waiters.get(id).into_iter().flat_map(Queue::iter).copied().collect()
     }
 
-    /// The keys of the gets that wait for `id`.
-    pub(super) fn waiting_gets(&self, id: &ObjectId) -> impl Iterator<Item = CallKey> {
-        let is_get = |key: &&CallKey| {
-            self.calls.get(key).is_some_and(|pending| matches!(pending.call, Call::Get { .. }))
+    /// The gets that wait for `id`, and their deadlines.
+    fn waiting_gets(&self, id: &ObjectId) -> impl Iterator<Item = (CallKey, Time)> {
+        let get = |key: &CallKey| match self.open.get(key) {
+            Some(OpenCall { call: Call::Get { .. }, deadline, .. }) => Some((*key, *deadline)),
+            _ => None,
         };
-        self.waiters.get(id).into_iter().flat_map(|queue| queue.iter()).filter(is_get).copied()
+        self.waiters.get(id).into_iter().flat_map(Queue::iter).filter_map(get)
     }
 
-    pub(super) fn fail_gets(&mut self, id: &ObjectId, error: &Error) {
-        let waiting: Vec<CallKey> = self.waiting_gets(id).collect();
-        for key in waiting {
-            self.finish(key, Err(error.clone()));
-        }
+    /// The gets that wait for `id`.
+    pub(super) fn gets(&self, id: &ObjectId) -> Vec<CallKey> {
+        self.waiting_gets(id).map(|(key, _)| key).collect()
     }
 
-    fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration) {
-        if let Err(error) = self.check_ids(key.client, &ids) {
-            return self.reply(key, Err(error));
-        }
-        let distinct: BTreeSet<ObjectId> = ids.into_iter().collect();
-        let ended = distinct.iter().filter(|id| self.delete_reduction(id)).count();
-        self.enter(key, Call::Delete { asks: BTreeSet::new(), count: ended }, Operation::Delete, timeout);
-        let requests: BTreeSet<RequestId> = distinct.into_iter().map(|id| self.ask_delete(id, key)).collect();
-        if let Some(PendingCall { call: Call::Delete { asks, .. }, .. }) = self.calls.get_mut(&key) {
-            *asks = requests;
-        }
-        self.delete_went_on(key, None);
+    /// Until when some get waits for `id`; `None` if none does.
+    pub(super) fn last_get_deadline(&self, id: &ObjectId) -> Option<Time> {
+        self.waiting_gets(id).map(|(_, deadline)| deadline).max()
     }
 
-    /// One id of a delete is done: whether it named an object is what `was_there` tells.
-    pub(super) fn delete_went_on(&mut self, key: CallKey, done: Option<(RequestId, usize)>) {
-        let Some(PendingCall { call: Call::Delete { asks, count }, .. }) = self.calls.get_mut(&key) else {
-            return;
-        };
-        if let Some((request, deleted)) = done {
-            asks.remove(&request);
-            *count += deleted;
-        }
-        if asks.is_empty() {
-            let count = *count;
-            self.finish(key, Ok(Response::Deleted { count }));
-        }
-    }
-
-    fn wait(&mut self, key: CallKey, ids: &[ObjectId], count: usize, timeout: Duration) {
-        let checked = self.check_ids(key.client, ids).and_then(|()| {
-            if count > ids.len() {
-                Err(Error::invalid_request("more objects to wait for than ids given"))
-            } else {
-                Ok(())
+    /// Whether `client` may be given one more reference.
+    pub(super) fn check_may_refer(&self, limits: &Limits, client: ClientId) -> Result<()> {
+        let limit = limits.max_references_per_client;
+        match self.clients.get(&client) {
+            Some(holder) if holder.reference_count >= limit && client != ClientId::STORE => {
+                Err(Error::limit_exceeded("references of a client", limit as u64))
             }
-        });
-        if let Err(error) = checked {
-            return self.reply(key, Err(error));
-        }
-        let is_here = |id: &ObjectId| self.live(id).is_some_and(|(_, copy)| copy.is_complete());
-        let ready: BTreeSet<usize> = (0..ids.len()).filter(|&index| is_here(&ids[index])).collect();
-        let is_enough = ready.len() >= count;
-        let absent: BTreeSet<usize> = (0..ids.len()).filter(|index| !ready.contains(index)).collect();
-        let unanswered = timeout.is_zero().then(|| absent.clone());
-        let timeout = or_one_answer(timeout);
-        let call = Call::Wait { count, ready, asks: BTreeSet::new(), unanswered };
-        self.enter(key, call, Operation::Wait, timeout);
-        if is_enough {
-            return self.wait_is_over(key);
-        }
-        let requests =
-            absent.into_iter().map(|index| self.ask_locations(ids[index].clone(), key, index)).collect();
-        if let Some(PendingCall { call: Call::Wait { asks, .. }, .. }) = self.calls.get_mut(&key) {
-            *asks = requests;
+            _ => Ok(()),
         }
     }
 
-    fn wait_is_over(&mut self, key: CallKey) {
-        if let Some(PendingCall { call: Call::Wait { ready, .. }, .. }) = self.calls.get(&key) {
-            let indices = ready.iter().copied().collect();
-            self.finish(key, Ok(Response::Ready { indices }));
+    /// Whether `client` holds a reference to this copy.
+    pub(super) fn refers(&self, client: ClientId, copy: CopyId) -> bool {
+        self.clients.get(&client).is_some_and(|holder| holder.references.contains_key(&copy))
+    }
+
+    /// Notes one more reference of `client`.
+    pub(super) fn add_reference(&mut self, client: ClientId, copy: CopyId) {
+        let holder = self.clients.entry(client).or_default();
+        *holder.references.entry(copy).or_default() += 1;
+        holder.reference_count += 1;
+    }
+
+    /// Takes one reference back. Answers whether there was one.
+    pub(super) fn remove_reference(&mut self, client: ClientId, copy: CopyId) -> bool {
+        let Some(holder) = self.clients.get_mut(&client) else { return false };
+        let Some(count) = holder.references.get_mut(&copy) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            holder.references.remove(&copy);
         }
+        holder.reference_count -= 1;
+        true
     }
 
-    /// Whether a client may ask for so many ids, given those that its open calls still wait for.
-    pub(super) fn check_ids(&self, client: ClientId, ids: &[ObjectId]) -> Result<()> {
-        let limit = self.ctx.limits().max_ids_per_request;
-        let open: usize = self.calls_of(client).map(|(_, pending)| pending.call.open_ids()).sum();
-        if ids.len() + open > limit {
-            return Err(Error::limit_exceeded("ids of a client's open requests", limit as u64));
-        }
-        Ok(())
+    /// The references of a client, each as often as it holds it.
+    pub(super) fn references(&self, client: ClientId) -> Vec<CopyId> {
+        let held = self.clients.get(&client).into_iter().flat_map(|holder| &holder.references);
+        held.flat_map(|(copy, count)| std::iter::repeat_n(*copy, *count as usize)).collect()
     }
 
-    fn calls_of(&self, client: ClientId) -> impl Iterator<Item = (&CallKey, &PendingCall)> {
-        let first = CallKey { client, call: CallId(0) };
-        let last = CallKey { client, call: CallId(u64::MAX) };
-        self.calls.range(first..=last)
-    }
-
-    fn locate(&mut self, key: CallKey, id: ObjectId, timeout: Duration) {
-        let patience = if timeout.is_zero() { Patience::None } else { Patience::UntilLocated };
-        self.enter(key, Call::Locate { ask: None, patience }, Operation::Locate, or_one_answer(timeout));
-        let request = self.ask_locations(id, key, 0);
-        if let Some(PendingCall { call: Call::Locate { ask, .. }, .. }) = self.calls.get_mut(&key) {
-            *ask = Some(request);
-        }
-    }
-
-    fn subscribe(&mut self, key: CallKey, id: ObjectId) {
-        self.enter(key, Call::Subscription { ask: None }, Operation::Locate, Duration::MAX);
-        let request = self.ask_locations(id, key, 0);
-        if let Some(PendingCall { call: Call::Subscription { ask }, .. }) = self.calls.get_mut(&key) {
-            *ask = Some(request);
-        }
-    }
-
-    /// The directory told what it knows about the object that is number `index` of a call.
-    pub(super) fn located(&mut self, key: CallKey, index: usize, locations: Locations) {
-        let is_lost = locations.object.as_ref().is_some_and(|object| object.lost);
-        match self.calls.get_mut(&key).map(|pending| &mut pending.call) {
-            Some(Call::Wait { count, ready, unanswered, .. }) => {
-                if locations.is_available() {
-                    ready.insert(index);
-                } else {
-                    ready.remove(&index);
-                }
-                let has_heard_all = unanswered.as_mut().is_some_and(|unanswered| {
-                    unanswered.remove(&index);
-                    unanswered.is_empty()
-                });
-                if ready.len() >= *count || has_heard_all {
-                    self.wait_is_over(key);
-                }
-            }
-            Some(Call::Locate { patience, .. }) => {
-                let is_located = locations.is_available() || !locations.locations.is_empty();
-                if *patience == Patience::None || is_located {
-                    self.finish(key, Ok(Response::Locations(locations)));
-                } else if is_lost {
-                    self.finish(key, Err(Error::ObjectLost { id: locations.id }));
-                }
-            }
-            Some(Call::Subscription { .. }) => self.reply(key, Ok(Response::Locations(locations))),
-            _ => {}
-        }
-    }
-}
-
-impl Request {
-    /// Whether a client waits for an answer.
-    pub(super) const fn is_answered(&self) -> bool {
-        !matches!(
-            self,
-            Self::SealUnconfirmed { .. }
-                | Self::Abort { .. }
-                | Self::Release { .. }
-                | Self::Unsubscribe { .. }
-                | Self::Cancel { .. }
-        )
+    /// Forgets a client that holds nothing any more.
+    pub(super) fn forget_client(&mut self, client: ClientId) {
+        self.clients.remove(&client);
     }
 }

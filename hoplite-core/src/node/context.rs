@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::calls::CallKey;
 use super::hop::HopOwner;
-use super::{CallId, CopyId, Effect, HopId, HopReport, NodeConfig, Response, Urgency};
+use super::{CallId, ClientId, CopyId, Effect, HopId, HopReport, NodeConfig, Response, Urgency};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
@@ -120,6 +120,15 @@ impl Context {
     /// Moves all effects to the end of `effects`.
     pub(super) fn take_effects(&mut self, effects: &mut Vec<Effect>) {
         effects.append(&mut self.effects);
+    }
+
+    /// Answers a call that was never entered, or goes on.
+    pub(super) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
+        let CallKey { client, call } = key;
+        if client == ClientId::STORE {
+            return self.notify(Notice::Answer(call, response));
+        }
+        self.push(Effect::Reply { client, call, response });
     }
 
     pub(super) fn notify(&mut self, notice: Notice) {

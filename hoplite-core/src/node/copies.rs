@@ -1,6 +1,5 @@
 //! What follows from changes of copies for those who wait for them, and for the directory.
 
-use super::calls::CallKey;
 use super::context::{Deadline, Notice};
 use super::table::{LocalCopy, Phase, Room, SpaceWaiter, Visibility};
 use super::{ClientId, CopyId, Node, ObjectView};
@@ -46,6 +45,13 @@ impl Node {
                 }
                 Room::None => return None,
             }
+        }
+    }
+
+    /// Has all calls looked at again that wait for a change of `id`.
+    pub(super) fn wake(&mut self, id: &ObjectId) {
+        if self.calls.is_awaited(id) {
+            self.ctx.notify(Notice::Changed(id.clone()));
         }
     }
 
@@ -103,23 +109,10 @@ impl Node {
         }
     }
 
-    /// Whether `client` may be given one more reference.
-    pub(super) fn check_may_refer(&self, client: ClientId) -> Result<(), Error> {
-        let limit = self.ctx.limits().max_references_per_client;
-        match self.clients.get(&client) {
-            Some(holder) if holder.reference_count >= limit && client != ClientId::STORE => {
-                Err(Error::limit_exceeded("references of a client", limit as u64))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Gives `client` one more reference.
     pub(super) fn refer(&mut self, client: ClientId, copy: CopyId) -> Result<ObjectView, Error> {
-        self.check_may_refer(client)?;
-        let holder = self.clients.entry(client).or_default();
-        *holder.references.entry(copy).or_default() += 1;
-        holder.reference_count += 1;
+        self.calls.check_may_refer(self.ctx.limits(), client)?;
+        self.calls.add_reference(client, copy);
         self.copies.hold(copy);
         Ok(self.copies.view(copy))
     }
@@ -134,14 +127,10 @@ impl Node {
 
     /// Takes back one reference; unknown ones are ignored, for the client may have raced with its own release.
     pub(super) fn release(&mut self, client: ClientId, copy: CopyId) {
-        let Some(holder) = self.clients.get_mut(&client) else { return };
-        let Some(count) = holder.references.get_mut(&copy) else { return };
-        *count -= 1;
-        let is_last = *count == 0;
-        holder.reference_count -= 1;
-        if is_last {
-            holder.references.remove(&copy);
+        if !self.calls.remove_reference(client, copy) {
+            return;
         }
+        let is_last = !self.calls.refers(client, copy);
         if is_last && self.copies[&copy].phase == (Phase::Writing { client }) {
             self.abort(copy);
         }
@@ -160,10 +149,6 @@ impl Node {
 
     pub(super) fn wait_for_space(&mut self, waiter: SpaceWaiter) {
         self.copies.wait_for_space(waiter);
-    }
-
-    pub(super) fn is_waiting_for_space(&self, key: CallKey) -> bool {
-        self.copies.is_waiting_for_space(&SpaceWaiter::Create(key))
     }
 
     pub(super) fn stop_waiting_for_space(&mut self, waiter: &SpaceWaiter) {

@@ -39,23 +39,30 @@ pub(super) enum Step {
 
 impl Node {
     pub(super) fn get(&mut self, key: CallKey, id: ObjectId, until: Until, timeout: Duration) {
-        self.enter(key, Call::Get { id: id.clone(), until }, Operation::Get, timeout);
-        self.wait_for_copy(&id, key);
+        if let Some(copy) = self.ready_copy(&id, until) {
+            let response = self.refer(key.client, copy).map(Response::Object);
+            return self.ctx.reply(key, response);
+        }
+        let call = Call::Get { id: id.clone(), until };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Get, timeout);
+        self.calls.wait_for_copy(&id, key);
         self.retry_get(key, &id, until);
+    }
+
+    /// The copy that answers a get at once. The start of an object without bytes is its end.
+    fn ready_copy(&self, id: &ObjectId, until: Until) -> Option<CopyId> {
+        let (copy, local) = self.copies.live(id)?;
+        let has_begun = until == Until::Started && local.size_bytes > 0;
+        (local.is_complete() || has_begun).then_some(copy)
     }
 
     /// Answers a get if it can be answered, and else sees to it that the object is on its way.
     pub(super) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until) {
-        match self.live(id) {
-            // Of an object without bytes, the start is the end.
-            Some((copy, local))
-                if local.is_complete() || (until == Until::Started && local.size_bytes > 0) =>
-            {
-                let response = self.refer(key.client, copy).map(Response::Object);
-                self.finish(key, response);
-            }
-            Some((_, local)) if local.is_produced_here() => {}
-            _ => self.fetch(id),
+        if let Some(copy) = self.ready_copy(id, until) {
+            let response = self.refer(key.client, copy).map(Response::Object);
+            self.finish(key, response);
+        } else if !self.live(id).is_some_and(|(_, local)| local.is_produced_here()) {
+            self.fetch(id);
         }
     }
 
@@ -115,7 +122,8 @@ impl Node {
     }
 
     pub(super) fn is_wanted(&self, id: &ObjectId) -> bool {
-        self.waiting_gets(id).next().is_some() || self.live(id).is_some_and(|(_, copy)| copy.references > 0)
+        self.calls.last_get_deadline(id).is_some()
+            || self.live(id).is_some_and(|(_, copy)| copy.references > 0)
     }
 
     /// The error of a get that ran out of time because there was no room.

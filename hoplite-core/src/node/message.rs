@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::{Dtype, Metadata};
+use crate::plan::reduce::Link;
 use crate::reduce::ReduceOp;
 use crate::shard::{Locations, PullOutcome, ToShard, ToStore};
 
@@ -231,6 +232,16 @@ pub enum Request {
         /// How long to wait.
         timeout: Duration,
     },
+    /// Waits until more than a number of leading bytes of a copy are valid, or it is complete. The client holds a reference
+    /// to it. Answered by `Progress`; fails when the copy does.
+    Follow {
+        /// The copy.
+        copy: CopyId,
+        /// How many valid bytes are no news.
+        beyond_bytes: u64,
+        /// How long to wait.
+        timeout: Duration,
+    },
     /// Gives back one reference. Not answered.
     Release {
         /// The copy.
@@ -343,6 +354,11 @@ pub enum Response {
     },
     /// Where an object is.
     Locations(Locations),
+    /// How many leading bytes of the copy are valid that was followed.
+    Progress {
+        /// The number.
+        valid_bytes: u64,
+    },
 }
 
 /// What happened.
@@ -356,6 +372,21 @@ pub enum Event {
         call: CallId,
         /// What.
         request: Request,
+    },
+    /// A copy that a client follows has got more bytes, or is complete, or has failed. Said at most once for each
+    /// [`Effect::Follow`], and not after [`Effect::EndFollow`].
+    Followed {
+        /// The client.
+        client: ClientId,
+        /// The call that follows.
+        call: CallId,
+        /// How many leading bytes are valid, or why there will not be more.
+        progress: Result<u64, Error>,
+    },
+    /// The links between this node and others were measured anew.
+    Measured {
+        /// What they are taken for.
+        link: Link,
     },
     /// A client's connection is closed: its process ended, or its last reference is gone.
     ClientGone {
@@ -469,6 +500,24 @@ pub enum Effect {
         call: CallId,
         /// With what.
         response: Result<Response, Error>,
+    },
+    /// Tell the node, by `Followed`, when more than so many leading bytes of a copy are valid, or it is complete, or fails.
+    Follow {
+        /// The client that wants to know.
+        client: ClientId,
+        /// Its call.
+        call: CallId,
+        /// The copy.
+        copy: CopyId,
+        /// How many valid bytes are no news.
+        beyond_bytes: u64,
+    },
+    /// The call that follows a copy has ended.
+    EndFollow {
+        /// The client.
+        client: ClientId,
+        /// Its call.
+        call: CallId,
     },
     /// Say something to a shard.
     ToShard {

@@ -26,6 +26,7 @@ mod put;
 mod queue;
 mod reduce;
 mod reducing;
+mod requests;
 mod table;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -38,16 +39,14 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::ShardMap;
 use crate::plan::broadcast::Topology;
-use crate::plan::reduce::Link;
 use crate::shard::{RequestId, ToShard};
 use crate::time::Time;
 use asks::Ask;
-use calls::{CallKey, PendingCall};
+use calls::{CallKey, Calls};
 use combine::Combinations;
 use context::{Context, Deadline, Notice};
 use fetch::Fetch;
 use hop::{HopOwner, Hostings};
-use queue::Queue;
 pub use reduce::ReduceRecord;
 use reduce::Reductions;
 use table::Table;
@@ -116,9 +115,7 @@ pub struct NodeStatus {
 pub struct Node {
     ctx: Context,
     copies: Table,
-    clients: BTreeMap<ClientId, Client>,
-    calls: BTreeMap<CallKey, PendingCall>,
-    waiters: BTreeMap<ObjectId, Queue<CallKey>>,
+    calls: Calls,
     fetches: BTreeMap<ObjectId, Fetch>,
     combinations: Combinations,
     hostings: Hostings,
@@ -129,24 +126,13 @@ pub struct Node {
     put_conflicts: u64,
 }
 
-/// What one client holds.
-#[derive(Debug, Default)]
-struct Client {
-    references: BTreeMap<CopyId, u32>,
-    /// The sum of `references`.
-    reference_count: usize,
-    calls: usize,
-}
-
 impl Node {
     /// An empty store.
     pub fn new(config: NodeConfig) -> Self {
         Self {
             copies: Table::new(config.capacity_bytes),
             ctx: Context::new(config),
-            clients: BTreeMap::new(),
-            calls: BTreeMap::new(),
-            waiters: BTreeMap::new(),
+            calls: Calls::default(),
             fetches: BTreeMap::new(),
             combinations: Combinations::default(),
             hostings: Hostings::default(),
@@ -162,6 +148,9 @@ impl Node {
         self.ctx.advance(now);
         match event {
             Event::Request { client, call, request } => self.request(CallKey { client, call }, request),
+            Event::Followed { client, call, progress } => {
+                self.followed(CallKey { client, call }, progress);
+            }
             Event::ClientGone { client } => self.client_gone(client),
             Event::ShardUp { shard } => self.shard_changed(shard, true),
             Event::ShardDown { shard } => self.shard_changed(shard, false),
@@ -188,6 +177,7 @@ impl Node {
                 self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
                 self.perform_actions();
             }
+            Event::Measured { link } => self.ctx.set_link(link),
             Event::Tick => {}
             Event::ShutDown => self.shut_down(),
         }
@@ -228,11 +218,6 @@ impl Node {
         self.ctx.first_shard(id)
     }
 
-    /// The latest measurement of the links between this node and others.
-    pub fn measured(&mut self, link: Link) {
-        self.ctx.set_link(link);
-    }
-
     /// How the latest reduce of this target went that this store coordinated, if it remembers.
     pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
         self.reductions.record(target)
@@ -246,7 +231,7 @@ impl Node {
                     self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
                     self.perform_actions();
                 }
-                Notice::Changed(id) => self.wake(&id),
+                Notice::Changed(id) => self.changed(&id),
                 Notice::TargetGone(target, copy, error) => {
                     self.reductions.target_gone(&mut self.ctx, &self.copies, &target, copy, error);
                     self.perform_actions();
@@ -273,8 +258,7 @@ impl Node {
 
     fn shut_down(&mut self) {
         self.ctx.begin_shutdown();
-        let keys: Vec<CallKey> = self.calls.keys().copied().collect();
-        for key in keys {
+        for key in self.calls.keys() {
             self.finish(key, Err(Error::ShuttingDown));
         }
         self.hostings.shut_down(&mut self.ctx, &mut self.copies);

@@ -4,77 +4,100 @@ use std::time::Duration;
 
 use super::calls::{Call, CallKey, CreateCall};
 use super::table::{LocalCopy, Phase, SpaceWaiter, Standing};
-use super::{CopyId, Effect, Node, Response};
-use crate::error::{Error, Operation};
+use super::{ClientId, CopyId, Effect, Node, Response};
+use crate::error::{Error, Operation, Result};
 use crate::id::{ObjectId, PutId};
 use crate::shard::{Equality, LocationState, UnpublishReason, Verdict};
+
+/// What an attempt to create a copy came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Attempt {
+    Answered(Result<Response>),
+    /// Somebody else makes a copy of the object.
+    IsBusy,
+    LacksSpace,
+}
 
 impl Node {
     /// Makes room for an object, or refers to the copy that is already there, or waits for either.
     pub(super) fn create(&mut self, key: CallKey, create: CreateCall, timeout: Duration) {
-        let checked = create
-            .metadata
-            .validate(create.size_bytes)
-            .and_then(|()| self.check_size(&create.id, create.size_bytes));
-        if let Err(error) = checked {
-            return self.reply(key, Err(error));
+        if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
+            return self.ctx.reply(key, Err(error));
         }
-        self.enter(key, Call::Create(create), Operation::Put, timeout);
-        self.retry_create(key);
+        match self.try_create(key.client, &create) {
+            Attempt::Answered(response) => {
+                self.ctx.reply(key, response.clone());
+                self.created(&create.id, response);
+            }
+            attempt => {
+                let (id, lacks_space) = (create.id.clone(), attempt == Attempt::LacksSpace);
+                self.calls.enter(&mut self.ctx, key, Call::Create(create), Operation::Put, timeout);
+                self.wait_to_create(&id, key, lacks_space);
+            }
+        }
     }
 
     /// Decides a create whose circumstances may have changed.
     pub(super) fn retry_create(&mut self, key: CallKey) {
-        let Some(Call::Create(create)) = self.calls.get(&key).map(|pending| &pending.call) else { return };
+        let Some(Call::Create(create)) = self.calls.get(key) else { return };
         let create = create.clone();
-        if let Some((copy, local)) = self.live(&create.id) {
-            if local.size_bytes != create.size_bytes || local.metadata != create.metadata {
-                self.finish(key, Err(Error::AlreadyExists { id: create.id }));
-            } else if local.is_complete() {
-                let response = self.refer(key.client, copy).map(Response::Existing);
-                self.finish(key, response);
-            } else {
-                self.stop_waiting_for_space(&SpaceWaiter::Create(key));
-                self.wait_for_copy(&create.id, key);
+        match self.try_create(key.client, &create) {
+            Attempt::Answered(response) => {
+                self.finish(key, response.clone());
+                self.created(&create.id, response);
             }
-            return;
-        }
-        if let Err(error) = self.check_may_refer(key.client) {
-            return self.finish(key, Err(error));
-        }
-        let Some(extent) = self.allocate(create.size_bytes) else {
-            // Somebody else may put or fetch the object meanwhile.
-            self.wait_for_copy(&create.id, key);
-            return self.wait_for_space(SpaceWaiter::Create(key));
-        };
-        // Whoever waits here for the object gets this one.
-        self.end_fetch(&create.id);
-        let put = self.ctx.next_put();
-        let phase = Phase::Writing { client: key.client };
-        let CreateCall { id, size_bytes, metadata } = create.clone();
-        let copy = self.open(LocalCopy::begin(id, put, size_bytes, metadata, extent, phase));
-        match self.refer(key.client, copy) {
-            Ok(view) => {
-                self.finish(key, Ok(Response::Created(view)));
-                if !self.ctx.is_inline(create.size_bytes) {
-                    self.publish(copy);
-                }
-                self.wake(&create.id);
-            }
-            Err(error) => {
-                self.finish(key, Err(error.clone()));
-                self.detach(copy, error);
-            }
+            attempt => self.wait_to_create(&create.id, key, attempt == Attempt::LacksSpace),
         }
     }
 
-    /// A create that ran out of time: the error says what it waited for.
-    pub(super) fn create_expired(&self, key: CallKey, create: &CreateCall, waited: Duration) -> Error {
-        if self.is_waiting_for_space(key) {
-            self.store_full(create.size_bytes)
-        } else {
-            Error::Timeout { operation: Operation::Put, waited }
+    /// Answers a create if that can be done now.
+    fn try_create(&mut self, client: ClientId, create: &CreateCall) -> Attempt {
+        if let Some((copy, local)) = self.copies.live(&create.id) {
+            if local.size_bytes != create.size_bytes || local.metadata != create.metadata {
+                return Attempt::Answered(Err(Error::AlreadyExists { id: create.id.clone() }));
+            }
+            if !local.is_complete() {
+                return Attempt::IsBusy;
+            }
+            return Attempt::Answered(self.refer(client, copy).map(Response::Existing));
         }
+        if let Err(error) = self.calls.check_may_refer(self.ctx.limits(), client) {
+            return Attempt::Answered(Err(error));
+        }
+        let Some(room) = self.allocate(create.size_bytes) else { return Attempt::LacksSpace };
+        // Whoever waits here for the object gets this one.
+        self.end_fetch(&create.id);
+        let put = self.ctx.next_put();
+        let phase = Phase::Writing { client };
+        let CreateCall { id, size_bytes, metadata } = create.clone();
+        let copy = self.open(LocalCopy::begin(id, put, size_bytes, metadata, room, phase));
+        Attempt::Answered(self.refer(client, copy).map(Response::Created))
+    }
+
+    /// A create was answered: others are told if it has made a copy.
+    fn created(&mut self, id: &ObjectId, response: Result<Response>) {
+        if let Ok(Response::Created(view)) = response {
+            if !self.ctx.is_inline(view.size_bytes) {
+                self.publish(view.copy);
+            }
+            self.wake(id);
+        }
+    }
+
+    /// Makes a create wait: for room if it lacks that, and in any case for what others do with the object.
+    fn wait_to_create(&mut self, id: &ObjectId, key: CallKey, lacks_space: bool) {
+        self.calls.wait_for_copy(id, key);
+        if lacks_space {
+            self.copies.wait_for_space(SpaceWaiter::Create(key));
+        } else {
+            self.copies.stop_waiting_for_space(&SpaceWaiter::Create(key));
+        }
+    }
+
+    /// The error of a create that ran out of time because there was no room.
+    pub(super) fn create_lacks_space(&self, key: CallKey, create: &CreateCall) -> Option<Error> {
+        let lacks_space = self.copies.is_waiting_for_space(&SpaceWaiter::Create(key));
+        lacks_space.then(|| self.copies.store_full(create.size_bytes))
     }
 
     /// Takes a copy as complete on its writer's word. Answers `confirm`, if given, once the directory has spoken.
@@ -83,19 +106,19 @@ impl Node {
             self.copies.get(&copy).is_some_and(|local| local.phase == Phase::Writing { client: key.client });
         if !is_writer {
             if confirm.is_some() {
-                self.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
+                self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
             }
             return;
         }
         if let Some(error) = self.copies[&copy].detached.clone() {
             self.copies.end_writing(&mut self.ctx, copy);
             if confirm.is_some() {
-                self.reply(key, Err(error));
+                self.ctx.reply(key, Err(error));
             }
             return;
         }
         if let Some(timeout) = confirm {
-            self.enter(key, Call::Seal { copy }, Operation::Put, timeout);
+            self.calls.enter(&mut self.ctx, key, Call::Seal { copy }, Operation::Put, timeout);
             self.copy_mut(copy).sealer = Some(key);
         }
         self.complete_put(copy);
@@ -265,6 +288,13 @@ impl Node {
         }
     }
 
+    /// The call that waits for the directory's verdict has ended.
+    pub(super) fn forget_sealer(&mut self, copy: CopyId, key: CallKey) {
+        if let Some(local) = self.copies.get_mut(&copy).filter(|local| local.sealer == Some(key)) {
+            local.sealer = None;
+        }
+    }
+
     /// Answers a seal if the directory has accepted the put, and is there.
     fn answer_sealer(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
@@ -273,7 +303,7 @@ impl Node {
             && local.is_complete()
             && let Some(key) = self.copy_mut(copy).sealer.take()
         {
-            let response = match self.calls.get(&key).map(|pending| &pending.call) {
+            let response = match self.calls.get(key) {
                 Some(Call::Reduce { reduced, .. }) => Response::Reduced { indices: reduced.clone() },
                 _ => Response::Sealed,
             };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::calls::{Call, CallKey, PendingCall};
+use super::calls::{Call, CallKey};
 use super::combine::{CombineUser, Combined, resolve_input};
 use super::hop::HopOwner;
 use super::reduce::{Action, TargetInput};
@@ -19,12 +19,12 @@ use crate::shard::{RequestId, UnpublishReason};
 impl Node {
     pub(super) fn reduce(&mut self, key: CallKey, request: Reduce) {
         if let Err(error) = self.check_reduce(key.client, &request) {
-            return self.reply(key, Err(error));
+            return self.ctx.reply(key, Err(error));
         }
         let target = request.target.clone();
         let sources = request.sources.len();
         let call = Call::Reduce { target: target.clone(), sources, reduced: Vec::new() };
-        self.enter(key, call, Operation::Reduce, request.timeout);
+        self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
         let existence = self.ask_target(&target);
         let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
@@ -37,7 +37,7 @@ impl Node {
         if sources.is_empty() {
             return Err(Error::invalid_request("a reduce needs at least one source"));
         }
-        self.check_ids(client, sources)?;
+        self.calls.check_ids(self.ctx.limits(), client, sources)?;
         if !(1..=sources.len()).contains(count) {
             let reason = "the number of objects to reduce is between one and the number of sources";
             return Err(Error::invalid_request(reason));
@@ -130,8 +130,7 @@ impl Node {
                 self.detach(copy, Error::Superseded { id: target });
             }
             Action::Complete { key, copy, reduced: indices } => {
-                if let Some(PendingCall { call: Call::Reduce { reduced, .. }, .. }) = self.calls.get_mut(&key)
-                {
+                if let Some(Call::Reduce { reduced, .. }) = self.calls.get_mut(key) {
                     *reduced = indices;
                 }
                 self.copy_mut(copy).sealer = Some(key);
@@ -139,7 +138,7 @@ impl Node {
             }
             Action::Abort { target, room, copy } => self.abort_target(&target, room, copy),
             Action::Fail(key, error) => {
-                if self.calls.contains_key(&key) {
+                if self.calls.contains(key) {
                     self.finish(key, Err(error));
                 }
             }

@@ -294,3 +294,43 @@ fn references_that_were_never_given_are_not_taken_back() {
     assert!(!h.is_failed(view.copy));
     assert_eq!(h.node.status().copies, 1);
 }
+
+#[test]
+fn a_client_follows_a_copy_that_it_holds() {
+    let mut h = Harness::new();
+    let writer = h.create(A, "x", SIZE);
+    let view = h.view(writer);
+    let follow = |timeout| Request::Follow { copy: view.copy, beyond_bytes: 0, timeout };
+    let foreign = h.request(B, follow(LONG));
+    assert_eq!(h.error(foreign), Error::UnknownReference { reference: view.copy.0 });
+
+    let reader = h.get_started(B, "x");
+    h.view(reader);
+    let (client, call) = h.request(B, follow(LONG));
+    let begun = Effect::Follow { client, call, copy: view.copy, beyond_bytes: 0 };
+    assert!(h.effects.contains(&begun));
+    h.event(Event::Followed { client, call, progress: Ok(4096) });
+    assert_eq!(h.answer((client, call)), Some(Ok(Response::Progress { valid_bytes: 4096 })));
+
+    let late = h.request(B, follow(Duration::from_secs(1)));
+    h.pass(Duration::from_secs(1));
+    assert!(matches!(h.error(late), Error::Timeout { .. }));
+    let (client, call) = late;
+    assert!(h.effects.contains(&Effect::EndFollow { client, call }));
+    h.event(Event::Followed { client, call, progress: Ok(4096) });
+    h.assert_waits(late);
+}
+
+#[test]
+fn follows_count_as_open_calls_and_end_with_their_client() {
+    let mut h = Harness::with_limits(Limits { max_requests_per_client: 1, ..limits() });
+    let writer = h.create(A, "x", SIZE);
+    let copy = h.view(writer).copy;
+    let follow = || Request::Follow { copy, beyond_bytes: 0, timeout: LONG };
+    let (client, call) = h.request(A, follow());
+    let second = h.request(A, follow());
+    assert!(matches!(h.error(second), Error::LimitExceeded { .. }));
+    h.gone(A);
+    assert!(h.effects.contains(&Effect::EndFollow { client, call }));
+    h.assert_empty();
+}

@@ -81,6 +81,8 @@ pub(crate) struct Checker {
     /// Queries that were not answered, and where they were asked.
     queries: BTreeMap<RequestId, (usize, ObjectId)>,
     shards_up: BTreeSet<usize>,
+    /// Calls that follow a copy.
+    follows: BTreeSet<(ClientId, CallId)>,
     is_shutting_down: bool,
 }
 
@@ -94,6 +96,9 @@ impl Checker {
                 for copy in self.copies.values_mut() {
                     copy.references.remove(client);
                 }
+            }
+            Event::Followed { client, call, .. } => {
+                self.follows.remove(&(*client, *call));
             }
             Event::PullEnded { pull, .. } => {
                 if let Some(copy) = self.pulls.remove(pull) {
@@ -210,6 +215,14 @@ impl Checker {
     fn effect(&mut self, effect: &Effect) {
         match effect {
             Effect::Reply { client, call, response } => self.reply(*client, *call, response),
+            Effect::Follow { client, call, copy, .. } => {
+                let copy = self.copy(*copy);
+                assert!(copy.references.contains_key(client), "{client:?} follows {copy:?}, which it holds");
+                assert!(self.follows.insert((*client, *call)), "{call:?} of {client:?} follows once");
+            }
+            Effect::EndFollow { client, call } => {
+                assert!(self.follows.remove(&(*client, *call)), "{call:?} of {client:?} follows a copy");
+            }
             Effect::ToShard { shard, message, inline_from, .. } => {
                 match message {
                     ToShard::Query(query) => {
@@ -407,6 +420,10 @@ impl Checker {
             assert!(is_asking, "a serve waits for what nobody asks for: {serve:?}");
         }
         self.reduces(status);
+        assert!(
+            self.follows.iter().all(|call| self.open_calls.contains_key(call)),
+            "follows end with their calls"
+        );
         if self.promoted.is_empty() {
             let is_evictable =
                 |copy: &&Copy| copy.is_complete && !copy.is_pinned && !copy.has_failed && copy.is_idle();

@@ -191,7 +191,7 @@ impl World {
         let limits =
             Limits { max_requests_per_client: 12, max_references_per_client: 6, max_objects: 8, ..limits() };
         let mut h = Harness::connected(SHARDS, limits);
-        h.node.measured(SLOW);
+        h.event(Event::Measured { link: SLOW });
         Self {
             h,
             calls: Vec::new(),
@@ -627,7 +627,7 @@ proptest! {
         steps in proptest::collection::vec(reducing_step(), 20..200),
     ) {
         let mut world = World::new();
-        world.h.node.measured(link);
+        world.h.event(Event::Measured { link });
         world.take(Step::Reduce { client: CLIENTS, target: 4, sources, count, kind, timeout: 60_000 });
         for step in steps {
             world.take(step);

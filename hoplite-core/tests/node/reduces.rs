@@ -106,7 +106,7 @@ fn many_small_sources_are_reduced_on_the_way_if_links_are_slow() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let fetched = |bytes_per_second, size_bytes| {
         let mut h = Harness::with_limits(Limits::default());
-        h.node.measured(Link { bytes_per_second, latency: Duration::from_micros(100) });
+        h.event(Event::Measured { link: Link { bytes_per_second, latency: Duration::from_micros(100) } });
         h.request_reduce(reduce("t", &names));
         for (source, name) in (1..).zip(&names) {
             h.tell(inline_at(name, source, size_bytes, &[&format!("n{source}")]));
@@ -138,7 +138,7 @@ fn sources_of_one_node_make_one_hop() {
 #[test]
 fn with_fast_links_every_source_goes_straight_to_the_receiver() {
     let mut h = Harness::new();
-    h.node.measured(Link { bytes_per_second: 1 << 40, latency: Duration::from_secs(1) });
+    h.event(Event::Measured { link: Link { bytes_per_second: 1 << 40, latency: Duration::from_secs(1) } });
     h.request_reduce(reduce("t", &["a", "b"]));
     h.ready("a", 1, "n1");
     h.ready("b", 2, "n2");
@@ -399,7 +399,7 @@ fn in_fixed_order_small_sources_are_fetched_also_if_links_are_slow() {
     let names: Vec<String> = (0..16).map(|source| format!("s{source}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut h = Harness::with_limits(Limits::default());
-    h.node.measured(SLOW);
+    h.event(Event::Measured { link: SLOW });
     h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &names) });
     for (source, name) in (1..).zip(&names) {
         h.tell(inline_at(name, source, 32 << 10, &[&format!("n{source}")]));
@@ -412,7 +412,7 @@ fn in_fixed_order_a_chain_waits_for_a_copy_of_what_is_only_inline() {
     let names: Vec<String> = (0..130).map(|source| format!("s{source}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut h = Harness::with_limits(Limits::default());
-    h.node.measured(SLOW);
+    h.event(Event::Measured { link: SLOW });
     h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &names) });
     for (source, name) in (1..).zip(&names) {
         let node = format!("n{source}");
@@ -598,7 +598,7 @@ fn a_reduce_takes_in_the_target_of_another_while_it_grows() {
 #[test]
 fn a_reduce_goes_on_when_its_shard_is_lost_in_the_middle() {
     let mut h = Harness::with_shards(3);
-    h.node.measured(SLOW);
+    h.event(Event::Measured { link: SLOW });
     let call = h.reduce("t", &["a", "b"]);
     h.ready("a", 1, "n1");
     for shard in 0..3 {

@@ -150,7 +150,7 @@ impl Harness {
     /// A node as [`Harness::new`] makes it, with [`SLOW`] links.
     pub(crate) fn with_slow_links() -> Self {
         let mut harness = Self::new();
-        harness.node.measured(SLOW);
+        harness.event(Event::Measured { link: SLOW });
         harness
     }
 

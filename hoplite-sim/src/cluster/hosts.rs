@@ -194,7 +194,7 @@ impl<A: Application> Cluster<A> {
             shards: ShardMap::new((0..self.config.shards).map(shard_name)),
             seed: self.random.next_number(),
         });
-        node.measured(self.config.link);
+        node.apply(self.now(), node::Event::Measured { link: self.config.link }, &mut Vec::new());
         node
     }
 

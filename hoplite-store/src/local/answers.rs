@@ -1,15 +1,26 @@
 //! What one client is still to be told.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hoplite_core::error::Error;
 use hoplite_core::node::{self, CallId};
 use hoplite_proto::local::Response;
 use tokio::sync::Notify;
 
+use crate::copies::LiveCopy;
+
 /// An answer on its way to a client.
 pub(crate) type Answer = (CallId, Result<Response, Error>);
+
+/// What the node has decided about a wait for progress.
+#[derive(Debug)]
+pub(crate) enum FollowChange {
+    /// Tell the node when more than `beyond_bytes` of a copy are valid, or it fails.
+    Begin { call: CallId, live: Arc<LiveCopy>, beyond_bytes: u64 },
+    /// The call has ended.
+    End { call: CallId },
+}
 
 /// The answers that wait for one client, in order; of the news of one subscription only the latest.
 ///
@@ -27,6 +38,8 @@ struct Waiting {
     answers: BTreeMap<u64, Answer>,
     /// Which of them are the latest news of a call.
     news: BTreeMap<CallId, u64>,
+    /// At most two for each call of the client that was handled since the connection looked last.
+    follows: VecDeque<FollowChange>,
 }
 
 impl Answers {
@@ -34,6 +47,17 @@ impl Answers {
     pub(crate) fn add(&self, answer: Answer) {
         self.lock().add(answer);
         self.added.notify_one();
+    }
+
+    /// Adds a decision about a wait for progress.
+    pub(crate) fn add_follow(&self, change: FollowChange) {
+        self.lock().follows.push_back(change);
+        self.added.notify_one();
+    }
+
+    /// Takes the oldest decision about a wait for progress.
+    pub(super) fn take_follow(&self) -> Option<FollowChange> {
+        self.lock().follows.pop_front()
     }
 
     /// Takes the answer that has waited longest.

@@ -11,8 +11,8 @@ use bytes::{Buf, BytesMut};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
-use hoplite_core::error::{Error, Operation, Plane};
-use hoplite_core::node::{self, CallId, ClientId, CopyId, Event};
+use hoplite_core::error::{Error, Plane};
+use hoplite_core::node::{self, CallId, ClientId, Event};
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
@@ -24,7 +24,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::{Answer, Answers};
+use super::answers::{Answer, Answers, FollowChange};
 use super::{LocalPlane, inspect};
 
 /// How long a client may take to say who it is.
@@ -34,18 +34,24 @@ const OUTBOX_BYTES: usize = 1 << 20;
 /// How much is read at once.
 const INBOX_BYTES: usize = 64 << 10;
 
-/// The answer to a call; `None` if it was cancelled.
-type Errand = Pin<Box<dyn Future<Output = (CallId, Option<Result<Response, Error>>)> + Send>>;
+/// The answer to a question that the node does not answer; `None` if it was cancelled.
+type Inspection = Pin<Box<dyn Future<Output = (CallId, Option<Result<Response, Error>>)> + Send>>;
+/// What a client hears of a copy that it follows; `None` if it does so no longer.
+type Follow = Pin<Box<dyn Future<Output = (CallId, Option<Result<u64, Error>>)> + Send>>;
 
 /// A connected client. When this is dropped, all that the client held is taken back.
 struct Connection {
     plane: Arc<LocalPlane>,
     client: ClientId,
     answers: Arc<Answers>,
-    /// Calls that are answered here and not by the node: waits for progress, questions to the directory.
-    errands: FuturesUnordered<Errand>,
-    /// How to cancel them; of those that still wait.
+    /// Calls that are answered by asking all shards, and not by the node.
+    inspections: FuturesUnordered<Inspection>,
+    /// How to cancel those that still wait.
     cancels: HashMap<CallId, AbortHandle>,
+    /// The waits for progress that the node has asked for.
+    follows: FuturesUnordered<Follow>,
+    /// How to end them.
+    follow_ends: HashMap<CallId, AbortHandle>,
     outbox: BytesMut,
     reception: Reception,
     _seat: OwnedSemaphorePermit,
@@ -156,8 +162,10 @@ impl Connection {
             plane,
             client,
             answers,
-            errands: FuturesUnordered::new(),
+            inspections: FuturesUnordered::new(),
             cancels: HashMap::new(),
+            follows: FuturesUnordered::new(),
+            follow_ends: HashMap::new(),
             outbox: BytesMut::new(),
             reception: Reception::Open,
             _seat: seat,
@@ -179,6 +187,7 @@ impl Connection {
             while let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? {
                 self.handle(request)?;
             }
+            self.change_follows();
             self.write_answers()?;
             self.flush(&writer);
             if stopping {
@@ -195,14 +204,39 @@ impl Connection {
                     }
                 }
                 () = answers.added(), if has_room => {}
-                Some((call, answer)) = self.errands.next(), if has_room && !self.errands.is_empty() => {
+                Some((call, answer)) = self.inspections.next(), if has_room && !self.inspections.is_empty() => {
                     if let Some(answer) = answer {
                         self.cancels.remove(&call);
                         self.write((call, answer))?;
                     }
                 }
+                Some((call, progress)) = self.follows.next(), if has_room && !self.follows.is_empty() => {
+                    if let Some(progress) = progress {
+                        self.follow_ends.remove(&call);
+                        let client = self.client;
+                        self.plane.engine.apply(Event::Followed { client, call, progress });
+                    }
+                }
                 writable = writer.writable(), if !self.outbox.is_empty() => writable?,
                 () = shutdown.cancelled() => {}
+            }
+        }
+    }
+
+    /// Begins and ends waits for progress, as the node has decided.
+    fn change_follows(&mut self) {
+        while let Some(change) = self.answers.take_follow() {
+            match change {
+                FollowChange::Begin { call, live, beyond_bytes } => {
+                    let (follow, end) = abortable(async move { live.beyond(beyond_bytes).await });
+                    self.follow_ends.insert(call, end);
+                    self.follows.push(Box::pin(async move { (call, follow.await.ok()) }));
+                }
+                FollowChange::End { call } => {
+                    if let Some(end) = self.follow_ends.remove(&call) {
+                        end.abort();
+                    }
+                }
             }
         }
     }
@@ -262,9 +296,9 @@ impl Connection {
         match request {
             Request::Node(request) => {
                 if let node::Request::Cancel { call } = &request
-                    && let Some(errand) = self.cancels.remove(call)
+                    && let Some(inspection) = self.cancels.remove(call)
                 {
-                    errand.abort();
+                    inspection.abort();
                 }
                 plane.engine.apply(Event::Request { client: self.client, call, request });
                 Ok(())
@@ -275,23 +309,20 @@ impl Connection {
                 }
                 Ok(())
             }
-            Request::Follow { copy, beyond_bytes, timeout } => {
-                self.errand(call, async move { follow(&plane, copy, beyond_bytes, timeout).await })
-            }
             Request::List { prefix, after, limit } => {
-                self.errand(call, async move { inspect::list(&plane, prefix, after, limit).await })
+                self.inspect(call, async move { inspect::list(&plane, prefix, after, limit).await })
             }
             Request::Describe { id } => {
-                self.errand(call, async move { inspect::describe(&plane, &id).await })
+                self.inspect(call, async move { inspect::describe(&plane, &id).await })
             }
-            Request::Status => self.errand(call, async move { Ok(inspect::status(&plane).await) }),
+            Request::Status => self.inspect(call, async move { Ok(inspect::status(&plane).await) }),
         }
     }
 
-    fn errand(
+    fn inspect(
         &mut self,
         call: CallId,
-        errand: impl Future<Output = Result<Response, Error>> + Send + 'static,
+        inspection: impl Future<Output = Result<Response, Error>> + Send + 'static,
     ) -> Result<(), Error> {
         let limit = self.plane.limits.max_requests_per_client;
         if self.cancels.len() >= limit {
@@ -301,9 +332,9 @@ impl Connection {
         if self.cancels.contains_key(&call) {
             return self.write((call, Err(Error::invalid_request("the call id is in use"))));
         }
-        let (errand, cancel) = abortable(errand);
+        let (inspection, cancel) = abortable(inspection);
         self.cancels.insert(call, cancel);
-        self.errands.push(Box::pin(async move { (call, errand.await.ok()) }));
+        self.inspections.push(Box::pin(async move { (call, inspection.await.ok()) }));
         Ok(())
     }
 }
@@ -311,18 +342,5 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.plane.engine.client_gone(self.client);
-    }
-}
-
-async fn follow(
-    plane: &LocalPlane,
-    copy: CopyId,
-    beyond_bytes: u64,
-    patience: Duration,
-) -> Result<Response, Error> {
-    let live = plane.engine.copies().get(copy).ok_or(Error::UnknownReference { reference: copy.0 })?;
-    match timeout(patience, live.beyond(beyond_bytes)).await {
-        Ok(valid_bytes) => Ok(Response::Progress { valid_bytes: valid_bytes? }),
-        Err(_) => Err(Error::Timeout { operation: Operation::Get, waited: patience }),
     }
 }

@@ -125,7 +125,7 @@ async fn a_cancelled_wait_for_progress_is_over() {
     let plane = plane(Limits { max_requests_per_client: 2, ..Limits::default() });
     let mut client = Client::greeted(&plane).await;
     let (copy, _) = client.create("a", 10).await;
-    let follow = |timeout| Request::Follow { copy, beyond_bytes: 0, timeout };
+    let follow = |timeout| Request::Node(node::Request::Follow { copy, beyond_bytes: 0, timeout });
     let first = client.ask(follow(HOUR)).await;
     let second = client.ask(follow(HOUR)).await;
     let third = client.ask(follow(HOUR)).await;
@@ -139,6 +139,18 @@ async fn a_cancelled_wait_for_progress_is_over() {
     let (call, answer) = client.answer().await;
     assert_eq!(call, fourth);
     assert!(matches!(answer, Err(Error::Timeout { .. })), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_client_follows_only_what_it_holds() {
+    let plane = plane(Limits::default());
+    let mut writer = Client::greeted(&plane).await;
+    let (copy, _) = writer.create("a", 10).await;
+    let mut stranger = Client::greeted(&plane).await;
+    let follow = node::Request::Follow { copy, beyond_bytes: 0, timeout: Duration::ZERO };
+    stranger.ask(Request::Node(follow)).await;
+    let (_, answer) = stranger.answer().await;
+    assert_eq!(answer, Err(Error::UnknownReference { reference: copy.0 }));
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! What a client asks of its store.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
@@ -21,16 +20,6 @@ enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order 
 pub enum Request {
     /// A request for the node's state machine.
     Node(node::Request),
-    /// Answered by [`Response::Progress`](super::Response::Progress) once more than `beyond_bytes` of a copy are
-    /// valid, or with the error that ended it.
-    Follow {
-        /// The copy.
-        copy: CopyId,
-        /// How many valid bytes the client knows of.
-        beyond_bytes: u64,
-        /// How long to wait.
-        timeout: Duration,
-    },
     /// Asks for one page of the cluster's objects, in the order of their ids.
     List {
         /// Only ids that start with these bytes, at most 255.
@@ -58,11 +47,6 @@ pub enum Request {
 pub fn encode_request(call: CallId, request: Request) -> v1::Request {
     let body = match request {
         Request::Node(request) => encode_node_request(request),
-        Request::Follow { copy, beyond_bytes, timeout } => wire::Body::Follow(wire::Follow {
-            copy: copy.0,
-            beyond_bytes,
-            timeout_ms: encode_timeout(timeout),
-        }),
         Request::List { prefix, after, limit } => {
             wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
         }
@@ -99,6 +83,11 @@ fn encode_node_request(request: node::Request) -> wire::Body {
         node::Request::Get { id, until, timeout } => wire::Body::Get(wire::Get {
             id: encode_id(&id),
             until: encode_until(until).into(),
+            timeout_ms: encode_timeout(timeout),
+        }),
+        node::Request::Follow { copy, beyond_bytes, timeout } => wire::Body::Follow(wire::Follow {
+            copy: copy.0,
+            beyond_bytes,
             timeout_ms: encode_timeout(timeout),
         }),
         node::Request::Release { copy } => wire::Body::Release(wire::Release { copy: copy.0 }),
@@ -156,13 +145,11 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Unsubscribe(unsubscribe) => node::Request::Unsubscribe { call: CallId(unsubscribe.call) },
         wire::Body::Cancel(cancel) => node::Request::Cancel { call: CallId(cancel.call) },
         wire::Body::Reduce(reduce) => node::Request::Reduce(decode_reduce(reduce, max_ids)?),
-        wire::Body::Follow(follow) => {
-            return Ok(Request::Follow {
-                copy: CopyId(follow.copy),
-                beyond_bytes: follow.beyond_bytes,
-                timeout: decode_timeout(follow.timeout_ms),
-            });
-        }
+        wire::Body::Follow(follow) => node::Request::Follow {
+            copy: CopyId(follow.copy),
+            beyond_bytes: follow.beyond_bytes,
+            timeout: decode_timeout(follow.timeout_ms),
+        },
         wire::Body::List(list) => return decode_list(list),
         wire::Body::Describe(describe) => {
             return Ok(Request::Describe { id: ObjectId::new(&describe.id)? });

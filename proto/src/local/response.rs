@@ -16,11 +16,6 @@ use crate::{error, metadata, v1};
 pub enum Response {
     /// An answer of the node's state machine.
     Node(node::Response),
-    /// The answer to [`Request::Follow`](super::Request::Follow).
-    Progress {
-        /// How many leading bytes of the copy are valid.
-        valid_bytes: u64,
-    },
     /// The answer to [`Request::List`](super::Request::List).
     Listing {
         /// The objects, in the order of their ids.
@@ -39,7 +34,6 @@ pub enum Response {
 pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response {
     let body = match response {
         Ok(Response::Node(response)) => encode_node_response(response),
-        Ok(Response::Progress { valid_bytes }) => wire::Body::Progress(wire::Progress { valid_bytes }),
         Ok(Response::Listing { objects, more }) => wire::Body::Listing(wire::Listing {
             objects: objects.iter().map(encode_locations).collect(),
             more,
@@ -73,6 +67,7 @@ fn encode_node_response(response: node::Response) -> wire::Body {
             wire::Body::Reduced(wire::Reduced { indices: encode_indices(&indices) })
         }
         node::Response::Locations(locations) => wire::Body::Locations(encode_locations(&locations)),
+        node::Response::Progress { valid_bytes } => wire::Body::Progress(wire::Progress { valid_bytes }),
     }
 }
 
@@ -91,9 +86,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Locations(locations) => {
             node::Response::Locations(decode_locations(locations, Plane::Local)?)
         }
-        wire::Body::Progress(progress) => {
-            return Ok(Response::Progress { valid_bytes: progress.valid_bytes });
-        }
+        wire::Body::Progress(progress) => node::Response::Progress { valid_bytes: progress.valid_bytes },
         wire::Body::Listing(listing) => return decode_listing(listing),
         wire::Body::Description(description) => return Ok(Response::Description(description)),
         wire::Body::Status(status) => return Ok(Response::Status(Box::new(status))),

@@ -83,6 +83,7 @@ struct World {
     /// Copies that clients were told of.
     told: Vec<CopyId>,
     calls: Vec<CallId>,
+    follows: BTreeSet<(ClientId, CallId)>,
     /// What the shards were asked, with the object of it, and which puts they were told of.
     asked: Vec<(usize, RequestId, ObjectId)>,
     published: Vec<(usize, ObjectId, PutId)>,
@@ -123,6 +124,7 @@ impl World {
             open_copies: BTreeMap::new(),
             told: Vec::new(),
             calls: Vec::new(),
+            follows: BTreeSet::new(),
             asked: Vec::new(),
             published: Vec::new(),
         }
@@ -162,6 +164,13 @@ impl World {
             Effect::ToShard { shard, message, inline_from, .. } => {
                 assert!(inline_from.is_none_or(|copy| self.open_copies.contains_key(&copy)), "{message:?}");
                 self.note(shard, message);
+            }
+            Effect::Follow { client, call, copy, .. } => {
+                assert!(self.open_copies.contains_key(&copy), "{copy:?} is open");
+                assert!(self.follows.insert((client, call)), "{call:?} follows once");
+            }
+            Effect::EndFollow { client, call } => {
+                assert!(self.follows.remove(&(client, call)), "{call:?} follows a copy");
             }
             Effect::CopyOpened { copy, extent, size_bytes, .. } => {
                 let end = extent.offset_bytes + extent.length_bytes;
@@ -281,6 +290,7 @@ impl World {
         assert_eq!((status.reductions, status.hops, status.combinations), (0, 0, 0), "{status:?}");
         assert!(self.hops.is_empty() && status.directed_hops == 0, "all hops are ended: {status:?}");
         assert_eq!(status.free_bytes, status.capacity_bytes, "nothing leaks");
+        assert!(self.follows.is_empty(), "nobody follows anything");
         assert!(self.open_copies.is_empty() && self.pulls.is_empty(), "all copies are closed");
     }
 }
@@ -314,7 +324,12 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
             let (shard, message) = message(input, world)?;
             world.say(shard, message);
         }
-        24..=26 => pull_ended(input, world)?,
+        24 | 25 => pull_ended(input, world)?,
+        26 => {
+            if let Some((client, call)) = world.follows.pop_first() {
+                world.apply(Event::Followed { client, call, progress: Ok(input.arbitrary()?) });
+            }
+        }
         27 => {
             let serve = ServeId(world.next_number());
             let awaits_hop = input.arbitrary()?;
@@ -376,7 +391,8 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         3 => Request::Seal { copy: copy(input, world)?, timeout: timeout(input)? },
         4 => Request::SealUnconfirmed { copy: copy(input, world)? },
         5 => Request::Abort { copy: copy(input, world)? },
-        6..=8 => {
+        6 => Request::Follow { copy: copy(input, world)?, beyond_bytes: 0, timeout: timeout(input)? },
+        7 | 8 => {
             let until = *input.choose(&[Until::Started, Until::Complete])?;
             Request::Get { id: object(input)?, until, timeout: timeout(input)? }
         }

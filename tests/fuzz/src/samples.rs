@@ -46,6 +46,7 @@ pub fn requests() -> Vec<Vec<u8>> {
         node::Request::Delete { ids: ids(), timeout: TIMEOUT },
         node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },
         node::Request::Locate { id: object(), timeout: TIMEOUT },
+        node::Request::Follow { copy, beyond_bytes: 4096, timeout: TIMEOUT },
         node::Request::Subscribe { id: object() },
         node::Request::Unsubscribe { call: CallId(3) },
         node::Request::Reduce(Reduce {
@@ -59,7 +60,6 @@ pub fn requests() -> Vec<Vec<u8>> {
         }),
     ];
     let of_shells = [
-        Request::Follow { copy, beyond_bytes: 4096, timeout: TIMEOUT },
         Request::List { prefix: Bytes::from_static(b"w"), after: Bytes::new(), limit: 10 },
         Request::Describe { id: object() },
     ];
@@ -93,9 +93,9 @@ pub fn responses() -> Vec<Vec<u8>> {
         node::Response::Ready { indices: vec![0, 2] },
         node::Response::Reduced { indices: vec![2, 0] },
         node::Response::Locations(locations()),
+        node::Response::Progress { valid_bytes: 4096 },
     ];
     let of_shells = [
-        Response::Progress { valid_bytes: 4096 },
         Response::Listing { objects: vec![locations()], more: true },
         Response::Status(Box::default()),
     ];

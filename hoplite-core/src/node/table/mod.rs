@@ -98,6 +98,11 @@ impl Table {
         Some((copy, &self.copies[&copy]))
     }
 
+    /// The live copy of `id`, if all its bytes are there.
+    pub(super) fn complete_copy(&self, id: &ObjectId) -> Option<CopyId> {
+        self.live(id).filter(|(_, copy)| copy.is_complete()).map(|(copy, _)| copy)
+    }
+
     /// The live copy of this very put.
     pub(super) fn live_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
         self.live(id).filter(|(_, copy)| copy.put == put).map(|(copy, _)| copy)

@@ -1,0 +1,256 @@
+//! Requests of clients: where each goes, and what follows when its call ends.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::calls::{Call, CallKey, CreateCall, DeleteCall, WaitCall, Wanted};
+use super::context::Notice;
+use super::table::SpaceWaiter;
+use super::{ClientId, CopyId, Effect, Node, Request, Response};
+use crate::error::{Error, Operation, Result};
+use crate::id::ObjectId;
+use crate::shard::{Locations, RequestId};
+
+/// How long the directory may take to say what it knows now: far more than a shard that is up needs for that.
+const DIRECTORY_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a call may take: a timeout of zero stands for one answer of the directory.
+const fn or_one_answer(timeout: Duration) -> Duration {
+    if timeout.is_zero() { DIRECTORY_ANSWER_TIMEOUT } else { timeout }
+}
+
+impl Node {
+    pub(super) fn request(&mut self, key: CallKey, request: Request) {
+        if let Err(error) = self.check_request(key, &request) {
+            return self.ctx.reply(key, Err(error));
+        }
+        match request {
+            Request::Create { id, size_bytes, metadata, timeout } => {
+                self.create(key, CreateCall { id, size_bytes, metadata }, timeout);
+            }
+            Request::Seal { copy, timeout } => self.seal(key, copy, Some(timeout)),
+            Request::Get { id, until, timeout } => self.get(key, id, until, timeout),
+            Request::Follow { copy, beyond_bytes, timeout } => self.follow(key, copy, beyond_bytes, timeout),
+            Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
+            Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
+            Request::Locate { id, timeout } => self.locate(key, id, timeout),
+            Request::Reduce(request) => self.reduce(key, request),
+            Request::Subscribe { id } => self.subscribe(key, id),
+            request => self.take_back(key, &request),
+        }
+    }
+
+    /// Whether a request may become a call. What gives something back may always.
+    fn check_request(&self, key: CallKey, request: &Request) -> Result<()> {
+        if !request.is_answered() {
+            return Ok(());
+        }
+        if self.ctx.is_shutting_down() {
+            return Err(Error::ShuttingDown);
+        }
+        self.calls.check_limit(self.ctx.limits(), key.client)?;
+        if self.calls.contains(key) {
+            return Err(Error::invalid_request("the call id is in use"));
+        }
+        Ok(())
+    }
+
+    /// A request by which a client gives something back, or ends something. It is not answered.
+    fn take_back(&mut self, key: CallKey, request: &Request) {
+        match request {
+            Request::SealUnconfirmed { copy } => self.seal(key, *copy, None),
+            Request::Abort { copy } => self.give_up(key.client, *copy),
+            Request::Release { copy } => self.release(key.client, *copy),
+            Request::Unsubscribe { call } | Request::Cancel { call } => {
+                self.forget_call(CallKey { client: key.client, call: *call });
+            }
+            _ => {}
+        }
+    }
+
+    /// Answers a call and forgets it.
+    pub(super) fn finish(&mut self, key: CallKey, response: Result<Response>) {
+        self.forget_call(key);
+        self.ctx.reply(key, response);
+    }
+
+    /// Removes all traces of a call.
+    pub(super) fn forget_call(&mut self, key: CallKey) {
+        let Some(call) = self.calls.remove(&mut self.ctx, key) else { return };
+        for ask in call.asks() {
+            self.withdraw_ask(ask);
+        }
+        match call {
+            Call::Create(_) => self.copies.stop_waiting_for_space(&SpaceWaiter::Create(key)),
+            Call::Seal { copy } => self.forget_sealer(copy, key),
+            Call::Get { id, .. } => self.reconsider_fetch(&id),
+            Call::Follow => self.ctx.push(Effect::EndFollow { client: key.client, call: key.call }),
+            Call::Reduce { target, .. } => {
+                if let Some((copy, _)) = self.copies.live(&target) {
+                    self.forget_sealer(copy, key);
+                }
+                self.ctx.notify(Notice::ReduceUnwanted(key, target));
+            }
+            Call::Delete(_) | Call::Wait(_) | Call::Locate { .. } | Call::Subscription { .. } => {}
+        }
+    }
+
+    pub(super) fn call_expired(&mut self, key: CallKey) {
+        let Some((operation, waited)) = self.calls.waited(key, self.ctx.now()) else { return };
+        let timeout = Error::Timeout { operation, waited };
+        let response = match self.calls.get(key) {
+            Some(Call::Create(create)) => Err(self.create_lacks_space(key, create).unwrap_or(timeout)),
+            Some(Call::Get { id, .. }) => Err(self.fetch_lacks_space(id).unwrap_or(timeout)),
+            Some(Call::Reduce { target, .. }) => Err(self.reduce_lacks_space(target).unwrap_or(timeout)),
+            Some(Call::Wait(wait)) => Ok(Response::Ready { indices: wait.ready() }),
+            Some(Call::Locate { wants: Wanted::FirstWord, .. }) => Err(Error::unavailable("the directory")),
+            _ => Err(timeout),
+        };
+        self.finish(key, response);
+    }
+
+    pub(super) fn client_gone(&mut self, client: ClientId) {
+        for key in self.calls.keys_of(client) {
+            self.forget_call(key);
+        }
+        for copy in self.calls.references(client) {
+            self.release(client, copy);
+        }
+        self.calls.forget_client(client);
+    }
+
+    /// Looks again at all calls that wait for a change of `id`.
+    pub(super) fn changed(&mut self, id: &ObjectId) {
+        if self.ctx.is_shutting_down() {
+            return;
+        }
+        for key in self.calls.waiting(id) {
+            match self.calls.get(key) {
+                Some(Call::Get { until, .. }) => self.retry_get(key, id, *until),
+                Some(Call::Create(_)) => self.retry_create(key),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn fail_gets(&mut self, id: &ObjectId, error: &Error) {
+        for key in self.calls.gets(id) {
+            self.finish(key, Err(error.clone()));
+        }
+    }
+
+    /// Waits, for a client that reads a copy while it grows, until there is more of it. The shell sees the bytes.
+    fn follow(&mut self, key: CallKey, copy: CopyId, beyond_bytes: u64, timeout: Duration) {
+        if !self.calls.refers(key.client, copy) {
+            return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
+        }
+        self.calls.enter(&mut self.ctx, key, Call::Follow, Operation::Get, timeout);
+        let CallKey { client, call } = key;
+        self.ctx.push(Effect::Follow { client, call, copy, beyond_bytes });
+    }
+
+    /// A copy that is followed has more bytes, or has failed.
+    pub(super) fn followed(&mut self, key: CallKey, progress: Result<u64>) {
+        if matches!(self.calls.get(key), Some(Call::Follow)) {
+            self.calls.remove(&mut self.ctx, key);
+            self.ctx.reply(key, progress.map(|valid_bytes| Response::Progress { valid_bytes }));
+        }
+    }
+
+    fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration) {
+        if let Err(error) = self.calls.check_ids(self.ctx.limits(), key.client, &ids) {
+            return self.ctx.reply(key, Err(error));
+        }
+        let distinct: BTreeSet<ObjectId> = ids.into_iter().collect();
+        let ended = distinct.iter().filter(|id| self.delete_reduction(id)).count();
+        let asks = distinct.into_iter().map(|id| self.ask_delete(id, key)).collect();
+        let call = Call::Delete(DeleteCall::new(asks, ended));
+        self.calls.enter(&mut self.ctx, key, call, Operation::Delete, timeout);
+        self.finish_delete(key);
+    }
+
+    /// The directory has deleted an object, or knows of none.
+    pub(super) fn delete_answered(&mut self, key: CallKey, ask: RequestId, was_there: bool) {
+        if let Some(Call::Delete(delete)) = self.calls.get_mut(key) {
+            delete.answered(ask, was_there);
+            self.finish_delete(key);
+        }
+    }
+
+    fn finish_delete(&mut self, key: CallKey) {
+        if let Some(Call::Delete(delete)) = self.calls.get(key)
+            && let Some(count) = delete.outcome()
+        {
+            self.finish(key, Ok(Response::Deleted { count }));
+        }
+    }
+
+    fn wait(&mut self, key: CallKey, ids: &[ObjectId], count: usize, timeout: Duration) {
+        if let Err(error) = self.calls.check_ids(self.ctx.limits(), key.client, ids) {
+            return self.ctx.reply(key, Err(error));
+        }
+        if count > ids.len() {
+            let reason = "more objects to wait for than ids given";
+            return self.ctx.reply(key, Err(Error::invalid_request(reason)));
+        }
+        let is_here = |index: &usize| self.copies.complete_copy(&ids[*index]).is_some();
+        let (ready, absent): (BTreeSet<usize>, BTreeSet<usize>) = (0..ids.len()).partition(is_here);
+        if ready.len() >= count {
+            let indices = ready.into_iter().collect();
+            return self.ctx.reply(key, Ok(Response::Ready { indices }));
+        }
+        let unanswered = timeout.is_zero().then(|| absent.clone());
+        let asks =
+            absent.into_iter().map(|index| self.ask_locations(ids[index].clone(), key, index)).collect();
+        let call = Call::Wait(WaitCall::new(count, ready, asks, unanswered));
+        self.calls.enter(&mut self.ctx, key, call, Operation::Wait, or_one_answer(timeout));
+    }
+
+    fn locate(&mut self, key: CallKey, id: ObjectId, timeout: Duration) {
+        let wants = if timeout.is_zero() { Wanted::FirstWord } else { Wanted::Location };
+        let call = Call::Locate { ask: Some(self.ask_locations(id, key, 0)), wants };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Locate, or_one_answer(timeout));
+    }
+
+    fn subscribe(&mut self, key: CallKey, id: ObjectId) {
+        let call = Call::Subscription { ask: Some(self.ask_locations(id, key, 0)) };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Locate, Duration::MAX);
+    }
+
+    /// The directory told what it knows about the object that is number `index` of a call.
+    pub(super) fn located(&mut self, key: CallKey, index: usize, locations: Locations) {
+        let is_lost = locations.object.as_ref().is_some_and(|object| object.lost);
+        let is_located = locations.is_available() || !locations.locations.is_empty();
+        match self.calls.get_mut(key) {
+            Some(Call::Wait(wait)) => {
+                wait.located(index, locations.is_available());
+                if wait.is_over() {
+                    let indices = wait.ready();
+                    self.finish(key, Ok(Response::Ready { indices }));
+                }
+            }
+            Some(Call::Locate { wants, .. }) if *wants == Wanted::FirstWord || is_located => {
+                self.finish(key, Ok(Response::Locations(locations)));
+            }
+            Some(Call::Locate { .. }) if is_lost => {
+                self.finish(key, Err(Error::ObjectLost { id: locations.id }));
+            }
+            Some(Call::Subscription { .. }) => self.ctx.reply(key, Ok(Response::Locations(locations))),
+            _ => {}
+        }
+    }
+}
+
+impl Request {
+    /// Whether a client waits for an answer.
+    const fn is_answered(&self) -> bool {
+        !matches!(
+            self,
+            Self::SealUnconfirmed { .. }
+                | Self::Abort { .. }
+                | Self::Release { .. }
+                | Self::Unsubscribe { .. }
+                | Self::Cancel { .. }
+        )
+    }
+}
