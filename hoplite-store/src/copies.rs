@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use dashmap::DashMap;
-use hoplite_core::block::{publishable, publishable_unsealed};
 use hoplite_core::error::Error;
-use hoplite_core::node::{CopyId, Producer};
+use hoplite_core::node::{self, CopyId, Producer};
 use hoplite_core::stall::Sign;
 use hoplite_core::time::Time;
 use hoplite_shm::Buffer;
@@ -78,12 +77,7 @@ impl LiveCopy {
 
     /// How much of what is before `end_bytes` may be passed on if the header says that `valid_bytes` are valid.
     fn passable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
-        let is_part = end_bytes < self.size_bytes();
-        match self.producer {
-            _ if self.is_completed() => publishable(valid_bytes, self.size_bytes()).min(end_bytes),
-            Producer::Store if !is_part => publishable(valid_bytes, end_bytes),
-            _ => publishable_unsealed(valid_bytes, end_bytes),
-        }
+        node::passable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
     }
 
     fn is_completed(&self) -> bool {

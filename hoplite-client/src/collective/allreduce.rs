@@ -13,7 +13,6 @@ use hoplite_core::block::BLOCK_BYTES;
 use hoplite_core::node::{self, ByteRange};
 use hoplite_core::plan::blocks::MIN_BLOCK_BYTES;
 use hoplite_core::{Dtype, Error as ObjectError, ObjectId, Operation};
-use hoplite_proto::local::check_reduce;
 use tokio::sync::Semaphore;
 
 use super::gather::{Place, into_places, no_such_rank};
@@ -175,7 +174,7 @@ impl Allreduce {
         let deadline = Deadline::after(options.timeout);
         let own = sources.get(rank).ok_or_else(no_such_rank)?.clone();
         // Also those that reduce nothing, and would wait in vain for somebody who is refused.
-        check_reduce(&node::Reduce {
+        node::Reduce {
             target: target.clone(),
             sources: sources.clone(),
             count: sources.len(),
@@ -183,7 +182,8 @@ impl Allreduce {
             order: options.order,
             range: None,
             timeout: options.timeout,
-        })?;
+        }
+        .check()?;
         let (size_bytes, dtype) = {
             let source = ObjectReader::open(connection, own.clone(), deadline.left()).await?;
             (source.size_bytes(), source.metadata().dtype)

@@ -5,7 +5,6 @@ use std::time::Duration;
 use hoplite_core::node::{self, Response};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{ObjectId, Operation};
-use hoplite_proto::local::check_reduce;
 
 use crate::client::{Client, checked};
 use crate::connection::Connection;
@@ -76,7 +75,7 @@ pub(super) async fn reduce(
     let ReduceOptions { op, num_objects, order, range, timeout } = options;
     let count = num_objects.unwrap_or(sources.len());
     let reduce = node::Reduce { target, sources: sources.clone(), count, op, order, range, timeout };
-    check_reduce(&reduce)?;
+    reduce.check()?;
     match connection.call_node(node::Request::Reduce(reduce), Operation::Reduce, timeout).await? {
         Response::Reduced { indices } if indices.len() == count => indices
             .iter()

@@ -24,10 +24,6 @@ impl Node {
         self.copies.public_put(id, put)
     }
 
-    pub(super) fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
-        self.copies.copy_mut(copy)
-    }
-
     /// Enters a copy into the table. Its space was allocated by the caller.
     pub(super) fn open(&mut self, opening: LocalCopy) -> CopyId {
         self.copies.open(&mut self.ctx, opening)
@@ -67,19 +63,24 @@ impl Node {
     /// Local waiters are not told; that is the caller's decision.
     pub(super) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
+        if local.detached.is_none() {
+            // A fetch for it would go on with nothing; whoever still waits starts another.
+            self.end_fetch(&local.id.clone());
+            self.detach_copy(copy, error);
+        }
+    }
+
+    fn detach_copy(&mut self, copy: CopyId, error: Error) {
+        let local = &self.copies[&copy];
         let id = local.id.clone();
         let is_target =
             local.visibility == Visibility::Public && matches!(local.phase, Phase::Combining { .. });
-        let (sealer, republish_at) = (local.sealer, local.republish_at);
-        if local.detached.is_some() {
-            return;
-        }
-        // A fetch for it would go on with nothing; whoever still waits starts another.
-        self.end_fetch(&id);
-        self.copies.detach(&mut self.ctx, copy, error.clone());
+        let publication = self.copies.publication_mut(copy);
+        let (sealer, republish_at) = (publication.take_sealer(), publication.take_republish_time());
         if let Some(time) = republish_at {
             self.ctx.unschedule(time, Deadline::Republish(copy));
         }
+        self.copies.detach(&mut self.ctx, copy, error.clone());
         if let Some(key) = sealer {
             self.finish(key, Err(error.clone()));
         }
@@ -92,6 +93,12 @@ impl Node {
     pub(super) fn abandon(&mut self, copy: CopyId, error: Error, reason: UnpublishReason) {
         self.unpublish(copy, reason);
         self.detach(copy, error);
+    }
+
+    /// As [`Node::abandon`], for what was received of an object whose fetch goes on.
+    pub(super) fn abandon_received(&mut self, copy: CopyId, error: Error) {
+        self.unpublish(copy, UnpublishReason::PullEnded);
+        self.detach_copy(copy, error);
     }
 
     /// Tells the directory that this store stops serving a copy, because the daemon ends.

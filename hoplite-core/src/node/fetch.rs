@@ -1,32 +1,33 @@
-//! Fetches: getting an object that is not here, from one sender after another if need be.
+//! Fetches: how far each is, which senders it avoids, and when it tries again.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use super::calls::{Call, CallKey};
-use super::context::Deadline;
-use super::table::{ActivePull, LocalCopy, Phase, SpaceWaiter};
-use super::{CopyId, Effect, FIRST_BACK_OFF, LONGEST_BACK_OFF, MOST_AVOIDED, Node, PullId, Response, Until};
-use crate::error::{Error, Operation};
-use crate::id::{NodeId, ObjectId, PutId};
-use crate::metadata::Metadata;
-use crate::shard::{Grant, PullOutcome, RequestId, UnpublishReason};
+use super::context::{Context, Deadline};
+use crate::id::{NodeId, ObjectId};
+use crate::shard::RequestId;
 use crate::time::Time;
+
+/// The pause before the second retry of a fetch; the first is at once. A few round trips to a shard that is busy.
+const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
+/// Longest pause between two attempts to fetch an object: a fraction of what a person notices as a hang.
+const MAX_BACK_OFF: Duration = Duration::from_secs(1);
+/// Most senders that a query asks to avoid: the limit of the wire format.
+const MAX_AVOIDED: usize = 64;
 
 /// An object that is being fetched. There is one as long as somebody here waits for the object, or a pull runs.
 #[derive(Debug)]
-pub(super) struct Fetch {
-    pub(super) step: Step,
+struct Fetch {
+    step: FetchStep,
     /// Senders that failed lately.
-    pub(super) avoid: Vec<NodeId>,
+    avoid: Vec<NodeId>,
     /// Attempts in a row that brought no byte.
     failures: u32,
 }
 
 /// What a fetch waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FetchStep {
     /// The directory's answer.
     Asking(RequestId),
     /// Room for an object of this size.
@@ -37,295 +38,88 @@ pub(super) enum Step {
     BackingOff { until: Time },
 }
 
-impl Node {
-    pub(super) fn get(&mut self, key: CallKey, id: ObjectId, until: Until, timeout: Duration) {
-        if let Some(copy) = self.ready_copy(&id, until) {
-            let response = self.refer(key.client, copy).map(Response::Object);
-            return self.ctx.reply(key, response);
-        }
-        let call = Call::Get { id: id.clone(), until };
-        self.calls.enter(&mut self.ctx, key, call, Operation::Get, timeout);
-        self.calls.wait_for_copy(&id, key);
-        self.retry_get(key, &id, until);
+/// All fetches of a store.
+#[derive(Debug, Default)]
+pub(super) struct Fetches {
+    by_id: BTreeMap<ObjectId, Fetch>,
+}
+
+impl Fetches {
+    /// What the fetch of `id` waits for, if there is one.
+    pub(super) fn step(&self, id: &ObjectId) -> Option<FetchStep> {
+        self.by_id.get(id).map(|fetch| fetch.step)
     }
 
-    /// The copy that answers a get at once. The start of an object without bytes is its end.
-    fn ready_copy(&self, id: &ObjectId, until: Until) -> Option<CopyId> {
-        let (copy, local) = self.copies.live(id)?;
-        let has_begun = until == Until::Started && local.size_bytes > 0;
-        (local.is_complete() || has_begun).then_some(copy)
+    pub(super) fn contains(&self, id: &ObjectId) -> bool {
+        self.by_id.contains_key(id)
     }
 
-    /// Answers a get if it can be answered, and else sees to it that the object is on its way.
-    pub(super) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until) {
-        if let Some(copy) = self.ready_copy(id, until) {
-            let response = self.refer(key.client, copy).map(Response::Object);
-            self.finish(key, response);
-        } else if !self.live(id).is_some_and(|(_, local)| local.is_produced_here()) {
-            self.fetch(id);
-        }
+    /// The senders that a fetch avoids, since they failed lately.
+    pub(super) fn avoided(&self, id: &ObjectId) -> &[NodeId] {
+        self.by_id.get(id).map_or(&[], |fetch| &fetch.avoid)
     }
 
-    fn fetch(&mut self, id: &ObjectId) {
-        if self.fetches.contains_key(id) {
-            return;
-        }
-        let request = self.ask_for_sender(id);
-        self.fetches
-            .insert(id.clone(), Fetch { step: Step::Asking(request), avoid: Vec::new(), failures: 0 });
+    /// The directory is asked for a sender; begins a fetch if there is none.
+    pub(super) fn ask(&mut self, id: &ObjectId, request: RequestId) {
+        let step = FetchStep::Asking(request);
+        let new = || Fetch { step, avoid: Vec::new(), failures: 0 };
+        self.by_id.entry(id.clone()).or_insert_with(new).step = step;
     }
 
-    fn ask_again(&mut self, id: &ObjectId) {
-        if self.fetches.contains_key(id) {
-            let request = self.ask_for_sender(id);
-            self.set_step(id, Step::Asking(request));
-        }
+    /// A pull runs.
+    pub(super) fn pull(&mut self, id: &ObjectId) {
+        self.set_step(id, FetchStep::Pulling);
     }
 
-    fn set_step(&mut self, id: &ObjectId, step: Step) {
-        if let Some(fetch) = self.fetches.get_mut(id) {
+    /// There is no room for the object, which has this size.
+    pub(super) fn lack_space(&mut self, id: &ObjectId, size_bytes: u64) {
+        self.set_step(id, FetchStep::WaitingForSpace { size_bytes });
+    }
+
+    fn set_step(&mut self, id: &ObjectId, step: FetchStep) {
+        if let Some(fetch) = self.by_id.get_mut(id) {
             fetch.step = step;
         }
     }
 
-    /// Ends whatever a fetch waits for and forgets it.
-    pub(super) fn end_fetch(&mut self, id: &ObjectId) {
-        let Some(fetch) = self.fetches.remove(id) else { return };
-        self.copies.refuse_awaiting_of(&mut self.ctx, id);
-        match fetch.step {
-            Step::Asking(request) => self.withdraw_ask(request),
-            Step::WaitingForSpace { .. } => self.stop_waiting_for_space(&SpaceWaiter::Fetch(id.clone())),
-            Step::BackingOff { until } => {
-                self.ctx.unschedule(until, Deadline::Retry(id.clone()));
-            }
-            Step::Pulling => {}
-        }
-    }
-
-    /// Ends a fetch that nobody waits for any more, unless a pull runs: others may stream from what it brings.
-    pub(super) fn reconsider_fetch(&mut self, id: &ObjectId) {
-        let Some(fetch) = self.fetches.get(id) else { return };
-        if fetch.step == Step::Pulling || self.is_wanted(id) {
-            return;
-        }
-        self.end_fetch(id);
-        if let Some((copy, _)) = self.live(id) {
-            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
-        }
-        // A create may have waited for the copy.
-        self.wake(id);
-    }
-
-    /// Whether the directory was asked for a sender and has not answered: it may have sent somebody here by now.
-    pub(super) fn is_asking(&self, id: &ObjectId) -> bool {
-        self.fetches.get(id).is_some_and(|fetch| matches!(fetch.step, Step::Asking(_)))
-    }
-
-    pub(super) fn is_wanted(&self, id: &ObjectId) -> bool {
-        self.calls.last_get_deadline(id).is_some()
-            || self.live(id).is_some_and(|(_, copy)| copy.references > 0)
-    }
-
-    /// The error of a get that ran out of time because there was no room.
-    pub(super) fn fetch_lacks_space(&self, id: &ObjectId) -> Option<Error> {
-        match self.fetches.get(id)?.step {
-            Step::WaitingForSpace { size_bytes } => Some(self.store_full(size_bytes)),
-            _ => None,
-        }
-    }
-
-    /// Room has appeared: asks again, since the sender that was granted before serves somebody else now.
-    pub(super) fn fetch_has_space(&mut self, id: &ObjectId) {
-        let Some(Fetch { step: Step::WaitingForSpace { size_bytes }, .. }) = self.fetches.get(id) else {
-            return;
-        };
-        if self.may_fit(*size_bytes) {
-            self.ask_again(id);
-        } else {
-            self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
-        }
-    }
-
-    /// Opens a copy to receive into, or finds the one that was begun. `None`: the fetch waits for room, or has failed.
-    fn receiving_copy(
+    /// A pull has failed, maybe because of its sender. Answers whether to try again at once; if not, a deadline is set.
+    pub(super) fn failed(
         &mut self,
+        ctx: &mut Context,
         id: &ObjectId,
-        put: PutId,
-        size_bytes: u64,
-        metadata: &Metadata,
-    ) -> Option<CopyId> {
-        if let Some((copy, local)) = self.live(id) {
-            let is_begun = matches!(local.phase, Phase::Receiving { pull: None, .. });
-            if is_begun && local.put == put && local.size_bytes == size_bytes {
-                return Some(copy);
-            }
-            // The directory speaks of another put now: what was received is of no use. The fetch itself goes on.
-            let fetch = self.fetches.remove(id);
-            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
-            self.fetches.extend(fetch.map(|fetch| (id.clone(), fetch)));
-        }
-        if let Err(error) = self.check_incoming(id, size_bytes, metadata) {
-            self.fetch_failed(id, error);
-            return None;
-        }
-        let Some(extent) = self.allocate(size_bytes) else {
-            self.set_step(id, Step::WaitingForSpace { size_bytes });
-            self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
-            self.copies.refuse_awaiting_of(&mut self.ctx, id);
-            return None;
-        };
-        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
-        Some(self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata.clone(), extent, phase)))
-    }
-
-    pub(super) fn granted(&mut self, shard: usize, grant: Grant) {
-        let is_wanted = self.fetches.contains_key(&grant.id);
-        let copy = if is_wanted {
-            self.receiving_copy(&grant.id, grant.put, grant.size_bytes, &grant.metadata)
-        } else {
-            None
-        };
-        let Some(copy) = copy else {
-            return self.return_slot(shard, grant.grant, PullOutcome::Cancelled);
-        };
-        self.copies.accept_awaiting(&mut self.ctx, copy);
-        self.copies.refuse_awaiting_of(&mut self.ctx, &grant.id);
-        let pull = PullId(self.ctx.next_number());
-        let offset_bytes = self.copies[&copy].received_bytes();
-        let active =
-            ActivePull { pull, sender: grant.sender.clone(), shard, grant: Some(grant.grant), offset_bytes };
-        self.copies.begin_pull(copy, active);
-        self.set_step(&grant.id, Step::Pulling);
-        self.ctx.push(Effect::StartPull {
-            pull,
-            copy,
-            id: grant.id.clone(),
-            put: grant.put,
-            size_bytes: grant.size_bytes,
-            sender: grant.sender,
-            sender_address: grant.sender_address,
-            offset_bytes,
-        });
-        self.publish_granted(copy, shard);
-        self.wake(&grant.id);
-    }
-
-    pub(super) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
-        let ended = self.copies.end_pull(&mut self.ctx, pull, valid_bytes, outcome);
-        let Some((copy, active)) = ended else { return };
-        if self.copies.get(&copy).is_some_and(|local| local.detached.is_none()) {
-            if outcome == PullOutcome::Complete {
-                let id = self.copies[&copy].id.clone();
-                self.end_fetch(&id);
-                self.complete(copy);
-                return self.publish_and_return(copy, active.grant.map(|slot| (active.shard, slot)));
-            }
-            self.pull_failed(copy, &active, outcome);
-        }
-        if let Some(grant) = active.grant {
-            self.return_slot(active.shard, grant, outcome);
-        }
-    }
-
-    fn pull_failed(&mut self, copy: CopyId, active: &ActivePull, outcome: PullOutcome) {
-        let local = &self.copies[&copy];
-        let id = local.id.clone();
-        let brought_bytes = local.received_bytes() > active.offset_bytes;
-        if !self.is_wanted(&id) {
-            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
-            return self.wake(&id);
-        }
-        let Some(fetch) = self.fetches.get_mut(&id) else { return };
+        bad_sender: Option<&NodeId>,
+        brought_bytes: bool,
+    ) -> bool {
+        let Some(fetch) = self.by_id.get_mut(id) else { return false };
         fetch.failures = if brought_bytes { 1 } else { fetch.failures + 1 };
-        let failed_by_sender = !matches!(outcome, PullOutcome::Cancelled | PullOutcome::Complete);
-        if failed_by_sender && !fetch.avoid.contains(&active.sender) {
-            if fetch.avoid.len() >= MOST_AVOIDED {
+        if let Some(sender) = bad_sender.filter(|sender| !fetch.avoid.contains(sender)) {
+            if fetch.avoid.len() >= MAX_AVOIDED {
                 fetch.avoid.remove(0);
             }
-            fetch.avoid.push(active.sender.clone());
+            fetch.avoid.push(sender.clone());
         }
-        let failures = fetch.failures;
-        if failures <= 1 {
-            self.ask_again(&id);
-        } else {
-            let until = self.ctx.now() + back_off(failures);
-            self.set_step(&id, Step::BackingOff { until });
-            self.ctx.schedule(until, Deadline::Retry(id));
+        if fetch.failures <= 1 {
+            return true;
         }
+        let until = ctx.now() + back_off(fetch.failures);
+        fetch.step = FetchStep::BackingOff { until };
+        ctx.schedule(until, Deadline::Retry(id.clone()));
+        false
     }
 
-    pub(super) fn retry_fetch(&mut self, id: &ObjectId) {
-        if matches!(self.fetches.get(id), Some(Fetch { step: Step::BackingOff { .. }, .. })) {
-            self.ask_again(id);
+    /// Forgets a fetch; answers what it waited for.
+    pub(super) fn remove(&mut self, ctx: &mut Context, id: &ObjectId) -> Option<FetchStep> {
+        let step = self.by_id.remove(id)?.step;
+        if let FetchStep::BackingOff { until } = step {
+            ctx.unschedule(until, Deadline::Retry(id.clone()));
         }
-    }
-
-    /// The directory cannot name a sender.
-    pub(super) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
-        if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
-            // A call with a later deadline joined after the question was asked.
-            return self.ask_again(id);
-        }
-        self.fetches.remove(id);
-        self.copies.refuse_awaiting_of(&mut self.ctx, id);
-        if let Some((copy, local)) = self.live(id)
-            && matches!(local.phase, Phase::Receiving { pull: None, .. })
-        {
-            self.abandon(copy, error.clone(), UnpublishReason::PullEnded);
-        }
-        self.fail_gets(id, &error);
-        self.wake(id);
-    }
-
-    /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.
-    pub(super) fn take_over(&mut self, id: &ObjectId, put: PutId, metadata: Metadata, bytes: Bytes) {
-        if self.live(id).is_some() {
-            // It is here already, or another put is.
-            return self.promoted(id, put);
-        }
-        let size_bytes = bytes.len() as u64;
-        if self.check_incoming(id, size_bytes, &metadata).is_err() {
-            return;
-        }
-        let Some(extent) = self.allocate(size_bytes) else { return };
-        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
-        let copy = self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata, extent, phase));
-        self.copies.pin(copy);
-        self.copies.accept_awaiting(&mut self.ctx, copy);
-        self.end_fetch(id);
-        self.fill(copy, bytes);
-        self.complete(copy);
-        self.publish(copy);
-    }
-
-    /// The shard answered with the bytes themselves.
-    pub(super) fn inline_came(
-        &mut self,
-        shard: usize,
-        id: &ObjectId,
-        put: PutId,
-        metadata: Metadata,
-        bytes: Bytes,
-    ) {
-        let copy = if self.fetches.contains_key(id) {
-            self.receiving_copy(id, put, bytes.len() as u64, &metadata)
-        } else {
-            None
-        };
-        let Some(copy) = copy else { return self.decline_inline(shard, id, put) };
-        self.copies.accept_awaiting(&mut self.ctx, copy);
-        self.end_fetch(id);
-        self.fill(copy, bytes);
-        self.complete(copy);
-        // The shard that answered counts the copy already, unless it has heard since then that an earlier answer was
-        // declined.
-        self.publish(copy);
+        Some(step)
     }
 }
 
 /// How long to wait before the next attempt after `failures` in a row: doubling, up to a limit.
 pub(super) fn back_off(failures: u32) -> Duration {
-    FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(2).min(10)).min(LONGEST_BACK_OFF)
+    FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(2).min(10)).min(MAX_BACK_OFF)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What goes into a [`Node`](super::Node) and what comes out of it.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -155,7 +156,7 @@ pub enum HopFailure {
 pub enum CombineInput {
     /// A local copy, as it grows.
     Local {
-        /// Which.
+        /// The copy.
         copy: CopyId,
         /// Where in it the range begins.
         base_bytes: u64,
@@ -175,7 +176,7 @@ pub enum CombineOutcome {
     InputFailed {
         /// Its place among the inputs.
         index: usize,
-        /// How.
+        /// How it ended.
         outcome: PullOutcome,
     },
 }
@@ -197,7 +198,7 @@ pub enum Request {
     Create {
         /// The object.
         id: ObjectId,
-        /// Its size.
+        /// The size of the object.
         size_bytes: u64,
         /// Its metadata.
         metadata: Metadata,
@@ -309,6 +310,32 @@ pub struct Reduce {
     pub timeout: Duration,
 }
 
+impl Reduce {
+    /// Checks what can be known of a reduce before any source exists: it has sources, names no object twice (the target
+    /// included), asks for no more sources than it names, and its range does not overflow.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
+    pub fn check(&self) -> Result<(), Error> {
+        if self.sources.is_empty() {
+            return Err(Error::invalid_request("a reduce of no objects"));
+        }
+        if !(1..=self.sources.len()).contains(&self.count) {
+            return Err(Error::invalid_request("cannot reduce no objects, or more than there are sources"));
+        }
+        let mut named = BTreeSet::from([&self.target]);
+        if let Some(id) = self.sources.iter().find(|id| !named.insert(id)) {
+            return Err(Error::DuplicateId { id: id.clone() });
+        }
+        match self.range {
+            Some(range) if range.offset_bytes.checked_add(range.length_bytes).is_none() => {
+                Err(Error::invalid_request("the range ends beyond the largest offset"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Where a client finds a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectView {
@@ -366,11 +393,11 @@ pub enum Response {
 pub enum Event {
     /// A client asks for something.
     Request {
-        /// Who.
+        /// The client.
         client: ClientId,
         /// Correlates the answer.
         call: CallId,
-        /// What.
+        /// What it asks for.
         request: Request,
     },
     /// A copy that a client follows has got more bytes, or is complete, or has failed. Said at most once for each
@@ -390,7 +417,7 @@ pub enum Event {
     },
     /// A client's connection is closed: its process ended, or its last reference is gone.
     ClientGone {
-        /// Who.
+        /// The client.
         client: ClientId,
     },
     /// A session with a shard is established.
@@ -400,19 +427,19 @@ pub enum Event {
     },
     /// A session with a shard is lost.
     ShardDown {
-        /// Its index.
+        /// Its index in the configured list.
         shard: usize,
     },
     /// A shard says something.
     FromShard {
-        /// Its index.
+        /// Its index in the configured list.
         shard: usize,
-        /// What.
+        /// What it says.
         message: ToStore,
     },
     /// A pull has ended and no longer touches the copy's memory. Said exactly once for each `StartPull`.
     PullEnded {
-        /// Which.
+        /// The pull.
         pull: PullId,
         /// How many leading bytes of the copy are valid now.
         valid_bytes: u64,
@@ -422,11 +449,11 @@ pub enum Event {
     /// Another node asks to be served. Answered by `ServeAccepted` or `ServeRefused`: at once, or, if `awaits_hop`, when
     /// the hop of this output begins here.
     ServeRequested {
-        /// Which.
+        /// The serve.
         serve: ServeId,
         /// The object.
         id: ObjectId,
-        /// Which put.
+        /// The put of it.
         put: PutId,
         /// Whether it is the output of a hop, which may not have begun yet.
         awaits_hop: bool,
@@ -434,7 +461,7 @@ pub enum Event {
     /// A serve has ended, accepted or not, and no longer touches the copy's memory. Said exactly once for each
     /// `ServeRequested`.
     ServeEnded {
-        /// Which.
+        /// The serve.
         serve: ServeId,
     },
     /// The comparison asked for by [`Effect::Compare`] is done.
@@ -446,7 +473,7 @@ pub enum Event {
     },
     /// A combination has ended and no longer touches any memory. Said exactly once for each `StartCombine`.
     CombineEnded {
-        /// Which.
+        /// The combination.
         combine: CombineId,
         /// How many leading bytes of the copy are valid now, counted from its beginning.
         valid_bytes: u64,
@@ -456,22 +483,22 @@ pub enum Event {
     /// A coordinator elsewhere asks this store to perform a hop. Answered by `HopReport`s: at most `Complete`, and any
     /// time `Failed`, after which there are no more.
     HopRequested {
-        /// Which.
+        /// The hop.
         hosting: HostingId,
-        /// What.
+        /// The hop.
         hop: Hop,
     },
     /// The coordinator of a hop needs it no longer, or is gone. Said exactly once for each `HopRequested`.
     HopReleased {
-        /// Which.
+        /// The hop.
         hosting: HostingId,
     },
     /// What another node says of a hop that this store directs; also that nothing can be heard from it. Nothing comes
     /// after `Failed`, nor after `EndHop`.
     HopReported {
-        /// Which.
+        /// The hop.
         hop: HopId,
-        /// What.
+        /// What is said of it.
         report: HopReport,
     },
     /// Time has passed; see [`Node::next_deadline`](super::Node::next_deadline).
@@ -494,11 +521,11 @@ pub enum Urgency {
 pub enum Effect {
     /// Answer a client.
     Reply {
-        /// Whom.
+        /// The client.
         client: ClientId,
-        /// Which call.
+        /// Its call.
         call: CallId,
-        /// With what.
+        /// The answer.
         response: Result<Response, Error>,
     },
     /// Tell the node, by `Followed`, when more than so many leading bytes of a copy are valid, or it is complete, or fails.
@@ -521,9 +548,9 @@ pub enum Effect {
     },
     /// Say something to a shard.
     ToShard {
-        /// Which.
+        /// Its index in the configured list.
         shard: usize,
-        /// What.
+        /// What it says.
         message: ToShard,
         /// If set, the message is a `Publish` whose `inline` the shell fills with this copy's bytes.
         inline_from: Option<CopyId>,
@@ -532,9 +559,9 @@ pub enum Effect {
     },
     /// A copy exists now: initialise its header with no valid byte.
     CopyOpened {
-        /// Which.
+        /// The copy.
         copy: CopyId,
-        /// Its space.
+        /// Its space in the arena.
         extent: Extent,
         /// The size of the object.
         size_bytes: u64,
@@ -543,64 +570,64 @@ pub enum Effect {
     },
     /// Write these bytes, all of the object, into a copy.
     Fill {
-        /// Which.
+        /// The copy.
         copy: CopyId,
         /// The bytes.
         bytes: Bytes,
     },
     /// All bytes of a copy are valid: publish that in its header, wake everybody who follows it.
     CopyCompleted {
-        /// Which.
+        /// The copy.
         copy: CopyId,
     },
     /// A copy will never be complete, or was deleted: wake everybody who follows it, end serves of it.
     CopyFailed {
-        /// Which.
+        /// The copy.
         copy: CopyId,
         /// What followers are told.
         error: Error,
     },
     /// A copy's space is free: nobody touches it any more.
     CopyClosed {
-        /// Which.
+        /// The copy.
         copy: CopyId,
     },
     /// Start to pull bytes into a copy.
     StartPull {
-        /// Which.
+        /// The pull.
         pull: PullId,
-        /// Into what.
+        /// The copy.
         copy: CopyId,
         /// The object.
         id: ObjectId,
-        /// Which put.
+        /// The put of it.
         put: PutId,
-        /// Its size.
+        /// The size of the object.
         size_bytes: u64,
-        /// From whom.
+        /// The node that serves it.
         sender: NodeId,
-        /// At which address.
+        /// Where its data plane is.
         sender_address: SocketAddr,
-        /// From which byte on.
+        /// The first byte that is wanted.
         offset_bytes: u64,
     },
     /// End a pull soon; it still reports `PullEnded`.
     CancelPull {
-        /// Which.
+        /// The pull.
         pull: PullId,
     },
     /// Serve a copy, from whatever offset was asked for.
     ServeAccepted {
-        /// Which serve.
+        /// The serve.
         serve: ServeId,
-        /// From what.
+        /// The copy.
         copy: CopyId,
-        /// Its size.
+        /// The size of the object.
         size_bytes: u64,
     },
     /// Tell the receiver that there is nothing to serve.
     ServeRefused {
-        /// Which serve.
+        /// The serve.
         serve: ServeId,
     },
     /// Compare a complete local copy with the copy of another put of the same id at another node; report `Compared`.
@@ -616,45 +643,45 @@ pub enum Effect {
     },
     /// Fill a copy from its `offset_bytes` on with the combination of `inputs`; the bytes before that do not matter.
     StartCombine {
-        /// Which.
+        /// The combination.
         combine: CombineId,
-        /// Into what.
+        /// The copy.
         copy: CopyId,
         /// The operation.
         op: ReduceOp,
         /// The element type.
         dtype: Dtype,
-        /// From which byte on.
+        /// The first byte that is wanted.
         offset_bytes: u64,
-        /// Of what, in this order.
+        /// What is combined, in this order.
         inputs: Vec<CombineInput>,
     },
     /// End a combination soon; it still reports `CombineEnded`.
     CancelCombine {
-        /// Which.
+        /// The combination.
         combine: CombineId,
     },
     /// Ask another node to perform a hop, until `EndHop`, and report what it says.
     StartHop {
-        /// Which.
+        /// The hop.
         hop: HopId,
-        /// Who.
+        /// The node that performs it.
         node: NodeId,
         /// Where the data plane of that node is.
         address: SocketAddr,
-        /// What.
+        /// What it is to do.
         spec: Hop,
     },
     /// Tell a node that its hop is needed no longer, if it can still hear it.
     EndHop {
-        /// Which.
+        /// The hop.
         hop: HopId,
     },
     /// Tell a coordinator how the hop goes that it asked for.
     HopReport {
-        /// Which.
+        /// The hop.
         hosting: HostingId,
-        /// How.
+        /// What is said of it.
         report: HopReport,
     },
 }

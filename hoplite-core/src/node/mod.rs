@@ -5,6 +5,11 @@
 //! fails. It owns no bytes, sockets or clocks: [`Event`]s go in, [`Effect`]s come out, in the order in which the shell
 //! must perform them.
 //!
+//! Its parts own what they decide about, and nobody else changes that: the `table` of copies, open `calls`, `fetch`es, the
+//! questions to the directory (`asks`), what that knows of each copy (`publication`), combinations (`combine`), hops that are
+//! performed here (`hop`) and reductions (`reduce`). All share a `context`. This file routes events to them; what follows for
+//! the others is done in `requests`, `gets`, `put`, `copies`, `publish`, `shards` and `reducing`.
+//!
 //! # Invariants
 //! * An extent is freed only when no client references the copy, no serve reads it and no pull writes it.
 //! * At most one copy of an id is in the index; a copy leaves the index once (deleted, lost, lost a conflict, evicted)
@@ -19,48 +24,40 @@ mod combine;
 mod context;
 mod copies;
 mod fetch;
+mod gets;
 mod hop;
 mod message;
+mod passable;
+mod publication;
 mod publish;
 mod put;
 mod queue;
+mod recent_ends;
 mod reduce;
 mod reducing;
 mod requests;
+mod shards;
 mod table;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
-
 pub use message::*;
+pub use passable::passable;
 
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::ShardMap;
 use crate::plan::broadcast::Topology;
-use crate::shard::{RequestId, ToShard};
 use crate::time::Time;
-use asks::Ask;
+use asks::Asks;
 use calls::{CallKey, Calls};
 use combine::Combinations;
 use context::{Context, Deadline, Notice};
-use fetch::Fetch;
+use fetch::Fetches;
 use hop::{HopOwner, Hostings};
+use recent_ends::RecentEnds;
 pub use reduce::ReduceRecord;
 use reduce::Reductions;
 use table::Table;
-
-/// Retry policy of fetches: the first retry is at once, the later ones back off.
-const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
-/// Longest pause between two attempts to fetch an object: a fraction of what a person notices as a hang.
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
-/// Most senders that a query asks to avoid: the limit of the wire format.
-const MOST_AVOIDED: usize = 64;
-
-/// Most ends of puts that are told to a shard when it connects: enough for some seconds of a busy store, and a burst of
-/// messages that a shard digests in milliseconds.
-const MOST_RECENT_ENDS: usize = 4096;
 
 /// What a [`Node`] is told at its start.
 #[derive(Debug, Clone)]
@@ -116,13 +113,12 @@ pub struct Node {
     ctx: Context,
     copies: Table,
     calls: Calls,
-    fetches: BTreeMap<ObjectId, Fetch>,
+    fetches: Fetches,
     combinations: Combinations,
     hostings: Hostings,
     reductions: Reductions,
-    asks: BTreeMap<RequestId, Ask>,
-    /// What shards were told of puts that have ended, for as long as shards remember deleted ones, oldest first.
-    recent_ends: VecDeque<(Time, ToShard)>,
+    asks: Asks,
+    recent_ends: RecentEnds,
     put_conflicts: u64,
 }
 
@@ -133,12 +129,12 @@ impl Node {
             copies: Table::new(config.capacity_bytes),
             ctx: Context::new(config),
             calls: Calls::default(),
-            fetches: BTreeMap::new(),
+            fetches: Fetches::default(),
             combinations: Combinations::default(),
             hostings: Hostings::default(),
             reductions: Reductions::default(),
-            asks: BTreeMap::new(),
-            recent_ends: VecDeque::new(),
+            asks: Asks::default(),
+            recent_ends: RecentEnds::default(),
             put_conflicts: 0,
         }
     }

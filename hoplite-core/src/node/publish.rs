@@ -1,16 +1,11 @@
 //! Publication: each copy is known at the first two connected shards of its id.
 
 use super::context::Deadline;
-use super::fetch::back_off;
 use super::table::{Phase, Visibility};
-use super::{CopyId, Effect, MOST_RECENT_ENDS, Node, Urgency};
+use super::{CopyId, Effect, Node, Urgency};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::shard::{DropReason, GrantId, Publish, PullOutcome, ToShard, UnpublishReason};
-
-/// So often a copy is published again before a shard is told to forget the put that is in its way. Until then, the store
-/// of that put should have withdrawn it, if it is there.
-const DISPUTES: u32 = 3;
 
 impl Node {
     /// The shards to tell of changes of a copy: those responsible now, and those told before.
@@ -18,7 +13,7 @@ impl Node {
         let local = &self.copies[&copy];
         let responsible = self.ctx.responsible_shards(&local.id);
         let mut shards: Vec<usize> = responsible.collect();
-        shards.extend(local.known_at.iter().filter(|shard| self.ctx.is_up(**shard)));
+        shards.extend(local.publication().known_at().iter().filter(|shard| self.ctx.is_up(**shard)));
         let mut seen = Vec::new();
         shards.retain(|shard| {
             !seen.contains(shard) && {
@@ -49,10 +44,7 @@ impl Node {
 
     /// Tells the other shards of a copy that a pull starts; the one that granted the slot knows.
     pub(super) fn publish_granted(&mut self, copy: CopyId, granted_by: usize) {
-        let local = self.copy_mut(copy);
-        if !local.known_at.contains(&granted_by) {
-            local.known_at.push(granted_by);
-        }
+        self.copies.publication_mut(copy).is_known_to(granted_by);
         for shard in self.informed_shards(copy) {
             if shard != granted_by {
                 self.publish_at(copy, shard, None);
@@ -65,16 +57,14 @@ impl Node {
         let carries_bytes = self.copies[&copy].is_complete()
             && self.copies[&copy].is_pinned()
             && self.ctx.is_inline(self.copies[&copy].size_bytes);
-        let local = self.copy_mut(copy);
-        if !local.known_at.contains(&shard) {
-            local.known_at.push(shard);
-        }
+        self.copies.publication_mut(copy).is_known_to(shard);
+        let local = &self.copies[&copy];
         let pulling_from = match &local.phase {
             Phase::Receiving { pull: Some(active), .. } => Some(active.sender.clone()),
             _ => None,
         };
         // The store acts on the verdict about a put, and has to know when a dispute is over.
-        let wants_answer = local.is_pinned() || local.disputes > 0;
+        let wants_answer = local.is_pinned() || local.publication().is_disputed();
         let message = ToShard::Publish(Publish {
             id: local.id.clone(),
             put: local.put,
@@ -88,7 +78,7 @@ impl Node {
             wants_answer,
         });
         let is_awaited =
-            slot.is_some() || (wants_answer && (!carries_bytes || self.copies[&copy].sealer.is_some()));
+            slot.is_some() || (wants_answer && (!carries_bytes || local.publication().sealer().is_some()));
         let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Patient };
         let inline_from = carries_bytes.then_some(copy);
         self.ctx.push(Effect::ToShard { shard, message, inline_from, urgency });
@@ -96,23 +86,18 @@ impl Node {
 
     /// Publishes a copy again after a pause, because a shard did not agree with what others know.
     pub(super) fn publish_again_later(&mut self, copy: CopyId) {
-        let now = self.ctx.now();
-        let local = self.copy_mut(copy);
-        if local.republish_at.is_some() || local.detached.is_some() {
-            return;
+        if self.copies.is_live(copy)
+            && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())
+        {
+            self.ctx.schedule(time, Deadline::Republish(copy));
         }
-        local.disputes = local.disputes.saturating_add(1);
-        let time = now + back_off(local.disputes.saturating_add(1));
-        local.republish_at = Some(time);
-        self.ctx.schedule(time, Deadline::Republish(copy));
     }
 
     /// A shard that does not decide knows another put of the id. Two shards may hear of two puts in different order; if
     /// each could reject a put, both would be lost.
     pub(super) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
-        if local.is_confirmed && local.disputes >= DISPUTES {
-            // What it knows is a remainder, since the other put has lost at the shard that decides, or is gone there.
+        if local.publication().has_outlasted_rivals() {
             let id = local.id.clone();
             self.ctx.tell_shard(shard, ToShard::Forget { id, put: winner });
         }
@@ -120,9 +105,8 @@ impl Node {
     }
 
     pub(super) fn publish_again(&mut self, copy: CopyId) {
-        if let Some(local) = self.copies.get_mut(&copy) {
-            local.republish_at = None;
-            local.is_confirmed = false;
+        if self.copies.is_live(copy) {
+            self.copies.publication_mut(copy).begin_again();
             self.publish(copy);
         }
     }
@@ -131,7 +115,7 @@ impl Node {
     pub(super) fn unpublish(&mut self, copy: CopyId, reason: UnpublishReason) {
         let local = &self.copies[&copy];
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
-        for shard in local.known_at.clone() {
+        for shard in local.publication().known_at().to_vec() {
             self.ctx.tell_shard(shard, message.clone());
         }
         if matches!(reason, UnpublishReason::Aborted | UnpublishReason::Superseded) {
@@ -150,14 +134,12 @@ impl Node {
             self.tell_recent_ends(shard);
         }
         for copy in self.copies.live_copies() {
-            // A session that is new knows nothing, even if the same shard was there before.
-            let local = self.copy_mut(copy);
-            local.known_at.retain(|known| *known != shard);
+            self.copies.publication_mut(copy).session_changed(shard);
             let local = &self.copies[&copy];
             let is_unpublished = local.visibility == Visibility::Private
                 || (local.is_produced_here() && self.ctx.is_inline(local.size_bytes));
             if !is_unpublished {
-                let known_at = local.known_at.clone();
+                let known_at = local.publication().known_at().to_vec();
                 for responsible in self.informed_shards(copy) {
                     if !known_at.contains(&responsible) {
                         self.publish_at(copy, responsible, None);
@@ -171,14 +153,10 @@ impl Node {
         self.rehome_asks(shard);
     }
 
-    /// A shard that is away now must hear of the end of a put when it comes back. Else it would answer with the bytes of a
-    /// small object that was deleted for ever, and take what replaces a target that was superseded for another put.
+    /// Notes what shards were told of the end of a put, for those that are away.
     pub(super) fn remember_end(&mut self, message: ToShard) {
-        self.forget_old_ends();
-        if self.recent_ends.len() >= MOST_RECENT_ENDS {
-            self.recent_ends.pop_front();
-        }
-        self.recent_ends.push_back((self.ctx.now(), message));
+        let ttl = self.ctx.limits().tombstone_ttl;
+        self.recent_ends.push(self.ctx.now(), ttl, message);
     }
 
     pub(super) fn remember_deletion(&mut self, id: &ObjectId, put: PutId) {
@@ -187,28 +165,14 @@ impl Node {
 
     /// Tells a shard of the end of this put, if it is remembered: the shard has missed it, or has not been responsible then.
     pub(super) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
-        let is_meant = |message: &ToShard| match message {
-            ToShard::Forget { id: of, put: ended } | ToShard::Unpublish { id: of, put: ended, .. } => {
-                (of, *ended) == (id, put)
-            }
-            _ => false,
-        };
-        let message =
-            self.recent_ends.iter().map(|(_, message)| message).find(|message| is_meant(message)).cloned();
+        let message = self.recent_ends.of(id, put).cloned();
         message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
     }
 
     fn tell_recent_ends(&mut self, shard: usize) {
-        self.forget_old_ends();
-        for (_, message) in self.recent_ends.clone() {
-            self.ctx.tell_shard(shard, message);
-        }
-    }
-
-    fn forget_old_ends(&mut self) {
         let ttl = self.ctx.limits().tombstone_ttl;
-        while self.recent_ends.front().is_some_and(|(time, _)| self.ctx.now().since(*time) > ttl) {
-            self.recent_ends.pop_front();
+        for message in self.recent_ends.all(self.ctx.now(), ttl) {
+            self.ctx.tell_shard(shard, message.clone());
         }
     }
 

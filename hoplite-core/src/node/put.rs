@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::calls::{Call, CallKey, CreateCall};
-use super::table::{LocalCopy, Phase, SpaceWaiter, Standing};
+use super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::{ClientId, CopyId, Effect, Node, Response};
 use crate::error::{Error, Operation, Result};
 use crate::id::{ObjectId, PutId};
@@ -119,7 +119,7 @@ impl Node {
         }
         if let Some(timeout) = confirm {
             self.calls.enter(&mut self.ctx, key, Call::Seal { copy }, Operation::Put, timeout);
-            self.copy_mut(copy).sealer = Some(key);
+            self.copies.publication_mut(copy).set_sealer(key);
         }
         self.complete_put(copy);
     }
@@ -128,7 +128,7 @@ impl Node {
     pub(super) fn complete_put(&mut self, copy: CopyId) {
         self.complete(copy);
         self.publish(copy);
-        if let Some((winner, holder)) = self.copies[&copy].rival.clone() {
+        if let Some((winner, holder)) = self.copies[&copy].publication().rival().cloned() {
             self.compare(copy, winner, holder);
         }
         self.answer_sealer(copy);
@@ -152,7 +152,7 @@ impl Node {
         let local = &self.copies[&copy];
         let id = local.id.clone();
         // If nobody heard of this put, or another one was first, those who wait for the object may still get it.
-        let is_all_there_was = !local.known_at.is_empty() && local.rival.is_none();
+        let is_all_there_was = local.publication().is_only_known_put();
         let error = Error::ObjectLost { id: id.clone() };
         self.abandon(copy, error.clone(), UnpublishReason::Aborted);
         if is_all_there_was {
@@ -167,7 +167,7 @@ impl Node {
         let is_decisive = self.ctx.first_shard(id) == Some(shard);
         match verdict {
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
-            Verdict::Accepted if !is_decisive => self.accepted_early(copy, shard),
+            Verdict::Accepted if !is_decisive => self.copies.publication_mut(copy).accept_early(shard),
             Verdict::ShardFull if !is_decisive => {}
             Verdict::Conflict { winner, .. } if !is_decisive => self.disputed(copy, shard, winner),
             Verdict::Conflict { winner, .. } if self.tell_end(shard, id, winner) => {
@@ -175,10 +175,9 @@ impl Node {
             }
             Verdict::Accepted => self.accepted(copy),
             Verdict::ShardFull => {
-                if let Some(key) = self.copies[&copy].sealer {
+                if let Some(key) = self.copies.publication_mut(copy).take_sealer() {
                     let limit = self.ctx.limits().max_objects as u64;
                     let error = Error::limit_exceeded("objects of a directory shard", limit);
-                    self.copy_mut(copy).sealer = None;
                     self.finish(key, Err(error.clone()));
                     self.abandon(copy, error, UnpublishReason::Aborted);
                 }
@@ -187,13 +186,11 @@ impl Node {
                 Equality::Equal => self.adopt(copy, winner),
                 Equality::Unknown { holder: Some(holder) } if self.is_put(copy) => {
                     // Another shard may have accepted it while this one, which decides now, was away.
-                    let local = self.copy_mut(copy);
-                    local.standing = Standing::Pending { accepted_by: Vec::new() };
-                    local.is_confirmed = false;
+                    self.copies.publication_mut(copy).contest();
                     if self.copies[&copy].is_complete() {
                         self.compare(copy, winner, holder);
                     } else {
-                        self.copy_mut(copy).rival = Some((winner, holder));
+                        self.copies.publication_mut(copy).set_rival((winner, holder));
                     }
                 }
                 Equality::Different | Equality::Unknown { .. } => self.lost_conflict(copy),
@@ -207,16 +204,16 @@ impl Node {
 
     fn compare(&mut self, copy: CopyId, winner: PutId, holder: (crate::NodeId, std::net::SocketAddr)) {
         let local = &self.copies[&copy];
-        if local.is_comparing {
+        if local.is_comparing() {
             // One comparison at a time: if it is with another put, ask what stands in the way once it is done.
-            if local.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
+            if local.publication().rival().is_none_or(|(compared, _)| *compared != winner) {
                 self.publish_again_later(copy);
             }
             return;
         }
         let id = local.id.clone();
         self.copies.begin_compare(copy);
-        self.copy_mut(copy).rival = Some((winner, holder.clone()));
+        self.copies.publication_mut(copy).set_rival((winner, holder.clone()));
         self.ctx.push(Effect::Compare { copy, id, winner, holder });
     }
 
@@ -224,8 +221,10 @@ impl Node {
         if !self.copies.end_compare(&mut self.ctx, copy) {
             return;
         }
-        let Some(local) = self.copies.get_mut(&copy).filter(|local| local.detached.is_none()) else { return };
-        match (equal, local.rival.take()) {
+        if !self.copies.is_live(copy) {
+            return;
+        }
+        match (equal, self.copies.publication_mut(copy).take_rival()) {
             // The directory has accepted the put meanwhile.
             (_, None) => {}
             (Some(true), Some((winner, _))) => self.adopt(copy, winner),
@@ -240,9 +239,8 @@ impl Node {
         // The second shard may have accepted the put under its own name.
         self.unpublish(copy, UnpublishReason::Evicted);
         self.copies.rename_put(copy, winner);
-        let local = self.copy_mut(copy);
-        local.standing = Standing::Pending { accepted_by: Vec::new() };
-        if local.is_complete() {
+        self.copies.publication_mut(copy).rename();
+        if self.copies[&copy].is_complete() {
             self.publish(copy);
             self.answer_sealer(copy);
         }
@@ -259,49 +257,31 @@ impl Node {
     }
 
     fn accepted(&mut self, copy: CopyId) {
-        let local = self.copy_mut(copy);
-        // What it was to be compared with is gone, or never was the first at this shard. Without this, two equal puts
-        // could each take the name of the other.
-        local.rival = None;
-        local.is_confirmed = true;
-        local.standing = Standing::Accepted;
+        self.copies.publication_mut(copy).accept();
         self.answer_sealer(copy);
-    }
-
-    /// A shard that does not decide has accepted a copy, which counts if it comes to decide.
-    fn accepted_early(&mut self, copy: CopyId, shard: usize) {
-        if let Standing::Pending { accepted_by } = &mut self.copy_mut(copy).standing
-            && !accepted_by.contains(&shard)
-        {
-            accepted_by.push(shard);
-        }
     }
 
     /// A shard is away: another one may decide about this copy now, and may have accepted it.
     pub(super) fn shard_left(&mut self, copy: CopyId, shard: usize) {
-        let Some(local) = self.copies.get_mut(&copy) else { return };
-        let Standing::Pending { accepted_by } = &mut local.standing else { return };
-        accepted_by.retain(|other| *other != shard);
-        let decisive = self.ctx.first_shard(&local.id);
-        if decisive.is_some_and(|decisive| accepted_by.contains(&decisive)) {
+        let decisive = self.ctx.first_shard(&self.copies[&copy].id);
+        if self.copies.publication_mut(copy).shard_left(shard, decisive) {
             self.accepted(copy);
         }
     }
 
     /// The call that waits for the directory's verdict has ended.
     pub(super) fn forget_sealer(&mut self, copy: CopyId, key: CallKey) {
-        if let Some(local) = self.copies.get_mut(&copy).filter(|local| local.sealer == Some(key)) {
-            local.sealer = None;
+        if self.copies.get(&copy).is_some_and(|local| local.publication().sealer() == Some(key)) {
+            self.copies.publication_mut(copy).take_sealer();
         }
     }
 
     /// Answers a seal if the directory has accepted the put, and is there.
     fn answer_sealer(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
-        if local.standing == Standing::Accepted
+        if local.is_complete()
             && self.ctx.first_shard(&local.id).is_some()
-            && local.is_complete()
-            && let Some(key) = self.copy_mut(copy).sealer.take()
+            && let Some(key) = self.copies.publication_mut(copy).take_settled_sealer()
         {
             let response = match self.calls.get(key) {
                 Some(Call::Reduce { reduced, .. }) => Response::Reduced { indices: reduced.clone() },

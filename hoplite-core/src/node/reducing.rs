@@ -1,7 +1,5 @@
 //! Reduces and hops as a part of the node: requests come in, and what a reduction needs done is done.
 
-use std::collections::BTreeSet;
-
 use super::calls::{Call, CallKey};
 use super::combine::{CombineUser, Combined, resolve_input};
 use super::hop::HopOwner;
@@ -33,20 +31,10 @@ impl Node {
     }
 
     fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
-        let Reduce { target, sources, count, op: _, order: _, range: _, timeout: _ } = request;
-        if sources.is_empty() {
-            return Err(Error::invalid_request("a reduce needs at least one source"));
-        }
-        self.calls.check_ids(self.ctx.limits(), client, sources)?;
-        if !(1..=sources.len()).contains(count) {
-            let reason = "the number of objects to reduce is between one and the number of sources";
-            return Err(Error::invalid_request(reason));
-        }
-        let mut seen = BTreeSet::from([target]);
-        if let Some(id) = sources.iter().find(|id| !seen.insert(id)) {
-            return Err(Error::DuplicateId { id: id.clone() });
-        }
-        if self.live(target).is_some() || self.reductions.contains(target) {
+        request.check()?;
+        self.calls.check_ids(self.ctx.limits(), client, &request.sources)?;
+        let target = &request.target;
+        if self.copies.live(target).is_some() || self.reductions.contains(target) {
             return Err(Error::AlreadyExists { id: target.clone() });
         }
         Ok(())
@@ -133,7 +121,7 @@ impl Node {
                 if let Some(Call::Reduce { reduced, .. }) = self.calls.get_mut(key) {
                     *reduced = indices;
                 }
-                self.copy_mut(copy).sealer = Some(key);
+                self.copies.publication_mut(copy).set_sealer(key);
                 self.complete_put(copy);
             }
             Action::Abort { target, room, copy } => self.abort_target(&target, room, copy),
@@ -189,9 +177,8 @@ impl Node {
         if let Some(room) = room {
             self.copies.give_back(room);
         }
-        let is_live = |copy: &CopyId| self.copies.get(copy).is_some_and(|local| local.detached.is_none());
         match copy {
-            Some(copy) if is_live(&copy) => self.abandon_put(copy),
+            Some(copy) if self.copies.is_live(copy) => self.abandon_put(copy),
             // It was deleted, and those who waited for it were told.
             Some(_) => {}
             // One that was given up before another was begun has left those who wait for it with nothing.

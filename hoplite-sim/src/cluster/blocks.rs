@@ -1,7 +1,7 @@
 //! How bytes move one block at a time: whoever fills a copy looks again and again at what its inputs have.
 
-use hoplite_core::block::{publishable, publishable_unsealed};
-use hoplite_core::node::{ByteRange, CopyId, Producer};
+use hoplite_core::block::publishable;
+use hoplite_core::node::{ByteRange, CopyId, passable};
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::stall::{Heard, STALL_TIMEOUT, Sign, StallDetector};
 
@@ -169,17 +169,12 @@ impl<A: Application> Cluster<A> {
     }
 
     /// How many leading bytes of a copy may be passed on to those who want what is before `end_bytes`; `None` if it has
-    /// failed. Of a copy that may yet be aborted, the end is kept back; also that of a part, since whoever has all of it takes
-    /// it for a part of a complete object.
+    /// failed.
     fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
-        let is_part = end_bytes < copy.size_bytes;
-        match copy.producer {
-            _ if copy.has_failed => None,
-            _ if copy.is_complete => Some(end_bytes),
-            Producer::Store if !is_part => Some(publishable(copy.valid_bytes, end_bytes)),
-            _ => Some(publishable_unsealed(copy.valid_bytes, end_bytes)),
-        }
+        let passable =
+            || passable(copy.producer, copy.is_complete, copy.valid_bytes, copy.size_bytes, end_bytes);
+        (!copy.has_failed).then(passable)
     }
 
     /// Combines what all inputs have; says whether that was all.

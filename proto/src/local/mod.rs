@@ -5,5 +5,5 @@
 mod request;
 mod response;
 
-pub use request::{Request, check_reduce, decode_request, encode_request};
+pub use request::{Request, decode_request, encode_request};
 pub use response::{Response, decode_response, encode_response};

@@ -1,7 +1,5 @@
 //! What a client asks of its store.
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
@@ -196,32 +194,8 @@ fn decode_reduce(reduce: wire::Reduce, max_ids: usize) -> Result<Reduce> {
             .map(|wire::ByteRange { offset_bytes, length_bytes }| ByteRange { offset_bytes, length_bytes }),
         timeout: decode_timeout(reduce.timeout_ms),
     };
-    check_reduce(&decoded)?;
+    decoded.check()?;
     Ok(decoded)
-}
-
-/// Checks what can be known of a reduce before any source exists: it has sources, names no object twice (the target
-/// included), asks for no more sources than it names, and its range does not overflow.
-///
-/// # Errors
-/// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
-pub fn check_reduce(reduce: &Reduce) -> Result<()> {
-    if reduce.sources.is_empty() {
-        return Err(Error::invalid_request("a reduce of no objects"));
-    }
-    if reduce.count == 0 || reduce.count > reduce.sources.len() {
-        return Err(Error::invalid_request("cannot reduce no objects, or more than there are sources"));
-    }
-    let mut named = BTreeSet::from([&reduce.target]);
-    if let Some(id) = reduce.sources.iter().find(|id| !named.insert(id)) {
-        return Err(Error::DuplicateId { id: id.clone() });
-    }
-    match reduce.range {
-        Some(range) if range.offset_bytes.checked_add(range.length_bytes).is_none() => {
-            Err(Error::invalid_request("the range ends beyond the largest offset"))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn encode_ids(ids: &[ObjectId]) -> Vec<Bytes> {

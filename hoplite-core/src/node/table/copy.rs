@@ -1,13 +1,12 @@
 //! One copy: what it is, how far it is, and who uses it.
 
-use super::super::calls::CallKey;
+use super::super::publication::Publication;
 use super::super::{ClientId, CombineId, PullId};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::shard::{GrantId, Retention};
-use crate::time::Time;
 
 /// How far a copy is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,16 +42,7 @@ pub(in super::super) enum Visibility {
     Private,
 }
 
-/// What the directory thinks of a put.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) enum Standing {
-    /// The shard that decides has not accepted it; these others have.
-    Pending { accepted_by: Vec<usize> },
-    /// It is the put that counts, as far as anybody knows.
-    Accepted,
-}
-
-/// One copy.
+/// One copy. Only the table changes it.
 #[derive(Debug)]
 pub(in super::super) struct LocalCopy {
     pub(in super::super) id: ObjectId,
@@ -67,20 +57,10 @@ pub(in super::super) struct LocalCopy {
     pub(in super::super) detached: Option<Error>,
     pub(in super::super) references: u32,
     pub(in super::super) serves: u32,
-    pub(in super::super) standing: Standing,
-    /// Another put of the id was first; whether it is equal is found out once this copy is complete.
-    pub(in super::super) rival: Option<(PutId, (NodeId, std::net::SocketAddr))>,
-    /// The call that waits for the directory's verdict.
-    pub(in super::super) sealer: Option<CallKey>,
     /// A comparison reads the bytes.
-    pub(in super::super) is_comparing: bool,
-    /// The shards that were told of it in their present session.
-    pub(in super::super) known_at: Vec<usize>,
-    /// When to publish it again, because a shard disagreed; and how often that was needed.
-    pub(in super::super) republish_at: Option<Time>,
-    pub(in super::super) disputes: u32,
-    /// The deciding shard has accepted it since it was last published because of a dispute.
-    pub(in super::super) is_confirmed: bool,
+    pub(super) is_comparing: bool,
+    /// What the directory knows of it.
+    publication: Publication,
 }
 
 impl LocalCopy {
@@ -94,12 +74,8 @@ impl LocalCopy {
         extent: Extent,
         phase: Phase,
     ) -> Self {
-        let (retention, standing) = match phase {
-            Phase::Writing { .. } | Phase::Combining { .. } => {
-                (Retention::Pinned, Standing::Pending { accepted_by: Vec::new() })
-            }
-            Phase::Receiving { .. } | Phase::Complete => (Retention::Evictable, Standing::Accepted),
-        };
+        let is_put = matches!(phase, Phase::Writing { .. } | Phase::Combining { .. });
+        let retention = if is_put { Retention::Pinned } else { Retention::Evictable };
         Self {
             id,
             put,
@@ -112,14 +88,8 @@ impl LocalCopy {
             detached: None,
             references: 0,
             serves: 0,
-            standing,
-            rival: None,
-            sealer: None,
             is_comparing: false,
-            known_at: Vec::new(),
-            republish_at: None,
-            disputes: 0,
-            is_confirmed: false,
+            publication: Publication::new(is_put),
         }
     }
 
@@ -129,6 +99,19 @@ impl LocalCopy {
             Phase::Receiving { valid_bytes, .. } => valid_bytes,
             _ => 0,
         }
+    }
+
+    /// What the directory knows of it.
+    pub(in super::super) const fn publication(&self) -> &Publication {
+        &self.publication
+    }
+
+    pub(in super::super) const fn publication_mut(&mut self) -> &mut Publication {
+        &mut self.publication
+    }
+
+    pub(in super::super) fn is_comparing(&self) -> bool {
+        self.is_comparing
     }
 
     pub(in super::super) fn is_complete(&self) -> bool {

@@ -13,13 +13,14 @@ use std::ops::Index;
 use lru::LruCache;
 
 use super::context::Context;
+use super::publication::Publication;
 use super::queue::Queue;
 use super::{CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId};
 use crate::error::Error;
 use crate::extent::Allocator;
 use crate::id::{ObjectId, PutId};
 use crate::shard::{PullOutcome, Retention};
-pub(super) use copy::{ActivePull, LocalCopy, Phase, Standing, Visibility};
+pub(super) use copy::{ActivePull, LocalCopy, Phase, Visibility};
 use serves::AwaitingServes;
 pub(super) use space::{Room, SpaceWaiter};
 
@@ -84,11 +85,12 @@ impl Table {
         self.copies.get(copy)
     }
 
-    pub(super) fn get_mut(&mut self, copy: &CopyId) -> Option<&mut LocalCopy> {
-        self.copies.get_mut(copy)
+    /// What the directory knows of a copy, to change that.
+    pub(super) fn publication_mut(&mut self, copy: CopyId) -> &mut Publication {
+        self.copy_mut(copy).publication_mut()
     }
 
-    pub(super) fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
+    fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
         self.copies.get_mut(&copy).expect("copies in the index, in pulls and in references exist")
     }
 
@@ -111,6 +113,11 @@ impl Table {
     /// The live copy of this very put, unless it is one that no shard was told of, nor may speak of.
     pub(super) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
         self.live_put(id, put).filter(|copy| self.copies[copy].visibility == Visibility::Public)
+    }
+
+    /// Whether a copy is in the index: not deleted, lost or given up.
+    pub(super) fn is_live(&self, copy: CopyId) -> bool {
+        self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
     }
 
     /// All live copies, by id.

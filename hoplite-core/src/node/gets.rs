@@ -1,0 +1,275 @@
+//! Gets: answered by a copy that is here, or by fetching the object from one sender after another.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::calls::{Call, CallKey};
+use super::fetch::FetchStep;
+use super::table::{ActivePull, LocalCopy, Phase, SpaceWaiter};
+use super::{CopyId, Effect, Node, PullId, Response, Until};
+use crate::error::{Error, Operation};
+use crate::id::{ObjectId, PutId};
+use crate::metadata::Metadata;
+use crate::shard::{Grant, PullOutcome, UnpublishReason};
+
+impl Node {
+    pub(super) fn get(&mut self, key: CallKey, id: ObjectId, until: Until, timeout: Duration) {
+        if let Some(copy) = self.ready_copy(&id, until) {
+            let response = self.refer(key.client, copy).map(Response::Object);
+            return self.ctx.reply(key, response);
+        }
+        let call = Call::Get { id: id.clone(), until };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Get, timeout);
+        self.calls.wait_for_copy(&id, key);
+        self.retry_get(key, &id, until);
+    }
+
+    /// The copy that answers a get at once. The start of an object without bytes is its end.
+    fn ready_copy(&self, id: &ObjectId, until: Until) -> Option<CopyId> {
+        let (copy, local) = self.copies.live(id)?;
+        let has_begun = until == Until::Started && local.size_bytes > 0;
+        (local.is_complete() || has_begun).then_some(copy)
+    }
+
+    /// Answers a get if it can be answered, and else sees to it that the object is on its way.
+    pub(super) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until) {
+        if let Some(copy) = self.ready_copy(id, until) {
+            let response = self.refer(key.client, copy).map(Response::Object);
+            self.finish(key, response);
+        } else if !self.live(id).is_some_and(|(_, local)| local.is_produced_here()) {
+            self.fetch(id);
+        }
+    }
+
+    fn fetch(&mut self, id: &ObjectId) {
+        if !self.fetches.contains(id) {
+            let request = self.ask_for_sender(id);
+            self.fetches.ask(id, request);
+        }
+    }
+
+    fn ask_again(&mut self, id: &ObjectId) {
+        if self.fetches.contains(id) {
+            let request = self.ask_for_sender(id);
+            self.fetches.ask(id, request);
+        }
+    }
+
+    /// Ends whatever a fetch waits for and forgets it.
+    pub(super) fn end_fetch(&mut self, id: &ObjectId) {
+        let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return };
+        self.copies.refuse_awaiting_of(&mut self.ctx, id);
+        match step {
+            FetchStep::Asking(request) => self.withdraw_ask(request),
+            FetchStep::WaitingForSpace { .. } => {
+                self.stop_waiting_for_space(&SpaceWaiter::Fetch(id.clone()));
+            }
+            FetchStep::Pulling | FetchStep::BackingOff { .. } => {}
+        }
+    }
+
+    /// Ends a fetch that nobody waits for any more, unless a pull runs: others may stream from what it brings.
+    pub(super) fn reconsider_fetch(&mut self, id: &ObjectId) {
+        let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
+        if !is_pending || self.is_wanted(id) {
+            return;
+        }
+        self.end_fetch(id);
+        if let Some((copy, _)) = self.live(id) {
+            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
+        }
+        // A create may have waited for the copy.
+        self.wake(id);
+    }
+
+    /// Whether the directory was asked for a sender and has not answered: it may have sent somebody here by now.
+    pub(super) fn is_asking(&self, id: &ObjectId) -> bool {
+        matches!(self.fetches.step(id), Some(FetchStep::Asking(_)))
+    }
+
+    pub(super) fn is_wanted(&self, id: &ObjectId) -> bool {
+        self.calls.last_get_deadline(id).is_some()
+            || self.live(id).is_some_and(|(_, copy)| copy.references > 0)
+    }
+
+    /// The error of a get that ran out of time because there was no room.
+    pub(super) fn fetch_lacks_space(&self, id: &ObjectId) -> Option<Error> {
+        match self.fetches.step(id)? {
+            FetchStep::WaitingForSpace { size_bytes } => Some(self.store_full(size_bytes)),
+            _ => None,
+        }
+    }
+
+    /// Room has appeared: asks again, since the sender that was granted before serves somebody else now.
+    pub(super) fn fetch_has_space(&mut self, id: &ObjectId) {
+        let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
+        if self.may_fit(size_bytes) {
+            self.ask_again(id);
+        } else {
+            self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
+        }
+    }
+
+    /// Opens a copy to receive into, or finds the one that was begun. `None`: the fetch waits for room, or has failed.
+    fn receiving_copy(
+        &mut self,
+        id: &ObjectId,
+        put: PutId,
+        size_bytes: u64,
+        metadata: &Metadata,
+    ) -> Option<CopyId> {
+        if let Some((copy, local)) = self.live(id) {
+            let is_begun = matches!(local.phase, Phase::Receiving { pull: None, .. });
+            if is_begun && local.put == put && local.size_bytes == size_bytes {
+                return Some(copy);
+            }
+            // The directory speaks of another put now: what was received is of no use. The fetch itself goes on.
+            self.abandon_received(copy, Error::ObjectLost { id: id.clone() });
+        }
+        if let Err(error) = self.check_incoming(id, size_bytes, metadata) {
+            self.fetch_failed(id, error);
+            return None;
+        }
+        let Some(extent) = self.allocate(size_bytes) else {
+            self.fetches.lack_space(id, size_bytes);
+            self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
+            self.copies.refuse_awaiting_of(&mut self.ctx, id);
+            return None;
+        };
+        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        Some(self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata.clone(), extent, phase)))
+    }
+
+    pub(super) fn granted(&mut self, shard: usize, grant: Grant) {
+        let is_wanted = self.fetches.contains(&grant.id);
+        let copy = if is_wanted {
+            self.receiving_copy(&grant.id, grant.put, grant.size_bytes, &grant.metadata)
+        } else {
+            None
+        };
+        let Some(copy) = copy else {
+            return self.return_slot(shard, grant.grant, PullOutcome::Cancelled);
+        };
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.copies.refuse_awaiting_of(&mut self.ctx, &grant.id);
+        let pull = PullId(self.ctx.next_number());
+        let offset_bytes = self.copies[&copy].received_bytes();
+        let active =
+            ActivePull { pull, sender: grant.sender.clone(), shard, grant: Some(grant.grant), offset_bytes };
+        self.copies.begin_pull(copy, active);
+        self.fetches.pull(&grant.id);
+        self.ctx.push(Effect::StartPull {
+            pull,
+            copy,
+            id: grant.id.clone(),
+            put: grant.put,
+            size_bytes: grant.size_bytes,
+            sender: grant.sender,
+            sender_address: grant.sender_address,
+            offset_bytes,
+        });
+        self.publish_granted(copy, shard);
+        self.wake(&grant.id);
+    }
+
+    pub(super) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
+        let ended = self.copies.end_pull(&mut self.ctx, pull, valid_bytes, outcome);
+        let Some((copy, active)) = ended else { return };
+        if self.copies.is_live(copy) {
+            if outcome == PullOutcome::Complete {
+                let id = self.copies[&copy].id.clone();
+                self.end_fetch(&id);
+                self.complete(copy);
+                return self.publish_and_return(copy, active.grant.map(|slot| (active.shard, slot)));
+            }
+            self.pull_failed(copy, &active, outcome);
+        }
+        if let Some(grant) = active.grant {
+            self.return_slot(active.shard, grant, outcome);
+        }
+    }
+
+    fn pull_failed(&mut self, copy: CopyId, active: &ActivePull, outcome: PullOutcome) {
+        let local = &self.copies[&copy];
+        let id = local.id.clone();
+        let brought_bytes = local.received_bytes() > active.offset_bytes;
+        if !self.is_wanted(&id) {
+            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
+            return self.wake(&id);
+        }
+        let is_sender_bad = !matches!(outcome, PullOutcome::Cancelled | PullOutcome::Complete);
+        let bad_sender = is_sender_bad.then_some(&active.sender);
+        if self.fetches.failed(&mut self.ctx, &id, bad_sender, brought_bytes) {
+            self.ask_again(&id);
+        }
+    }
+
+    pub(super) fn retry_fetch(&mut self, id: &ObjectId) {
+        if matches!(self.fetches.step(id), Some(FetchStep::BackingOff { .. })) {
+            self.ask_again(id);
+        }
+    }
+
+    /// The directory cannot name a sender.
+    pub(super) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
+        if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
+            // A call with a later deadline joined after the question was asked.
+            return self.ask_again(id);
+        }
+        self.fetches.remove(&mut self.ctx, id);
+        self.copies.refuse_awaiting_of(&mut self.ctx, id);
+        if let Some((copy, local)) = self.live(id)
+            && matches!(local.phase, Phase::Receiving { pull: None, .. })
+        {
+            self.abandon(copy, error.clone(), UnpublishReason::PullEnded);
+        }
+        self.fail_gets(id, &error);
+        self.wake(id);
+    }
+
+    /// The shard answered with the bytes themselves.
+    pub(super) fn inline_came(
+        &mut self,
+        shard: usize,
+        id: &ObjectId,
+        put: PutId,
+        metadata: Metadata,
+        bytes: Bytes,
+    ) {
+        let copy = if self.fetches.contains(id) {
+            self.receiving_copy(id, put, bytes.len() as u64, &metadata)
+        } else {
+            None
+        };
+        let Some(copy) = copy else { return self.decline_inline(shard, id, put) };
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.end_fetch(id);
+        self.fill(copy, bytes);
+        self.complete(copy);
+        // The shard that answered counts the copy already, unless it has heard since then that an earlier answer was
+        // declined.
+        self.publish(copy);
+    }
+
+    /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.
+    pub(super) fn take_over(&mut self, id: &ObjectId, put: PutId, metadata: Metadata, bytes: Bytes) {
+        if self.live(id).is_some() {
+            // It is here already, or another put is.
+            return self.promoted(id, put);
+        }
+        let size_bytes = bytes.len() as u64;
+        if self.check_incoming(id, size_bytes, &metadata).is_err() {
+            return;
+        }
+        let Some(room) = self.allocate(size_bytes) else { return };
+        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        let copy = self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase));
+        self.copies.pin(copy);
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.end_fetch(id);
+        self.fill(copy, bytes);
+        self.complete(copy);
+        self.publish(copy);
+    }
+}

@@ -1,0 +1,63 @@
+//! What of an unfinished copy may be passed on.
+
+use super::Producer;
+use crate::block::{publishable, publishable_unsealed};
+
+/// How many leading bytes of a copy may be passed on to those who want what is before `end_bytes`, given that `valid_bytes` of
+/// its `size_bytes` are valid.
+///
+/// No node has all bytes of an object that may yet be aborted: the end of what a worker writes, or a reduce makes, is kept
+/// back until the copy is complete. So is the end of a part of any object, since whoever has all of a part takes it for a part
+/// of a complete object.
+pub const fn passable(
+    producer: Producer,
+    is_complete: bool,
+    valid_bytes: u64,
+    size_bytes: u64,
+    end_bytes: u64,
+) -> u64 {
+    let is_part = end_bytes < size_bytes;
+    if is_complete {
+        let publishable_bytes = publishable(valid_bytes, size_bytes);
+        return if publishable_bytes < end_bytes { publishable_bytes } else { end_bytes };
+    }
+    match producer {
+        Producer::Store if !is_part => publishable(valid_bytes, end_bytes),
+        _ => publishable_unsealed(valid_bytes, end_bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 3 * 4096;
+    const ALL: [Producer; 3] = [Producer::Worker, Producer::Store, Producer::Reduce];
+
+    #[test]
+    fn the_end_of_what_may_be_aborted_is_kept_back() {
+        for producer in [Producer::Worker, Producer::Reduce] {
+            assert_eq!(passable(producer, false, SIZE, SIZE, SIZE), 2 * 4096);
+            assert_eq!(passable(producer, false, 5000, SIZE, SIZE), 4096);
+        }
+        assert_eq!(passable(Producer::Store, false, SIZE, SIZE, SIZE), SIZE);
+        assert_eq!(passable(Producer::Store, false, SIZE - 1, SIZE, SIZE), 2 * 4096);
+    }
+
+    #[test]
+    fn so_is_the_end_of_a_part_of_any_object() {
+        for producer in ALL {
+            assert_eq!(passable(producer, false, SIZE, SIZE, 2 * 4096), 4096);
+            assert_eq!(passable(producer, false, SIZE, SIZE, 5000), 4096);
+        }
+    }
+
+    #[test]
+    fn of_a_complete_copy_all_is_passed_on() {
+        for producer in ALL {
+            assert_eq!(passable(producer, true, SIZE, SIZE, SIZE), SIZE);
+            assert_eq!(passable(producer, true, SIZE, SIZE, 5000), 5000);
+            assert_eq!(passable(producer, true, 0, 0, 0), 0);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What the directory knows of one copy, and thinks of its put.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::calls::CallKey;
+use super::fetch::back_off;
+use crate::id::{NodeId, PutId};
+use crate::time::Time;
+
+/// So often a copy is published again before a shard is told to forget the put that is in its way. Until then, the store
+/// of that put should have withdrawn it, if it is there.
+const DISPUTES: u32 = 3;
+
+/// Another put of the same id, and who has it.
+pub(super) type Rival = (PutId, (NodeId, SocketAddr));
+
+/// What the directory thinks of a put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Verdict {
+    /// The shard that decides has not accepted it; these others have.
+    Pending { accepted_by: Vec<usize> },
+    /// It is the put that counts, as far as anybody knows.
+    Accepted,
+}
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(super) struct Publication {
+    verdict: Verdict,
+    /// Another put of the id was first; whether it is equal is found out once this copy is complete.
+    rival: Option<Rival>,
+    /// The call that waits for the verdict.
+    sealer: Option<CallKey>,
+    /// The shards that were told of the copy in their present session.
+    known_at: Vec<usize>,
+    /// When to publish it again, because a shard disagreed; and how often that was needed.
+    republish_at: Option<Time>,
+    disputes: u32,
+    /// The deciding shard has accepted it since it was last published because of a dispute.
+    is_confirmed: bool,
+}
+
+impl Publication {
+    /// Of a put, which the directory has yet to accept, or of a copy of one that it knows.
+    pub(super) const fn new(is_put: bool) -> Self {
+        Self {
+            verdict: if is_put { Verdict::Pending { accepted_by: Vec::new() } } else { Verdict::Accepted },
+            rival: None,
+            sealer: None,
+            known_at: Vec::new(),
+            republish_at: None,
+            disputes: 0,
+            is_confirmed: false,
+        }
+    }
+
+    /// The shards that were told of the copy in their present session.
+    pub(super) fn known_at(&self) -> &[usize] {
+        &self.known_at
+    }
+
+    /// A shard knows the copy.
+    pub(super) fn is_known_to(&mut self, shard: usize) {
+        if !self.known_at.contains(&shard) {
+            self.known_at.push(shard);
+        }
+    }
+
+    /// A session with a shard came or went: one that is new knows nothing, even if the same shard was there before.
+    pub(super) fn session_changed(&mut self, shard: usize) {
+        self.known_at.retain(|known| *known != shard);
+    }
+
+    /// Whether shards know this put, and no other of its id.
+    pub(super) fn is_only_known_put(&self) -> bool {
+        !self.known_at.is_empty() && self.rival.is_none()
+    }
+
+    pub(super) const fn rival(&self) -> Option<&Rival> {
+        self.rival.as_ref()
+    }
+
+    pub(super) fn set_rival(&mut self, rival: Rival) {
+        self.rival = Some(rival);
+    }
+
+    pub(super) fn take_rival(&mut self) -> Option<Rival> {
+        self.rival.take()
+    }
+
+    /// The call that waits for the verdict.
+    pub(super) const fn sealer(&self) -> Option<CallKey> {
+        self.sealer
+    }
+
+    pub(super) fn set_sealer(&mut self, key: CallKey) {
+        self.sealer = Some(key);
+    }
+
+    pub(super) fn take_sealer(&mut self) -> Option<CallKey> {
+        self.sealer.take()
+    }
+
+    /// Takes the call that waits for the verdict, if the directory has accepted the put.
+    pub(super) fn take_settled_sealer(&mut self) -> Option<CallKey> {
+        if self.verdict == Verdict::Accepted { self.sealer.take() } else { None }
+    }
+
+    /// The deciding shard has accepted the put. What it was to be compared with is gone, or never was the first at this shard:
+    /// without forgetting that, two equal puts could each take the name of the other.
+    pub(super) fn accept(&mut self) {
+        self.rival = None;
+        self.is_confirmed = true;
+        self.verdict = Verdict::Accepted;
+    }
+
+    /// A shard that does not decide has accepted the put, which counts if it comes to decide.
+    pub(super) fn accept_early(&mut self, shard: usize) {
+        if let Verdict::Pending { accepted_by } = &mut self.verdict
+            && !accepted_by.contains(&shard)
+        {
+            accepted_by.push(shard);
+        }
+    }
+
+    /// A shard is away. Answers whether the one that decides now has accepted the put before.
+    pub(super) fn shard_left(&mut self, shard: usize, decisive: Option<usize>) -> bool {
+        let Verdict::Pending { accepted_by } = &mut self.verdict else { return false };
+        accepted_by.retain(|other| *other != shard);
+        decisive.is_some_and(|decisive| accepted_by.contains(&decisive))
+    }
+
+    /// The copy is one of another put now, which nobody has accepted from this store.
+    pub(super) fn rename(&mut self) {
+        self.verdict = Verdict::Pending { accepted_by: Vec::new() };
+    }
+
+    /// The deciding shard knows another put. Another shard may have accepted this one while that shard was away.
+    pub(super) fn contest(&mut self) {
+        self.verdict = Verdict::Pending { accepted_by: Vec::new() };
+        self.is_confirmed = false;
+    }
+
+    /// A shard disagrees: answers after which pause the copy is to be published again, unless that is planned.
+    pub(super) fn dispute(&mut self, now: Time) -> Option<Time> {
+        if self.republish_at.is_some() {
+            return None;
+        }
+        self.disputes = self.disputes.saturating_add(1);
+        let pause: Duration = back_off(self.disputes.saturating_add(1));
+        self.republish_at = Some(now + pause);
+        self.republish_at
+    }
+
+    /// Whether shards have disagreed about it.
+    pub(super) const fn is_disputed(&self) -> bool {
+        self.disputes > 0
+    }
+
+    /// Whether a put that is in its way is a remainder: it has lost at the shard that decides, or is gone there, and has not
+    /// been withdrawn.
+    pub(super) const fn has_outlasted_rivals(&self) -> bool {
+        self.is_confirmed && self.disputes >= DISPUTES
+    }
+
+    /// It is published again now.
+    pub(super) fn begin_again(&mut self) {
+        self.republish_at = None;
+        self.is_confirmed = false;
+    }
+
+    /// It is not to be published again any more; answers when it was to be.
+    pub(super) fn take_republish_time(&mut self) -> Option<Time> {
+        self.republish_at.take()
+    }
+}

@@ -1,0 +1,175 @@
+//! The conversation with the shards: questions are sent, and what they say goes to the one whom it concerns.
+
+use std::time::Duration;
+
+use super::asks::{Ask, Purpose};
+use super::calls::CallKey;
+use super::{Effect, Node};
+use crate::error::Error;
+use crate::id::{ObjectId, PutId};
+use crate::metadata::Metadata;
+use crate::shard::{PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason};
+
+/// How long a question may wait that is asked only for clients who follow a copy that has lost its sender. It is asked
+/// again when that has passed.
+const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Node {
+    fn ask(&mut self, id: ObjectId, purpose: Purpose) -> RequestId {
+        let request = self.asks.enter(&mut self.ctx, id, purpose);
+        self.send_ask(request);
+        request
+    }
+
+    pub(super) fn ask_for_sender(&mut self, id: &ObjectId) -> RequestId {
+        self.ask(id.clone(), Purpose::Fetch)
+    }
+
+    pub(super) fn ask_delete(&mut self, id: ObjectId, key: CallKey) -> RequestId {
+        self.ask(id, Purpose::Delete(key))
+    }
+
+    pub(super) fn ask_locations(&mut self, id: ObjectId, key: CallKey, index: usize) -> RequestId {
+        self.ask(id, Purpose::Locations(key, index))
+    }
+
+    pub(super) fn ask_source(&mut self, id: ObjectId, target: &ObjectId, index: usize) -> RequestId {
+        self.ask(id, Purpose::Source(target.clone(), index))
+    }
+
+    pub(super) fn ask_target(&mut self, target: &ObjectId) -> RequestId {
+        self.ask(target.clone(), Purpose::Target)
+    }
+
+    fn send_ask(&mut self, request: RequestId) {
+        let Some((shard, ask)) = self.asks.sitting(request) else { return };
+        let id = ask.id.clone();
+        let message = match ask.purpose {
+            Purpose::Fetch => {
+                let timeout =
+                    self.calls.last_get_deadline(&id).unwrap_or(self.ctx.now()).since(self.ctx.now());
+                let live = self.live(&id);
+                // Those who follow the copy have no deadline that the store knows.
+                let is_followed = live.is_some_and(|(_, copy)| copy.references > 0);
+                let timeout = if is_followed { timeout.max(FOLLOWERS_TIMEOUT) } else { timeout };
+                let resume = live.map(|(_, copy)| copy.put);
+                let avoid = self.fetches.avoided(&id).to_vec();
+                ToShard::Query(Query { request, id, timeout, resume, avoid })
+            }
+            Purpose::Delete(_) => ToShard::Delete { request, id },
+            Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
+                ToShard::Subscribe { request, id }
+            }
+        };
+        self.ctx.tell_shard(shard, message);
+    }
+
+    /// Takes a question back.
+    pub(super) fn withdraw_ask(&mut self, request: RequestId) {
+        self.asks.withdraw(&mut self.ctx, request);
+    }
+
+    /// Moves questions to the shards that are responsible now that the session with `changed` came or went.
+    pub(super) fn rehome_asks(&mut self, changed: usize) {
+        for request in self.asks.rehome(&mut self.ctx, changed) {
+            self.send_ask(request);
+        }
+        // Slots that a lost shard had granted need not be returned.
+        self.copies.forget_grants_of(changed);
+    }
+
+    /// A shard says something: to the one who asked, or of a copy.
+    pub(super) fn shard_said(&mut self, shard: usize, message: ToStore) {
+        if self.ctx.is_shutting_down() || shard >= self.ctx.shard_count() {
+            return;
+        }
+        match message {
+            ToStore::Published { id, put, verdict } => self.published(shard, &id, put, verdict),
+            ToStore::Granted(grant) => match self.asks.answered(shard, grant.request) {
+                Some(Ask { purpose: Purpose::Fetch, .. }) => self.granted(shard, grant),
+                _ => self.return_slot(shard, grant.grant, PullOutcome::Cancelled),
+            },
+            ToStore::Inline { request, id, put, metadata, bytes } => {
+                let is_wanted =
+                    self.asks.answered(shard, request).is_some_and(|ask| ask.purpose == Purpose::Fetch);
+                if is_wanted {
+                    self.inline_came(shard, &id, put, metadata, bytes);
+                } else {
+                    self.decline_inline(shard, &id, put);
+                }
+            }
+            ToStore::Failed { request, error } => match self.asks.answered(shard, request) {
+                Some(Ask { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
+                Some(Ask { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {
+                    self.finish(key, Err(error));
+                }
+                Some(Ask { id: target, purpose: Purpose::Target, .. })
+                | Some(Ask { purpose: Purpose::Source(target, _), .. }) => self.fail_reduce(&target, error),
+                None => {}
+            },
+            ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
+            ToStore::Promote { id, put } => self.promoted(&id, put),
+            ToStore::TakeOver { id, put, metadata, bytes } => self.take_over(&id, put, metadata, bytes),
+            ToStore::DeleteDone { request, put } => {
+                if let Some(Ask { id, purpose: Purpose::Delete(key), .. }) =
+                    self.asks.answered(shard, request)
+                {
+                    if let Some(put) = put {
+                        self.remember_deletion(&id, put);
+                        self.tell_other_shards(shard, &id, put);
+                    }
+                    self.delete_answered(key, request, put.is_some());
+                }
+            }
+            ToStore::Locations { request, locations } => match self.asks.purpose_at(shard, request) {
+                Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
+                Some(Purpose::Source(target, index)) => {
+                    self.reductions.source_located(&mut self.ctx, &self.copies, &target, index, locations);
+                    self.perform_actions();
+                }
+                Some(Purpose::Target) => {
+                    self.reductions.target_located(&mut self.ctx, &self.copies, &locations);
+                    self.perform_actions();
+                }
+                _ => {}
+            },
+        }
+    }
+
+    /// Also shards that are not responsible now may know the object from a time when another was away.
+    fn tell_other_shards(&mut self, shard: usize, id: &ObjectId, put: PutId) {
+        for other in 0..self.ctx.shard_count() {
+            if other != shard && self.ctx.is_up(other) {
+                self.ctx.tell_shard(other, ToShard::Forget { id: id.clone(), put });
+            }
+        }
+    }
+
+    /// The shard counts this store as a location of bytes that it answered with; that is not so.
+    pub(super) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
+        if self.live_put(id, put).is_none() {
+            let reason = UnpublishReason::Evicted;
+            self.ctx.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
+        }
+    }
+
+    pub(super) fn return_slot(&mut self, shard: usize, grant: crate::shard::GrantId, outcome: PullOutcome) {
+        self.ctx.tell_shard(shard, ToShard::ReturnSlot { grant, outcome });
+    }
+
+    /// Writes the bytes of an inline object into its copy.
+    pub(super) fn fill(&mut self, copy: super::CopyId, bytes: bytes::Bytes) {
+        self.ctx.push(Effect::Fill { copy, bytes });
+    }
+
+    /// What an object that exceeds a limit of this store is answered with.
+    pub(super) fn check_incoming(
+        &self,
+        id: &ObjectId,
+        size_bytes: u64,
+        metadata: &Metadata,
+    ) -> Result<(), Error> {
+        metadata.validate(size_bytes)?;
+        self.check_size(id, size_bytes)
+    }
+}
