@@ -124,6 +124,9 @@ impl Node {
                 self.copies.publication_mut(copy).set_sealer(key);
                 self.complete_put(copy);
             }
+            Action::Reconsider(target) => {
+                self.reductions.reconsider(&mut self.ctx, &self.copies, &target);
+            }
             Action::Abort { target, room, copy } => self.abort_target(&target, room, copy),
             Action::Fail(key, error) => {
                 if self.calls.contains(key) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hoplite_core::node::*;
 use hoplite_core::plan::reduce::Link;
 use hoplite_core::reduce::ReduceOp;
-use hoplite_core::shard::{DropReason, LocationState, Locations, Verdict};
+use hoplite_core::shard::{DropReason, LocationState, Locations, PullOutcome, Verdict};
 use hoplite_core::{Dtype, Error, Limits, Metadata, PutId};
 
 use crate::harness::*;
@@ -98,6 +98,21 @@ fn small_sources_are_fetched_and_combined_here() {
     assert_eq!(h.inline(), [target.copy], "and with its bytes");
     assert_eq!(h.reduced(call), [1, 0]);
     assert!(h.node.status().evictable_bytes >= 2 * SMALL, "the sources were only fetched");
+}
+
+#[test]
+fn what_was_received_of_a_source_that_is_gone_is_not_taken_for_one_that_is_here() {
+    let mut h = Harness::with_slow_links();
+    h.request_reduce(reduce("t", &["a", "b"]));
+    h.tell(inline("a", 1));
+    h.tell(inline("b", 2));
+    let (shard, query) = h.query_of("a");
+    h.grant_as(shard, query.request, ("a", 1, SMALL, f32s()), "sender");
+    let pull = h.checker.running_pulls()[0];
+    h.event(Event::PullEnded { pull, valid_bytes: 0, outcome: PullOutcome::SenderUnreachable });
+    assert_eq!(h.node.status().copies, 1, "it waits for another sender");
+    h.tell(unknown("a"));
+    assert_eq!(h.node.status().copies, 0, "nobody waits for it any more");
 }
 
 #[test]
@@ -783,11 +798,16 @@ fn an_operation_that_is_not_defined_for_the_type_is_refused() {
         assert!(matches!(h.error(call), Error::TypeMismatch { id: named, .. } if named == id("a")));
         h.assert_empty();
     }
+    let mut h = Harness::new();
+    let range = Some(ByteRange { offset_bytes: u64::MAX - 3, length_bytes: 8 });
+    let call = h.request_reduce(Reduce { range, ..reduce("t", &["a"]) });
+    assert!(matches!(h.error(call), Error::InvalidRequest { .. }), "it ends beyond the largest offset");
+    h.assert_empty();
 }
 
 #[test]
 fn a_range_that_does_not_fit_is_refused() {
-    for (offset_bytes, length_bytes) in [(0, SIZE + 4), (SIZE, 4), (2, 8), (4, 6), (u64::MAX - 3, 8)] {
+    for (offset_bytes, length_bytes) in [(0, SIZE + 4), (SIZE, 4), (2, 8), (4, 6), (u64::MAX - 11, 8)] {
         let mut h = Harness::with_slow_links();
         let range = Some(ByteRange { offset_bytes, length_bytes });
         let call = h.reduce_unknown(Reduce { range, ..reduce("t", &["a"]) });
@@ -795,4 +815,9 @@ fn a_range_that_does_not_fit_is_refused() {
         assert!(matches!(h.error(call), Error::TypeMismatch { id: named, .. } if named == id("a")));
         h.assert_empty();
     }
+    let mut h = Harness::new();
+    let range = Some(ByteRange { offset_bytes: u64::MAX - 3, length_bytes: 8 });
+    let call = h.request_reduce(Reduce { range, ..reduce("t", &["a"]) });
+    assert!(matches!(h.error(call), Error::InvalidRequest { .. }), "it ends beyond the largest offset");
+    h.assert_empty();
 }

@@ -53,6 +53,8 @@ impl Faults {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mending {
     /// Nothing is broken.
+    Needless,
+    /// What was broken is taken out. What that gives back is to be done before others join.
     Done,
     /// Waits for further reports, or for the target to stop.
     Waits,
@@ -180,7 +182,7 @@ impl Reduction {
     /// Takes out what failed, and prepares what depends on it to be done again.
     pub(super) fn mend(&mut self, world: &mut World<'_>) -> Mending {
         if self.faults.is_empty() {
-            return Mending::Done;
+            return Mending::Needless;
         }
         let attempts = self.faults.attempts;
         let pause = if attempts < 2 || self.faults.is_news { GATHERING } else { back_off(attempts) };

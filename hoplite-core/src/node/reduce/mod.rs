@@ -109,6 +109,8 @@ pub(super) enum Action {
     },
     /// Answer the call: the reduce has failed.
     Fail(CallKey, Error),
+    /// Look whether a reduction can go on, now that all before this is done: [`Reductions::reconsider`].
+    Reconsider(ObjectId),
 }
 
 /// What goes into a target.
@@ -247,7 +249,8 @@ impl Reductions {
         self.by_target.remove(target);
     }
 
-    /// Lets a reduction take in what `change` tells it, and do all that can be done now.
+    /// Lets a reduction take in what `change` tells it, and go on once what follows from that is done: what it gives back
+    /// may be gone then, and must not be chosen again.
     fn drive(
         &mut self,
         ctx: &mut Context,
@@ -255,15 +258,15 @@ impl Reductions {
         target: &ObjectId,
         change: impl FnOnce(&mut Reduction, &mut World<'_>) -> Result<Progress>,
     ) {
-        self.change(ctx, table, target, |reduction, world| match change(reduction, world)? {
-            Progress::Going => reduction.drive(world),
-            Progress::Done => Ok(Progress::Done),
-        });
+        self.change(ctx, table, target, change);
+        if self.by_target.contains_key(target) {
+            self.actions.push_back(Action::Reconsider(target.clone()));
+        }
     }
 
     /// Looks whether a reduction can go on.
     pub(super) fn reconsider(&mut self, ctx: &mut Context, table: &Table, target: &ObjectId) {
-        self.drive(ctx, table, target, |_, _| Ok(Progress::Going));
+        self.change(ctx, table, target, |reduction, world| reduction.drive(world));
     }
 
     /// Ends a reduction with an error.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::super::calls::CallKey;
 use super::super::context::Deadline;
 use super::super::{HopId, Reduce, ReduceOrder};
-use super::World;
 use super::mend::{Faults, Mending};
 use super::sources::{Common, Source};
 use super::target::TargetState;
+use super::{Action, World};
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::reduce::{Choice, Tree, VertexId};
@@ -170,11 +170,15 @@ impl Reduction {
     /// Does all that can be done now.
     pub(super) fn drive(&mut self, world: &mut World<'_>) -> Result<Progress> {
         self.wake_no_more(world);
-        if self.mend(world) == Mending::Done && self.has_heard_enough(world) {
-            self.join_ready(world)?;
-            self.check_hope(world)?;
-            self.supersede_if_wrong(world);
-            self.go_on(world)?;
+        match self.mend(world) {
+            Mending::Needless if self.has_heard_enough(world) => {
+                self.join_ready(world)?;
+                self.check_hope(world)?;
+                self.supersede_if_wrong(world);
+                self.go_on(world)?;
+            }
+            Mending::Needless | Mending::Waits => {}
+            Mending::Done => world.act(Action::Reconsider(self.request.target.clone())),
         }
         if let Some(time) = self.wake_at {
             world.ctx.schedule(time, Deadline::Reduce(self.request.target.clone()));
