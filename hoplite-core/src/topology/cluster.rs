@@ -6,7 +6,7 @@
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
-/// A distance that is so many times the next smaller one separates two levels of the network. Hosts of a rack are within 20%
+/// A distance that is this many times the next smaller one separates two levels of the network. Hosts of a rack are within 20%
 /// of each other in Cloud Collectives' figure 2, and racks some times further apart.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
@@ -15,9 +15,9 @@ const LEVEL_RATIO_PERCENT: u64 = 150;
 pub struct Join {
     /// The mean cost between their nodes, in picoseconds; cut to 32 significant bits of the largest cost.
     pub distance_ps: u64,
-    /// A node of the first.
+    /// A node of the first group.
     pub first: u32,
-    /// A node of the second.
+    /// A node of the second group.
     pub second: u32,
 }
 

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 /// The levels of a hierarchy, and the factors within a level; networks have two or three.
 pub const MAX_LEVELS: usize = 8;
-/// As many nodes as a shard takes.
+/// The number of nodes that a shard takes.
 pub const MAX_NODES: u64 = 65_536;
 
 /// The network of one level.
@@ -30,18 +30,18 @@ pub struct Stage {
     pub nodes: u32,
     /// The bytes that each ring scatters.
     pub bytes: f64,
-    /// What each ring gets of the links that it crosses.
+    /// The bandwidth that each ring gets of the links that it crosses.
     pub bytes_per_second: f64,
-    /// Of both directions.
+    /// The time of reduce-scatter and allgather together.
     pub seconds: f64,
 }
 
-/// A way to do it, and what it takes.
+/// A way to do an allreduce, and the time that it takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Innermost first.
+    /// The stages, innermost first.
     pub stages: Vec<Stage>,
-    /// Of all stages.
+    /// The time of all stages.
     pub seconds: f64,
 }
 
@@ -58,13 +58,13 @@ pub enum DecomposeError {
     /// A level joins nothing.
     #[error("level {level} joins no nodes")]
     EmptyLevel {
-        /// Which, counted from zero.
+        /// The index of the level, counted from zero.
         level: usize,
     },
     /// The levels do not multiply to the ranks.
     #[error("the levels multiply to {product}, not to {ranks} ranks")]
     Product {
-        /// What they multiply to.
+        /// The product of the levels.
         product: u64,
         /// How many ranks there are.
         ranks: u64,
@@ -86,9 +86,9 @@ pub enum DecomposeError {
     /// A bandwidth is not above zero, or a latency or size is below it, or not finite.
     #[error("{what} of {value} is out of range")]
     OutOfRange {
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
 }
@@ -117,7 +117,7 @@ pub enum Fabric {
     Torus,
 }
 
-/// What one reduce-scatter and allgather per given stage take: stage i over `factors[i]` nodes at a network of `bytes_per_second[i]`.
+/// The time of one reduce-scatter and allgather per stage: stage i is over `factors[i]` nodes, in a network of `bytes_per_second[i]`.
 ///
 /// # Errors
 ///
@@ -142,7 +142,7 @@ pub fn estimate(
     Ok(Plan { seconds: stages.iter().map(|stage| stage.seconds).sum(), stages })
 }
 
-/// What a ring over all ranks takes that crosses the slowest level (equation 6).
+/// The time of a ring over all ranks, which crosses the slowest level (equation 6).
 ///
 /// # Errors
 ///
@@ -184,7 +184,7 @@ pub fn best(
     Ok(Plan { stages, seconds })
 }
 
-/// What one ring of a level gets: the least over the levels up to it of the capacity divided by the rings that share it.
+/// The bandwidth of one ring of a level: over the levels up to it, the least of the capacity divided by the rings that share it.
 fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     let mut least = f64::INFINITY;
     let mut rings = 1.0;
@@ -206,7 +206,7 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);
     let divisors: Vec<u32> = (1..=nodes).filter(|divisor| nodes.is_multiple_of(*divisor)).collect();
-    // Of each divisor: the time in which rings of factors that multiply to it are done, and the last of these stages.
+    // For each divisor: the time of rings whose factors multiply to it, and the last of these stages.
     let mut cheapest: Vec<(f64, Option<Stage>)> = vec![(0.0, None)];
     for &to in &divisors[1..] {
         let mut best = (f64::MAX, None);

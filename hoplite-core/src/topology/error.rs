@@ -1,10 +1,10 @@
-//! What can be wrong with the input of this module.
+//! The errors of this module: what can be wrong with its input.
 
 use thiserror::Error;
 
 use super::matrix::MAX_NODES;
 
-/// Which of the two numbers of a link.
+/// One of the two numbers of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     /// Nanoseconds from the sending of a byte to its arrival.
@@ -32,95 +32,95 @@ pub enum TopologyError {
     /// More than [`MAX_NODES`].
     #[error("{count} nodes are more than the {MAX_NODES} that a matrix may have")]
     TooManyNodes {
-        /// How many there are.
+        /// How many nodes were given.
         count: usize,
     },
     /// Two rows have one name.
     #[error("node {name:?} is named twice")]
     DuplicateNode {
-        /// The name.
+        /// The name that occurs twice.
         name: String,
     },
     /// A name is empty or longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES).
     #[error("the name of node {index} is empty or too long")]
     BadName {
-        /// Which node, counted from zero.
+        /// The index of the node, counted from zero.
         index: usize,
     },
     /// The number of rows is not that of the nodes.
     #[error("{quantity} has {rows} rows for {nodes} nodes")]
     RowCount {
-        /// Of which table.
+        /// The table.
         quantity: Quantity,
-        /// How many rows it has.
+        /// How many rows the table has.
         rows: usize,
-        /// How many it should have.
+        /// How many nodes there are.
         nodes: usize,
     },
     /// A row has too few or too many entries.
     #[error("row {row} of {quantity} has {entries} entries for {nodes} nodes")]
     NotSquare {
-        /// Of which table.
+        /// The table.
         quantity: Quantity,
-        /// Which row, counted from zero.
+        /// The row, counted from zero.
         row: usize,
-        /// How many entries it has.
+        /// How many entries the row has.
         entries: usize,
-        /// How many it should have.
+        /// How many nodes there are.
         nodes: usize,
     },
     /// An entry off the diagonal is missing, not a number, negative, or does not fit 32 bits.
     #[error("{quantity} from node {row} to node {column} is {entry}")]
     BadEntry {
-        /// Of which table.
+        /// The table.
         quantity: Quantity,
         /// The sender.
         row: usize,
         /// The receiver.
         column: usize,
-        /// What is wrong with it.
+        /// The mistake in the entry.
         entry: BadEntry,
     },
     /// Sending so much over the slowest link takes more than 2^58 picoseconds.
     #[error("{size_bytes} bytes over the slowest link take more than three days")]
     CostTooLarge {
-        /// How much is sent.
+        /// The size of the message.
         size_bytes: u64,
     },
     /// An order has too few or too many entries.
     #[error("the order has {entries} entries for {nodes} nodes")]
     OrderLength {
-        /// How many entries it has.
+        /// How many entries the order has.
         entries: usize,
-        /// How many it should have.
+        /// How many nodes there are.
         nodes: usize,
     },
     /// An order names a node twice, or one that does not exist.
     #[error("the order is no permutation: entry {rank} is {node}")]
     NotAPermutation {
-        /// At which rank.
+        /// The rank of the wrong entry.
         rank: usize,
-        /// What stands there.
+        /// The entry: a node that is there twice or does not exist.
         node: u64,
     },
     /// Halving-doubling pairs all ranks in each step.
     #[error("halving-doubling needs a power of two of nodes, not {nodes}")]
     NotAPowerOfTwo {
-        /// How many there are.
+        /// How many nodes there are.
         nodes: usize,
     },
     /// The nodes cannot be divided into groups of at most so many.
     #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
     NoRadices {
-        /// How many there are.
+        /// How many nodes there are.
         nodes: usize,
-        /// The largest group.
+        /// The size of the largest group.
         base: u32,
     },
     /// The factors of a hierarchy do not multiply to the number of nodes.
     #[error("levels of {product} nodes are given for {nodes} nodes")]
     LevelsDoNotMatch {
-        /// What the levels multiply to.
+        /// The product of the levels.
         product: u64,
         /// How many nodes there are.
         nodes: usize,
@@ -131,13 +131,13 @@ pub enum TopologyError {
          hierarchical:AxB"
     )]
     UnknownModel {
-        /// What was given.
+        /// The text that names no model.
         text: String,
     },
     /// More than [`smt::MAX_NODES`](super::smt::MAX_NODES).
     #[error("{count} nodes are too many for an external solver")]
     TooManyForSolver {
-        /// How many there are.
+        /// How many nodes there are.
         count: usize,
     },
     /// The external solver's answer holds no order.
@@ -148,7 +148,7 @@ pub enum TopologyError {
     },
 }
 
-/// What is wrong with an entry of a matrix.
+/// The mistake in an entry of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BadEntry {
     /// It is not there, or it is NaN.

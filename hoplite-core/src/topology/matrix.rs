@@ -17,7 +17,7 @@ const MAX_COST_PS: u64 = 1 << 58;
 /// The longest host name (RFC 1035) is shorter.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// What a link does to a message.
+/// The two numbers of a link: what it costs to send a message over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Link {
     /// Nanoseconds from the sending of a byte to its arrival.
@@ -40,7 +40,7 @@ impl Link {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
-    /// Of i > j at i (i - 1) / 2 + j.
+    /// The link between i and j, for i > j, at i (i - 1) / 2 + j.
     links: Vec<Link>,
 }
 
@@ -176,7 +176,7 @@ impl<'a> Links<'a> {
         self.matrix.is_empty()
     }
 
-    /// What a message of all bytes costs between two nodes, in picoseconds.
+    /// The cost of a message of all bytes between two nodes, in picoseconds.
     pub fn whole(&self, a: u32, b: u32) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)

@@ -32,7 +32,7 @@ impl Place {
 /// The labels of a node, outermost level first.
 pub type Labels = [Option<String>; MAX_LEVELS];
 
-/// What makes a group of a level.
+/// The label, or the measured group, that makes a group of a level.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Group<'a> {
     Label(&'a str),
@@ -73,7 +73,7 @@ pub fn relabel(measured: &[Place], labels: &[Labels]) -> Vec<Place> {
     places
 }
 
-/// Of each measured group of a level, the label that most of its nodes have; among equals the first by name.
+/// For each measured group of a level, the label that most of its nodes have; among equals the first by name.
 fn common_labels<'a>(measured: &[Place], labels: &'a [Labels], level: usize) -> BTreeMap<Vec<u16>, &'a str> {
     let mut counts: BTreeMap<Vec<u16>, BTreeMap<&str, usize>> = BTreeMap::new();
     for (place, labels) in measured.iter().zip(labels) {

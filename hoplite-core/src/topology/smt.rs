@@ -1,8 +1,8 @@
 //! The order of ranks as a question to an external SMT solver such as z3, which may prove an optimum that the search cannot; and
 //! the order in its answer.
 //!
-//! The solver is optional, and is run by whoever has one: this module only writes and reads text. "Is there an order that costs less
-//! than this?" is asked in SMT-LIB 2: `unsat` proves that there is none. Each pair of rank and node is a Boolean, which solves faster
+//! The solver is optional, and callers run it: this module only writes and reads text. It asks "Is there an order that costs less
+//! than this?" in SMT-LIB 2; `unsat` proves that there is none. Each pair of rank and node is a Boolean, which solves faster
 //! than the arrays of the paper; up to about 12 nodes.
 //!
 //! Source: Cloud Collectives, section IV-C.
@@ -16,7 +16,7 @@ use super::matrix::Links;
 /// More nodes than this are refused: the text grows with the fourth power, and no solver comes to an end.
 pub const MAX_NODES: usize = 16;
 
-/// What a solver found.
+/// The answer of a solver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A cheaper order.
@@ -119,7 +119,7 @@ fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2],
     }
 }
 
-/// Reads what a solver answers to the question for so many nodes.
+/// Reads the answer of a solver to the question for `nodes` nodes.
 ///
 /// # Errors
 ///

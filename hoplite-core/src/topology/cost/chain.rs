@@ -7,7 +7,7 @@ use crate::topology::matrix::Links;
 
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
-    /// Of the hop from each rank to the next: alpha and one block.
+    /// For the hop from each rank to the next: alpha and one block.
     blocks: Vec<u64>,
     sum: u128,
     gaps: MaxTree,
@@ -40,7 +40,7 @@ impl Chain {
     }
 }
 
-/// What a chain costs whose hops cost `blocks` together for one block each, and whose slowest link has this gap.
+/// The cost of a chain whose hops cost `blocks` together for one block each, and whose slowest link has this gap.
 pub(crate) fn chain_cost(blocks: u128, largest_gap: u64, size_bytes: u64) -> u128 {
     blocks + u128::from(largest_gap) * u128::from(size_bytes)
         - u128::from(largest_gap) * u128::from(BLOCK_BYTES)

@@ -7,12 +7,12 @@ use super::{Model, max_tree::MaxTree};
 use crate::topology::error::TopologyError;
 use crate::topology::matrix::Links;
 
-/// Which members of a group send to each other.
+/// The pairs of a group that send to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peers {
-    /// Each to each other.
+    /// Each member sends to each other member.
     All,
-    /// Each to the next.
+    /// Each member sends to the next.
     Ring,
 }
 
@@ -86,7 +86,7 @@ pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, TopologyError> {
     Ok(radices)
 }
 
-/// The stages of halving-doubling, BCube or a hierarchy of so many nodes; of other models there are none.
+/// The stages of halving-doubling, BCube or a hierarchy for `nodes` nodes. Other models have none.
 pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, TopologyError> {
     let (groups, peers) = match model {
         Model::HalvingDoubling if nodes.is_power_of_two() => (radices(nodes, 2)?, Peers::All),
@@ -119,7 +119,7 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Topology
 #[derive(Debug, Clone)]
 pub(super) struct Exchange {
     stages: Vec<(Stage, MaxTree)>,
-    /// Of each stage, the sum of the slowest messages of its groups.
+    /// For each stage, the sum of the slowest messages of its groups.
     sums: Vec<u128>,
 }
 

@@ -96,7 +96,7 @@ impl FromStr for Model {
     }
 }
 
-/// What `model` costs in picoseconds if rank r is at node `order[r]`.
+/// The cost of `model` in picoseconds if rank r is at node `order[r]`.
 ///
 /// # Errors
 ///
@@ -124,9 +124,9 @@ enum Form {
     Chain(chain::Chain),
 }
 
-/// Of the energy that a search minimises: so much of it is the cost, and one part the mean over what the maxima are taken of.
-/// Without it, an order that is better but for one link looks no better (plateaus of sums of maxima: Cloud Collectives,
-/// section V-C). 32 keeps the mean a tie-breaker: halving all means is worth less than 2% of the cost.
+/// How many parts of the energy that a search minimises are the cost; one more part is the mean over the values of which the
+/// cost takes maxima. Without the mean, an order that is better but for one link looks no better (plateaus of sums of maxima:
+/// Cloud Collectives, section V-C). 32 keeps the mean a tie-breaker: to halve all means is worth less than 2% of the cost.
 const COST_WEIGHT: u128 = 32;
 
 impl<'a> Evaluator<'a> {
@@ -156,7 +156,7 @@ impl<'a> Evaluator<'a> {
         &self.order
     }
 
-    /// What the order costs, in picoseconds.
+    /// The cost of the order, in picoseconds.
     pub fn cost(&self) -> u128 {
         match &self.form {
             Form::Ring(ring) => ring.cost(),
@@ -166,7 +166,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// What a search minimises: the cost, and a little of the mean over the links that the cost takes maxima of.
+    /// The energy that a search minimises: the cost, and a little of the mean over the links of which the cost takes maxima.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()
             + match &self.form {

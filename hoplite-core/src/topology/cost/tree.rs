@@ -7,7 +7,7 @@
 use super::Model;
 use crate::topology::matrix::Links;
 
-/// Of each rank its parent; the root has none. Each rank has at most two children, but NCCL's root one.
+/// The parent of each rank; the root has none. Each rank has at most two children; the root of NCCL's trees has one.
 pub(crate) type Parents = Vec<Option<u32>>;
 
 /// The two trees of a model of trees.
@@ -74,7 +74,7 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// Of each rank: from when it has a message to when the last rank below it has it.
+    /// For each rank, the time from when it has a message to when the last rank below it has it.
     times: Vec<u128>,
 }
 

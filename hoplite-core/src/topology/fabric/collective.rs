@@ -13,7 +13,7 @@ use crate::topology::hdrm::{self, HdrmError};
 
 /// Seconds of each step before its bytes; from figure 16 of EFLOPS.
 pub const LATENCY_S: f64 = 6.273e-6;
-/// What a host's link carries; from figure 16 of EFLOPS.
+/// The bandwidth of a host's link; from figure 16 of EFLOPS.
 pub const BYTES_PER_SECOND: f64 = 9.433e9;
 
 /// A way to do an allreduce.
@@ -30,22 +30,22 @@ pub enum Algorithm {
 /// Steps of one kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// How many there are.
+    /// How many steps of this kind there are.
     pub count: u32,
-    /// What each flow of one carries.
+    /// The bytes of each flow of one step.
     pub bytes: f64,
     /// The flows on the most loaded link, relative to its capacity.
     pub load: f64,
-    /// Of one.
+    /// The time of one step.
     pub seconds: f64,
 }
 
 /// How long a collective takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// In their order.
+    /// The steps, in their order.
     pub steps: Vec<Step>,
-    /// Of all steps.
+    /// The time of all steps.
     pub seconds: f64,
 }
 
@@ -68,7 +68,7 @@ pub enum SimulationError {
     /// The factors do not multiply to the ranks.
     #[error("factors of {product} are given for {ranks} ranks")]
     Factors {
-        /// What they multiply to.
+        /// The product of the levels.
         product: u64,
         /// How many ranks there are.
         ranks: usize,

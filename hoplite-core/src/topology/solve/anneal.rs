@@ -12,7 +12,7 @@ use crate::topology::random::Random;
 
 /// Each round has this part of the time.
 const ROUND: u32 = WHOLE / 5;
-/// Of a round, the last part goes without worse orders.
+/// The last part of a round, in which no worse order is accepted.
 const QUIET: u32 = ROUND / 5;
 /// Moves whose mean difference sets the temperature.
 const SAMPLES: u32 = 64;

@@ -1,4 +1,4 @@
-//! What no order can cost less than.
+//! Lower bounds of the cost: no order can cost less.
 //!
 //! For rings the 1-tree of Held and Karp (1970): a spanning tree of all nodes but one, and two edges to that one, cost no more than any
 //! ring. Multipliers of nodes, which change all rings alike, make its degrees two. It reaches 96 to 100% of the optimum.
@@ -16,7 +16,7 @@ const MAX_PARTITIONS: usize = 16;
 /// Steps of the ascent after which a ring's bound is taken as it is; by then steps are 1/500 of the first.
 const MAX_STEPS: u32 = 600;
 
-/// What no order of this model costs less than. For rings it is improved by [`OneTree`].
+/// The lower bound of the cost of this model. [`OneTree`] improves it for rings.
 pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogram) -> u128 {
     match model {
         Model::Ring => 0,
@@ -119,7 +119,7 @@ fn partitions(dendrogram: &Dendrogram) -> Vec<Vec<u32>> {
     steps.into_iter().map(|(_, distance)| dendrogram.groups(distance)).collect()
 }
 
-/// Of each stage, the least that a message between two groups costs.
+/// For each stage, the least cost of a message between two groups.
 fn crossing(links: Links<'_>, stages: &[Stage], groups: &[u32]) -> Vec<u64> {
     let mut least = vec![u64::MAX; stages.len()];
     for a in 1..links.len() {
@@ -230,7 +230,7 @@ impl<'a> OneTree<'a> {
             excess[b] += 1;
             sum += i128::from(cost);
         };
-        // Of each node that is not in the tree yet: its cheapest edge to the tree.
+        // For each node that is not in the tree yet: its cheapest edge to the tree.
         let mut edges: Vec<(i64, usize, usize)> = (1..outside).map(|node| (cost(0, node), node, 0)).collect();
         while let Some(index) = (0..edges.len()).min_by_key(|&index| edges[index].0) {
             let (least, node, parent) = edges.swap_remove(index);

@@ -4,7 +4,7 @@
 //! same seed and the same calls it finds the same order.
 //!
 //! * `exact`: small cases, solved and proved at once.
-//! * `bound`: what no order can cost less than.
+//! * `bound`: lower bounds of the cost.
 //! * `tour`: rings, by local search with neighbour lists, and kicks.
 //! * `anneal`: all other models, by annealing from the leaves of a dendrogram.
 //!
@@ -34,7 +34,7 @@ const BOUND_SHARE: u32 = WHOLE / 4;
 /// Whether a search can find anything better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// It may.
+    /// A better order may be found.
     Searching,
     /// The best order is proved to be an optimum.
     Proved,
@@ -53,7 +53,7 @@ pub struct Search<'a> {
 
 #[derive(Debug)]
 enum Method<'a> {
-    /// There is nothing left to do.
+    /// The search has ended.
     Done,
     Bound(Box<OneTree<'a>>),
     Tour(Box<Tour<'a>>),
@@ -141,12 +141,12 @@ impl<'a> Search<'a> {
         &self.best
     }
 
-    /// What it costs, in picoseconds.
+    /// The cost of the best order, in picoseconds.
     pub const fn best_cost(&self) -> u128 {
         self.best_cost
     }
 
-    /// What no order costs less than, in picoseconds.
+    /// The lower bound of the cost, in picoseconds.
     pub const fn lower_bound(&self) -> u128 {
         self.bound
     }

@@ -31,7 +31,7 @@ pub(super) struct Tour<'a> {
     queue: VecDeque<u32>,
     is_queued: Vec<bool>,
     cost: u128,
-    /// What was exchanged since the last kick.
+    /// The exchanges since the last kick.
     log: Vec<Exchange>,
     random: Random,
 }
@@ -103,7 +103,7 @@ impl<'a> Tour<'a> {
         self.links.whole(a, b).into()
     }
 
-    /// What an edge costs with the multipliers of its ends, which change all rings alike.
+    /// The cost of an edge with the multipliers of its ends, which change all rings alike.
     fn reduced(&self, a: u32, b: u32) -> i64 {
         self.links.whole(a, b) as i64 + self.multipliers[a as usize] + self.multipliers[b as usize]
     }
@@ -262,7 +262,7 @@ impl<'a> Tour<'a> {
     }
 }
 
-/// Of each node the `width` others with the least cost after multipliers, nearest first.
+/// For each node the `width` others with the least cost after multipliers, nearest first.
 fn near(links: Links<'_>, multipliers: &[i64], width: usize) -> Vec<u32> {
     let nodes = links.len() as u32;
     let mut neighbours = Vec::with_capacity(links.len() * width);
