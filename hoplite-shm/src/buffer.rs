@@ -9,7 +9,8 @@ use std::sync::Arc;
 use hoplite_core::checksum::Checksum;
 
 use crate::arena::Arena;
-use crate::header::{HeaderHandle, State};
+use crate::header::HeaderHandle;
+use crate::progress::State;
 use crate::span::Span;
 
 /// How many bytes [`Buffer::for_each_chunk`] copies out of the arena at a time.

@@ -1,38 +1,14 @@
-//! The header in front of each object: its progress, its state, and whether the store waits for more.
+//! The header in front of each object: whose it is, and how far it is.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hoplite_core::extent::HEADER_BYTES;
+
+use crate::progress::{Progress, State};
 
 /// "HOPLITE", and the version of the layout in the lowest byte.
 const MAGIC_AND_VERSION: u64 = 0x484F_504C_4954_4500 | VERSION;
 const VERSION: u64 = 1;
-
-const OPEN: u32 = 0;
-const COMPLETE: u32 = 1;
-const FAILED: u32 = 2;
-
-/// The state of a copy, as its header says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum State {
-    /// Bytes are still to come.
-    Open,
-    /// All bytes are there, and the store has accepted them.
-    Complete,
-    /// The copy will never be complete.
-    Failed,
-}
-
-impl State {
-    fn of(word: u32) -> Self {
-        match word {
-            OPEN => Self::Open,
-            COMPLETE => Self::Complete,
-            // No process writes other numbers. If one is there, the header cannot be trusted.
-            _ => Self::Failed,
-        }
-    }
-}
 
 /// The header as it lies in memory.
 ///
@@ -42,21 +18,17 @@ impl State {
 pub(crate) struct Header {
     magic_and_version: AtomicU64,
     size_bytes: AtomicU64,
-    valid_bytes: AtomicU64,
-    wanted: AtomicU32,
-    state: AtomicU32,
+    progress: Progress,
     reserved: [AtomicU64; 4],
 }
 
 const _: () = assert!(size_of::<Header>() as u64 == HEADER_BYTES);
 const _: () = assert!(align_of::<Header>() as u64 == HEADER_BYTES);
-const _: () = assert!(std::mem::offset_of!(Header, valid_bytes) == 16);
-const _: () = assert!(std::mem::offset_of!(Header, wanted) == 24);
-const _: () = assert!(std::mem::offset_of!(Header, state) == 28);
+const _: () = assert!(std::mem::offset_of!(Header, progress.valid_bytes) == 16);
+const _: () = assert!(std::mem::offset_of!(Header, progress.wanted) == 24);
+const _: () = assert!(std::mem::offset_of!(Header, progress.state) == 28);
 
 /// Access to a header in memory that may be mapped read-only.
-///
-/// Rust promises only of relaxed loads that they work on read-only memory; hence a fence follows each of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeaderView<'a>(&'a Header);
 
@@ -73,35 +45,15 @@ impl<'a> HeaderView<'a> {
 
     /// How many leading bytes are valid, at most `size_bytes`. They can be read after this call.
     pub(crate) fn valid_bytes(self, size_bytes: u64) -> u64 {
-        let valid_bytes = self.0.valid_bytes.load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        valid_bytes.min(size_bytes)
+        self.0.progress.valid_bytes().min(size_bytes)
     }
 
     pub(crate) fn state(self) -> State {
-        let state = self.0.state.load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        State::of(state)
+        self.0.progress.state()
     }
 }
 
 /// Access to a header in memory that is mapped writable.
-///
-/// # The doorbell
-///
-/// A writer tells the store of its progress only when the store has asked for it, because a message costs more than
-/// the copy of a block. The two sides, which run at the same time, do
-///
-/// ```text
-/// store                                  writer
-///   wanted = 1                (S1)         valid_bytes = v                (W1)
-///   read valid_bytes          (S2)         swap wanted for 0, ring if 1   (W2)
-/// ```
-///
-/// and neither may miss the other: if S2 does not see v, then W2 must see the 1. That is what sequential consistency
-/// of all four gives, and acquire and release do not, since those let each side's load overtake its own store. In the
-/// single order of all four, S2 not seeing v means S2 before W1, hence S1, S2, W1, W2. Both may see each other: the
-/// doorbell then rings once in vain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeaderHandle<'a>(&'a Header);
 
@@ -112,48 +64,38 @@ impl<'a> HeaderHandle<'a> {
 
     /// Starts a new object: open, nothing valid, nobody waiting.
     pub(crate) fn initialise(self, size_bytes: u64) {
-        self.0.valid_bytes.store(0, Ordering::SeqCst);
-        self.0.wanted.store(0, Ordering::SeqCst);
-        self.0.state.store(OPEN, Ordering::SeqCst);
-        self.0.size_bytes.store(size_bytes, Ordering::SeqCst);
-        self.0.magic_and_version.store(MAGIC_AND_VERSION, Ordering::SeqCst);
+        self.0.progress.initialise();
+        self.0.size_bytes.store(size_bytes, Ordering::Release);
+        self.0.magic_and_version.store(MAGIC_AND_VERSION, Ordering::Release);
     }
 
-    /// Raises the progress to `valid_bytes`. Progress never falls. W1 of the doorbell.
+    /// Raises the progress to `valid_bytes`. Progress never falls.
     pub(crate) fn publish(self, valid_bytes: u64) {
-        self.0.valid_bytes.fetch_max(valid_bytes, Ordering::SeqCst);
+        self.0.progress.publish(valid_bytes);
     }
 
-    /// Whether the store has asked for progress since the last call. W2 of the doorbell.
+    /// Whether the store has asked for progress since the last call.
     pub(crate) fn take_wanted(self) -> bool {
-        // The load alone keeps the order that is needed and leaves the cache line shared in the common case.
-        self.0.wanted.load(Ordering::SeqCst) != 0 && self.0.wanted.swap(0, Ordering::SeqCst) != 0
+        self.0.progress.take_wanted()
     }
 
-    /// Asks to be told of progress beyond the number returned, at most `size_bytes`. S1 and S2 of the doorbell.
+    /// Asks to be told of progress beyond the number returned, at most `size_bytes`.
     pub(crate) fn want(self, size_bytes: u64) -> u64 {
-        self.0.wanted.store(1, Ordering::SeqCst);
-        self.valid_bytes(size_bytes)
+        self.0.progress.want().min(size_bytes)
     }
 
     /// How many leading bytes are valid, at most `size_bytes`.
     pub(crate) fn valid_bytes(self, size_bytes: u64) -> u64 {
-        self.0.valid_bytes.load(Ordering::SeqCst).min(size_bytes)
+        HeaderView(self.0).valid_bytes(size_bytes)
     }
 
     pub(crate) fn state(self) -> State {
-        State::of(self.0.state.load(Ordering::SeqCst))
+        self.0.progress.state()
     }
 
     /// Ends an open object as complete or failed; the first end is final.
     pub(crate) fn end(self, state: State) {
-        let word = match state {
-            State::Open => return,
-            State::Complete => COMPLETE,
-            State::Failed => FAILED,
-        };
-        // An error means that the object had ended before; that end stands.
-        let _ = self.0.state.compare_exchange(OPEN, word, Ordering::SeqCst, Ordering::SeqCst);
+        self.0.progress.end(state);
     }
 }
 

@@ -53,17 +53,23 @@ mod writer;
 
 mod error;
 mod header;
+mod progress;
 mod region;
 mod span;
 mod stream;
 mod tcp;
 
+/// What `progress` uses. Its model has those of loom instead.
+mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
+
 pub use arena::{Arena, Backing};
 pub use buffer::Buffer;
 pub use error::{Error, Result};
-pub use header::State;
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use mapping::Mapping;
+pub use progress::State;
 pub use reader::Reader;
 pub use tcp::delivery;
 pub use writer::{Doorbell, Writer};

@@ -4,8 +4,9 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::header::{HeaderView, State};
+use crate::header::HeaderView;
 use crate::mapping::Mapping;
+use crate::progress::State;
 use crate::span::Span;
 
 /// How much is copied between two fillings of page tables.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use hoplite_core::block::publishable_unsealed;
 
 use crate::error::{Error, Result};
-use crate::header::{HeaderHandle, State};
+use crate::header::HeaderHandle;
 use crate::mapping::Mapping;
+use crate::progress::State;
 use crate::reader::Reader;
 use crate::span::Span;
 

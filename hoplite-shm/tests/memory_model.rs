@@ -1,0 +1,125 @@
+//! Progress, doorbell and state under the memory model: the code of the crate, with the atomics of loom, in all orders in
+//! which two or three threads can see each other's stores. Loom knows nothing of other processes; the rules for them are
+//! the same on every processor.
+
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Arc, Notify};
+use loom::thread;
+
+use progress::{Progress, State};
+
+mod atomic {
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
+
+#[path = "../src/progress.rs"]
+pub mod progress;
+
+/// How many bytes the object of a model has.
+const BYTES: usize = 2;
+
+/// An object: what loom sees of its header, and its bytes, each zero until it is written.
+#[derive(Debug, Default)]
+struct Object {
+    progress: Progress,
+    bytes: [AtomicU32; BYTES],
+}
+
+impl Object {
+    fn write(&self, index: usize) {
+        // The weakest store there is: only what `Progress` does makes it visible.
+        self.bytes[index].store(1, Ordering::Relaxed);
+    }
+
+    fn assert_written(&self, count: u64) {
+        for byte in &self.bytes[..usize::try_from(count).expect("the model has a few bytes")] {
+            assert_eq!(byte.load(Ordering::Relaxed), 1, "a byte below the progress is not there");
+        }
+    }
+}
+
+/// A writer that rings `bell` when it is asked to.
+fn write_all(object: &Object, bell: &Notify) {
+    for index in 0..BYTES {
+        object.write(index);
+        object.progress.publish(index as u64 + 1);
+        if object.progress.take_wanted() {
+            bell.notify();
+        }
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_and_no_byte_below_the_progress_is_missing() {
+    loom::model(|| {
+        let (object, bell) = (Arc::new(Object::default()), Arc::new(Notify::new()));
+        let writer = thread::spawn({
+            let (object, bell) = (Arc::clone(&object), Arc::clone(&bell));
+            move || write_all(&object, &bell)
+        });
+        // The store, as its tasks wait for bytes. If the bell does not ring, loom finds that nobody can go on.
+        loop {
+            let valid_bytes = object.progress.want();
+            object.assert_written(valid_bytes);
+            if valid_bytes == BYTES as u64 {
+                break;
+            }
+            bell.wait();
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_that_does_not_wait_sees_every_byte_below_the_progress() {
+    loom::model(|| {
+        let object = Arc::new(Object::default());
+        let writer = thread::spawn({
+            let object = Arc::clone(&object);
+            move || write_all(&object, &Notify::new())
+        });
+        let first = object.progress.valid_bytes();
+        object.assert_written(first);
+        let second = object.progress.valid_bytes();
+        assert!(second >= first, "progress never falls");
+        object.assert_written(second);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn who_sees_an_object_complete_sees_all_of_it() {
+    loom::model(|| {
+        let object = Arc::new(Object::default());
+        let store = thread::spawn({
+            let object = Arc::clone(&object);
+            move || {
+                (0..BYTES).for_each(|index| object.write(index));
+                object.progress.publish(BYTES as u64);
+                object.progress.end(State::Complete);
+            }
+        });
+        if object.progress.state() == State::Complete {
+            assert_eq!(object.progress.valid_bytes(), BYTES as u64);
+            object.assert_written(BYTES as u64);
+        }
+        store.join().unwrap();
+    });
+}
+
+#[test]
+fn an_object_has_one_end() {
+    loom::model(|| {
+        let object = Arc::new(Object::default());
+        object.progress.initialise();
+        let store = thread::spawn({
+            let object = Arc::clone(&object);
+            move || object.progress.end(State::Failed)
+        });
+        object.progress.end(State::Complete);
+        let seen = object.progress.state();
+        assert_ne!(seen, State::Open);
+        store.join().unwrap();
+        assert_eq!(object.progress.state(), seen, "the first end is final");
+    });
+}
