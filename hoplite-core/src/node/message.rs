@@ -52,14 +52,14 @@ pub struct HopId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostingId(pub u64);
 
-/// Who writes the bytes of a copy, and so who says that there are more of them, and that they are all.
+/// Who writes the bytes of a copy. The producer publishes progress and declares the copy complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Producer {
     /// A client, in its own process.
     Worker,
     /// The store: from another node, or at once from bytes that a shard sent. Whoever has all bytes has the object.
     Store,
-    /// The store, from other objects. As of a worker's, the last block is kept back until the copy is complete.
+    /// The store, from other objects. The last block is kept back until the copy is complete, as that of a worker is.
     Reduce,
 }
 
@@ -76,9 +76,9 @@ pub enum ReduceOrder {
 /// A part of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ByteRange {
-    /// Where it begins.
+    /// The offset at which it begins.
     pub offset_bytes: u64,
-    /// How long it is.
+    /// Its length.
     pub length_bytes: u64,
 }
 
@@ -88,19 +88,19 @@ pub struct ByteRange {
 pub struct Hop {
     /// The private id of the output.
     pub output: ObjectId,
-    /// Which put the output is.
+    /// The put id of the output.
     pub put: PutId,
-    /// The operation.
+    /// The operation on two elements.
     pub op: ReduceOp,
     /// The element type.
     pub dtype: Dtype,
     /// The size of the output, and of the range of each input.
     pub size_bytes: u64,
-    /// From which byte on; nobody asks for those before.
+    /// The first byte of the output that is needed.
     pub offset_bytes: u64,
-    /// What is combined, in this order: at most [`MAX_HOP_INPUTS`].
+    /// The inputs, combined in this order: at most [`MAX_HOP_INPUTS`].
     pub inputs: Vec<HopInput>,
-    /// How long to wait for room.
+    /// How long the hop may wait for room.
     pub timeout: Duration,
 }
 
@@ -110,19 +110,19 @@ pub const MAX_HOP_INPUTS: usize = 64;
 /// One input of a [`Hop`]: a range of an object somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HopInput {
-    /// The object.
+    /// The id of the object.
     pub id: ObjectId,
-    /// Which put.
+    /// The put of that id.
     pub put: PutId,
     /// The size of the whole object.
     pub size_bytes: u64,
-    /// Where in it the range begins.
+    /// The offset in the object at which the range begins.
     pub base_bytes: u64,
-    /// Who has it.
+    /// The node that has the object.
     pub node: NodeId,
-    /// Where the data plane of that node is.
+    /// The address of the data plane of that node.
     pub address: SocketAddr,
-    /// Whether it is the output of another hop, which may not have begun yet.
+    /// Whether the object is the output of another hop, which may not have begun yet.
     pub is_hop: bool,
 }
 
@@ -142,9 +142,9 @@ pub enum HopFailure {
     Unreachable,
     /// An input cannot be had.
     Input {
-        /// Its place among the inputs.
+        /// The index of the input.
         index: usize,
-        /// What became of the attempt.
+        /// How the attempt to read it ended.
         outcome: PullOutcome,
     },
     /// The node cannot perform it.
@@ -156,9 +156,9 @@ pub enum HopFailure {
 pub enum CombineInput {
     /// A local copy, as it grows.
     Local {
-        /// The copy.
+        /// The copy to read.
         copy: CopyId,
-        /// Where in it the range begins.
+        /// The offset in the copy at which the range begins.
         base_bytes: u64,
     },
     /// Another node.
@@ -174,9 +174,9 @@ pub enum CombineOutcome {
     Cancelled,
     /// An input ended too soon.
     InputFailed {
-        /// Its place among the inputs.
+        /// The index of the input.
         index: usize,
-        /// How it ended.
+        /// How the transfer of the input ended.
         outcome: PullOutcome,
     },
 }
@@ -196,7 +196,7 @@ pub enum Until {
 pub enum Request {
     /// Makes room for an object and starts to publish it. Answered by `Created` or `Existing`.
     Create {
-        /// The object.
+        /// The id to put under.
         id: ObjectId,
         /// The size of the object.
         size_bytes: u64,
@@ -208,7 +208,7 @@ pub enum Request {
     /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory has accepted the object;
     /// see [`Request::SealUnconfirmed`]. The reference stays: it has become one of a reader.
     Seal {
-        /// The copy.
+        /// The copy that the client has written.
         copy: CopyId,
         /// How long to wait for the directory.
         timeout: Duration,
@@ -216,50 +216,50 @@ pub enum Request {
     /// As `Seal`, but not answered, nor is the directory waited for: the first of several conflicting puts wins there,
     /// and the copies of the others are dropped.
     SealUnconfirmed {
-        /// The copy.
+        /// The copy that the client has written.
         copy: CopyId,
     },
     /// Gives up a created copy: it is aborted everywhere. Not answered.
     Abort {
-        /// The copy.
+        /// The copy that the client was writing.
         copy: CopyId,
     },
     /// Asks for a reference to a local copy, which is fetched if need be. Answered by `Object`.
     Get {
-        /// The object.
+        /// The object to refer to.
         id: ObjectId,
-        /// What to wait for.
+        /// How much of the object must be there.
         until: Until,
-        /// How long to wait.
+        /// How long the object may take.
         timeout: Duration,
     },
     /// Waits until more than a number of leading bytes of a copy are valid, or it is complete. The client holds a reference
     /// to it. Answered by `Progress`; fails when the copy does.
     Follow {
-        /// The copy.
+        /// A copy to which the client holds a reference.
         copy: CopyId,
-        /// How many valid bytes are no news.
+        /// How many valid bytes the client knows of.
         beyond_bytes: u64,
-        /// How long to wait.
+        /// How long the bytes may take.
         timeout: Duration,
     },
     /// Gives back one reference. Not answered.
     Release {
-        /// The copy.
+        /// The copy to which the client held the reference.
         copy: CopyId,
     },
     /// Removes every copy of each id in the cluster. Answered by `Deleted`.
     Delete {
-        /// The objects.
+        /// The objects to remove.
         ids: Vec<ObjectId>,
-        /// How long to wait.
+        /// How long the stores may take to drop their copies.
         timeout: Duration,
     },
     /// Combines `count` of `sources` into a new object, the first ones to become ready. Answered by `Reduced`.
     Reduce(Reduce),
     /// Waits until `count` of `ids` are available somewhere, or the deadline. Answered by `Ready` in both cases.
     Wait {
-        /// The objects.
+        /// The objects to wait for.
         ids: Vec<ObjectId>,
         /// How many of them to wait for.
         count: usize,
@@ -268,14 +268,14 @@ pub enum Request {
     },
     /// Waits until an object has a location, or is inline. Answered by `Locations`; fails when it is lost.
     Locate {
-        /// The object.
+        /// The object to find.
         id: ObjectId,
         /// How long to wait. Zero asks for what is known now and is answered in any case.
         timeout: Duration,
     },
     /// Answered by `Locations` at once and at every change, until `Unsubscribe`.
     Subscribe {
-        /// The object.
+        /// The object to watch.
         id: ObjectId,
     },
     /// Ends a subscription. Not answered.
@@ -285,7 +285,7 @@ pub enum Request {
     },
     /// Ends a call that is no longer wanted; its answer may still come. Not answered.
     Cancel {
-        /// The call.
+        /// The call to end.
         call: CallId,
     },
 }
@@ -297,9 +297,9 @@ pub struct Reduce {
     pub target: ObjectId,
     /// The objects to combine; they need not exist yet. No id twice.
     pub sources: Vec<ObjectId>,
-    /// How many of them to combine.
+    /// How many sources to combine.
     pub count: usize,
-    /// The operation.
+    /// The operation on two elements.
     pub op: ReduceOp,
     /// The order of the operands.
     pub order: ReduceOrder,
@@ -341,13 +341,13 @@ impl Reduce {
 pub struct ObjectView {
     /// The reference, to be given back with [`Request::Release`].
     pub copy: CopyId,
-    /// Where in the arena it is.
+    /// The extent of the copy in the arena.
     pub extent: Extent,
-    /// Which put it is of.
+    /// The put that the copy is of.
     pub put: PutId,
-    /// Its size.
+    /// The size of the object.
     pub size_bytes: u64,
-    /// Its metadata.
+    /// The metadata of the object.
     pub metadata: Metadata,
 }
 
@@ -365,25 +365,25 @@ pub enum Response {
     Object(ObjectView),
     /// How many of the ids named an object.
     Deleted {
-        /// The number.
+        /// The number of ids that named an object.
         count: usize,
     },
     /// Which of the ids are available, as indices into the request's list, ascending. Fewer than asked for if the
     /// deadline passed.
     Ready {
-        /// The indices.
+        /// The indices of the available ids.
         indices: Vec<usize>,
     },
     /// Which sources were reduced, as indices into the request's list, in the order in which they joined.
     Reduced {
-        /// The indices.
+        /// The indices of the reduced sources.
         indices: Vec<usize>,
     },
     /// Where an object is.
     Locations(Locations),
     /// How many leading bytes of the copy are valid that was followed.
     Progress {
-        /// The number.
+        /// The number of valid bytes.
         valid_bytes: u64,
     },
 }
@@ -393,17 +393,17 @@ pub enum Response {
 pub enum Event {
     /// A client asks for something.
     Request {
-        /// The client.
+        /// The client that asks.
         client: ClientId,
-        /// Correlates the answer.
+        /// The number that the answer carries.
         call: CallId,
-        /// What it asks for.
+        /// The request, already bounded.
         request: Request,
     },
     /// A copy that a client follows has got more bytes, or is complete, or has failed. Said at most once for each
     /// [`Effect::Follow`], and not after [`Effect::EndFollow`].
     Followed {
-        /// The client.
+        /// The client that follows the copy.
         client: ClientId,
         /// The call that follows.
         call: CallId,
@@ -412,12 +412,12 @@ pub enum Event {
     },
     /// The links between this node and others were measured anew.
     Measured {
-        /// What they are taken for.
+        /// The bandwidth and latency that planners assume.
         link: Link,
     },
     /// A client's connection is closed: its process ended, or its last reference is gone.
     ClientGone {
-        /// The client.
+        /// The client that left.
         client: ClientId,
     },
     /// A session with a shard is established.
@@ -434,71 +434,71 @@ pub enum Event {
     FromShard {
         /// Its index in the configured list.
         shard: usize,
-        /// What it says.
+        /// The message of the shard.
         message: ToStore,
     },
     /// A pull has ended and no longer touches the copy's memory. Said exactly once for each `StartPull`.
     PullEnded {
-        /// The pull.
+        /// The pull of a `StartPull`.
         pull: PullId,
         /// How many leading bytes of the copy are valid now.
         valid_bytes: u64,
-        /// How it ended.
+        /// How the pull ended.
         outcome: PullOutcome,
     },
     /// Another node asks to be served. Answered by `ServeAccepted` or `ServeRefused`: at once, or, if `awaits_hop`, when
     /// the hop of this output begins here.
     ServeRequested {
-        /// The serve.
+        /// A number that the shell chose.
         serve: ServeId,
-        /// The object.
+        /// The object that the node asks for.
         id: ObjectId,
-        /// The put of it.
+        /// The put that it must be of.
         put: PutId,
-        /// Whether it is the output of a hop, which may not have begun yet.
+        /// Whether the object is the output of a hop, which may not have begun yet.
         awaits_hop: bool,
     },
     /// A serve has ended, accepted or not, and no longer touches the copy's memory. Said exactly once for each
     /// `ServeRequested`.
     ServeEnded {
-        /// The serve.
+        /// The serve of a `ServeRequested`.
         serve: ServeId,
     },
     /// The comparison asked for by [`Effect::Compare`] is done.
     Compared {
-        /// The local copy.
+        /// The local copy that was compared.
         copy: CopyId,
         /// Whether both copies have the same bytes; `None` if that could not be found out.
         equal: Option<bool>,
     },
     /// A combination has ended and no longer touches any memory. Said exactly once for each `StartCombine`.
     CombineEnded {
-        /// The combination.
+        /// The combination of a `StartCombine`.
         combine: CombineId,
         /// How many leading bytes of the copy are valid now, counted from its beginning.
         valid_bytes: u64,
-        /// How it ended.
+        /// How the combination ended.
         outcome: CombineOutcome,
     },
     /// A coordinator elsewhere asks this store to perform a hop. Answered by `HopReport`s: at most `Complete`, and any
     /// time `Failed`, after which there are no more.
     HopRequested {
-        /// The hop.
+        /// A number that the shell chose.
         hosting: HostingId,
-        /// The hop.
+        /// The inputs, the operation and the output.
         hop: Hop,
     },
     /// The coordinator of a hop needs it no longer, or is gone. Said exactly once for each `HopRequested`.
     HopReleased {
-        /// The hop.
+        /// The number of the `HopRequested`.
         hosting: HostingId,
     },
-    /// What another node says of a hop that this store directs; also that nothing can be heard from it. Nothing comes
-    /// after `Failed`, nor after `EndHop`.
+    /// The report of another node on a hop that this store directs, or that the node cannot be heard any more. No report
+    /// comes after `Failed`, nor after `EndHop`.
     HopReported {
-        /// The hop.
+        /// The hop of a `StartHop`.
         hop: HopId,
-        /// What is said of it.
+        /// How far the hop is.
         report: HopReport,
     },
     /// Time has passed; see [`Node::next_deadline`](super::Node::next_deadline).
@@ -510,9 +510,9 @@ pub enum Event {
 /// Whether a message to a shard may wait a moment for others to go along with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Urgency {
-    /// Somebody may be waiting for what it brings about.
+    /// A client may wait for its effect.
     Prompt,
-    /// Nobody in this store waits, and others can hardly tell.
+    /// No client of this store waits for its effect.
     Patient,
 }
 
@@ -521,167 +521,167 @@ pub enum Urgency {
 pub enum Effect {
     /// Answer a client.
     Reply {
-        /// The client.
+        /// The client that asked.
         client: ClientId,
-        /// Its call.
+        /// The call that this answers.
         call: CallId,
-        /// The answer.
+        /// The answer, or why there is none.
         response: Result<Response, Error>,
     },
     /// Tell the node, by `Followed`, when more than so many leading bytes of a copy are valid, or it is complete, or fails.
     Follow {
         /// The client that wants to know.
         client: ClientId,
-        /// Its call.
+        /// The call that `Followed` names.
         call: CallId,
-        /// The copy.
+        /// The copy to watch.
         copy: CopyId,
-        /// How many valid bytes are no news.
+        /// How many valid bytes the client knows of.
         beyond_bytes: u64,
     },
     /// The call that follows a copy has ended.
     EndFollow {
-        /// The client.
+        /// The client that followed.
         client: ClientId,
-        /// Its call.
+        /// The call of the `Follow`.
         call: CallId,
     },
     /// Say something to a shard.
     ToShard {
         /// Its index in the configured list.
         shard: usize,
-        /// What it says.
+        /// The message to send.
         message: ToShard,
         /// If set, the message is a `Publish` whose `inline` the shell fills with this copy's bytes.
         inline_from: Option<CopyId>,
-        /// Whether somebody may be waiting for what it brings about.
+        /// Whether a client may wait for its effect.
         urgency: Urgency,
     },
     /// A copy exists now: initialise its header with no valid byte.
     CopyOpened {
-        /// The copy.
+        /// The number of the new copy.
         copy: CopyId,
-        /// Its space in the arena.
+        /// The extent of the copy in the arena.
         extent: Extent,
         /// The size of the object.
         size_bytes: u64,
-        /// Who will write it.
+        /// Who writes the bytes.
         producer: Producer,
     },
     /// Write these bytes, all of the object, into a copy.
     Fill {
-        /// The copy.
+        /// The copy to fill.
         copy: CopyId,
-        /// The bytes.
+        /// All bytes of the object.
         bytes: Bytes,
     },
     /// All bytes of a copy are valid: publish that in its header, wake everybody who follows it.
     CopyCompleted {
-        /// The copy.
+        /// The copy that is complete.
         copy: CopyId,
     },
     /// A copy will never be complete, or was deleted: wake everybody who follows it, end serves of it.
     CopyFailed {
-        /// The copy.
+        /// The copy that has failed.
         copy: CopyId,
-        /// What followers are told.
+        /// The error that followers get.
         error: Error,
     },
     /// A copy's space is free: nobody touches it any more.
     CopyClosed {
-        /// The copy.
+        /// The copy that is gone.
         copy: CopyId,
     },
     /// Start to pull bytes into a copy.
     StartPull {
-        /// The pull.
+        /// The number of the new pull.
         pull: PullId,
-        /// The copy.
+        /// The copy to fill.
         copy: CopyId,
-        /// The object.
+        /// The object to ask the sender for.
         id: ObjectId,
-        /// The put of it.
+        /// The put that it must be of.
         put: PutId,
         /// The size of the object.
         size_bytes: u64,
         /// The node that serves it.
         sender: NodeId,
-        /// Where its data plane is.
+        /// The address of the data plane of that node.
         sender_address: SocketAddr,
         /// The first byte that is wanted.
         offset_bytes: u64,
     },
     /// End a pull soon; it still reports `PullEnded`.
     CancelPull {
-        /// The pull.
+        /// The pull to end.
         pull: PullId,
     },
     /// Serve a copy, from whatever offset was asked for.
     ServeAccepted {
-        /// The serve.
+        /// The serve of a `ServeRequested`.
         serve: ServeId,
-        /// The copy.
+        /// The copy to read.
         copy: CopyId,
         /// The size of the object.
         size_bytes: u64,
     },
     /// Tell the receiver that there is nothing to serve.
     ServeRefused {
-        /// The serve.
+        /// The serve of a `ServeRequested`.
         serve: ServeId,
     },
     /// Compare a complete local copy with the copy of another put of the same id at another node; report `Compared`.
     Compare {
-        /// The local copy.
+        /// The local copy, of the put that came second.
         copy: CopyId,
-        /// The object.
+        /// The id of both puts.
         id: ObjectId,
-        /// The other put.
+        /// The put that came first.
         winner: PutId,
-        /// Who has it, and where its data plane is.
+        /// The node that has the other copy, and the address of its data plane.
         holder: (NodeId, SocketAddr),
     },
     /// Fill a copy from its `offset_bytes` on with the combination of `inputs`; the bytes before that do not matter.
     StartCombine {
-        /// The combination.
+        /// The number of the new combination.
         combine: CombineId,
-        /// The copy.
+        /// The copy to fill.
         copy: CopyId,
-        /// The operation.
+        /// The operation on two elements.
         op: ReduceOp,
         /// The element type.
         dtype: Dtype,
         /// The first byte that is wanted.
         offset_bytes: u64,
-        /// What is combined, in this order.
+        /// The inputs, combined in this order.
         inputs: Vec<CombineInput>,
     },
     /// End a combination soon; it still reports `CombineEnded`.
     CancelCombine {
-        /// The combination.
+        /// The combination to end.
         combine: CombineId,
     },
     /// Ask another node to perform a hop, until `EndHop`, and report what it says.
     StartHop {
-        /// The hop.
+        /// The number of the new hop.
         hop: HopId,
         /// The node that performs it.
         node: NodeId,
-        /// Where the data plane of that node is.
+        /// The address of the data plane of that node.
         address: SocketAddr,
-        /// What it is to do.
+        /// The inputs, the operation and the output.
         spec: Hop,
     },
     /// Tell a node that its hop is needed no longer, if it can still hear it.
     EndHop {
-        /// The hop.
+        /// The hop to end.
         hop: HopId,
     },
     /// Tell a coordinator how the hop goes that it asked for.
     HopReport {
-        /// The hop.
+        /// The number of the `HopRequested`.
         hosting: HostingId,
-        /// What is said of it.
+        /// How far the hop is.
         report: HopReport,
     },
 }

@@ -17,14 +17,14 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
 
-/// Who a store is, said once at the start of a session.
+/// The identity of a store, sent once at the start of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Its name.
+    /// The name of the node.
     pub node: NodeId,
-    /// Which run of it this is.
+    /// The run of the store.
     pub incarnation: Incarnation,
-    /// Where its data plane listens, as others reach it.
+    /// The address at which others reach its data plane.
     pub data_address: SocketAddr,
     /// Labels of the operator's, such as `rack=7`; at most 32.
     pub labels: Vec<(String, String)>,
@@ -54,17 +54,17 @@ pub enum Retention {
 /// a slot for a copy knows without this that the copy has started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
-    /// The object.
+    /// The object that the copy is of.
     pub id: ObjectId,
-    /// Which put made it.
+    /// The put that made it.
     pub put: PutId,
-    /// Its size.
+    /// The size of the whole object.
     pub size_bytes: u64,
-    /// Its metadata.
+    /// The metadata of the object.
     pub metadata: Metadata,
-    /// How much of it is there.
+    /// How much of the object the copy has.
     pub state: LocationState,
-    /// Whether it may be evicted.
+    /// Whether the copy may be evicted.
     pub retention: Retention,
     /// For a [`LocationState::Partial`] copy: who it is being pulled from, so that no cycle is ever granted.
     pub pulling_from: Option<NodeId>,
@@ -92,7 +92,7 @@ pub enum UnpublishReason {
     Deleted,
 }
 
-/// What became of a pull, said when the slot is returned.
+/// How a pull ended, reported when the slot is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PullOutcome {
     /// All bytes arrived.
@@ -114,7 +114,7 @@ pub enum PullOutcome {
 pub struct Query {
     /// Correlates the answer: `Granted`, `Inline` or `Failed`.
     pub request: RequestId,
-    /// The object.
+    /// The object to find a sender for.
     pub id: ObjectId,
     /// How long to wait at most, from arrival.
     pub timeout: Duration,
@@ -131,11 +131,11 @@ pub enum ToShard {
     Publish(Publish),
     /// A copy is gone. Not answered.
     Unpublish {
-        /// The object.
+        /// The object that the copy was of.
         id: ObjectId,
-        /// Which put.
+        /// The put that the copy was of.
         put: PutId,
-        /// Why.
+        /// Why the copy is gone.
         reason: UnpublishReason,
     },
     /// A synchronous location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
@@ -148,30 +148,30 @@ pub enum ToShard {
     },
     /// Returns a slot whose pull did not bring all bytes; [`Publish::slot`] returns the others. Not answered.
     ReturnSlot {
-        /// The slot.
+        /// The slot of a `Granted`.
         grant: GrantId,
-        /// What became of the pull.
+        /// How the pull ended.
         outcome: PullOutcome,
     },
     /// Removes every copy. Answered by `DeleteDone` when all nodes have dropped theirs or are gone.
     Delete {
         /// Correlates the answer.
         request: RequestId,
-        /// The object.
+        /// The object to remove.
         id: ObjectId,
     },
     /// Tells the second shard of an id what the first one deleted. Not answered.
     Forget {
-        /// The object.
+        /// The object that was deleted.
         id: ObjectId,
-        /// Which put.
+        /// The put that was deleted.
         put: PutId,
     },
     /// An asynchronous location query: answered at once by `Locations`, and again at every change, until `Unsubscribe`.
     Subscribe {
         /// Correlates the answers.
         request: RequestId,
-        /// The object.
+        /// The object to watch.
         id: ObjectId,
     },
     /// Ends a subscription. Not answered; updates under way may still arrive.
@@ -203,21 +203,21 @@ pub struct Grant {
     pub request: RequestId,
     /// The slot, to be returned with [`Publish::slot`] or [`ToShard::ReturnSlot`].
     pub grant: GrantId,
-    /// The object.
+    /// The object to pull.
     pub id: ObjectId,
-    /// Which put of it.
+    /// The put that the sender has.
     pub put: PutId,
-    /// Its size.
+    /// The size of the whole object.
     pub size_bytes: u64,
-    /// Its metadata.
+    /// The metadata of the object.
     pub metadata: Metadata,
-    /// Who to pull from.
+    /// The node to pull from.
     pub sender: NodeId,
-    /// Where its data plane is.
+    /// The address of the data plane of that node.
     pub sender_address: SocketAddr,
     /// How much the sender has.
     pub sender_state: LocationState,
-    /// Why this sender.
+    /// Why this sender was chosen.
     pub reason: GrantReason,
 }
 
@@ -257,7 +257,7 @@ pub enum Equality {
 /// Why a shard tells a store to drop its copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DropReason {
-    /// `Delete` was called. To be answered by `Unpublish` with [`UnpublishReason::Deleted`], also if there is no copy.
+    /// `Delete` was called. The store answers with `Unpublish` and [`UnpublishReason::Deleted`], even if it has no copy.
     Deleted,
     /// Its producer gave up, or the last node with all the bytes was lost, so that it can never be complete.
     Lost,
@@ -268,37 +268,37 @@ pub enum DropReason {
 /// One location, as told to subscribers and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The node.
+    /// The node that has the copy.
     pub node: NodeId,
-    /// Its data plane.
+    /// The address of its data plane.
     pub data_address: SocketAddr,
     /// How much of the object it has.
     pub state: LocationState,
     /// Whether the copy may be evicted.
     pub retention: Retention,
-    /// Who it is being pulled from.
+    /// The node from which the copy is being pulled.
     pub pulling_from: Option<NodeId>,
 }
 
 /// All that a shard knows about an object at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locations {
-    /// The object.
+    /// The object that they are of.
     pub id: ObjectId,
-    /// Which put, and its size; `None` if no such object is known.
+    /// The put and its size; `None` if no such object is known.
     pub object: Option<ObjectSummary>,
-    /// Where it is, by node id.
+    /// The copies, by node id.
     pub locations: Vec<Location>,
 }
 
 /// An object, apart from its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
-    /// Which put.
+    /// The put that the locations have.
     pub put: PutId,
-    /// Its size.
+    /// The size in bytes.
     pub size_bytes: u64,
-    /// Its metadata.
+    /// The metadata that came with the put.
     pub metadata: Metadata,
     /// Whether the shard itself holds the bytes.
     pub inline: bool,
@@ -319,75 +319,75 @@ impl Locations {
 pub enum ToStore {
     /// The answer to `Publish`.
     Published {
-        /// The object.
+        /// The object that was published.
         id: ObjectId,
-        /// Which put.
+        /// The put that was published.
         put: PutId,
-        /// What was decided.
+        /// What the shard has decided.
         verdict: Verdict,
     },
     /// A sender slot: an answer to `Query`.
     Granted(Grant),
     /// The bytes themselves: an answer to `Query`. The receiver counts as a complete, evictable location from now on.
     Inline {
-        /// The query.
+        /// The query that this answers.
         request: RequestId,
-        /// The object.
+        /// The object that was asked for.
         id: ObjectId,
-        /// Which put.
+        /// The put that the bytes are of.
         put: PutId,
-        /// Its metadata.
+        /// The metadata of the object.
         metadata: Metadata,
-        /// Its bytes.
+        /// All bytes of the object.
         bytes: Bytes,
     },
     /// The query cannot be answered otherwise.
     Failed {
         /// The query, or the `Delete`.
         request: RequestId,
-        /// Why.
+        /// Why it failed.
         error: Error,
     },
     /// The store must drop its copy, if it has one.
     Drop {
-        /// The object.
+        /// The object to drop.
         id: ObjectId,
-        /// Which put.
+        /// The put to drop; copies of others stay.
         put: PutId,
-        /// Why.
+        /// Why the copy must go.
         reason: DropReason,
     },
     /// The store's copy is the one that must survive now: it becomes pinned.
     Promote {
-        /// The object.
+        /// The object to keep.
         id: ObjectId,
-        /// Which put.
+        /// The put to keep.
         put: PutId,
     },
     /// The last copy of an inline object is gone with its node: the store keeps one from now on, pinned. It says so with
     /// `Publish`, or has no room.
     TakeOver {
-        /// The object.
+        /// The object to keep.
         id: ObjectId,
-        /// Which put.
+        /// The put that the bytes are of.
         put: PutId,
-        /// Its metadata.
+        /// The metadata of the object.
         metadata: Metadata,
-        /// Its bytes.
+        /// All bytes of the object.
         bytes: Bytes,
     },
     /// No copy is left.
     DeleteDone {
-        /// The `Delete`.
+        /// The `Delete` that this answers.
         request: RequestId,
-        /// Which put was deleted; `None` if there was no such object.
+        /// The put that was deleted; `None` if there was no such object.
         put: Option<PutId>,
     },
     /// An answer to `Subscribe`, and every change after it.
     Locations {
-        /// The subscription.
+        /// The `Subscribe` that this answers.
         request: RequestId,
-        /// The state now.
+        /// The locations now.
         locations: Locations,
     },
 }

@@ -90,16 +90,16 @@ pub enum Event {
     Connected(NodeInfo),
     /// The session of a store is gone. Not said of a session that was refused or replaced.
     Disconnected {
-        /// The node.
+        /// The store that was connected.
         node: NodeId,
-        /// Which run of it.
+        /// The run of the store whose session ended.
         incarnation: Incarnation,
     },
     /// A store says something in its current session.
     Message {
-        /// The store.
+        /// The store that sent it.
         node: NodeId,
-        /// What it says.
+        /// The message, already bounded.
         message: ToShard,
     },
     /// Time has passed; see [`Shard::next_deadline`]. Every other event also does what is due.
@@ -111,32 +111,32 @@ pub enum Event {
 pub enum Effect {
     /// Say something to a store that is connected.
     Send {
-        /// The store.
+        /// The store to send to.
         node: NodeId,
-        /// What to say.
+        /// The message to send.
         message: ToStore,
     },
     /// Answer the session that was just opened with an error, and close it.
     Refuse {
-        /// The node.
+        /// The store that is refused.
         node: NodeId,
-        /// Which run of it.
+        /// The run of the store that is refused.
         incarnation: Incarnation,
-        /// Why.
+        /// The reason, which the store is told.
         error: Error,
     },
     /// Close the older session of this node: the one just opened takes its place.
     Replaced {
-        /// The node.
+        /// The store that has two sessions.
         node: NodeId,
-        /// Which run of it; both sessions have the same.
+        /// The run of the store; both sessions have the same.
         incarnation: Incarnation,
     },
     /// Log that a slot was granted.
     Granted {
-        /// The object.
+        /// The object that is granted.
         id: ObjectId,
-        /// Who serves whom, and why.
+        /// The receiver, the sender and the reason.
         record: GrantRecord,
     },
 }
