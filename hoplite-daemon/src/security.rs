@@ -20,7 +20,7 @@ pub struct Security {
      say --insecure if everybody who can reach it may use it"
 )]
 pub struct NotLoopback {
-    /// The address.
+    /// The address that other machines can reach.
     pub address: SocketAddr,
 }
 

@@ -34,15 +34,15 @@ pub enum SettingsError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The file is not TOML, or has a key or a value that is not known; the text names it.
     #[error("{}, line {line}: {message}", path.display())]
     Parse {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// Where, counted from 1.
         line: usize,

@@ -19,7 +19,7 @@ use crate::owner::{SessionId, ShardHandle};
 /// Who a session is opened with: the shard, and the cluster that it belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
-    /// The shard.
+    /// The task that owns the shard.
     pub(crate) shard: ShardHandle,
     /// The cluster.
     pub(crate) cluster: ClusterId,

@@ -44,9 +44,9 @@ pub enum StoreError {
     /// The data plane's address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address.
+        /// The address of the data plane.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -58,20 +58,20 @@ pub enum StoreError {
     Arena {
         /// The size asked for.
         memory_bytes: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: hoplite_shm::Error,
     },
     /// A shard's address is malformed.
     #[error("{address:?} is not the address of a directory shard (HOST:PORT)")]
     ShardAddress {
-        /// The address.
+        /// The text that is no address.
         address: String,
     },
     /// A shard is configured twice.
     #[error("the directory shard {address} is named more than once")]
     ShardTwice {
-        /// The address.
+        /// The address that occurs twice.
         address: String,
     },
     /// No shard is configured.
@@ -81,7 +81,7 @@ pub enum StoreError {
     /// advertise has no port.
     #[error("{address} is no address that others can reach: say which one, with its port, to advertise")]
     AdvertiseNeeded {
-        /// The address.
+        /// The address that is not enough.
         address: SocketAddr,
     },
     /// The embedded directory failed.
@@ -90,9 +90,9 @@ pub enum StoreError {
     /// A shard refuses this store for good.
     #[error("the directory shard at {shard} refuses this store")]
     Refused {
-        /// The shard.
+        /// The address of the shard.
         shard: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Error,
     },

@@ -20,7 +20,7 @@ use crate::{error, v1};
 /// Asks for a range of the bytes of a copy, as they become valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
-    /// The object.
+    /// The object to send.
     pub id: ObjectId,
     /// Which put.
     pub put: PutId,

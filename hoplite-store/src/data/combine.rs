@@ -44,7 +44,7 @@ pub(crate) struct CombineRequest {
 pub(crate) enum CombineSource {
     /// A local copy, as it grows.
     Local {
-        /// The copy.
+        /// The copy that is read.
         live: Arc<LiveCopy>,
         /// Where the range begins, which is where an element begins.
         base_bytes: u64,

@@ -137,7 +137,7 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
 /// What another store asks to be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServeRequest {
-    /// The object.
+    /// The object that a peer asks for.
     pub(crate) id: ObjectId,
     /// Which put of it.
     pub(crate) put: PutId,

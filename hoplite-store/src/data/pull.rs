@@ -26,7 +26,7 @@ use crate::copies::LiveCopy;
 /// What to pull, and from whom.
 #[derive(Debug, Clone)]
 pub(crate) struct PullRequest {
-    /// The object.
+    /// The object to pull.
     pub(crate) id: ObjectId,
     /// Which put of it.
     pub(crate) put: PutId,
@@ -41,7 +41,7 @@ pub(crate) struct PullRequest {
 /// Which put to compare a local copy with, and who has it.
 #[derive(Debug, Clone)]
 pub(crate) struct CompareRequest {
-    /// The object.
+    /// The id of both puts.
     pub(crate) id: ObjectId,
     /// The other put of it.
     pub(crate) put: PutId,

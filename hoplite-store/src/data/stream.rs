@@ -20,7 +20,7 @@ use super::pull::Puller;
 /// A copy at another node.
 #[derive(Debug, Clone)]
 pub(super) struct RemoteCopy<'a> {
-    /// The object.
+    /// The object that the copy is of.
     pub(super) id: &'a ObjectId,
     /// Which put of it.
     pub(super) put: PutId,
@@ -39,7 +39,7 @@ pub(super) struct RemoteCopy<'a> {
 pub(super) enum Sink<'a> {
     /// Straight into an object in the arena, which begins at `base_bytes` of the remote one.
     Arena {
-        /// The object.
+        /// The memory of the object.
         buffer: &'a Buffer,
         /// Which byte of the remote object is its first.
         base_bytes: u64,

@@ -24,29 +24,29 @@ pub enum SocketError {
     /// A daemon answers there.
     #[error("another daemon listens on {}", path.display())]
     InUse {
-        /// The path.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// Something that is not a socket is in the way.
+    /// There is a file at the path that is not a socket.
     #[error("{} exists and is not a socket", path.display())]
     NotASocket {
-        /// The path.
+        /// The path that was to become a socket.
         path: PathBuf,
     },
-    /// The directory for sockets in the temporary directory, where anybody may make it, is another user's.
+    /// The directory for sockets in the temporary directory, which any user can make, belongs to another user.
     #[error("{} belongs to user {owner}, who could put a socket of theirs there", directory.display())]
     NotOurs {
-        /// The directory.
+        /// The directory of the socket.
         directory: PathBuf,
-        /// Whose it is.
+        /// The user id that owns the directory.
         owner: u32,
     },
     /// The operating system refuses.
     #[error("cannot listen on {}", path.display())]
     Io {
-        /// The path.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },

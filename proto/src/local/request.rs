@@ -29,14 +29,14 @@ pub enum Request {
     },
     /// Asks for all that the directory knows of one object.
     Describe {
-        /// The object.
+        /// The object to describe.
         id: ObjectId,
     },
     /// Asks for the counters of the store.
     Status,
     /// A writer has advanced the progress of a copy that somebody waits for. Not answered.
     Doorbell {
-        /// The copy.
+        /// The copy that has grown.
         copy: CopyId,
     },
 }
