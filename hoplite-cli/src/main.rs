@@ -114,7 +114,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Whether whoever read the output has enough of it, as in `hoplite get x | head`.
+/// Whether the reader of the output has closed it, as in `hoplite get x | head`.
 fn is_closed_output(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -33,7 +33,7 @@ pub(crate) fn array_type(metadata: &Metadata) -> String {
     }
 }
 
-/// The bytes of an id in hexadecimal digits: exact, also if they are not readable.
+/// The bytes of an id in hexadecimal digits: exact, even if they are not readable.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

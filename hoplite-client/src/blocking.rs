@@ -1,4 +1,4 @@
-//! The blocking client: the asynchronous one, driven by whoever calls.
+//! The blocking client: the asynchronous one, driven by the calling thread.
 //!
 //! There is no thread behind it and no runtime: a call sends, sleeps until the answer is there, and receives it, in the
 //! calling thread. Any number of threads may call at once. What arrives while nobody calls is received at the next call.

@@ -1,4 +1,4 @@
-//! How a daemon tells whoever started it where it is reached, and when it is ready.
+//! How a daemon tells the program that started it where it is reached, and when it is ready.
 //!
 //! A daemon that is started with `--print-addresses` writes two lines to its standard output: its [`Addresses`], as JSON,
 //! once it listens there; and [`READY`], once it has all that it needs: a store, a session with each shard of its
@@ -27,7 +27,7 @@ pub struct Addresses {
     pub directory: Option<SocketAddr>,
 }
 
-/// Tells whoever started this daemon how far it is.
+/// Tells the program that started this daemon how far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announcer {
     /// On standard output.
@@ -58,7 +58,7 @@ impl Announcer {
             out.flush()
         };
         match self {
-            // Whoever has read enough may have closed it.
+            // The reader may have closed it after it has read enough.
             Self::Stdout => {
                 if let Err(error) = say() {
                     tracing::debug!(%error, line, "nobody reads the announcement");

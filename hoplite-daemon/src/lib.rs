@@ -3,7 +3,7 @@
 //! * [`run`](run()): the life of a daemon's process, from its arguments to its exit code; start here.
 //! * [`settings`]: flags, environment and a file, in the order of their precedence; [`Size`] and [`TimeSpan`].
 //! * [`Security`]: who may reach the daemon.
-//! * [`Announcer`]: how a daemon tells whoever started it where it is reached, and when it is ready.
+//! * [`Announcer`]: how a daemon tells the program that started it where it is reached, and when it is ready.
 //! * [`launch`]: the other side of that, for programs that start daemons.
 #![forbid(unsafe_code)]
 

@@ -59,7 +59,7 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// As [`read_only`](Self::read_only); [`Error::System`] also if `fd` is read-only.
+    /// Those of [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
     pub fn writable(fd: OwnedFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::Writable)
     }

@@ -15,7 +15,7 @@ const EXAMPLES: &str = "Examples:
   hoplite wait gradient/0 gradient/1 gradient/2            all three
   hoplite --timeout 1min wait a b c --num 2                any two
 
-Prints the ids that are ready, one per line, also if they are fewer than asked for (exit code 1).";
+Prints the ids that are ready, one per line, even if they are fewer than asked for (exit code 1).";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

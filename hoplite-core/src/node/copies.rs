@@ -64,7 +64,7 @@ impl Node {
     pub(super) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         if local.detached.is_none() {
-            // A fetch for it would go on with nothing; whoever still waits starts another.
+            // A fetch for it has nothing to go on with. Calls that still wait start another one.
             self.end_fetch(&local.id.clone());
             self.detach_copy(copy, error);
         }
@@ -124,7 +124,7 @@ impl Node {
         Ok(self.copies.view(copy))
     }
 
-    /// A writer gives up its copy, also if the same client reads it and goes on to hold that reference.
+    /// A writer gives up its copy, even if the same client reads it and keeps that reference.
     pub(super) fn give_up(&mut self, client: ClientId, copy: CopyId) {
         if self.copies.get(&copy).is_some_and(|local| local.phase == Phase::Writing { client }) {
             self.abort(copy);

@@ -57,7 +57,7 @@ pub struct HostingId(pub u64);
 pub enum Producer {
     /// A client, in its own process.
     Worker,
-    /// The store: from another node, or at once from bytes that a shard sent. Whoever has all bytes has the object.
+    /// The store, from another node or from bytes that a shard sent. A node that has all bytes has the object.
     Store,
     /// The store, from other objects. The last block is kept back until the copy is complete, as that of a worker is.
     Reduce,

@@ -1,4 +1,4 @@
-//! What of an unfinished copy may be passed on.
+//! How much of an unfinished copy may be passed on.
 
 use super::Producer;
 use crate::block::{publishable, publishable_unsealed};
@@ -7,8 +7,8 @@ use crate::block::{publishable, publishable_unsealed};
 /// its `size_bytes` are valid.
 ///
 /// No node has all bytes of an object that may yet be aborted: the end of what a worker writes, or a reduce makes, is kept
-/// back until the copy is complete. So is the end of a part of any object, since whoever has all of a part takes it for a part
-/// of a complete object.
+/// back until the copy is complete. So is the end of a part of any object: a node that has all of a part takes it for a part of
+/// a complete object.
 pub const fn passable(
     producer: Producer,
     is_complete: bool,

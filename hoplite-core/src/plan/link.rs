@@ -1,4 +1,4 @@
-//! What the transfers of a node show of its links, for whoever plans transfers.
+//! The bandwidth and latency of a node's links, estimated from its transfers, for the planners.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ pub(super) const SHARED_FROM_BYTES: u64 = 16 << 10;
 /// Receivers come together if no more than this lies between one and the next.
 const PAUSE: Duration = Duration::from_millis(5);
 /// As many broadcasts as a shard tells apart: more at once share its link anyhow.
-const MOST: usize = 16;
+const MAX_BURSTS: usize = 16;
 
 /// The objects whose bytes the shard has sent lately, the latest last.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Bursts {
     /// The bytes of `id` are sent to somebody.
     pub(super) fn note(&mut self, now: Time, id: &ObjectId) {
         self.recent.retain(|(other, at)| other != id && now - *at <= PAUSE);
-        if self.recent.len() == MOST {
+        if self.recent.len() == MAX_BURSTS {
             self.recent.pop_front();
         }
         self.recent.push_back((id.clone(), now));

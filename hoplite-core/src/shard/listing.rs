@@ -16,7 +16,7 @@ impl Page {
     /// Merges the pages that the shards of a cluster have answered with, `None` for each that could not; `None` if too few
     /// could: every object is known to [`REPLICAS`] shards, so one less may be away.
     ///
-    /// A shard may end its page early. Whoever asks goes on behind the last object, so the page must end where the first of
+    /// A shard may end its page early. A caller goes on behind the last object, so the page must end where the first of
     /// the shards that have more does.
     pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
         let away = pages.iter().filter(|page| page.is_none()).count();
@@ -37,7 +37,7 @@ impl Page {
     }
 
     /// Ends the page before it takes more than `limit_bytes` of an answer, given the size of each object; but never before
-    /// its first object, since whoever asks goes on behind the last one.
+    /// its first object, since a caller goes on behind the last one.
     pub fn cut(mut self, limit_bytes: usize, size_bytes: impl Fn(&Locations) -> usize) -> Self {
         let mut taken_bytes = 0;
         let fits = |object: &&Locations| {

@@ -167,7 +167,7 @@ impl Shard {
 
     /// Who serves a receiver of an inline object in place of this shard, whose link is busy with the same bytes for others
     /// who came at the same time. That halves what goes through it: every other one is served by one that came before.
-    /// Whoever could not be served so, since the bytes had not come there yet, or never will, gets them from the shard.
+    /// A receiver that is refused there, because the bytes have not come yet or never will, gets them from the shard.
     fn relief(
         &self,
         now: Time,

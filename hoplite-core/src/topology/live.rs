@@ -10,7 +10,7 @@ use crate::time::Time;
 
 /// A new order must cost less than the one in use by more than this ...
 const GAIN_PERCENT: u128 = 5;
-/// ... for so long, since moving ranks interrupts whoever uses them.
+/// ... for so long, since to move ranks interrupts the programs that use them.
 pub const LASTING: Duration = Duration::from_secs(30);
 
 /// What a transfer says of its link.

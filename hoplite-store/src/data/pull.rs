@@ -155,7 +155,7 @@ impl Puller {
         }
     }
 
-    /// What a failed transfer from `sender` means for whoever wanted the bytes of `id`.
+    /// What a failed transfer from `sender` means for the receiver of `id`.
     pub(super) fn outcome(&self, id: &ObjectId, sender: &NodeId, error: &CallError) -> PullOutcome {
         tracing::warn!(%id, %sender, %error, "a transfer failed");
         match error {

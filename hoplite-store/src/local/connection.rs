@@ -76,7 +76,7 @@ struct Greeted {
 pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
     let (user, process) = match stream.peer_cred() {
         Ok(peer) => (peer.uid(), peer.pid()),
-        Err(error) => return tracing::debug!(%error, "a connection of nobody"),
+        Err(error) => return tracing::debug!(%error, "a connection whose user is unknown"),
     };
     if !plane.access.admits(user) {
         return tracing::debug!(user, ?process, "a connection of a user whom the socket is not for");

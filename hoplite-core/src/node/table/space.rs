@@ -1,6 +1,6 @@
 //! Room in the arena: what is free, what is evicted for it, and who waits for it.
 //!
-//! Whoever finds no room enters the queue and tries again when room has appeared. That may be at any time later: room
+//! A call or a fetch that finds no room enters the queue and tries again when room has appeared. That may be at any time later: room
 //! appears when copies are freed, or when somebody gives back what was set aside. A store that reclaims room in a way that
 //! takes time, by writing copies to a disk, frees them when that is done.
 

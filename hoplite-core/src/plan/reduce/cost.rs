@@ -7,10 +7,10 @@ use crate::plan::blocks::{BLOCK_TIME, MAX_BLOCK_BYTES};
 use crate::plan::broadcast::Topology;
 
 /// More dimensions than this have no shape of their own: 2^16 vertices are more than a shard takes nodes.
-const MOST_DIMENSIONS: u32 = 16;
+const MAX_DIMENSIONS: u32 = 16;
 
 /// Most streams that a receiver takes in at once by plan. Each needs a connection, and a frame's worth of memory.
-const MOST_STREAMS: usize = 64;
+const MAX_STREAMS: usize = 64;
 
 /// What a link between two nodes does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,10 +71,10 @@ pub fn estimate(schedule: &Schedule, vertices: usize, size_bytes: u64, link: Lin
 pub fn choose(vertices: usize, size_bytes: u64, link: Link, topology: &Topology) -> Choice {
     let mut candidates = vec![Schedule::chain(vertices)];
     let is_flat = *topology == Topology::Uniform;
-    if is_flat && vertices <= MOST_STREAMS {
+    if is_flat && vertices <= MAX_STREAMS {
         candidates.push(Schedule::Star);
     }
-    let dimensions = vertices.max(2).ilog2().min(MOST_DIMENSIONS);
+    let dimensions = vertices.max(2).ilog2().min(MAX_DIMENSIONS);
     candidates.extend((2..=dimensions).map(|dimensions| Schedule::chain_of_chains(vertices, dimensions)));
     if is_flat {
         candidates.push(Schedule::Tree { vertices });
