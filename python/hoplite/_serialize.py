@@ -435,13 +435,15 @@ def _raw_tensor(tensor: Any, torch: Any) -> Bytes:
 
 
 def memory_of(tensor: Any, torch: Any) -> Bytes:
-    """The bytes of a contiguous tensor, in place."""
+    """The bytes of a contiguous tensor, in place, to be read and written."""
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
     # The stride of a dimension of one element may be anything, such as 0.
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    # Not by `Tensor.numpy`: it keeps the storage from being resized for ever, which FSDP does when nobody uses it.
-    return np.from_dlpack(flat.view(torch.uint8))
+    flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+    # `Tensor.numpy` keeps the storage from being resized for ever, which FSDP does when nobody uses it. But before numpy
+    # 2.1, and of a torch that does not tell numpy whether it may be written to, what comes by DLPack is read-only.
+    lent = np.from_dlpack(flat)
+    return lent if lent.flags.writeable else flat.numpy()
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:

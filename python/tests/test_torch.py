@@ -147,6 +147,28 @@ def test_get_into_a_tensor(client: hoplite.Client) -> None:
                 client.get_into(ref, wrong)
 
 
+def test_dlpack_may_be_read_only(
+    client: hoplite.Client, fresh: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is before numpy 2.1."""
+    from_dlpack = np.from_dlpack
+
+    def read_only(value: Any) -> Any:
+        array = from_dlpack(value)
+        array.flags.writeable = False
+        return array
+
+    monkeypatch.setattr(np, "from_dlpack", read_only)
+    value = torch.arange(6.0)
+    with client.put(None, value) as ref:
+        out = torch.zeros(6)
+        client.get_into(ref, out)
+        for got in (client.get(ref), client.get(ref, copy=True), out):
+            assert torch.equal(got, value)
+    client.allreduce(f"{fresh}target", [f"{fresh}source"], 0, value, out=out, timeout=30.0)
+    assert torch.equal(out, value)
+
+
 def test_torch_is_imported_by_nobody_else(cluster: Any) -> None:
     code = f"""
 import sys, hoplite, numpy as np
