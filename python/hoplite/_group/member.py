@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import json
 import os
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -108,8 +110,11 @@ class Group:
         self.done_mark = self._id("done", rank)
         self._name = name
         self._failed = failed
-        self._sent: Counter[tuple[int, int]] = Counter()
-        self._received: Counter[tuple[int, int]] = Counter()
+        #: The number of the last message, by what the ids of the messages between two ranks begin with; and those numbers
+        #: before it whose operation failed: they are taken again, first.
+        self._numbers: Counter[str] = Counter()
+        self._returned: dict[str, list[int]] = {}
+        self._numbers_lock = threading.Lock()
         self._ledger = Ledger()
         self._queue: deque[Operation] = deque()
         self._runner: asyncio.Task[None] | None = None
@@ -144,16 +149,28 @@ class Group:
 
     def id_of_sent(self, destination: int, tag: int) -> str:
         """The id of the next message from this rank to another one."""
-        self._sent[destination, tag] += 1
-        return self._message_id(self.rank, destination, tag, self._sent[destination, tag])
+        return self._next_message(self.rank, destination, tag)
 
     def id_of_received(self, source: int, tag: int) -> str:
         """The id of the next message from another rank to this one."""
-        self._received[source, tag] += 1
-        return self._message_id(source, self.rank, tag, self._received[source, tag])
+        return self._next_message(source, self.rank, tag)
 
-    def _message_id(self, source: int, destination: int, tag: int, number: int) -> str:
-        return f"{self._prefixes[source]}m/{source}/{destination}/{tag}/{number}"
+    def _next_message(self, source: int, destination: int, tag: int) -> str:
+        channel = f"{self._prefixes[source]}m/{source}/{destination}/{tag}"
+        with self._numbers_lock:
+            if returned := self._returned.get(channel):
+                number = heapq.heappop(returned)
+            else:
+                self._numbers[channel] += 1
+                number = self._numbers[channel]
+        return f"{channel}/{number}"
+
+    def _fail_message(self, operation: Operation, error: Exception) -> None:
+        """The next operation takes its number, so that both ranks go on to mean the same message by it."""
+        channel, _, number = operation.message.rpartition("/")
+        with self._numbers_lock:
+            heapq.heappush(self._returned.setdefault(channel, []), int(number))
+        operation.finish(error)
 
     def hello(self, timeout: float) -> None:
         """Makes sure that this rank sees what rank 0 puts.
@@ -236,19 +253,19 @@ class Group:
         operation = self._messages.pop(task, None)
         if operation is not None and task.cancelled():
             # Before it had begun.
-            operation.finish(self._ended(operation))
+            self._fail_message(operation, self._ended(operation))
 
     async def _pass(self, operation: Operation) -> None:
         round = self._round("m", operation.timeout)
         try:
             if not await self._may_pass(operation):
-                operation.finish(self._ended(operation))
+                self._fail_message(operation, self._ended(operation))
                 return
             await operation.run(round)
         except BaseException as cause:
             # From here on it cannot be given up any more.
             self._messages.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
-            operation.finish(await self._failure(operation, "", round, cause))
+            self._fail_message(operation, await self._failure(operation, "", round, cause))
         else:
             operation.finish(None)
             if operation.source is not None:

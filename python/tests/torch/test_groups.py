@@ -407,6 +407,28 @@ def test_timeouts_of_receives() -> None:
     run(2, own_timeouts)
 
 
+def receiving_again(rank: int) -> None:
+    from datetime import timedelta
+
+    if rank == 0:
+        dist.distributed_c10d.set_timeout(timedelta(milliseconds=50))
+        for work in [dist.irecv(torch.zeros(1), 1) for _ in range(2)]:
+            error_of(work.wait)
+        dist.distributed_c10d.set_timeout(timedelta(seconds=60))
+    dist.barrier()
+    for number in (1.0, 2.0, 3.0):
+        tensor = torch.full((1,), number if rank == 1 else 0.0)
+        if rank == 1:
+            dist.send(tensor, 0)
+        else:
+            dist.recv(tensor, 1)
+        assert tensor.item() == number
+
+
+def test_a_receive_that_failed_leaves_the_message_to_the_next_one() -> None:
+    run(2, receiving_again)
+
+
 def disagreeing(rank: int, size: int) -> str:
     tensor = torch.ones(size, dtype=torch.float32 if rank else torch.float64)
     return error_of(lambda: dist.all_reduce(tensor))
