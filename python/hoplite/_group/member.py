@@ -377,6 +377,9 @@ class Group:
         """The process of a rank of this machine has ended, perhaps without having left."""
         with contextlib.suppress(*_GONE):
             if await self._client.contains(self._id("done", rank)):
+                # Only the first rank that leaves in order says so to all: this one may be a later one.
+                self._gone.add(rank)
+                await self._give_up_messages()
                 return
             await self._client.put(self._id("dead", rank), [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
         end = End(rank, -1, f"rank {rank} is gone: its process {process} has ended")

@@ -330,6 +330,20 @@ def test_a_rank_that_has_its_result_may_leave(node: Cluster) -> None:
     assert run(2, reduced_with_one_who_leaves, setting=setting) == [[3.0] * 4] * 2
 
 
+def receiving_from_the_second_who_leaves(rank: int) -> str | None:
+    if rank == 2:
+        return error_of(lambda: dist.recv(torch.ones(1), 1))
+    if rank == 1:
+        await_an_end()
+    return None
+
+
+def test_the_second_rank_that_leaves_is_not_waited_for(node: Cluster) -> None:
+    setting = Setting(sockets=node.sockets * 3, timeout=NEVER)
+    *_, said = run(3, receiving_from_the_second_who_leaves, setting=setting)
+    assert "recv from rank 1 cannot be done" in said
+
+
 def failing_after_one_has_left(rank: int) -> str | None:
     if rank == 0:
         dist.broadcast(torch.ones(10), 0)
