@@ -461,7 +461,7 @@ class Group:
                 return left
         if self._end.after > 0:
             await self._put_end(End(self.rank, -1, self._end.reason))
-        await self._client.delete(self._ledger.everything(), DEFAULT_TIMEOUT)
+        await self._client.delete([*self._ledger.everything(), *self._unneeded], DEFAULT_TIMEOUT)
         return await self._left()
 
     async def _left(self) -> set[int]:

@@ -482,6 +482,27 @@ def test_abort(node: Cluster) -> None:
     assert all("rank 0 has aborted it" in text for text in said), said
 
 
+def aborted_by_one(rank: int) -> None:
+    for _ in range(3):
+        dist.all_reduce(torch.ones(10))
+    if rank == 0:
+        dist.distributed_c10d._abort_process_group()
+        return
+    # This one does not leave: what rank 0 has put is deleted by rank 0.
+    with hoplite.connect() as client:
+        await_that(
+            "rank 0 has left", lambda: any(str(info.id).endswith("/done/0") for info in client.list("torch/"))
+        )
+        await_that(
+            "rank 0 has deleted what it had put",
+            lambda: not any(str(info.id).endswith("v0") for info in client.list("torch/")),
+        )
+
+
+def test_who_aborts_deletes_what_it_has_put(node: Cluster) -> None:
+    run(2, aborted_by_one, setting=Setting(sockets=node.sockets * 2, timeout=NEVER))
+
+
 def unsupported(rank: int) -> None:
     dense = torch.ones(3)
     for call, what in {
