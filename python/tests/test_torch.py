@@ -147,9 +147,7 @@ def test_get_into_a_tensor(client: hoplite.Client) -> None:
                 client.get_into(ref, wrong)
 
 
-def test_dlpack_may_be_read_only(
-    client: hoplite.Client, fresh: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dlpack_may_be_read_only(client: hoplite.Client, fresh: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is before numpy 2.1."""
     from_dlpack = np.from_dlpack
 

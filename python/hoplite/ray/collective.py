@@ -65,7 +65,9 @@ class HopliteGroup(BaseGroup):
 
     All members call the same collectives in the same order. A call waits for the members that it needs something of, at most
     as long as `$HOPLITE_COLLECTIVE_TIMEOUT` says, in seconds; then it raises `hoplite.Timeout`, and the group has ended for
-    all members. What a collective raises once something was sent is also a `RuntimeError`, as users of Ray expect.
+    all members. So it has if a call is interrupted, by Ctrl-C or `ray.cancel`. A send or receive that fails does not end it:
+    the next one between these members takes its place. What a collective raises once something was sent is also a
+    `RuntimeError`, as users of Ray expect.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
@@ -80,10 +82,18 @@ class HopliteGroup(BaseGroup):
             client, lease.place.prefix, group_name, world_size, rank, lease.prefix, self._timeout
         )
         link = links.acquire(client.socket, "hoplite.ray")
-        self._group = Group(link, [f"{member}{name}/" for member in members], group_name, rank, _failed)
-        self.barrier()
-        if rank == 0:
-            clean_up(client, lease.place.prefix, group_name)
+        try:
+            self._group = Group(link, [f"{member}{name}/" for member in members], group_name, rank, _failed)
+        except BaseException:
+            link.release()
+            raise
+        try:
+            self.barrier()
+            if rank == 0:
+                clean_up(client, lease.place.prefix, group_name)
+        except BaseException as error:
+            self._group.abort(str(error))
+            raise
 
     @classmethod
     def backend(cls) -> str:
@@ -197,8 +207,11 @@ class HopliteGroup(BaseGroup):
     ) -> None:
         """Performs a collective, after those that were called before."""
         done: Future[None] = Future()
-        self._group.submit(Operation(name, run, _settling(done), self._timeout, meets=meets, nbytes=nbytes))
-        done.result()
+        with self._ended_if_interrupted(done):
+            self._group.submit(
+                Operation(name, run, _settling(done), self._timeout, meets=meets, nbytes=nbytes)
+            )
+            done.result()
 
     def _pass(
         self,
@@ -210,10 +223,22 @@ class HopliteGroup(BaseGroup):
     ) -> None:
         """Sends or receives a message."""
         done: Future[None] = Future()
-        self._group.submit_message(
-            Operation(name, run, _settling(done), self._timeout, nbytes=nbytes, message=id, source=source)
-        )
-        done.result()
+        with self._ended_if_interrupted(done):
+            self._group.submit_message(
+                Operation(name, run, _settling(done), self._timeout, nbytes=nbytes, message=id, source=source)
+            )
+            done.result()
+
+    @contextlib.contextmanager
+    def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
+        """Ends the group if the wait for an operation is interrupted: nobody would know of what it writes to."""
+        try:
+            yield
+        except BaseException:
+            if not done.done():
+                # Returns once nothing is under way any more.
+                self._group.abort(f"rank {self._rank} was interrupted")
+            raise
 
     def _check_count(self, name: str, tensors: list[Any]) -> None:
         if len(tensors) != self._world_size:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +80,18 @@ class Member:
         )
         collective.reducescatter(out, tensors, group, op)
         return out
+
+    def interrupted(self, name: str, group: str, *arguments: Any) -> str:
+        """Calls a collective, and is interrupted."""
+        threading.Timer(0.5, signal.pthread_kill, [threading.get_ident(), signal.SIGALRM]).start()
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            getattr(collective, name)(np.ones(10), *arguments, group_name=group)
+        except KeyboardInterrupt:
+            return "interrupted"
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        return "done"
 
     def barrier(self, group: str, delay: float) -> tuple[float, float]:
         time.sleep(delay)
@@ -279,6 +293,29 @@ def test_a_member_that_does_not_come(members: list[Any]) -> None:
     # The other one need not wait for that long.
     with pytest.raises(hoplite.ray.collective.GroupEnded, match="nothing has come from rank 1"):
         ray.get(pair[1].barrier.remote("group", 0.0))
+    ray.get([member.destroy.remote("group") for member in pair])
+
+
+@pytest.mark.parametrize("name", ["allreduce", "recv"])
+def test_a_call_that_is_interrupted_ends_the_group(members: list[Any], name: str) -> None:
+    pair = members[:2]
+    ray.get([member.init.remote(2, rank, "group", "120") for rank, member in enumerate(pair)])
+    arguments = [1] if name == "recv" else []
+    assert ray.get(pair[0].interrupted.remote(name, "group", *arguments)) == "interrupted"
+    with pytest.raises(hoplite.ray.collective.GroupEnded, match="rank 0 was interrupted"):
+        ray.get(pair[1].barrier.remote("group", 0.0))
+    ray.get([member.destroy.remote("group") for member in pair])
+
+
+def test_a_receive_that_failed_leaves_the_message_to_the_next_one(members: list[Any]) -> None:
+    pair = members[:2]
+    ray.get([member.init.remote(2, rank, "group", "2") for rank, member in enumerate(pair)])
+    with pytest.raises(hoplite.Timeout):
+        ray.get(pair[0].call.remote("recv", "group", np.zeros(10), 1))
+    for number in (1.0, 2.0):
+        ray.get(pair[1].call.remote("send", "group", np.full(10, number), 0))
+    for number in (1.0, 2.0):
+        check(ray.get(pair[0].call.remote("recv", "group", np.zeros(10), 1)), 10, number)
     ray.get([member.destroy.remote("group") for member in pair])
 
 
