@@ -1,4 +1,6 @@
 //! The asynchronous client.
+//!
+//! A get passes six files; this is number 1. Next: `hoplite-store/src/local/connection.rs`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

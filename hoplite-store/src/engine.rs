@@ -3,6 +3,8 @@
 //! [`Engine::apply`] gives an event to the [`Node`] and performs the effects, in order, under one short lock: nothing
 //! in here waits. Everything else in the store (local plane, data plane, sessions, alarm) turns what happens into
 //! events.
+//!
+//! A get passes six files; this is number 3. Next: `hoplite-core/src/node/gets.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,6 @@
 //! Gets: answered by a copy that is here, or by fetching the object from one sender after another.
+//!
+//! A get passes six files; this is number 4. Next: `hoplite-core/src/shard/query.rs`.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Receivers ask for a sender, are served at once or wait, and return the slot.
+//!
+//! A get passes six files; this is number 5. Next: `hoplite-store/src/data/pull.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

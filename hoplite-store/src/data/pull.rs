@@ -1,4 +1,6 @@
 //! The receiver's side: pulls objects from other stores into copies of this one, and compares copies with theirs.
+//!
+//! A get passes six files; this is number 6. The first: `hoplite-client/src/client.rs`.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

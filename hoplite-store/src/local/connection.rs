@@ -1,4 +1,6 @@
 //! One client: its handshake, its requests, its answers.
+//!
+//! A get passes six files; this is number 2. Next: `hoplite-store/src/engine.rs`.
 
 use std::collections::HashMap;
 use std::future::Future;
