@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::call::{Call, CallError};
 use super::connection::{ConnectionError, PeerConnection};
 use super::count;
-use super::keepalive::{Keepalive, Until};
+use super::keepalive::{Awaited, Keepalive, Until};
 use super::pool::Peer;
 use super::pull::Puller;
 
@@ -60,7 +60,7 @@ impl Puller {
             return Ok(None);
         }
         let interval = self.config.keepalive_interval;
-        let keepalive = Keepalive { interval, started: Instant::now(), copy: None };
+        let keepalive = Keepalive { interval, started: Instant::now(), awaited: Awaited::Producer };
         let mut call = Call::begin(self, host.clone(), Kind::Combine, &encode_hop(hop)).await?;
         // The host says at once that it has heard; until then the connection may turn out dead.
         let mut next = match ended.run_until_cancelled(call.read_header()).await {

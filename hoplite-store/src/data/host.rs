@@ -8,7 +8,7 @@ use hoplite_proto::data::{decode_hop, encode_hop_failure};
 use hoplite_proto::v1;
 
 use super::connection::{ConnectionError, PeerConnection};
-use super::keepalive::{Keepalive, Until};
+use super::keepalive::{Awaited, Keepalive, Until};
 use super::server::Server;
 use super::{HopHost, Hosted, ServeSource};
 
@@ -25,7 +25,7 @@ impl<S: ServeSource + HopHost> Server<S> {
         let (output, put) = (hop.output.clone(), hop.put);
         tracing::info!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
         let mut hosted = self.source.host(hop);
-        let ended = attend(connection, &mut hosted, &self.keepalive(None)).await;
+        let ended = attend(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
         // Before the answer, so that a coordinator which has it finds the hop gone.
         drop(hosted);
         match &ended {

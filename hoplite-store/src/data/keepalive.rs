@@ -20,8 +20,18 @@ pub(super) struct Keepalive<'a> {
     pub(super) interval: Duration,
     /// When this store started, as far as the data plane goes.
     pub(super) started: Instant,
-    /// The copy whose bytes the peer waits for, if that is what it waits for.
-    pub(super) copy: Option<&'a LiveCopy>,
+    pub(super) awaited: Awaited<'a>,
+}
+
+/// What the peer waits for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Awaited<'a> {
+    /// The bytes of this copy.
+    Copy(&'a LiveCopy),
+    /// A copy that this store may come to have: nobody is known to produce it yet.
+    Receiver,
+    /// What this store does itself.
+    Producer,
 }
 
 /// How a wait ended.
@@ -73,19 +83,37 @@ impl Keepalive<'_> {
         }
     }
 
-    /// The sign that is passed on now. While there is no copy, this store is the one that is waited for.
+    /// The sign that is passed on now.
     pub(super) fn sign(&self) -> Sign {
         let now = Time::ZERO + self.started.elapsed();
-        self.copy.map_or(Sign(now.as_micros()), |copy| copy.sign(now))
+        match self.awaited {
+            Awaited::Copy(copy) => copy.sign(now),
+            Awaited::Receiver => Sign::default(),
+            Awaited::Producer => Sign(now.as_micros()),
+        }
     }
 
     /// Waits for a new sign, for ever if there can be none, and until it may be passed on.
     async fn news(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
-        let Some(copy) = self.copy else { return pending().await };
+        let Awaited::Copy(copy) = self.awaited else { return pending().await };
         let signs = signs.get_or_insert_with(|| copy.signs());
         if signs.changed().await.is_err() {
             pending().await
         }
         sleep_until(not_before).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_producer_makes_signs() {
+        let started = Instant::now();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let sign = |awaited| Keepalive { interval: Duration::from_secs(1), started, awaited }.sign();
+        assert_eq!(sign(Awaited::Producer), Sign(3_000_000));
+        assert_eq!(sign(Awaited::Receiver), Sign::default(), "else its receivers would wait for it for ever");
     }
 }

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
-use super::keepalive::Keepalive;
+use super::keepalive::{Awaited, Keepalive};
 use super::transport::Transport;
 use super::{DataConfig, DataMetrics, HopHost, ServeRequest, ServeSource, Served, count};
 use crate::copies::LiveCopy;
@@ -177,14 +177,15 @@ impl<S: ServeSource + HopHost> Server<S> {
     ) -> Result<Ending, ConnectionError> {
         let request = ServeRequest { id: pull.id.clone(), put: pull.put, awaits_hop: pull.awaits_hop };
         let found = self.source.serve(request);
-        let Some(served) = self.keepalive(None).during(connection, found).await? else {
+        let awaited = if pull.awaits_hop { Awaited::Producer } else { Awaited::Receiver };
+        let Some(served) = self.keepalive(awaited).during(connection, found).await? else {
             return Ok(Ending::NoCopy);
         };
         if pull.size_bytes != served.size_bytes() {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
         let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
-        let keepalive = self.keepalive(Some(&served));
+        let keepalive = self.keepalive(Awaited::Copy(&served));
         // A receiver of a part learns of its end when the object is complete, even if there are no more bytes to send.
         loop {
             let beyond = served.beyond_within(*offset_bytes, pull.range.end);
@@ -210,8 +211,11 @@ impl<S: ServeSource + HopHost> Server<S> {
         let id = ObjectId::new(&request.id)?;
         let request = ServeRequest { id, put: PutId(request.put), awaits_hop: false };
         let found = self.source.serve(request);
-        let digest = match self.keepalive(None).during(connection, found).await? {
-            Some(served) => self.keepalive(Some(&served)).during(connection, digest(&served)).await?.ok(),
+        let digest = match self.keepalive(Awaited::Producer).during(connection, found).await? {
+            Some(served) => {
+                let digest = digest(&served);
+                self.keepalive(Awaited::Copy(&served)).during(connection, digest).await?.ok()
+            }
             None => None,
         };
         match digest {
@@ -223,9 +227,9 @@ impl<S: ServeSource + HopHost> Server<S> {
         }
     }
 
-    /// How peers are told that this store is alive, while they wait for bytes of `copy` or for something else.
-    pub(super) fn keepalive<'a>(&self, copy: Option<&'a LiveCopy>) -> Keepalive<'a> {
-        Keepalive { interval: self.config.keepalive_interval, started: self.started, copy }
+    /// How a peer is told that this store is alive, while it waits.
+    pub(super) fn keepalive<'a>(&self, awaited: Awaited<'a>) -> Keepalive<'a> {
+        Keepalive { interval: self.config.keepalive_interval, started: self.started, awaited }
     }
 }
 
