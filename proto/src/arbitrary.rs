@@ -220,6 +220,7 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         UnpublishReason::PullEnded,
         UnpublishReason::Aborted,
         UnpublishReason::Superseded,
+        UnpublishReason::Conceded,
         UnpublishReason::Deleted,
     ]);
     let query = (query_id(), id(), timeout(), option::of(put()), prop::collection::vec(node(), 0..4))

@@ -237,7 +237,7 @@ impl Node {
     /// The copy has the same contents as the put that was first: it becomes a copy of that put.
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
         // The second shard may have accepted the put under its own name.
-        self.unpublish(copy, UnpublishReason::Evicted);
+        self.unpublish(copy, UnpublishReason::Conceded);
         self.copies.rename_put(copy, winner);
         self.copies.publication_mut(copy).rename();
         if self.copies[&copy].is_complete() {
@@ -251,7 +251,11 @@ impl Node {
         self.put_conflicts += 1;
         let id = self.copies[&copy].id.clone();
         // The local copy is dropped, so that all nodes agree on the contents. Those who wait here get the winner.
-        self.unpublish(copy, self.reason_to_leave(copy));
+        let reason = match self.reason_to_leave(copy) {
+            UnpublishReason::Evicted => UnpublishReason::Conceded,
+            unfinished => unfinished,
+        };
+        self.unpublish(copy, reason);
         self.detach(copy, Error::AlreadyExists { id: id.clone() });
         self.wake(&id);
     }

@@ -88,6 +88,8 @@ pub enum UnpublishReason {
     /// The node that was producing it makes it anew, under another put id: as `Aborted`, but those who wait for it go on
     /// waiting.
     Superseded,
+    /// Given up by its store, because another put of the id was first.
+    Conceded,
     /// Deleted, as the shard had asked.
     Deleted,
 }

@@ -61,6 +61,13 @@ impl Shard {
         self.due.orphans.insert(due, id.clone());
     }
 
+    /// A store does not keep the object: others are asked.
+    pub(super) fn decline_orphan(&mut self, id: &ObjectId, node: NodeIndex) {
+        if let Some(orphan) = self.orphans.objects.get_mut(id) {
+            orphan.asked.insert(node);
+        }
+    }
+
     /// A store keeps the object, or it is gone.
     pub(super) fn remove_orphan(&mut self, id: &ObjectId) {
         if let Some(Orphan { due: Some(due), .. }) = self.orphans.objects.remove(id) {

@@ -231,8 +231,12 @@ impl Shard {
         } else {
             // Its receivers may have all the bytes by now, with their publications under way.
             self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);
-            // It lives and gives the put up, for an equal one that was first. To have others keep it would bring it back.
-            self.remove_orphan(id);
+            if reason == UnpublishReason::Conceded {
+                // To have others keep the put would bring it back after the one that was first is deleted.
+                self.remove_orphan(id);
+            } else {
+                self.decline_orphan(id, node);
+            }
         }
     }
 

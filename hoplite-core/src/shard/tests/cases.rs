@@ -16,7 +16,7 @@
 //! cancel A                 A's latest get, watch or delete
 //! done A X                 A has all of X: publishes it, which returns its latest slot
 //! fail A OUTCOME           A returns its latest slot
-//! evict A X | end A X | abort A X | supersede A X | dropped A X
+//! evict A X | concede A X | end A X | abort A X | supersede A X | dropped A X
 //! delete A X | forget A X | watch A X
 //! wait T
 //! ```
@@ -150,6 +150,7 @@ impl Scenario {
                 self.give_back(name, outcome)
             }
             ["evict", name, object] => self.unpublish(name, object, UnpublishReason::Evicted),
+            ["concede", name, object] => self.unpublish(name, object, UnpublishReason::Conceded),
             ["end", name, object] => self.unpublish(name, object, UnpublishReason::PullEnded),
             ["abort", name, object] => self.unpublish(name, object, UnpublishReason::Aborted),
             ["supersede", name, object] => self.unpublish(name, object, UnpublishReason::Superseded),
