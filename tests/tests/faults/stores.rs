@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hoplite_client::{Error, PutOptions};
+use hoplite_client::{Confirmation, Error, PutOptions};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
@@ -129,9 +129,10 @@ fn an_object_whose_only_holder_dies_is_lost() {
     }
     assert!(asked.elapsed() < Duration::from_secs(10), "nobody waits for the timeout");
     assert_eq!(&cluster.client(2).get("small", PATIENCE).unwrap()[..], b"inline", "the directory has it");
-    // The ids are free for new objects.
+    // The ids are free for new objects. The directory must have heard of them, for it remembers the loss until then.
     for id in ["half", "complete"] {
-        cluster.client(1).put(id, b"new").unwrap();
+        let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
+        cluster.client(1).put_with(id, b"new", confirmed).unwrap();
         assert_eq!(&cluster.client(2).get(id, PATIENCE).unwrap()[..], b"new");
     }
     cluster.assert_serves();
