@@ -182,7 +182,7 @@ async fn hellos_of_another_version_or_cluster_are_refused_with_the_reason() {
     let server = Server::start().await;
     let refusal = async |hello| server.open(hello).await.err().expect("a refusal");
     let version = refusal(v1::Hello { version: 99, ..hello("a", 1) }).await;
-    assert_eq!(version, Error::VersionMismatch { ours: 99, theirs: 1 });
+    assert_eq!(version, Error::VersionMismatch { ours: 99, theirs: hoplite_proto::PROTOCOL_VERSION });
     let cluster = refusal(v1::Hello { cluster: "other".to_owned(), ..hello("a", 1) }).await;
     assert_eq!(cluster, Error::ClusterMismatch);
     let name = refusal(v1::Hello { node: "no spaces".to_owned(), ..hello("a", 1) }).await;

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use hoplite_core::Error as ObjectError;
-use hoplite_proto::v1;
+use hoplite_proto::{PROTOCOL_VERSION, v1};
 
 use super::fake_store::{CAPACITY_BYTES, FakeStore, Greeting};
 use crate::{Client, ConnectFailure, ConnectOptions, Error};
@@ -61,7 +61,11 @@ async fn greetings_that_are_not_of_a_store() {
         Greeting::Raw(vec![255; 8]),
         Greeting::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
         Greeting::Raw(vec![10, 0, 0, 0, 8]),
-        hello(v1::ServerHello { version: 1, node: "not a name".to_owned(), ..Default::default() }),
+        hello(v1::ServerHello {
+            version: PROTOCOL_VERSION,
+            node: "not a name".to_owned(),
+            ..Default::default()
+        }),
     ];
     for greeting in greetings {
         let store = FakeStore::greeting(greeting.clone());
@@ -73,14 +77,26 @@ async fn greetings_that_are_not_of_a_store() {
         FakeStore::greeting(hello(v1::ServerHello { version: 9, node: node(), ..Default::default() }));
     let kind = failure(store.socket()).await;
     assert!(
-        matches!(kind, ConnectFailure::Refused(ObjectError::VersionMismatch { ours: 1, theirs: 9 })),
+        matches!(
+            kind,
+            ConnectFailure::Refused(ObjectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 9 })
+        ),
         "{kind:?}"
     );
     let error = Some(hoplite_proto::error::encode(&ObjectError::limit_exceeded("clients", 3)));
-    let store = FakeStore::greeting(hello(v1::ServerHello { version: 1, error, ..Default::default() }));
+    let store = FakeStore::greeting(hello(v1::ServerHello {
+        version: PROTOCOL_VERSION,
+        error,
+        ..Default::default()
+    }));
     let kind = failure(store.socket()).await;
     assert!(matches!(kind, ConnectFailure::Refused(ObjectError::LimitExceeded { .. })), "{kind:?}");
-    let too_much = v1::ServerHello { version: 1, node: node(), arena_bytes: 1 << 40, ..Default::default() };
+    let too_much = v1::ServerHello {
+        version: PROTOCOL_VERSION,
+        node: node(),
+        arena_bytes: 1 << 40,
+        ..Default::default()
+    };
     let store = FakeStore::greeting(hello(too_much));
     let kind = failure(store.socket()).await;
     assert!(matches!(kind, ConnectFailure::Arena { .. }), "{kind:?}");
@@ -89,7 +105,7 @@ async fn greetings_that_are_not_of_a_store() {
 #[tokio::test]
 async fn the_store_says_how_much_it_takes() {
     let hello = v1::ServerHello {
-        version: 1,
+        version: PROTOCOL_VERSION,
         node: "fake".to_owned(),
         arena_bytes: CAPACITY_BYTES,
         max_calls: 1,
