@@ -1,7 +1,7 @@
 //! A cluster: the state machines of real stores and shards on simulated machines, and an application that uses them.
 //!
-//! One thread, one clock, one seed. What stores and shards decide is decided by [`Node`] and [`Shard`]; what their daemons
-//! do when the machines say so is modelled here, once:
+//! One thread, one clock, one seed. What stores and shards decide is decided by [`Node`](hoplite_core::node::Node) and
+//! [`Shard`](hoplite_core::shard::Shard); what their daemons do when the machines say so is modelled here, once:
 //!
 //! * `hosts`: the machines, what they hold, how they crash and start, and how time passes for them.
 //! * `effects`: what the effects of a store do.
