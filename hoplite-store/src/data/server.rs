@@ -24,7 +24,6 @@ use super::digest::digest;
 use super::keepalive::{Awaited, Keepalive};
 use super::transport::Transport;
 use super::{DataConfig, DataMetrics, HopHost, ServeRequest, ServeSource, Served, count};
-use crate::copies::LiveCopy;
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
