@@ -1,7 +1,7 @@
 //! `hoplite`, the command line.
 //!
 //! * [`arguments`]: what the commands share: how to reach a store, and how ids, sizes and durations are written.
-//! * [`verbs`]: one module per command; [`bench`] and [`demo`] have more than one each.
+//! * [`verbs`]: one module per command; [`bench`](mod@bench) and [`demo`] have more than one each.
 //! * [`topology`]: what links cost and in which order ranks are cheap; needs no store.
 //! * [`cluster`]: a cluster of daemons on this machine, for `up`, `demo` and `bench`.
 //! * [`output`] and [`progress`]: what people and programs see.
