@@ -61,8 +61,8 @@ enum Method<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Prepares a search, and ends it where the order can be computed: rings of up to [`exact::MAX_RING`] nodes, chains of up
-    /// to [`exact::MAX_CHAIN`], all others of up to [`exact::MAX_ANY`].
+    /// Prepares a search, and ends it where the order can be computed: rings of up to `exact::MAX_RING` nodes, chains of up
+    /// to `exact::MAX_CHAIN`, all others of up to `exact::MAX_ANY`.
     ///
     /// # Errors
     ///
