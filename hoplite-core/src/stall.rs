@@ -6,8 +6,9 @@
 //!
 //! So the producer of an object makes [`Sign`]s that grow, and relays pass on the latest that they have heard. Each put of
 //! an object is produced by one node, so the signs of all nodes can be compared, and in a cycle of relays the greatest of
-//! them goes round once and then nobody hears a new one. A chain of any length passes a sign on without delay, so how long
-//! a receiver may hear nothing new does not depend on its place in the chain.
+//! them goes round once and then nobody hears a new one. A relay passes a new sign on
+//! within a quarter of a keepalive interval, and the signs follow each other along a chain, so how long a receiver may hear
+//! nothing new hardly depends on its place in it.
 
 use std::time::Duration;
 
