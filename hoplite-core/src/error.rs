@@ -229,6 +229,12 @@ pub enum Error {
         /// The version of the peer.
         theirs: u32,
     },
+    /// The peer does not prove that it may do this, or it may not.
+    #[error("permission denied: {reason}")]
+    PermissionDenied {
+        /// What is missing, in words.
+        reason: Cow<'static, str>,
+    },
     /// The peer sent something that is not of the protocol.
     #[error("malformed message on the {plane} plane: {reason}")]
     Malformed {
@@ -274,6 +280,7 @@ pub enum ErrorCode {
     TypeMismatch = 19,
     DuplicateId = 20,
     Superseded = 21,
+    PermissionDenied = 22,
 }
 
 impl Error {
@@ -285,6 +292,11 @@ impl Error {
     /// An [`Error::Malformed`] on `plane` for `reason`.
     pub const fn malformed(plane: Plane, reason: &'static str) -> Self {
         Self::Malformed { plane, reason: Cow::Borrowed(reason) }
+    }
+
+    /// An [`Error::PermissionDenied`] for `reason`.
+    pub const fn permission_denied(reason: &'static str) -> Self {
+        Self::PermissionDenied { reason: Cow::Borrowed(reason) }
     }
 
     /// An [`Error::Unavailable`] of `what`.
@@ -321,6 +333,7 @@ impl Error {
             Self::TypeMismatch { .. } => ErrorCode::TypeMismatch,
             Self::DuplicateId { .. } => ErrorCode::DuplicateId,
             Self::Superseded { .. } => ErrorCode::Superseded,
+            Self::PermissionDenied { .. } => ErrorCode::PermissionDenied,
         }
     }
 

@@ -46,6 +46,8 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(10);
 pub struct Attempts {
     pause: Duration,
     is_up: bool,
+    /// Whether the session has ever been up.
+    was_accepted: bool,
     refused_since: Option<Time>,
 }
 
@@ -65,20 +67,20 @@ pub enum Next {
 
 impl Default for Attempts {
     fn default() -> Self {
-        Self { pause: FIRST_PAUSE, is_up: false, refused_since: None }
+        Self { pause: FIRST_PAUSE, is_up: false, was_accepted: false, refused_since: None }
     }
 }
 
 impl Attempts {
     /// The session is up.
     pub fn opened(&mut self) {
-        *self = Self { is_up: true, ..Self::default() };
+        *self = Self { is_up: true, was_accepted: true, ..Self::default() };
     }
 
     /// The session has ended, or an attempt has failed; `error` says why, if it was not in peace.
     pub fn ended(&mut self, now: Time, error: Option<&Error>) -> Next {
         let was_up = std::mem::take(&mut self.is_up);
-        if let Some(error) = error.filter(|error| is_refusal(error, was_up)) {
+        if let Some(error) = error.filter(|error| self.is_refusal(error, was_up)) {
             let since = *self.refused_since.get_or_insert(now);
             if !may_pass(error) || now.since(since) > REFUSAL_LIMIT {
                 return Next::GiveUp;
@@ -88,15 +90,17 @@ impl Attempts {
         self.pause = (pause * 2).min(MAX_PAUSE);
         Next::Retry { pause, is_news: was_up || pause == FIRST_PAUSE }
     }
-}
 
-/// Whether the shard was reached and does not want this store; before the session was up, also whether it could make
-/// nothing of the first message.
-fn is_refusal(error: &Error, was_up: bool) -> bool {
-    match error.code() {
-        ErrorCode::NodeIdInUse | ErrorCode::ClusterMismatch | ErrorCode::VersionMismatch => true,
-        ErrorCode::InvalidName | ErrorCode::Malformed => !was_up,
-        _ => false,
+    /// Whether the shard was reached and does not want this store; before the session was up, also whether it could make
+    /// nothing of the first message. A store that was accepted before keeps its objects and goes on trying if its token is
+    /// refused: the token of the cluster may be about to be replaced.
+    fn is_refusal(&self, error: &Error, was_up: bool) -> bool {
+        match error.code() {
+            ErrorCode::NodeIdInUse | ErrorCode::ClusterMismatch | ErrorCode::VersionMismatch => true,
+            ErrorCode::InvalidName | ErrorCode::Malformed => !was_up,
+            ErrorCode::PermissionDenied => !self.was_accepted,
+            _ => false,
+        }
     }
 }
 
@@ -147,6 +151,17 @@ mod tests {
             Error::InvalidName { name: "a b".into() },
         ] {
             assert_eq!(Attempts::default().ended(at(0), Some(&error)), Next::GiveUp, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_refused_is_final_only_for_a_store_that_is_new() {
+        let error = Error::permission_denied("another token");
+        let mut attempts = Attempts::default();
+        assert_eq!(attempts.ended(at(0), Some(&error)), Next::GiveUp);
+        attempts.opened();
+        for millis in [0, 20_000, 40_000] {
+            assert!(matches!(attempts.ended(at(millis), Some(&error)), Next::Retry { .. }));
         }
     }
 

@@ -8,8 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Says what daemons log.
-const LOG_VARIABLE: &str = "HOPLITE_LOG";
+/// What daemons that are started so are told by the environment: what to log, and what their cluster shares.
+const KEPT_VARIABLES: [&str; 2] = ["HOPLITE_LOG", "HOPLITE_TOKEN_FILE"];
 
 /// A store on loopback.
 #[derive(Debug, Clone, Copy)]
@@ -60,8 +60,10 @@ pub fn program(name: &str) -> PathBuf {
 
 fn daemon(name: &str) -> Command {
     let mut command = Command::new(program(name));
-    let is_for_others =
-        |variable: &OsStr| variable.as_encoded_bytes().starts_with(b"HOPLITE_") && variable != LOG_VARIABLE;
+    let is_for_others = |variable: &OsStr| {
+        variable.as_encoded_bytes().starts_with(b"HOPLITE_")
+            && !KEPT_VARIABLES.iter().any(|kept| variable == *kept)
+    };
     for (variable, _) in std::env::vars_os().filter(|(variable, _)| is_for_others(variable)) {
         // What is set for the daemons of this machine, such as a file for the arena, is not meant for this one.
         command.env_remove(variable);

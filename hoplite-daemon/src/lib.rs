@@ -2,7 +2,8 @@
 //!
 //! * [`run`](run()): the life of a daemon's process, from its arguments to its exit code; start here.
 //! * [`settings`]: flags, environment and a file, in the order of their precedence; [`Size`] and [`TimeSpan`].
-//! * [`Security`]: who may reach the daemon.
+//! * [`Security`]: who may reach the daemon; [`Credentials`]: how daemons prove to each other that they may; [`HalfOpen`]: how
+//!   many that have not done so are listened to.
 //! * [`Announcer`]: how a daemon tells the program that started it where it is reached, and when it is ready.
 //! * [`launch`]: the other side of that, for programs that start daemons.
 #![forbid(unsafe_code)]
@@ -19,11 +20,17 @@ mod logging;
 mod parent;
 mod signals;
 
+mod notable;
+
 mod announce;
 pub mod launch;
 
 pub use announce::{Addresses, Announcer, READY};
+pub use notable::is_notable;
 pub use run::run;
-pub use security::{NotLoopback, Security};
+pub use security::{
+    Bearer, Credentials, HalfOpen, HalfOpenPlace, NotLoopback, PrivateFileError, Purpose, Security,
+    SecurityError, TAG_BYTES, Token, TokenError,
+};
 pub use size::{NotASize, Size};
 pub use time_span::{NotADuration, TimeSpan};

@@ -1,15 +1,19 @@
 //! Connections of the control plane, below gRPC: how many there are, and when they end.
 //!
 //! HTTP/2 itself does not limit how long a peer may take to send its first bytes, nor can a server be told to drop a
-//! connection; both are done here.
+//! connection; both are done here. A connection is half open until its peer has sent the preface of HTTP/2 and, if the
+//! directory has a token, made a call with it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::stream::{self, Stream};
+use hoplite_daemon::{HalfOpen, HalfOpenPlace};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -17,25 +21,59 @@ use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
 /// Most connections at once: one per store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 16_384;
-/// How long a peer may take to send the preface of HTTP/2.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most connections that are half open; when there are more, the oldest is closed. Enough for all stores of a large cluster
+/// to come back at once.
+const MAX_HALF_OPEN: usize = 1024;
+/// How long a connection may be half open.
+const HALF_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Length of that preface (RFC 9113, section 3.4).
 const PREFACE_BYTES: usize = 24;
 /// How long to wait when no connection can be accepted, for example because too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// What is known of who has connected.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    address: Option<SocketAddr>,
+    is_admitted: Arc<AtomicBool>,
+}
+
+impl Peer {
+    /// Where it is.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// It has made a call that it may make.
+    pub(crate) fn admit(&self) {
+        self.is_admitted.store(true, Ordering::Relaxed);
+    }
+}
+
+/// When a connection is no longer half open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// When its preface is there.
+    ByPreface,
+    /// When its peer has been [admitted](Peer::admit).
+    ByCall,
+}
+
 /// The connections that `listener` accepts. `abort` breaks all of them; `tasks` knows of each while it lasts.
 pub(crate) fn accept(
     listener: TcpListener,
+    admission: Admission,
     abort: CancellationToken,
     tasks: TaskTracker,
 ) -> impl Stream<Item = io::Result<Connection>> {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    stream::unfold((listener, abort, tasks, permits), |(listener, abort, tasks, permits)| async move {
+    let half_open = HalfOpen::new(MAX_HALF_OPEN);
+    let state = (listener, abort, tasks, permits, half_open);
+    stream::unfold(state, move |(listener, abort, tasks, permits, half_open)| async move {
         let permit = permits.clone().acquire_owned().await.ok()?;
         let stream = loop {
             match listener.accept().await {
@@ -46,8 +84,8 @@ pub(crate) fn accept(
                 }
             }
         };
-        let connection = Connection::new(stream, &abort, &tasks, permit);
-        Some((Ok(connection), (listener, abort, tasks, permits)))
+        let connection = Connection::new(stream, admission, half_open.enter(), &abort, &tasks, permit);
+        Some((Ok(connection), (listener, abort, tasks, permits, half_open)))
     })
 }
 
@@ -55,16 +93,29 @@ pub(crate) fn accept(
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
+    peer: Peer,
     abort: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Until when the preface must be there, and how much of it is.
-    preface: Option<(Pin<Box<Sleep>>, usize)>,
+    half_open: Option<HalfOpenState>,
     _task: TaskTrackerToken,
     _permit: OwnedSemaphorePermit,
+}
+
+/// What bounds a connection while it is half open.
+#[derive(Debug)]
+struct HalfOpenState {
+    admission: Admission,
+    deadline: Pin<Box<Sleep>>,
+    lost: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// How many bytes have arrived.
+    received: usize,
+    _place: HalfOpenPlace,
 }
 
 impl Connection {
     fn new(
         stream: TcpStream,
+        admission: Admission,
+        place: HalfOpenPlace,
         abort: &CancellationToken,
         tasks: &TaskTracker,
         permit: OwnedSemaphorePermit,
@@ -72,9 +123,16 @@ impl Connection {
         // Grants are small and waited for. If it cannot be set the connection works nevertheless.
         let _ = stream.set_nodelay(true);
         Self {
+            peer: Peer { address: stream.peer_addr().ok(), is_admitted: Arc::default() },
             stream,
             abort: Box::pin(abort.clone().cancelled_owned()),
-            preface: Some((Box::pin(tokio::time::sleep(PREFACE_TIMEOUT)), 0)),
+            half_open: Some(HalfOpenState {
+                admission,
+                deadline: Box::pin(tokio::time::sleep(HALF_OPEN_TIMEOUT)),
+                lost: Box::pin(place.lost()),
+                received: 0,
+                _place: place,
+            }),
             _task: tasks.token(),
             _permit: permit,
         }
@@ -85,10 +143,17 @@ impl Connection {
         if self.abort.as_mut().poll(cx).is_ready() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        if let Some((deadline, _)) = &mut self.preface
-            && deadline.as_mut().poll(cx).is_ready()
-        {
+        let Some(half_open) = &mut self.half_open else { return Ok(()) };
+        let is_open = match half_open.admission {
+            Admission::ByPreface => half_open.received >= PREFACE_BYTES,
+            Admission::ByCall => self.peer.is_admitted.load(Ordering::Relaxed),
+        };
+        if is_open {
+            self.half_open = None;
+        } else if half_open.deadline.as_mut().poll(cx).is_ready() {
             return Err(io::ErrorKind::TimedOut.into());
+        } else if half_open.lost.as_mut().poll(cx).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
         Ok(())
     }
@@ -103,11 +168,8 @@ impl AsyncRead for Connection {
         self.check(cx)?;
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        if let Some((_, received)) = &mut self.preface {
-            *received += buffer.filled().len() - before;
-            if *received >= PREFACE_BYTES {
-                self.preface = None;
-            }
+        if let Some(half_open) = &mut self.half_open {
+            half_open.received += buffer.filled().len() - before;
         }
         Poll::Ready(Ok(()))
     }
@@ -140,9 +202,9 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! * `server`: what runs, and how it stops; start here.
 //! * `connection`: TCP, below gRPC.
-//! * `service`: the calls.
+//! * `guard`: who may make them; `service`: the calls.
 //! * `session`: one session with a store: hello, then messages in.
 //! * `owner`: the task that owns the shard, and the only one that touches it.
 //! * `outbox`: messages out.
@@ -14,6 +14,7 @@
 mod server;
 
 mod connection;
+mod guard;
 mod service;
 mod session;
 

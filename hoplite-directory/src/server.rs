@@ -7,14 +7,17 @@ use hoplite_core::limits::Limits;
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::ShardConfig;
+use hoplite_daemon::Credentials;
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::v1::directory_server::DirectoryServer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
-use crate::connection;
+use crate::connection::{self, Admission};
+use crate::guard::Guard;
 use crate::owner::ShardOwner;
 use crate::service::DirectoryService;
 use crate::session::Host;
@@ -38,6 +41,8 @@ const MAX_SENT_BYTES: usize = 64 << 20;
 pub struct DirectoryConfig {
     /// The cluster that its stores must belong to.
     pub cluster: ClusterId,
+    /// What the callers must prove.
+    pub credentials: Credentials,
     /// Its limits.
     pub limits: Limits,
     /// What links cost.
@@ -47,7 +52,12 @@ pub struct DirectoryConfig {
 impl Default for DirectoryConfig {
     fn default() -> Self {
         let cluster = ClusterId::new(DEFAULT_CLUSTER).expect("the default name is a valid one");
-        Self { cluster, limits: Limits::default(), topology: Topology::Uniform }
+        Self {
+            cluster,
+            credentials: Credentials::default(),
+            limits: Limits::default(),
+            topology: Topology::Uniform,
+        }
     }
 }
 
@@ -89,6 +99,9 @@ pub async fn run(
     let (health, health_server) = tonic_health::server::health_reporter();
     health.set_serving::<DirectoryServer<DirectoryService>>().await;
 
+    let admission = if config.credentials.token.is_some() { Admission::ByCall } else { Admission::ByPreface };
+    let guard = Guard::new(config.credentials.token);
+
     let server = Server::builder()
         .http2_keepalive_interval(Some(SHARD_PINGS.interval))
         .http2_keepalive_timeout(Some(SHARD_PINGS.timeout))
@@ -96,12 +109,18 @@ pub async fn run(
         .initial_connection_window_size(2 * WINDOW_BYTES)
         .max_concurrent_streams(MAX_STREAMS)
         .timeout(CALL_TIMEOUT)
-        .add_service(directory)
+        .add_service(InterceptedService::new(directory, guard.clone()))
         .add_service(health_server)
-        .add_service(reflection().build_v1().expect("the built-in descriptors are valid"))
-        .add_service(reflection().build_v1alpha().expect("the built-in descriptors are valid"))
+        .add_service(InterceptedService::new(
+            reflection().build_v1().expect("the built-in descriptors are valid"),
+            guard.clone(),
+        ))
+        .add_service(InterceptedService::new(
+            reflection().build_v1alpha().expect("the built-in descriptors are valid"),
+            guard,
+        ))
         .serve_with_incoming_shutdown(
-            connection::accept(listener, abort.clone(), tasks.clone()),
+            connection::accept(listener, admission, abort.clone(), tasks.clone()),
             stop.clone().cancelled_owned(),
         );
     let overdue = async {

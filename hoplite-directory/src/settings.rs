@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use hoplite_core::{ClusterId, Error};
-use hoplite_daemon::{NotLoopback, Security, TimeSpan};
+use hoplite_daemon::{NotLoopback, Security, SecurityError, TimeSpan};
 use hoplite_directory::{DEFAULT_CLUSTER, DirectoryConfig};
 
 /// Where a shard listens unless it is told otherwise.
@@ -47,6 +47,8 @@ pub(crate) enum SettingsError {
     Cluster(#[source] Error),
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     #[error("at least one object must be allowed")]
     NoObjects,
 }
@@ -62,6 +64,7 @@ impl Settings {
         let cluster = ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER));
         let mut directory = DirectoryConfig {
             cluster: cluster.map_err(SettingsError::Cluster)?,
+            credentials: self.security.credentials()?,
             ..DirectoryConfig::default()
         };
         let limits = &mut directory.limits;
@@ -91,7 +94,11 @@ mod tests {
     fn other_than_loopback_needs_to_be_meant() {
         let open = Settings { listen: "0.0.0.0:1".parse().ok(), ..Settings::default() };
         assert!(matches!(open.clone().resolve(), Err(SettingsError::NotLoopback(_))));
-        assert!(Settings { security: Security { insecure: Some(true) }, ..open }.resolve().is_ok());
+        assert!(
+            Settings { security: Security { insecure: Some(true), ..Security::default() }, ..open }
+                .resolve()
+                .is_ok()
+        );
     }
 
     #[test]

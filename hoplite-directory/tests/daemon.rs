@@ -91,7 +91,7 @@ fn a_port_in_use_is_one_line_that_names_it() {
 fn usage_errors_exit_with_two() {
     let (code, text) = refused(command().args(["--listen", "0.0.0.0:0"]));
     assert_eq!(code, Some(2));
-    assert!(text.contains("--insecure") && text.contains("not available yet"), "{text}");
+    assert!(text.contains("--insecure") && text.contains("--token-file"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
 
     let mut file = tempfile::NamedTempFile::new().unwrap();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hoplite_core::{ClusterId, Limits, NodeId};
+use hoplite_daemon::Credentials;
 use hoplite_shm::Backing;
 
 /// Where the directory is.
@@ -28,6 +29,8 @@ pub struct StoreConfig {
     pub cluster: ClusterId,
     /// Where the data plane listens; port 0 for any.
     pub listen: SocketAddr,
+    /// What other daemons must prove, and are proven.
+    pub credentials: Credentials,
     /// The address at which other stores reach the data plane, if it differs from the one it listens on.
     pub advertise: Option<SocketAddr>,
     /// Where the directory is.

@@ -16,6 +16,7 @@ use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::NodeInfo;
+use hoplite_daemon::Credentials;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -206,10 +207,11 @@ impl Running {
         let leaving = stop.child_token();
         let stop_on_drop = stop.clone().drop_guard();
         let (shards, directory, directory_failed) = start_directory(&config, &stop, &tasks).await?;
-        let links = links(&shards)?;
+        let links = links(&shards, &config.credentials)?;
 
         let data_config = DataConfig::new(config.cluster.clone(), config.node.clone());
-        let data_config = Arc::new(DataConfig { links: config.links, ..data_config });
+        let token = config.credentials.token.clone();
+        let data_config = Arc::new(DataConfig { links: config.links, token, ..data_config });
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
         let node = new_node(&config, &shards, &arena)?;
@@ -273,9 +275,10 @@ impl Running {
 }
 
 /// Reaches out to the shards at `addresses`, which must be as many different ones.
-fn links(addresses: &[String]) -> Result<Vec<ShardLink>, StoreError> {
+fn links(addresses: &[String], credentials: &Credentials) -> Result<Vec<ShardLink>, StoreError> {
     let link = |address: &String| {
-        ShardLink::new(address).ok_or_else(|| StoreError::ShardAddress { address: address.clone() })
+        ShardLink::new(address, credentials)
+            .ok_or_else(|| StoreError::ShardAddress { address: address.clone() })
     };
     let links = addresses.iter().map(link).collect::<Result<_, _>>()?;
     let mut seen = HashSet::new();
@@ -349,6 +352,7 @@ async fn start_directory(
     let directory = hoplite_directory::DirectoryConfig {
         cluster: config.cluster.clone(),
         limits: config.limits.clone(),
+        credentials: config.credentials.clone(),
         ..hoplite_directory::DirectoryConfig::default()
     };
     let stop = stop.clone();
@@ -415,6 +419,7 @@ mod tests {
             node: NodeId::new("n").unwrap(),
             cluster: ClusterId::new("c").unwrap(),
             listen: "127.0.0.1:0".parse().unwrap(),
+            credentials: Credentials::default(),
             advertise: None,
             directory: Directory::Shards(vec!["127.0.0.1:1".to_owned()]),
             socket: place.path().join("store.sock"),

@@ -9,6 +9,7 @@ use hoplite_core::node::Event;
 use hoplite_core::session::{Attempts, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS};
 use hoplite_core::shard::{NodeInfo, ToShard};
 use hoplite_core::{ClusterId, Time};
+use hoplite_daemon::{Bearer, Credentials};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
@@ -16,6 +17,7 @@ use hoplite_proto::v1::{ShardMessages, StoreMessages};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::engine::Engine;
@@ -43,11 +45,12 @@ pub(crate) struct ShardLink {
     /// The address as configured.
     pub(crate) address: String,
     channel: Channel,
+    bearer: Bearer,
 }
 
 impl ShardLink {
     /// A link to the shard at `address`; `None` if that is not of the form `HOST:PORT`. Connects when it is first used.
-    pub(crate) fn new(address: &str) -> Option<Self> {
+    pub(crate) fn new(address: &str, credentials: &Credentials) -> Option<Self> {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
         // Without a port, that of HTTP would be meant.
         endpoint.uri().port()?;
@@ -59,12 +62,14 @@ impl ShardLink {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(16 << 20);
-        Some(Self { address: address.to_owned(), channel: endpoint.connect_lazy() })
+        let (channel, bearer) = (endpoint.connect_lazy(), credentials.bearer());
+        Some(Self { address: address.to_owned(), channel, bearer })
     }
 
     /// A client for calls to the shard.
-    pub(crate) fn client(&self) -> DirectoryClient<Channel> {
-        DirectoryClient::new(self.channel.clone()).max_decoding_message_size(64 << 20)
+    pub(crate) fn client(&self) -> DirectoryClient<InterceptedService<Channel, Bearer>> {
+        let service = InterceptedService::new(self.channel.clone(), self.bearer.clone());
+        DirectoryClient::new(service).max_decoding_message_size(64 << 20)
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use hoplite_core::{ClusterId, Error, Limits, NodeId};
-use hoplite_daemon::{NotLoopback, Security, Size, TimeSpan};
+use hoplite_daemon::{NotLoopback, Security, SecurityError, Size, TimeSpan};
 use hoplite_directory::DEFAULT_CLUSTER;
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_shm::Backing;
@@ -107,6 +107,8 @@ pub(crate) enum SettingsError {
     Name(#[from] Error),
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     #[error("{text:?} is not a file mode in octal digits")]
     SocketMode { text: String },
     #[error("{text:?} is not a label of the form KEY=VALUE")]
@@ -147,6 +149,7 @@ impl Settings {
             node: NodeId::new(&self.node_id.unwrap_or_else(default_node_id))?,
             cluster: ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER))?,
             listen,
+            credentials: self.security.credentials()?,
             advertise: self.advertise,
             directory,
             socket: self.socket.unwrap_or_else(default_socket_path),
@@ -230,7 +233,11 @@ mod tests {
     fn other_than_loopback_needs_to_be_meant() {
         let open = Settings { listen: "0.0.0.0:7400".parse().ok(), ..Settings::default() };
         assert!(matches!(open.clone().resolve(), Err(SettingsError::NotLoopback(_))));
-        assert!(Settings { security: Security { insecure: Some(true) }, ..open }.resolve().is_ok());
+        assert!(
+            Settings { security: Security { insecure: Some(true), ..Security::default() }, ..open }
+                .resolve()
+                .is_ok()
+        );
         let directory = Settings { directory_listen: "[::]:7401".parse().ok(), ..Settings::default() };
         assert!(matches!(directory.resolve(), Err(SettingsError::NotLoopback(_))));
     }

@@ -138,6 +138,7 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
     let of_daemons = prop_oneof![
         node().prop_map(|node| Error::NodeIdInUse { node }),
         Just(Error::ClusterMismatch),
+        text().prop_map(|text| Error::PermissionDenied { reason: text.into() }),
         (plane, text()).prop_map(|(plane, text)| Error::Malformed { plane, reason: text.into() }),
         text().prop_map(|text| Error::Unavailable { what: text.into() }),
         Just(Error::ShuttingDown),

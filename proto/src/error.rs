@@ -27,7 +27,7 @@ pub fn encode(error: &Error) -> v1::Error {
         }
         Error::InvalidName { name } => v1::Error { code, text: name.clone(), ..Default::default() },
         Error::InvalidMetadata(error) => encode_metadata_error(code, error),
-        Error::InvalidRequest { reason } => {
+        Error::InvalidRequest { reason } | Error::PermissionDenied { reason } => {
             v1::Error { code, text: reason.to_string(), ..Default::default() }
         }
         Error::AlreadyExists { id }
@@ -85,6 +85,9 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
         }
         code if code == ErrorCode::InvalidRequest as u32 => {
             Some(Error::InvalidRequest { reason: Cow::Owned(text.clone()) })
+        }
+        code if code == ErrorCode::PermissionDenied as u32 => {
+            Some(Error::PermissionDenied { reason: Cow::Owned(text.clone()) })
         }
         code if code == ErrorCode::AlreadyExists as u32 => object().map(|id| Error::AlreadyExists { id }),
         code if code == ErrorCode::ObjectTooLarge as u32 => {

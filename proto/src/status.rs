@@ -29,6 +29,7 @@ pub fn to_status(error: &Error) -> Status {
         Error::Deleted { .. } => Code::NotFound,
         Error::ClusterMismatch | Error::VersionMismatch { .. } => Code::FailedPrecondition,
         Error::Superseded { .. } => Code::Aborted,
+        Error::PermissionDenied { .. } => Code::PermissionDenied,
         Error::Unavailable { .. } | Error::ShuttingDown => Code::Unavailable,
         _ => Code::Unknown,
     };

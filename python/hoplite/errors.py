@@ -30,6 +30,7 @@ __all__ = [
     "NodeIdInUse",
     "ObjectLost",
     "ObjectTooLarge",
+    "PermissionDenied",
     "ShuttingDown",
     "SizeMismatch",
     "StoreFull",
@@ -164,6 +165,12 @@ class NodeIdInUse(HopliteError):
 
 class ClusterMismatch(HopliteError):
     """The peer belongs to another cluster."""
+
+
+class PermissionDenied(HopliteError):
+    """This process may not do that: see `docs/security.md`."""
+
+    reason: str
 
 
 class VersionMismatch(HopliteError):

@@ -173,6 +173,10 @@ fn set_object_fields(
             "NodeIdInUse"
         }
         ObjectError::ClusterMismatch => "ClusterMismatch",
+        ObjectError::PermissionDenied { reason } => {
+            fields.set_item("reason", reason.as_ref())?;
+            "PermissionDenied"
+        }
         ObjectError::VersionMismatch { ours, theirs } => {
             fields.set_item("ours", ours)?;
             fields.set_item("theirs", theirs)?;

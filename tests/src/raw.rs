@@ -157,6 +157,8 @@ pub enum Kind {
     Combined = 9,
     /// A hop is needed no longer.
     Release = 10,
+    /// The proof that a token is known.
+    Proof = 11,
 }
 
 const HEADER_BYTES: usize = 28;

@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Error;
-use hoplite_core::id::NodeId;
 use hoplite_core::plan::blocks::Delivery;
 use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{FrameError, HEADER_BYTES, Header, Kind};
-use hoplite_proto::{PROTOCOL_VERSION, v1};
+use hoplite_proto::v1;
 use hoplite_shm::Buffer;
 use prost::Message;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::DataConfig;
 use super::transport::Transport;
 
 /// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
@@ -49,9 +47,12 @@ pub(super) enum ConnectionError {
     /// A field that makes no sense.
     #[error("a message makes no sense: {0}")]
     Nonsense(&'static str),
-    /// The peer's hello was refused.
+    /// The peer was refused, or a message of its.
     #[error(transparent)]
     Refused(#[from] Error),
+    /// The connection had not proven anything, and others came that wanted to.
+    #[error("too many connections are in their handshake, and this one has been longest")]
+    Crowded,
 }
 
 impl ConnectionError {
@@ -250,35 +251,6 @@ impl PeerConnection {
             range.start += (accepted - of_head) as u64;
         }
         self.flush().await
-    }
-
-    /// Says who we are and learns who the peer is.
-    ///
-    /// Both sides say it without waiting for the other, so that each can tell why the other is refused.
-    ///
-    /// # Errors
-    /// [`Error::VersionMismatch`], [`Error::ClusterMismatch`] or [`Error::InvalidName`] inside
-    /// [`ConnectionError::Refused`]; [`ConnectionError::Idle`] after `config.handshake_timeout`.
-    pub(super) async fn handshake(&mut self, config: &DataConfig) -> Result<NodeId, ConnectionError> {
-        let ours = v1::DataHello {
-            version: PROTOCOL_VERSION,
-            cluster: config.cluster.as_str().into(),
-            node: config.node.as_str().into(),
-            ..v1::DataHello::default()
-        };
-        let exchange = async {
-            self.write_control(Kind::Hello, &ours).await?;
-            self.read_expected::<v1::DataHello>(Kind::Hello).await
-        };
-        let limit = config.handshake_timeout;
-        let theirs = timeout(limit, exchange).await.map_err(|_| ConnectionError::Idle(limit))??;
-        if theirs.version != PROTOCOL_VERSION {
-            return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: theirs.version }.into());
-        }
-        if theirs.cluster != config.cluster.as_str() {
-            return Err(Error::ClusterMismatch.into());
-        }
-        Ok(NodeId::new(&theirs.node)?)
     }
 
     /// Consumes up to `limit` buffered bytes; answers how many there were.

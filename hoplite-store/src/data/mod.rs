@@ -22,6 +22,7 @@ mod digest;
 mod keepalive;
 
 mod connection;
+mod handshake;
 mod pool;
 mod transport;
 
@@ -37,6 +38,7 @@ use std::time::Duration;
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 use hoplite_core::node::{Hop, HopReport};
 use hoplite_core::stall::STALL_TIMEOUT;
+use hoplite_daemon::Token;
 use tokio::sync::mpsc;
 
 use self::transport::TransportKind;
@@ -59,11 +61,15 @@ pub(crate) struct DataConfig {
     pub(crate) links: LinkSettings,
     /// What connections to other stores are.
     pub(crate) transport: TransportKind,
-    /// Most connections from other stores at once; those beyond are closed at once.
+    /// What peers must know, too.
+    pub(crate) token: Option<Token>,
+    /// Most connections from other stores at once that are past their handshake; those beyond are closed at once.
     pub(crate) max_connections: usize,
+    /// Most connections in their handshake; when there are more, the oldest is closed.
+    pub(crate) max_half_open: usize,
     /// Most idle connections kept to one other store.
     pub(crate) max_idle_per_peer: usize,
-    /// How long a peer may take to say who it is.
+    /// How long a peer may take to say and to prove who it is, the handshake of the transport included.
     pub(crate) handshake_timeout: Duration,
     /// How long to try to connect to a sender.
     pub(crate) connect_timeout: Duration,
@@ -89,7 +95,9 @@ impl DataConfig {
             node,
             links: LinkSettings { bytes_per_second: None, latency: None },
             transport: TransportKind::Plain,
+            token: None,
             max_connections: 1024,
+            max_half_open: 256,
             max_idle_per_peer: 4,
             handshake_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(3),

@@ -13,15 +13,16 @@ use hoplite_core::shard::PullOutcome;
 use hoplite_core::time::Time;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, CallError};
 use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
+use super::handshake::{self, Side};
 use super::pool::{Peer, Pool};
 use super::stream::{Arrived, InputStream, RemoteCopy, Sink};
-use super::transport::Transport;
 use super::{DataConfig, DataMetrics, count};
 use crate::copies::LiveCopy;
 
@@ -221,15 +222,12 @@ impl Puller {
     pub(super) async fn connect(&self, (node, address): &Peer) -> Result<PeerConnection, ConnectionError> {
         let limit = self.config.connect_timeout;
         let begun = Instant::now();
-        let transport = timeout(limit, Transport::connect(self.config.transport, *address)).await;
-        let transport = transport.map_err(|_| ConnectionError::Idle(limit))??;
+        let stream = timeout(limit, TcpStream::connect(address)).await;
+        let stream = stream.map_err(|_| ConnectionError::Idle(limit))??;
         self.lock_link().connected(begun.elapsed());
-        let mut connection = PeerConnection::new(transport, self.config.silence_timeout);
-        let found = connection.handshake(&self.config).await?;
-        if found != *node {
-            return Err(ConnectionError::Nonsense("another node answers at that address"));
-        }
-        Ok(connection)
+        let opening =
+            handshake::open(&self.config, stream, Side::Connecting(node), self.config.silence_timeout);
+        Ok(opening.await?.0)
     }
 
     /// How many connections are idle.

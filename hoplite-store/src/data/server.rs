@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::plan::blocks::BlockSizes;
 use hoplite_core::time::Time;
+use hoplite_daemon::{HalfOpen, HalfOpenPlace, is_notable};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{Pull, decode_pull};
 use hoplite_proto::v1;
@@ -21,8 +21,8 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
+use super::handshake::{self, Side};
 use super::keepalive::{Awaited, Keepalive};
-use super::transport::Transport;
 use super::{DataConfig, DataMetrics, HopHost, ServeRequest, ServeSource, Served, count};
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
@@ -40,8 +40,9 @@ pub(crate) async fn run<S: ServeSource + HopHost>(
     shutdown: CancellationToken,
 ) {
     let connections = TaskTracker::new();
-    let permits = Arc::new(Semaphore::new(config.max_connections));
-    let server = Arc::new(Server { config, source, metrics, started: Instant::now() });
+    let half_open = HalfOpen::new(config.max_half_open);
+    let permits = Semaphore::new(config.max_connections);
+    let server = Arc::new(Server { config, source, metrics, permits, started: Instant::now() });
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
@@ -51,33 +52,23 @@ pub(crate) async fn run<S: ServeSource + HopHost>(
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-            if is_notable(&server.metrics.refused_connections) {
-                tracing::warn!(%address, limit = server.config.max_connections, "too many connections from other stores");
-            }
-            continue;
-        };
+        let place = half_open.enter();
         let server = Arc::clone(&server);
         let shutdown = shutdown.clone();
         connections.spawn(async move {
-            shutdown.run_until_cancelled(server.attend(stream, address)).await;
-            drop(permit);
+            shutdown.run_until_cancelled(server.attend(stream, address, place)).await;
         });
     }
     connections.close();
     connections.wait().await;
 }
 
-/// Counts a trouble that anybody who reaches the port can cause; whether it is to be logged: the first, the second, the
-/// fourth, and so on, so that nobody can fill the disk.
-fn is_notable(counter: &AtomicU64) -> bool {
-    (counter.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
-}
-
 pub(super) struct Server<S> {
     pub(super) config: Arc<DataConfig>,
     pub(super) source: Arc<S>,
     metrics: Arc<DataMetrics>,
+    /// As many as there may be connections past their handshake.
+    permits: Semaphore,
     started: Instant,
 }
 
@@ -90,19 +81,27 @@ enum Ending {
 }
 
 impl<S: ServeSource + HopHost> Server<S> {
-    async fn attend(&self, stream: TcpStream, address: SocketAddr) {
-        let mut connection = match Transport::over(self.config.transport, stream) {
-            Ok(transport) => PeerConnection::new(transport, self.config.write_stall_timeout),
-            Err(error) => return tracing::debug!(%address, %error, "a connection was closed at once"),
+    async fn attend(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenPlace) {
+        let opening = handshake::open(&self.config, stream, Side::Accepting, self.config.write_stall_timeout);
+        let opened = tokio::select! {
+            opened = opening => opened,
+            () = place.lost() => Err(ConnectionError::Crowded),
         };
-        let peer = match connection.handshake(&self.config).await {
-            Ok(peer) => peer,
+        drop(place);
+        let (mut connection, peer) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 if is_notable(&self.metrics.malformed_connections) {
                     tracing::warn!(%address, %error, "refused a connection to the data plane");
                 }
                 return;
             }
+        };
+        let Ok(_permit) = self.permits.try_acquire() else {
+            if is_notable(&self.metrics.refused_connections) {
+                tracing::warn!(%peer, %address, limit = self.config.max_connections, "too many connections from other stores");
+            }
+            return;
         };
         match self.answer_requests(&mut connection, &peer).await {
             Ok(()) => tracing::debug!(%peer, %address, "a store disconnected"),

@@ -5,7 +5,6 @@
 //! needs buffers of its own, as encryption does, copies through them; [`Plain`](Transport::Plain) copies nothing.
 
 use std::io;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
@@ -24,7 +23,7 @@ use super::tests::buffered::Buffered;
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// Which transport connections have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) enum TransportKind {
     /// TCP, with the bytes of objects going straight from one arena to the other.
     #[default]
@@ -45,16 +44,19 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Connects to `address`.
-    pub(super) async fn connect(kind: TransportKind, address: SocketAddr) -> io::Result<Self> {
-        Self::over(kind, TcpStream::connect(address).await?)
+    /// The transport over a connection that was made from here.
+    pub(super) async fn connect(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
+        prepare(&stream)?;
+        Ok(match kind {
+            TransportKind::Plain => Self::Plain(stream),
+            #[cfg(test)]
+            TransportKind::Buffered => Self::Buffered(Box::new(Buffered::new(stream))),
+        })
     }
 
-    /// The transport over a connection that was made.
-    pub(super) fn over(kind: TransportKind, stream: TcpStream) -> io::Result<Self> {
-        // Frames are whole when they are written; waiting for more to send would only delay them.
-        stream.set_nodelay(true)?;
-        set_tcp_user_timeout(&stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
+    /// The transport over a connection that a peer has made.
+    pub(super) async fn accept(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
+        prepare(&stream)?;
         Ok(match kind {
             TransportKind::Plain => Self::Plain(stream),
             #[cfg(test)]
@@ -148,6 +150,13 @@ impl Transport {
     }
 }
 
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    // Frames are whole when they are written; waiting for more to send would only delay them.
+    stream.set_nodelay(true)?;
+    set_tcp_user_timeout(stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
+    Ok(())
+}
+
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
@@ -190,7 +199,8 @@ mod tests {
     async fn what_is_never_acknowledged_ends_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let transport = Transport::connect(TransportKind::Plain, address).await.unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let transport = Transport::connect(&TransportKind::Plain, stream).await.unwrap();
         let Transport::Plain(stream) = transport else { panic!("{transport:?} is not plain") };
         assert_eq!(tcp_user_timeout(&stream), Ok(UNACKNOWLEDGED_TIMEOUT_MS));
     }

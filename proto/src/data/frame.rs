@@ -54,6 +54,8 @@ pub enum Kind {
     Combined = 9,
     /// The hop is needed no longer, coordinator to host.
     Release = 10,
+    /// `DataProof`, after the hellos, in either direction, where stores share a token.
+    Proof = 11,
 }
 
 impl Kind {
@@ -69,6 +71,7 @@ impl Kind {
             8 => Self::Combine,
             9 => Self::Combined,
             10 => Self::Release,
+            11 => Self::Proof,
             _ => return None,
         })
     }
@@ -240,7 +243,7 @@ mod tests {
         let block = (any::<u64>(), 0..=MAX_BLOCK_BYTES, any::<u32>())
             .prop_map(|(offset, length, crc)| Header::block(offset, length.into(), crc).unwrap());
         let control =
-            (1_u8..=10, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(number, payload)| {
+            (1_u8..=11, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(number, payload)| {
                 let kind = Kind::from_number(number).unwrap();
                 Header::control(kind, if kind.max_length_bytes() == 0 { &[] } else { &payload }).unwrap()
             });

@@ -84,6 +84,9 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         Kind::Keepalive => {
             let _ = v1::Keepalive::decode(payload);
         }
+        Kind::Proof => {
+            let _ = v1::DataProof::decode(payload);
+        }
         Kind::Combined | Kind::Release => {
             assert!(payload.is_empty(), "nothing is said with a {kind:?}")
         }

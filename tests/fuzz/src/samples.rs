@@ -219,6 +219,7 @@ pub fn frames() -> Vec<Vec<u8>> {
         (Kind::Combine, encode_hop(&hop).encode_to_vec()),
         (Kind::Combined, Vec::new()),
         (Kind::Release, Vec::new()),
+        (Kind::Proof, v1::DataProof { tag: vec![7; 32].into() }.encode_to_vec()),
     ];
     let frame = |(kind, payload): (Kind, Vec<u8>)| {
         let header = Header::control(kind, &payload).expect("samples are short").encode();

@@ -5,6 +5,7 @@ mod combine;
 mod faults;
 mod hops;
 mod stalls;
+mod tokens;
 mod transfer;
 
 use std::collections::HashMap;
@@ -23,9 +24,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::TRANSPORT;
+use super::transport;
 use crate::copies::LiveCopy;
 use crate::data::connection::PeerConnection;
+use crate::data::handshake::{self, Side};
 use crate::data::transport::Transport;
 use crate::data::{
     DataConfig, DataMetrics, HopHost, Hosted, PullRequest, Puller, ServeRequest, ServeSource, Served,
@@ -160,7 +162,7 @@ impl TestNode {
 
 fn config(name: &str) -> DataConfig {
     let config = DataConfig::new(ClusterId::new("test").unwrap(), NodeId::new(name).unwrap());
-    DataConfig { transport: TRANSPORT, ..config }
+    DataConfig { transport: transport(), ..config }
 }
 
 fn id(name: &str) -> ObjectId {
@@ -242,19 +244,12 @@ impl Impostor {
 
     async fn accept(&self) -> PeerConnection {
         let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.unwrap().unwrap();
-        let mut connection = peer(stream);
-        connection.handshake(&self.config).await.unwrap();
-        connection
+        handshake::open(&self.config, stream, Side::Accepting, PATIENCE).await.unwrap().0
     }
-}
-
-fn peer(stream: TcpStream) -> PeerConnection {
-    PeerConnection::new(Transport::over(TRANSPORT, stream).unwrap(), PATIENCE)
 }
 
 /// A connection to `node` as from a store, for a test to send on what no store would.
 async fn connect(node: &TestNode) -> PeerConnection {
-    let mut connection = peer(TcpStream::connect(node.address).await.unwrap());
-    connection.handshake(&config("tester")).await.unwrap();
-    connection
+    let stream = TcpStream::connect(node.address).await.unwrap();
+    handshake::open(&config("tester"), stream, Side::Connecting(&node.config.node), PATIENCE).await.unwrap().0
 }

@@ -2,7 +2,9 @@
 
 use crate::data::transport::TransportKind;
 
-const TRANSPORT: TransportKind = TransportKind::Buffered;
+fn transport() -> TransportKind {
+    TransportKind::Buffered
+}
 
 #[path = "../suite.rs"]
 mod suite;

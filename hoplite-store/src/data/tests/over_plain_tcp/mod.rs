@@ -2,7 +2,9 @@
 
 use crate::data::transport::TransportKind;
 
-const TRANSPORT: TransportKind = TransportKind::Plain;
+fn transport() -> TransportKind {
+    TransportKind::Plain
+}
 
 #[path = "../suite.rs"]
 mod suite;

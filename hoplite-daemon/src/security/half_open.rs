@@ -1,0 +1,91 @@
+//! The connections whose peers have not proven yet that they belong to the cluster.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+/// A bounded number of places for connections in their handshake.
+///
+/// When all places are taken, the connection that has had its place longest loses it to the next one. So peers that
+/// connect and then say nothing, however many, keep nobody out: a peer that belongs to the cluster needs its place only
+/// for the moment that its handshake takes.
+#[derive(Debug)]
+pub struct HalfOpen {
+    limit: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    /// In the order in which they came.
+    places: BTreeMap<u64, CancellationToken>,
+}
+
+/// The place of one connection, given back when this is dropped.
+#[derive(Debug)]
+pub struct HalfOpenPlace {
+    half_open: Arc<HalfOpen>,
+    number: u64,
+    lost: CancellationToken,
+}
+
+impl HalfOpen {
+    /// `limit` places, at least one.
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit: limit.max(1), state: Mutex::default() })
+    }
+
+    /// A place for a new connection.
+    pub fn enter(self: &Arc<Self>) -> HalfOpenPlace {
+        let mut state = self.lock();
+        if state.places.len() >= self.limit
+            && let Some((_, oldest)) = state.places.pop_first()
+        {
+            oldest.cancel();
+        }
+        let (number, lost) = (state.next, CancellationToken::new());
+        state.next += 1;
+        state.places.insert(number, lost.clone());
+        HalfOpenPlace { half_open: Arc::clone(self), number, lost }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change leaves the state whole, so a panic elsewhere does no harm.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HalfOpenPlace {
+    /// Ends when another connection has got this place.
+    pub fn lost(&self) -> WaitForCancellationFutureOwned {
+        self.lost.clone().cancelled_owned()
+    }
+}
+
+impl Drop for HalfOpenPlace {
+    fn drop(&mut self) {
+        self.half_open.lock().places.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_gives_way_and_places_are_given_back() {
+        let half_open = HalfOpen::new(2);
+        let [first, second] = [(); 2].map(|()| half_open.enter());
+        let third = half_open.enter();
+        let lost = |place: &HalfOpenPlace| place.lost.is_cancelled();
+        assert_eq!([&first, &second, &third].map(lost), [true, false, false]);
+        drop(first);
+        drop(second);
+        let fourth = half_open.enter();
+        assert_eq!([&third, &fourth].map(lost), [false, false]);
+        drop((third, fourth));
+        assert!(half_open.lock().places.is_empty());
+    }
+}

@@ -1,0 +1,50 @@
+//! Lets only those calls through whose caller knows the token.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use hoplite_core::error::Error;
+use hoplite_daemon::{Token, is_notable};
+use hoplite_proto::status::to_status;
+use tonic::service::Interceptor;
+use tonic::{Request, Status};
+
+use crate::connection::Peer;
+
+/// What stands in front of each service but that of health, which has nothing to hide and is for those who start and
+/// watch daemons without being of the cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct Guard {
+    token: Option<Token>,
+    refused: Arc<AtomicU64>,
+}
+
+impl Guard {
+    /// A guard that asks for `token`, or for nothing if there is none.
+    pub(crate) fn new(token: Option<Token>) -> Self {
+        Self { token, refused: Arc::default() }
+    }
+}
+
+impl Interceptor for Guard {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let peer = request.extensions().get::<Peer>();
+        let reason = match (&self.token, request.metadata().get("authorization")) {
+            (None, _) => None,
+            (Some(token), Some(presented)) if token.is_bearer(presented.as_bytes()) => None,
+            (Some(_), Some(_)) => Some("another token than that of the directory"),
+            (Some(_), None) => Some("the directory has a token, and the call has none"),
+        };
+        let Some(reason) = reason else {
+            if let Some(peer) = peer {
+                peer.admit();
+            }
+            return Ok(request);
+        };
+        if is_notable(&self.refused) {
+            let address = peer.and_then(Peer::address);
+            tracing::warn!(?address, reason, "refused a call");
+        }
+        Err(to_status(&Error::permission_denied(reason)))
+    }
+}

@@ -1,0 +1,183 @@
+//! A directory with credentials, the stores that have them too, and strangers.
+#![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use hoplite_core::{ClusterId, Error, ErrorCode, NodeId, id::Incarnation, shard::NodeInfo};
+use hoplite_daemon::{Bearer, Credentials, Token};
+use hoplite_directory::{DirectoryConfig, DirectoryError};
+use hoplite_proto::directory::encode_hello;
+use hoplite_proto::status::from_status;
+use hoplite_proto::v1;
+use hoplite_proto::v1::directory_client::DirectoryClient;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+/// Long enough for a busy machine; nothing here waits for it when all is well.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+struct Server {
+    address: SocketAddr,
+    shutdown: CancellationToken,
+    task: JoinHandle<Result<(), DirectoryError>>,
+}
+
+type Client = DirectoryClient<InterceptedService<Channel, Bearer>>;
+
+impl Server {
+    async fn start(credentials: Credentials) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shutdown = CancellationToken::new();
+        let config = DirectoryConfig { credentials, ..DirectoryConfig::default() };
+        let task = tokio::spawn(hoplite_directory::run(config, listener, shutdown.clone()));
+        Self { address, shutdown, task }
+    }
+
+    async fn channel(&self) -> Channel {
+        Channel::from_shared(format!("http://{}", self.address)).unwrap().connect().await.unwrap()
+    }
+
+    async fn client(&self, credentials: &Credentials) -> Client {
+        DirectoryClient::new(InterceptedService::new(self.channel().await, credentials.bearer()))
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        timeout(PATIENCE, self.task).await.expect("the server stops").unwrap().unwrap();
+    }
+}
+
+fn token(secret: &[u8]) -> Credentials {
+    Credentials { token: Some(Token::new(secret).unwrap()) }
+}
+
+fn hello() -> v1::StoreMessages {
+    let info = NodeInfo {
+        node: NodeId::new("n").unwrap(),
+        incarnation: Incarnation(1),
+        data_address: "127.0.0.1:9".parse().unwrap(),
+        labels: Vec::new(),
+    };
+    let cluster = ClusterId::new(hoplite_directory::DEFAULT_CLUSTER).unwrap();
+    v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() }
+}
+
+/// What each call of the service answers.
+async fn all_calls(client: &mut Client) -> Vec<Result<(), Status>> {
+    let says = futures::stream::once(std::future::ready(hello()));
+    let session = async {
+        let mut answers = client.clone().session(says).await?.into_inner();
+        answers.message().await?.unwrap().welcome.unwrap();
+        Ok(())
+    };
+    vec![
+        timeout(PATIENCE, session).await.unwrap(),
+        client.list(v1::ListRequest::default()).await.map(drop),
+        client.describe(v1::DescribeRequest { id: b"x".as_slice().into() }).await.map(drop),
+        client.status(v1::StatusRequest {}).await.map(drop),
+    ]
+}
+
+#[tokio::test]
+async fn who_knows_the_token_is_served_and_a_stranger_learns_that_there_is_one() {
+    let credentials = token(b"a secret of the tests");
+    let server = Server::start(credentials.clone()).await;
+    for answer in all_calls(&mut server.client(&credentials).await).await {
+        answer.unwrap();
+    }
+    for (who, presented) in
+        [("nobody", Credentials::default()), ("another", token(b"another secret of the tests"))]
+    {
+        for answer in all_calls(&mut server.client(&presented).await).await {
+            let error = from_status(&answer.unwrap_err());
+            assert_eq!(error.code(), ErrorCode::PermissionDenied, "{who}: {error}");
+            assert!(matches!(error, Error::PermissionDenied { reason } if reason.contains("token")), "{who}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn headers_that_are_no_token_are_refused() {
+    let server = Server::start(token(b"a secret of the tests")).await;
+    let right = token(b"a secret of the tests").token.unwrap().bearer();
+    for wrong in
+        ["Bearer", "Bearer ", "", &right[7..], &right.to_uppercase(), "Basic Og==", &"x".repeat(8000)]
+    {
+        let call = |mut request: Request<()>| {
+            request.metadata_mut().insert("authorization", wrong.parse().unwrap());
+            Ok(request)
+        };
+        let mut client = DirectoryClient::with_interceptor(server.channel().await, call);
+        let status = client.status(v1::StatusRequest {}).await.unwrap_err();
+        assert_eq!(from_status(&status).code(), ErrorCode::PermissionDenied, "{wrong}: {status}");
+    }
+    // More than HTTP/2 takes here.
+    let huge = |mut request: Request<()>| {
+        request.metadata_mut().insert("authorization", "x".repeat(1 << 20).parse().unwrap());
+        Ok(request)
+    };
+    let mut client = DirectoryClient::with_interceptor(server.channel().await, huge);
+    assert!(client.status(v1::StatusRequest {}).await.is_err());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn health_is_open_and_reflection_is_not() {
+    use tonic_health::pb::health_client::HealthClient;
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+
+    let credentials = token(b"a secret of the tests");
+    let server = Server::start(credentials.clone()).await;
+    let mut health = HealthClient::new(server.channel().await);
+    health.check(tonic_health::pb::HealthCheckRequest::default()).await.unwrap();
+    let ask = || futures::stream::once(std::future::ready(ServerReflectionRequest::default()));
+    let mut stranger = ServerReflectionClient::new(server.channel().await);
+    let status = stranger.server_reflection_info(ask()).await.unwrap_err();
+    assert_eq!(from_status(&status).code(), ErrorCode::PermissionDenied);
+    let mut member = ServerReflectionClient::with_interceptor(server.channel().await, credentials.bearer());
+    member.server_reflection_info(ask()).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_without_a_call_that_has_the_token_is_closed_in_time() {
+    let server = Server::start(token(b"a secret of the tests")).await;
+    let started = Instant::now();
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let mut speaks = TcpStream::connect(server.address).await.unwrap();
+    speaks.write_all(PREFACE).await.unwrap();
+    for stream in [&mut silent, &mut speaks] {
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
+    }
+    assert!(started.elapsed() > Duration::from_secs(4), "members need a moment too");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn many_connections_that_say_nothing_keep_nobody_out() {
+    let credentials = token(b"a secret of the tests");
+    let server = Server::start(credentials.clone()).await;
+    let mut strangers = Vec::new();
+    for _ in 0..1500 {
+        // Where so many files cannot be open, fewer have to do.
+        let Ok(mut stranger) = TcpStream::connect(server.address).await else { break };
+        let _ = stranger.write_all(PREFACE).await;
+        strangers.push(stranger);
+    }
+    drop(strangers.split_off(strangers.len().saturating_sub(8)));
+    for answer in all_calls(&mut server.client(&credentials).await).await {
+        answer.unwrap();
+    }
+    server.stop().await;
+}
