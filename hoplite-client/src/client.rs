@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::id::MAX_OBJECT_ID_BYTES;
-use hoplite_core::node::{self, Response, Until};
+use hoplite_core::node::{self, Inspection, Response, Until};
 use hoplite_core::shard::Locations;
 use hoplite_core::{Error as ObjectError, NodeId, ObjectId, Operation};
 use hoplite_proto::local::{self, Request};
@@ -255,7 +255,7 @@ impl Client {
             Ok(Bytes::copy_from_slice(bytes))
         };
         let request =
-            Request::List { prefix: bounded(prefix.as_ref())?, after: bounded(after.as_ref())?, limit };
+            Inspection::List { prefix: bounded(prefix.as_ref())?, after: bounded(after.as_ref())?, limit };
         match self.report(request).await? {
             local::Response::Listing { objects, more } => {
                 let next = more.then(|| objects.last().map(|last| last.id.clone())).flatten();
@@ -271,7 +271,7 @@ impl Client {
     /// `Unavailable` if the shard cannot be asked.
     pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
         let id = ObjectId::new(id)?;
-        match self.report(Request::Describe { id: id.clone() }).await? {
+        match self.report(Inspection::Describe { id: id.clone() }).await? {
             local::Response::Description(description) => Ok(Description::decode(&id, description)?),
             _ => Err(self.connection.unexpected()),
         }
@@ -282,13 +282,14 @@ impl Client {
     /// # Errors
     /// Only those that every call has: see [`Client`].
     pub async fn status(&self) -> Result<NodeStatus> {
-        match self.report(Request::Status).await? {
+        match self.report(Inspection::Status).await? {
             local::Response::Status(status) => Ok((*status).into()),
             _ => Err(self.connection.unexpected()),
         }
     }
 
-    async fn report(&self, request: Request) -> Result<local::Response> {
+    async fn report(&self, inspection: Inspection) -> Result<local::Response> {
+        let request = Request::Node(node::Request::Inspect(inspection));
         self.connection.call(request, Operation::Connect, REPORT_TIMEOUT).await
     }
 }

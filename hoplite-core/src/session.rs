@@ -33,6 +33,9 @@ pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long a store may take to introduce itself to a shard that it has connected to.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a shard may take to say what it knows now: far more than one that is up needs for that.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The first pause between two attempts; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause: also the default grace within which a store must be back at its shard.

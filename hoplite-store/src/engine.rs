@@ -31,7 +31,7 @@ use crate::data::{
     CombineRequest, CombineSource, CompareRequest, DataMetrics, HopHost, Hosted, Peer, PullRequest, Puller,
     ServeRequest, ServeSource, Served,
 };
-use crate::local::{Answers, FollowChange};
+use crate::local::{Answers, Work};
 use crate::outbox::{Full, Outbox, Outgoing};
 
 /// What [`Engine::apply`] changes.
@@ -146,12 +146,17 @@ impl Engine {
             Effect::Follow { client, call, copy, beyond_bytes } => {
                 let live = self.copies.get(copy).expect("a copy is open while a client refers to it");
                 if let Some(answers) = self.clients.get(&client) {
-                    answers.add_follow(FollowChange::Begin { call, live, beyond_bytes });
+                    answers.add_work(Work::Follow { call, live, beyond_bytes });
                 }
             }
-            Effect::EndFollow { client, call } => {
+            Effect::Inspect { client, call, inspection, shards } => {
                 if let Some(answers) = self.clients.get(&client) {
-                    answers.add_follow(FollowChange::End { call });
+                    answers.add_work(Work::Inspect { call, inspection, shards });
+                }
+            }
+            Effect::CallEnded { client, call } => {
+                if let Some(answers) = self.clients.get(&client) {
+                    answers.add_work(Work::End { call });
                 }
             }
             Effect::ToShard { shard, message, inline_from, urgency } => {
@@ -368,11 +373,6 @@ impl Engine {
     /// Which shards have a session.
     pub(crate) fn shards_up(&self) -> Vec<bool> {
         self.lock().sessions.iter().map(Option::is_some).collect()
-    }
-
-    /// The connected shard that decides about an object.
-    pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
-        self.lock().node.first_shard(id)
     }
 
     /// Enters a client; its answers go to the queue that is returned.

@@ -9,7 +9,8 @@ use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
 use hoplite_core::metadata::{Dtype, Metadata};
 use hoplite_core::node::{
-    self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, ObjectView, Reduce, ReduceOrder, Until,
+    self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce, ReduceOrder,
+    Until,
 };
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
@@ -367,15 +368,24 @@ fn reduce() -> impl Strategy<Value = Reduce> {
     )
 }
 
-/// Every request of a client.
-pub(crate) fn request() -> impl Strategy<Value = Request> {
+fn inspection() -> impl Strategy<Value = Inspection> {
     let short = || prop::collection::vec(any::<u8>(), 0..=255).prop_map(Bytes::from);
     prop_oneof![
+        (short(), short(), 0_usize..=10_000).prop_map(|(prefix, after, limit)| Inspection::List {
+            prefix,
+            after,
+            limit
+        }),
+        id().prop_map(|id| Inspection::Describe { id }),
+        Just(Inspection::Status),
+    ]
+}
+
+/// Every request of a client.
+pub(crate) fn request() -> impl Strategy<Value = Request> {
+    prop_oneof![
         6 => node_request().prop_map(Request::Node),
-        1 => (short(), short(), 0_usize..=10_000)
-            .prop_map(|(prefix, after, limit)| Request::List { prefix, after, limit }),
-        1 => id().prop_map(|id| Request::Describe { id }),
-        1 => Just(Request::Status),
+        1 => inspection().prop_map(|inspection| Request::Node(node::Request::Inspect(inspection))),
         1 => copy().prop_map(|copy| Request::Doorbell { copy }),
     ]
 }

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use hoplite_core::block::publishable_unsealed;
 use hoplite_core::error::{Error, Operation};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
-use hoplite_core::node::{self, CallId, CopyId, ObjectView, Until};
+use hoplite_core::node::{self, CallId, CopyId, Inspection, ObjectView, Until};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId};
@@ -463,7 +463,7 @@ impl State {
             Request::Node(node::Request::Subscribe { id }) => {
                 Ok(Response::Node(node::Response::Locations(self.locations(id))))
             }
-            Request::List { prefix, after, limit } => {
+            Request::Node(node::Request::Inspect(Inspection::List { prefix, after, limit })) => {
                 let mut ids: Vec<&ObjectId> = self
                     .copies
                     .values()
@@ -475,15 +475,19 @@ impl State {
                 let objects = ids.iter().take(*limit).map(|id| self.locations(id)).collect();
                 Ok(Response::Listing { objects, more: ids.len() > *limit })
             }
-            Request::Describe { .. } => Ok(Response::Description(v1::response::Description {
-                reduce: None,
-                shard: "fake:1".to_owned(),
-                object: None,
-            })),
-            Request::Status => Ok(Response::Status(Box::new(v1::NodeStatus {
-                node: "fake".to_owned(),
-                ..Default::default()
-            }))),
+            Request::Node(node::Request::Inspect(Inspection::Describe { .. })) => {
+                Ok(Response::Description(v1::response::Description {
+                    reduce: None,
+                    shard: "fake:1".to_owned(),
+                    object: None,
+                }))
+            }
+            Request::Node(node::Request::Inspect(Inspection::Status)) => {
+                Ok(Response::Status(Box::new(v1::NodeStatus {
+                    node: "fake".to_owned(),
+                    ..Default::default()
+                })))
+            }
             other => panic!("not a request that waits: {other:?}"),
         };
         Some(answer)

@@ -43,6 +43,7 @@ pub(super) enum Call {
         until: Until,
     },
     Follow,
+    Inspect,
     Delete(DeleteCall),
     Wait(WaitCall),
     Locate {

@@ -283,11 +283,35 @@ pub enum Request {
         /// The call that subscribed.
         call: CallId,
     },
+    /// Asks for what the directory and this store know, for people and tools. The shell answers it, see
+    /// [`Effect::Inspect`].
+    Inspect(Inspection),
     /// Ends a call that is no longer wanted; its answer may still come. Not answered.
     Cancel {
         /// The call to end.
         call: CallId,
     },
+}
+
+/// What people and tools ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inspection {
+    /// One page of the cluster's objects, in the order of their ids.
+    List {
+        /// Only ids that start with these bytes, at most 255.
+        prefix: Bytes,
+        /// Only ids after these bytes, at most 255.
+        after: Bytes,
+        /// Most objects in the page.
+        limit: usize,
+    },
+    /// All that the directory knows of one object.
+    Describe {
+        /// The object to describe.
+        id: ObjectId,
+    },
+    /// The counters of the store and of the shards.
+    Status,
 }
 
 /// What a reduce is asked for.
@@ -401,7 +425,7 @@ pub enum Event {
         request: Request,
     },
     /// A copy that a client follows has got more bytes, or is complete, or has failed. Said at most once for each
-    /// [`Effect::Follow`], and not after [`Effect::EndFollow`].
+    /// [`Effect::Follow`], and not after [`Effect::CallEnded`].
     Followed {
         /// The client that follows the copy.
         client: ClientId,
@@ -409,6 +433,14 @@ pub enum Event {
         call: CallId,
         /// How many leading bytes are valid, or why there will not be more.
         progress: Result<u64, Error>,
+    },
+    /// The answer to an inspection is on its way to the client. Said at most once for each [`Effect::Inspect`], and not
+    /// after [`Effect::CallEnded`].
+    Inspected {
+        /// The client that asked.
+        client: ClientId,
+        /// The call of the `Inspect`.
+        call: CallId,
     },
     /// The links between this node and others were measured anew.
     Measured {
@@ -539,11 +571,22 @@ pub enum Effect {
         /// How many valid bytes the client knows of.
         beyond_bytes: u64,
     },
-    /// The call that follows a copy has ended.
-    EndFollow {
-        /// The client that followed.
+    /// Ask these shards what a client wants to know, answer the client with what they say together, and say `Inspected`.
+    Inspect {
+        /// The client that asks.
         client: ClientId,
-        /// The call of the `Follow`.
+        /// The call to answer.
+        call: CallId,
+        /// The question.
+        inspection: Inspection,
+        /// The indices of the shards in the configured list.
+        shards: Vec<usize>,
+    },
+    /// A call has ended for which the shell was asked to `Follow` or `Inspect`.
+    CallEnded {
+        /// The client that called.
+        client: ClientId,
+        /// The call of the `Follow` or `Inspect`.
         call: CallId,
     },
     /// Say something to a shard.

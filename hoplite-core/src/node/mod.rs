@@ -147,6 +147,7 @@ impl Node {
             Event::Followed { client, call, progress } => {
                 self.followed(CallKey { client, call }, progress);
             }
+            Event::Inspected { client, call } => self.inspected(CallKey { client, call }),
             Event::ClientGone { client } => self.client_gone(client),
             Event::ShardUp { shard } => self.shard_changed(shard, true),
             Event::ShardDown { shard } => self.shard_changed(shard, false),
@@ -207,11 +208,6 @@ impl Node {
     /// Which object a copy is of, and which put, as long as its space is not free.
     pub fn object_of(&self, copy: CopyId) -> Option<(&ObjectId, PutId)> {
         self.copies.get(&copy).map(|copy| (&copy.id, copy.put))
-    }
-
-    /// The connected shard that decides about `id`.
-    pub fn first_shard(&self, id: &ObjectId) -> Option<usize> {
-        self.ctx.first_shard(id)
     }
 
     /// How the latest reduce of this target went that this store coordinated, if it remembers.

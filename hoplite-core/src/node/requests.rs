@@ -6,17 +6,15 @@ use std::time::Duration;
 use super::calls::{Call, CallKey, CreateCall, DeleteCall, WaitCall, Wanted};
 use super::context::Notice;
 use super::table::SpaceWaiter;
-use super::{ClientId, CopyId, Effect, Node, Request, Response};
+use super::{ClientId, CopyId, Effect, Inspection, Node, Request, Response};
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
+use crate::session::ANSWER_TIMEOUT;
 use crate::shard::{Locations, RequestId};
-
-/// How long the directory may take to say what it knows now: far more than a shard that is up needs for that.
-const DIRECTORY_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a call may take: a timeout of zero stands for one answer of the directory.
 const fn or_one_answer(timeout: Duration) -> Duration {
-    if timeout.is_zero() { DIRECTORY_ANSWER_TIMEOUT } else { timeout }
+    if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
 
 impl Node {
@@ -36,6 +34,7 @@ impl Node {
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
             Request::Reduce(request) => self.reduce(key, request),
             Request::Subscribe { id } => self.subscribe(key, id),
+            Request::Inspect(inspection) => self.inspect(key, inspection),
             request => self.take_back(key, &request),
         }
     }
@@ -84,7 +83,9 @@ impl Node {
             Call::Create(_) => self.copies.stop_waiting_for_space(&SpaceWaiter::Create(key)),
             Call::Seal { copy } => self.forget_sealer(copy, key),
             Call::Get { id, .. } => self.reconsider_fetch(&id),
-            Call::Follow => self.ctx.push(Effect::EndFollow { client: key.client, call: key.call }),
+            Call::Follow | Call::Inspect => {
+                self.ctx.push(Effect::CallEnded { client: key.client, call: key.call });
+            }
             Call::Reduce { target, .. } => {
                 if let Some((copy, _)) = self.copies.live(&target) {
                     self.forget_sealer(copy, key);
@@ -154,6 +155,27 @@ impl Node {
         if matches!(self.calls.get(key), Some(Call::Follow)) {
             self.calls.remove(&mut self.ctx, key);
             self.ctx.reply(key, progress.map(|valid_bytes| Response::Progress { valid_bytes }));
+        }
+    }
+
+    /// Has the shell ask those shards that know the answer; that each takes its time is bounded there.
+    fn inspect(&mut self, key: CallKey, inspection: Inspection) {
+        let shards: Vec<usize> = match &inspection {
+            Inspection::Describe { id } => self.ctx.first_shard(id).into_iter().collect(),
+            Inspection::List { .. } | Inspection::Status => (0..self.ctx.shard_count()).collect(),
+        };
+        if shards.is_empty() {
+            return self.ctx.reply(key, Err(Error::unavailable("the directory")));
+        }
+        self.calls.enter(&mut self.ctx, key, Call::Inspect, Operation::Connect, Duration::MAX);
+        let CallKey { client, call } = key;
+        self.ctx.push(Effect::Inspect { client, call, inspection, shards });
+    }
+
+    /// The shell has answered an inspection.
+    pub(super) fn inspected(&mut self, key: CallKey) {
+        if matches!(self.calls.get(key), Some(Call::Inspect)) {
+            self.calls.remove(&mut self.ctx, key);
         }
     }
 

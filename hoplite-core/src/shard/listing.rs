@@ -3,6 +3,10 @@
 use super::message::Locations;
 use crate::placement::REPLICAS;
 
+/// How many bytes of objects a page has at most that a client is sent: far below the longest answer, whatever their
+/// locations.
+pub const MAX_PAGE_BYTES: usize = 4 << 20;
+
 /// Objects in the order of their ids, and whether there are more after the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {

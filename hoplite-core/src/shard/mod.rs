@@ -39,7 +39,7 @@ use std::time::Duration;
 
 pub use describe::{Description, NodeStatus, ShardStatus};
 pub use history::GrantRecord;
-pub use listing::Page;
+pub use listing::{MAX_PAGE_BYTES, Page};
 pub use message::*;
 
 use self::bursts::Bursts;

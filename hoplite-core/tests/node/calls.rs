@@ -316,7 +316,7 @@ fn a_client_follows_a_copy_that_it_holds() {
     h.pass(Duration::from_secs(1));
     assert!(matches!(h.error(late), Error::Timeout { .. }));
     let (client, call) = late;
-    assert!(h.effects.contains(&Effect::EndFollow { client, call }));
+    assert!(h.effects.contains(&Effect::CallEnded { client, call }));
     h.event(Event::Followed { client, call, progress: Ok(4096) });
     h.assert_waits(late);
 }
@@ -331,6 +331,6 @@ fn follows_count_as_open_calls_and_end_with_their_client() {
     let second = h.request(A, follow());
     assert!(matches!(h.error(second), Error::LimitExceeded { .. }));
     h.gone(A);
-    assert!(h.effects.contains(&Effect::EndFollow { client, call }));
+    assert!(h.effects.contains(&Effect::CallEnded { client, call }));
     h.assert_empty();
 }

@@ -100,6 +100,10 @@ impl Checker {
             Event::Followed { client, call, .. } => {
                 self.follows.remove(&(*client, *call));
             }
+            Event::Inspected { client, call } => {
+                self.follows.remove(&(*client, *call));
+                self.open_calls.remove(&(*client, *call));
+            }
             Event::PullEnded { pull, .. } => {
                 if let Some(copy) = self.pulls.remove(pull) {
                     self.copy(copy).pulls -= 1;
@@ -220,8 +224,12 @@ impl Checker {
                 assert!(copy.references.contains_key(client), "{client:?} follows {copy:?}, which it holds");
                 assert!(self.follows.insert((*client, *call)), "{call:?} of {client:?} follows once");
             }
-            Effect::EndFollow { client, call } => {
-                assert!(self.follows.remove(&(*client, *call)), "{call:?} of {client:?} follows a copy");
+            Effect::Inspect { client, call, shards, .. } => {
+                assert!(!shards.is_empty(), "somebody is asked");
+                assert!(self.follows.insert((*client, *call)), "{call:?} of {client:?} inspects once");
+            }
+            Effect::CallEnded { client, call } => {
+                assert!(self.follows.remove(&(*client, *call)), "the shell works for {call:?} of {client:?}");
             }
             Effect::ToShard { shard, message, inline_from, .. } => {
                 match message {
@@ -422,7 +430,7 @@ impl Checker {
         self.reduces(status);
         assert!(
             self.follows.iter().all(|call| self.open_calls.contains_key(call)),
-            "follows end with their calls"
+            "what the shell does for a call ends with it"
         );
         if self.promoted.is_empty() {
             let is_evictable =

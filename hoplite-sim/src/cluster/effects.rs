@@ -24,8 +24,8 @@ impl<A: Application> Cluster<A> {
     pub(super) fn perform(&mut self, store: usize, effect: Effect) {
         A::observe(self, store, &effect);
         match effect {
-            Effect::Follow { .. } | Effect::EndFollow { .. } => {
-                unreachable!("clients look at the copies themselves")
+            Effect::Follow { .. } | Effect::Inspect { .. } | Effect::CallEnded { .. } => {
+                unreachable!("clients look at copies and shards themselves")
             }
             Effect::Reply { client, call, response } => A::answered(self, store, client, call, response),
             Effect::ToShard { shard, mut message, inline_from, .. } => {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hoplite_core::error::Error;
-use hoplite_core::node::{self, CallId};
+use hoplite_core::node::{self, CallId, Inspection};
 use hoplite_proto::local::Response;
 use tokio::sync::Notify;
 
@@ -13,11 +13,13 @@ use crate::copies::LiveCopy;
 /// An answer on its way to a client.
 pub(crate) type Answer = (CallId, Result<Response, Error>);
 
-/// What the node has decided about a wait for progress.
+/// What the client's connection is to do for one of its calls, as the node has decided.
 #[derive(Debug)]
-pub(crate) enum FollowChange {
+pub(crate) enum Work {
     /// Tell the node when more than `beyond_bytes` of a copy are valid, or it fails.
-    Begin { call: CallId, live: Arc<LiveCopy>, beyond_bytes: u64 },
+    Follow { call: CallId, live: Arc<LiveCopy>, beyond_bytes: u64 },
+    /// Ask these shards, answer, and tell the node so.
+    Inspect { call: CallId, inspection: Inspection, shards: Vec<usize> },
     /// The call has ended.
     End { call: CallId },
 }
@@ -39,7 +41,7 @@ struct Waiting {
     /// Which of them are the latest news of a call.
     news: BTreeMap<CallId, u64>,
     /// At most two for each call of the client that was handled since the connection looked last.
-    follows: VecDeque<FollowChange>,
+    work: VecDeque<Work>,
 }
 
 impl Answers {
@@ -49,15 +51,15 @@ impl Answers {
         self.added.notify_one();
     }
 
-    /// Adds a decision about a wait for progress.
-    pub(crate) fn add_follow(&self, change: FollowChange) {
-        self.lock().follows.push_back(change);
+    /// Adds something to do.
+    pub(crate) fn add_work(&self, work: Work) {
+        self.lock().work.push_back(work);
         self.added.notify_one();
     }
 
-    /// Takes the oldest decision about a wait for progress.
-    pub(super) fn take_follow(&self) -> Option<FollowChange> {
-        self.lock().follows.pop_front()
+    /// Takes what was to be done first.
+    pub(super) fn take_work(&self) -> Option<Work> {
+        self.lock().work.pop_front()
     }
 
     /// Takes the answer that has waited longest.

@@ -14,7 +14,7 @@ use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
 use hoplite_core::error::{Error, Plane};
-use hoplite_core::node::{self, CallId, ClientId, Event};
+use hoplite_core::node::{CallId, ClientId, Event};
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
@@ -26,7 +26,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::{Answer, Answers, FollowChange};
+use super::answers::{Answer, Answers, Work};
 use super::{LocalPlane, inspect};
 
 /// How long a client may take to say who it is.
@@ -36,24 +36,26 @@ const OUTBOX_BYTES: usize = 1 << 20;
 /// How much is read at once.
 const INBOX_BYTES: usize = 64 << 10;
 
-/// The answer to a question that the node does not answer; `None` if it was cancelled.
-type Inspection = Pin<Box<dyn Future<Output = (CallId, Option<Result<Response, Error>>)> + Send>>;
-/// What a client hears of a copy that it follows; `None` if it does so no longer.
-type Follow = Pin<Box<dyn Future<Output = (CallId, Option<Result<u64, Error>>)> + Send>>;
+/// What is done for a call, and what comes of it; `None` if the call ended before.
+type Working = Pin<Box<dyn Future<Output = (CallId, Option<Finding>)> + Send>>;
+
+/// What a call was waiting for.
+enum Finding {
+    /// How much of a copy is valid, or that it has failed.
+    Progress(Result<u64, Error>),
+    /// What the shards have said.
+    Inspected(Box<Result<Response, Error>>),
+}
 
 /// A connected client. When this is dropped, all that the client held is taken back.
 struct Connection {
     plane: Arc<LocalPlane>,
     client: ClientId,
     answers: Arc<Answers>,
-    /// Calls that are answered by asking all shards, and not by the node.
-    inspections: FuturesUnordered<Inspection>,
-    /// How to cancel those that still wait.
-    cancels: HashMap<CallId, AbortHandle>,
-    /// The waits for progress that the node has asked for.
-    follows: FuturesUnordered<Follow>,
-    /// How to end them.
-    follow_ends: HashMap<CallId, AbortHandle>,
+    /// What the node has asked for, for calls of this client.
+    works: FuturesUnordered<Working>,
+    /// How to end that.
+    ends: HashMap<CallId, AbortHandle>,
     outbox: BytesMut,
     reception: Reception,
     _seat: OwnedSemaphorePermit,
@@ -164,10 +166,8 @@ impl Connection {
             plane,
             client,
             answers,
-            inspections: FuturesUnordered::new(),
-            cancels: HashMap::new(),
-            follows: FuturesUnordered::new(),
-            follow_ends: HashMap::new(),
+            works: FuturesUnordered::new(),
+            ends: HashMap::new(),
             outbox: BytesMut::new(),
             reception: Reception::Open,
             _seat: seat,
@@ -189,7 +189,7 @@ impl Connection {
             while let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? {
                 self.handle(request)?;
             }
-            self.change_follows();
+            self.take_work();
             self.write_answers()?;
             self.flush(&writer);
             if stopping {
@@ -206,17 +206,9 @@ impl Connection {
                     }
                 }
                 () = answers.added(), if has_room => {}
-                Some((call, answer)) = self.inspections.next(), if has_room && !self.inspections.is_empty() => {
-                    if let Some(answer) = answer {
-                        self.cancels.remove(&call);
-                        self.write((call, answer))?;
-                    }
-                }
-                Some((call, progress)) = self.follows.next(), if has_room && !self.follows.is_empty() => {
-                    if let Some(progress) = progress {
-                        self.follow_ends.remove(&call);
-                        let client = self.client;
-                        self.plane.engine.apply(Event::Followed { client, call, progress });
+                Some((call, finding)) = self.works.next(), if has_room && !self.works.is_empty() => {
+                    if let Some(finding) = finding {
+                        self.found(call, finding)?;
                     }
                 }
                 writable = writer.writable(), if !self.outbox.is_empty() => writable?,
@@ -225,20 +217,49 @@ impl Connection {
         }
     }
 
-    /// Begins and ends waits for progress, as the node has decided.
-    fn change_follows(&mut self) {
-        while let Some(change) = self.answers.take_follow() {
-            match change {
-                FollowChange::Begin { call, live, beyond_bytes } => {
-                    let (follow, end) = abortable(async move { live.beyond(beyond_bytes).await });
-                    self.follow_ends.insert(call, end);
-                    self.follows.push(Box::pin(async move { (call, follow.await.ok()) }));
+    /// Begins and ends what the node has decided to have done.
+    fn take_work(&mut self) {
+        while let Some(work) = self.answers.take_work() {
+            match work {
+                Work::Follow { call, live, beyond_bytes } => {
+                    self.begin(call, async move { Finding::Progress(live.beyond(beyond_bytes).await) });
                 }
-                FollowChange::End { call } => {
-                    if let Some(end) = self.follow_ends.remove(&call) {
+                Work::Inspect { call, inspection, shards } => {
+                    let plane = Arc::clone(&self.plane);
+                    self.begin(call, async move {
+                        Finding::Inspected(Box::new(inspect::answer(&plane, inspection, &shards).await))
+                    });
+                }
+                Work::End { call } => {
+                    if let Some(end) = self.ends.remove(&call) {
                         end.abort();
                     }
                 }
+            }
+        }
+    }
+
+    fn begin(&mut self, call: CallId, work: impl Future<Output = Finding> + Send + 'static) {
+        let (work, end) = abortable(work);
+        self.ends.insert(call, end);
+        self.works.push(Box::pin(async move { (call, work.await.ok()) }));
+    }
+
+    /// Something was found out for a call, which may have ended meanwhile.
+    fn found(&mut self, call: CallId, finding: Finding) -> Result<(), Error> {
+        self.take_work();
+        if self.ends.remove(&call).is_none() {
+            return Ok(());
+        }
+        let client = self.client;
+        match finding {
+            Finding::Progress(progress) => {
+                self.plane.engine.apply(Event::Followed { client, call, progress });
+                Ok(())
+            }
+            Finding::Inspected(answer) => {
+                self.plane.engine.apply(Event::Inspected { client, call });
+                self.write((call, *answer))
             }
         }
     }
@@ -294,49 +315,16 @@ impl Connection {
             Ok(request) => request,
             Err(error) => return self.write((call, Err(error))),
         };
-        let plane = Arc::clone(&self.plane);
         match request {
             Request::Node(request) => {
-                if let node::Request::Cancel { call } = &request
-                    && let Some(inspection) = self.cancels.remove(call)
-                {
-                    inspection.abort();
-                }
-                plane.engine.apply(Event::Request { client: self.client, call, request });
-                Ok(())
+                self.plane.engine.apply(Event::Request { client: self.client, call, request });
             }
             Request::Doorbell { copy } => {
-                if let Some(live) = plane.engine.copies().get(copy) {
+                if let Some(live) = self.plane.engine.copies().get(copy) {
                     live.ring();
                 }
-                Ok(())
             }
-            Request::List { prefix, after, limit } => {
-                self.inspect(call, async move { inspect::list(&plane, prefix, after, limit).await })
-            }
-            Request::Describe { id } => {
-                self.inspect(call, async move { inspect::describe(&plane, &id).await })
-            }
-            Request::Status => self.inspect(call, async move { Ok(inspect::status(&plane).await) }),
         }
-    }
-
-    fn inspect(
-        &mut self,
-        call: CallId,
-        inspection: impl Future<Output = Result<Response, Error>> + Send + 'static,
-    ) -> Result<(), Error> {
-        let limit = self.plane.limits.max_requests_per_client;
-        if self.cancels.len() >= limit {
-            let error = Error::limit_exceeded("open calls of a client", limit as u64);
-            return self.write((call, Err(error)));
-        }
-        if self.cancels.contains_key(&call) {
-            return self.write((call, Err(Error::invalid_request("the call id is in use"))));
-        }
-        let (inspection, cancel) = abortable(inspection);
-        self.cancels.insert(call, cancel);
-        self.inspections.push(Box::pin(async move { (call, inspection.await.ok()) }));
         Ok(())
     }
 }

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use futures::future::join_all;
 use hoplite_core::ObjectId;
 use hoplite_core::error::{Error, Plane};
-use hoplite_core::node::ReduceRecord;
-use hoplite_core::shard::{Locations, Page};
+use hoplite_core::node::{Inspection, ReduceRecord};
+use hoplite_core::session::ANSWER_TIMEOUT;
+use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page};
 use hoplite_proto::directory::{decode_locations, encode_locations};
 use hoplite_proto::local::Response;
 use hoplite_proto::status::from_status;
@@ -19,15 +20,25 @@ use tokio::time::timeout;
 use super::LocalPlane;
 use crate::session::ShardLink;
 
-/// How long a shard may take to answer.
-const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many bytes of objects a page of a listing has at most: far below the longest answer, whatever their locations.
-const PAGE_BYTES: usize = 4 << 20;
 /// Room for tag and length in front of each object.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
+/// Answers an inspection with what these shards say together.
+pub(super) async fn answer(
+    plane: &LocalPlane,
+    inspection: Inspection,
+    shards: &[usize],
+) -> Result<Response, Error> {
+    let shards: Vec<&ShardLink> = shards.iter().filter_map(|shard| plane.shards.get(*shard)).collect();
+    match inspection {
+        Inspection::List { prefix, after, limit } => list(&shards, prefix, after, limit).await,
+        Inspection::Describe { id } => describe(plane, &shards, &id).await,
+        Inspection::Status => Ok(status(plane).await),
+    }
+}
+
 async fn ask<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T, Error> {
-    match timeout(SHARD_TIMEOUT, answer).await {
+    match timeout(ANSWER_TIMEOUT, answer).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(from_status(&status)),
         Err(_) => Err(Error::unavailable("a directory shard")),
@@ -35,14 +46,9 @@ async fn ask<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::S
 }
 
 /// One page of the cluster's objects.
-pub(super) async fn list(
-    plane: &LocalPlane,
-    prefix: Bytes,
-    after: Bytes,
-    limit: usize,
-) -> Result<Response, Error> {
+async fn list(shards: &[&ShardLink], prefix: Bytes, after: Bytes, limit: usize) -> Result<Response, Error> {
     let request = v1::ListRequest { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) };
-    let pages = join_all(plane.shards.iter().map(|link| {
+    let pages = join_all(shards.iter().map(|link| {
         let (mut client, request) = (link.client(), request.clone());
         async move { ask(client.list(request)).await }
     }))
@@ -50,7 +56,7 @@ pub(super) async fn list(
     let pages = pages.into_iter().map(|page| page.ok().map(decode_page).transpose());
     let pages = pages.collect::<Result<Vec<_>, Error>>()?;
     let page = Page::merge(pages, limit).ok_or(Error::unavailable("the directory"))?;
-    let Page { objects, more } = page.cut(PAGE_BYTES, size_bytes);
+    let Page { objects, more } = page.cut(MAX_PAGE_BYTES, size_bytes);
     Ok(Response::Listing { objects, more })
 }
 
@@ -66,9 +72,8 @@ fn size_bytes(object: &Locations) -> usize {
 }
 
 /// All that the directory knows of one object, from the shard that is responsible for it now.
-pub(super) async fn describe(plane: &LocalPlane, id: &ObjectId) -> Result<Response, Error> {
-    let shard = plane.engine.first_shard(id).ok_or(Error::unavailable("the directory"))?;
-    let link = &plane.shards[shard];
+async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> Result<Response, Error> {
+    let link = shards.first().ok_or(Error::unavailable("the directory"))?;
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let object = ask(link.client().describe(request)).await?;
     Ok(Response::Description(v1::response::Description {
@@ -96,7 +101,7 @@ fn encode_reduce_record(record: ReduceRecord) -> v1::ReduceRecord {
 }
 
 /// The counters of the store and of its shards.
-pub(super) async fn status(plane: &LocalPlane) -> Response {
+async fn status(plane: &LocalPlane) -> Response {
     let up = plane.engine.shards_up();
     let shards =
         join_all(plane.shards.iter().zip(up).map(|(link, connected)| shard_status(link, connected))).await;

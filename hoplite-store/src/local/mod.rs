@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use answers::{Answers, FollowChange};
+pub(crate) use answers::{Answers, Work};
 pub use listener::SocketError;
 pub(crate) use listener::{LocalListener, SocketAccess};
 

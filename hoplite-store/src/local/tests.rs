@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use hoplite_core::error::Error;
 use hoplite_core::extent::Extent;
-use hoplite_core::node::{self, CallId, CopyId, Node, NodeConfig, Until};
+use hoplite_core::node::{self, CallId, CopyId, Inspection, Node, NodeConfig, Until};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::{ClusterId, Limits, Metadata, NodeId, ObjectId};
 use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES};
@@ -28,6 +28,7 @@ use crate::data::{DataConfig, DataMetrics, Puller};
 use crate::engine::Engine;
 
 const HOUR: Duration = Duration::from_secs(3600);
+const STATUS: Request = Request::Node(node::Request::Inspect(Inspection::Status));
 
 fn plane(limits: Limits) -> Arc<LocalPlane> {
     let arena = Arena::create(Backing::Memfd, 1 << 20).unwrap();
@@ -160,10 +161,10 @@ async fn what_a_client_said_before_it_left_counts_even_if_it_takes_no_answer() {
     let mut client = Client::greeted(&plane).await;
     let (copy, _) = client.create("a", 10).await;
     rustix::net::shutdown(&client.stream, rustix::net::Shutdown::Read).unwrap();
-    client.ask(Request::Status).await;
+    client.ask(STATUS).await;
     // By then the store has found out that it cannot answer.
     for _ in 0..3 {
-        other.ask(Request::Status).await;
+        other.ask(STATUS).await;
         other.answer().await.1.unwrap();
     }
     client.ask(Request::Node(node::Request::SealUnconfirmed { copy })).await;
@@ -195,7 +196,7 @@ async fn who_does_not_speak_the_protocol_is_told_so() {
 async fn there_are_no_more_clients_than_allowed_and_a_request_may_follow_the_hello_at_once() {
     let plane = plane(Limits { max_clients: 1, ..Limits::default() });
     let mut client = Client::connect(&plane).await;
-    client.ask(Request::Status).await;
+    client.ask(STATUS).await;
     assert_eq!(client.hear::<v1::ServerHello>().await.unwrap().error, None);
     assert!(matches!(client.answer().await.1, Ok(Response::Status(_))));
     let mut refused = Client::connect(&plane).await;

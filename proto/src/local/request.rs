@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
-use hoplite_core::node::{self, ByteRange, CallId, CopyId, Reduce, ReduceOrder, Until};
+use hoplite_core::node::{self, ByteRange, CallId, CopyId, Inspection, Reduce, ReduceOrder, Until};
 
 use crate::bounds::{MAX_LISTED_OBJECTS, check_count, decode_timeout, encode_id, encode_timeout};
 use crate::enumeration::enumeration;
@@ -18,22 +18,6 @@ enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order 
 pub enum Request {
     /// A request for the node's state machine.
     Node(node::Request),
-    /// Asks for one page of the cluster's objects, in the order of their ids.
-    List {
-        /// Only ids that start with these bytes, at most 255.
-        prefix: Bytes,
-        /// Only ids after these bytes, at most 255.
-        after: Bytes,
-        /// Most objects in the page; at most [`MAX_LISTED_OBJECTS`], to which larger numbers are cut.
-        limit: usize,
-    },
-    /// Asks for all that the directory knows of one object.
-    Describe {
-        /// The object to describe.
-        id: ObjectId,
-    },
-    /// Asks for the counters of the store.
-    Status,
     /// A writer has advanced the progress of a copy that somebody waits for. Not answered.
     Doorbell {
         /// The copy that has grown.
@@ -45,11 +29,6 @@ pub enum Request {
 pub fn encode_request(call: CallId, request: Request) -> v1::Request {
     let body = match request {
         Request::Node(request) => encode_node_request(request),
-        Request::List { prefix, after, limit } => {
-            wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
-        }
-        Request::Describe { id } => wire::Body::Describe(wire::Describe { id: encode_id(&id) }),
-        Request::Status => wire::Body::Status(wire::Status {}),
         Request::Doorbell { copy } => wire::Body::Doorbell(wire::Doorbell { copy: copy.0 }),
     };
     v1::Request { call: call.0, body: Some(body) }
@@ -104,6 +83,13 @@ fn encode_node_request(request: node::Request) -> wire::Body {
         node::Request::Unsubscribe { call } => wire::Body::Unsubscribe(wire::Unsubscribe { call: call.0 }),
         node::Request::Cancel { call } => wire::Body::Cancel(wire::Cancel { call: call.0 }),
         node::Request::Reduce(reduce) => wire::Body::Reduce(encode_reduce(&reduce)),
+        node::Request::Inspect(Inspection::List { prefix, after, limit }) => {
+            wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
+        }
+        node::Request::Inspect(Inspection::Describe { id }) => {
+            wire::Body::Describe(wire::Describe { id: encode_id(&id) })
+        }
+        node::Request::Inspect(Inspection::Status) => wire::Body::Status(wire::Status {}),
     }
 }
 
@@ -148,24 +134,24 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
             beyond_bytes: follow.beyond_bytes,
             timeout: decode_timeout(follow.timeout_ms),
         },
-        wire::Body::List(list) => return decode_list(list),
+        wire::Body::List(list) => node::Request::Inspect(decode_list(list)?),
         wire::Body::Describe(describe) => {
-            return Ok(Request::Describe { id: ObjectId::new(&describe.id)? });
+            node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? })
         }
-        wire::Body::Status(_) => return Ok(Request::Status),
+        wire::Body::Status(_) => node::Request::Inspect(Inspection::Status),
         wire::Body::Doorbell(doorbell) => return Ok(Request::Doorbell { copy: CopyId(doorbell.copy) }),
     };
     Ok(Request::Node(request))
 }
 
-fn decode_list(list: wire::List) -> Result<Request> {
+fn decode_list(list: wire::List) -> Result<Inspection> {
     for bytes in [&list.prefix, &list.after] {
         if bytes.len() > MAX_OBJECT_ID_BYTES {
             return Err(Error::InvalidId { length_bytes: bytes.len() });
         }
     }
     let limit = usize::try_from(list.limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS);
-    Ok(Request::List { prefix: list.prefix, after: list.after, limit })
+    Ok(Inspection::List { prefix: list.prefix, after: list.after, limit })
 }
 
 fn encode_reduce(reduce: &Reduce) -> wire::Reduce {
@@ -302,7 +288,10 @@ mod tests {
     #[test]
     fn listings_are_bounded() {
         let list = wire::List { limit: u32::MAX, ..Default::default() };
-        let Ok(Request::List { limit, .. }) = decoded(wire::Body::List(list)) else { panic!("not a list") };
+        let decoded_list = decoded(wire::Body::List(list));
+        let Ok(Request::Node(node::Request::Inspect(Inspection::List { limit, .. }))) = decoded_list else {
+            panic!("not a list")
+        };
         assert_eq!(limit, MAX_LISTED_OBJECTS);
         let list = wire::List { prefix: Bytes::from(vec![0; 256]), ..Default::default() };
         assert!(decoded(wire::Body::List(list)).is_err());

@@ -169,8 +169,11 @@ impl World {
                 assert!(self.open_copies.contains_key(&copy), "{copy:?} is open");
                 assert!(self.follows.insert((client, call)), "{call:?} follows once");
             }
-            Effect::EndFollow { client, call } => {
-                assert!(self.follows.remove(&(client, call)), "{call:?} follows a copy");
+            Effect::Inspect { client, call, .. } => {
+                assert!(self.follows.insert((client, call)), "{call:?} inspects once");
+            }
+            Effect::CallEnded { client, call } => {
+                assert!(self.follows.remove(&(client, call)), "the shell works for {call:?}");
             }
             Effect::CopyOpened { copy, extent, size_bytes, .. } => {
                 let end = extent.offset_bytes + extent.length_bytes;
@@ -328,6 +331,7 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
         26 => {
             if let Some((client, call)) = world.follows.pop_first() {
                 world.apply(Event::Followed { client, call, progress: Ok(input.arbitrary()?) });
+                world.apply(Event::Inspected { client, call });
             }
         }
         27 => {

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{
-    self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, ObjectView, Reduce, ReduceOrder, Until,
+    self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce, ReduceOrder,
+    Until,
 };
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
@@ -39,7 +40,7 @@ pub fn write(samples: impl IntoIterator<Item = Vec<u8>>) {
 pub fn requests() -> Vec<Vec<u8>> {
     let ids = || vec![object(), ObjectId::new("y").expect("the id is short")];
     let copy = CopyId(7);
-    let of_nodes = [
+    let requests = [
         node::Request::Create { id: object(), size_bytes: SIZE, metadata: metadata(), timeout: TIMEOUT },
         node::Request::Seal { copy, timeout: TIMEOUT },
         node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT },
@@ -58,14 +59,15 @@ pub fn requests() -> Vec<Vec<u8>> {
             range: Some(ByteRange { offset_bytes: 8, length_bytes: 16 }),
             timeout: TIMEOUT,
         }),
+        node::Request::Inspect(Inspection::List {
+            prefix: Bytes::from_static(b"w"),
+            after: Bytes::new(),
+            limit: 10,
+        }),
+        node::Request::Inspect(Inspection::Describe { id: object() }),
     ];
-    let of_shells = [
-        Request::List { prefix: Bytes::from_static(b"w"), after: Bytes::new(), limit: 10 },
-        Request::Describe { id: object() },
-    ];
-    let all = of_nodes.into_iter().map(Request::Node).chain(of_shells);
-    let messages: Vec<Vec<u8>> =
-        all.map(|request| encode_request(CallId(1), request).encode_to_vec()).collect();
+    let encoded = |request| encode_request(CallId(1), Request::Node(request)).encode_to_vec();
+    let messages: Vec<Vec<u8>> = requests.into_iter().map(encoded).collect();
     let stream = messages.iter().flat_map(|message| [length_of(message).to_vec(), message.clone()].concat());
     let stream = stream.collect();
     messages.into_iter().chain([stream]).collect()
@@ -84,7 +86,7 @@ pub fn responses() -> Vec<Vec<u8>> {
         size_bytes: SIZE,
         metadata: metadata(),
     };
-    let of_nodes = [
+    let requests = [
         node::Response::Created(view.clone()),
         node::Response::Existing(view.clone()),
         node::Response::Object(view),
