@@ -12,6 +12,8 @@
 //! * [`stall`]: when a transfer has stalled.
 //! * [`placement`]: which shards are responsible for an id.
 //! * [`session`]: how a store keeps its sessions with the shards.
+//! * [`batch`]: which messages of a session share a frame.
+//! * [`peer`]: how long one store waits for another.
 #![forbid(unsafe_code)]
 
 pub mod block;
@@ -28,7 +30,9 @@ pub mod placement;
 pub mod plan;
 pub mod topology;
 
+pub mod batch;
 pub mod node;
+pub mod peer;
 pub mod session;
 pub mod shard;
 pub mod stall;

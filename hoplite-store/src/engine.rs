@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
+use hoplite_core::batch::Full;
 use hoplite_core::id::ObjectId;
 use hoplite_core::node::{
     ClientId, CombineId, CombineInput, CopyId, Effect, Event, Hop, HopId, HopReport, HostingId, Node,
@@ -32,7 +33,7 @@ use crate::data::{
     ServeRequest, ServeSource, Served,
 };
 use crate::local::{Answers, Work};
-use crate::outbox::{Full, Outbox, Outgoing};
+use crate::outbox::{Outbox, Outgoing};
 
 /// What [`Engine::apply`] changes.
 #[derive(Debug)]
@@ -343,7 +344,7 @@ impl Engine {
     ) {
         let inline_from = inline_from.and_then(|copy| self.copies.get(copy));
         if let Some(session) = &state.sessions[shard]
-            && session.push(Outgoing { message, inline_from, urgency }) == Err(Full)
+            && session.push(Outgoing { message, inline_from }, urgency) == Err(Full)
         {
             // Too far behind. Without its outbox the session ends; the next one starts with a full publication.
             tracing::warn!(shard, "the session's queue is full, starting a new session");

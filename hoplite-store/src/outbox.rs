@@ -1,17 +1,14 @@
-//! What a store has yet to say to one shard: a queue that gathers what can wait.
-//!
-//! Publications of small objects come in bursts, and a frame of the session for each of them would cost the processor more
-//! than the puts themselves, in this store and in the shard. Such messages are *patient*: while frames follow each other
-//! closely they wait for company, for at most [`PACE`]. After a quiet moment even a patient message leaves at once, and
-//! any other message takes all before it along.
+//! What the engine has yet to say to one shard, and the timer of what may wait; when which of it leaves is decided in
+//! [`hoplite_core::batch`].
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hoplite_core::batch::{BatchQueue, Departure, Full};
 use hoplite_core::node::Urgency;
 use hoplite_core::shard::ToShard;
+use hoplite_core::time::Time;
 use rustix::fd::OwnedFd;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -21,12 +18,6 @@ use tokio::sync::Notify;
 
 use crate::copies::LiveCopy;
 
-/// Messages that may wait for one session: a full publication of a store with the default limit on copies fits.
-pub(crate) const QUEUE_MESSAGES: usize = 1 << 21;
-/// How long a patient message waits for company: about ten small puts, and less than a person or a task can tell from
-/// the round trip to another node.
-const PACE: Duration = Duration::from_micros(200);
-
 /// A message that waits to be sent to a shard.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -34,46 +25,65 @@ pub(crate) struct Outgoing {
     /// The copy whose bytes go with it. They are read when it is sent: a full publication of copies of all inline objects
     /// at once would double the memory that they take.
     pub(crate) inline_from: Option<Arc<LiveCopy>>,
-    pub(crate) urgency: Urgency,
 }
 
 impl Outgoing {
     /// The message, complete.
-    pub(crate) fn into_message(self) -> ToShard {
-        let Self { mut message, inline_from, .. } = self;
+    fn into_message(self) -> ToShard {
+        let Self { mut message, inline_from } = self;
         if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
             publish.inline = copy.bytes();
         }
         message
     }
+
+    fn inline_bytes(&self) -> u64 {
+        self.inline_from.as_ref().map_or(0, |copy| copy.size_bytes())
+    }
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    messages: VecDeque<Outgoing>,
-    /// How many of them cannot wait.
-    prompt: usize,
-    pace: Pace,
+    batches: BatchQueue<Outgoing>,
     is_closed: bool,
 }
 
-/// Whether a frame was sent just now.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Pace {
-    #[default]
-    Quiet,
-    Busy,
-}
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
     news: Notify,
+    /// Wakes the session when patient messages have waited long enough. Tokio's own timers count in milliseconds.
+    timer: AsyncFd<OwnedFd>,
+    origin: Instant,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.origin.elapsed()
+    }
+
+    /// Has the session look at the queue when a frame leaves.
+    fn wake(&self, departure: Departure) {
+        let is_armed = match departure {
+            Departure::Never => return,
+            Departure::Now => false,
+            Departure::At(time) => self.arm(time.since(self.now())),
+        };
+        // Without the timer, nothing waits.
+        if !is_armed {
+            self.news.notify_one();
+        }
+    }
+
+    fn arm(&self, delay: Duration) -> bool {
+        // Zero would disarm it.
+        let delay = delay.max(Duration::from_nanos(1));
+        let once = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(delay) };
+        timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &once).is_ok()
     }
 }
 
@@ -83,45 +93,30 @@ pub(crate) struct Outbox(Arc<Shared>);
 
 /// The messages in order, for the session.
 #[derive(Debug)]
-pub(crate) struct Departures {
-    shared: Arc<Shared>,
-    timer: AsyncFd<OwnedFd>,
-}
-
-/// The queue is at its limit.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct Batches(Arc<Shared>);
 
 /// An empty queue.
 ///
 /// # Errors
 /// If the process has no file descriptor left for the timer.
-pub(crate) fn outbox() -> io::Result<(Outbox, Departures)> {
+pub(crate) fn outbox() -> io::Result<(Outbox, Batches)> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-    let shared = Arc::new(Shared::default());
     #[expect(
         deprecated,
         reason = "its successor is unsafe, for types that may close the descriptor; an OwnedFd does not"
     )]
     let timer = AsyncFd::new(timer)?;
-    let departures = Departures { shared: Arc::clone(&shared), timer };
-    Ok((Outbox(shared), departures))
+    let (queue, news) = (Mutex::default(), Notify::new());
+    let shared = Arc::new(Shared { queue, news, timer, origin: Instant::now() });
+    Ok((Outbox(Arc::clone(&shared)), Batches(shared)))
 }
 
 impl Outbox {
     /// Adds a message.
-    pub(crate) fn push(&self, message: Outgoing) -> Result<(), Full> {
-        let mut queue = self.0.lock();
-        if queue.messages.len() >= QUEUE_MESSAGES {
-            return Err(Full);
-        }
-        let is_prompt = message.urgency == Urgency::Prompt;
-        queue.prompt += usize::from(is_prompt);
-        queue.messages.push_back(message);
-        let leaves_now = is_prompt || queue.pace == Pace::Quiet;
-        drop(queue);
-        if leaves_now {
-            self.0.news.notify_one();
+    pub(crate) fn push(&self, message: Outgoing, urgency: Urgency) -> Result<(), Full> {
+        let change = self.0.lock().batches.push(self.0.now(), message, urgency)?;
+        if let Some(departure) = change {
+            self.0.wake(departure);
         }
         Ok(())
     }
@@ -134,62 +129,37 @@ impl Drop for Outbox {
     }
 }
 
-impl Departures {
-    /// Waits until messages should leave; [`take`](Self::take) has them.
+impl Batches {
+    /// Waits until messages should leave, and takes those of one frame; `None` if there are none and will be none.
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub(crate) async fn due(&mut self) -> Departure {
+    pub(crate) async fn next(&mut self) -> Option<Vec<ToShard>> {
         loop {
-            let pace = {
-                let queue = self.shared.lock();
-                let is_due = queue.prompt > 0 || queue.is_closed || queue.pace == Pace::Quiet;
-                if is_due && !queue.messages.is_empty() {
-                    return Departure::Due;
-                }
-                if queue.is_closed {
-                    return Departure::Closed;
-                }
-                queue.pace
-            };
+            if let Some(batch) = self.take() {
+                return (!batch.is_empty()).then(|| batch.into_iter().map(Outgoing::into_message).collect());
+            }
             tokio::select! {
-                () = self.shared.news.notified() => {}
-                () = expired(&self.timer), if pace == Pace::Busy => self.shared.lock().pace = Pace::Quiet,
+                () = self.0.news.notified() => {}
+                () = expired(&self.0.timer) => {}
             }
         }
     }
 
-    /// The next message, if there is one.
-    pub(crate) fn take(&mut self) -> Option<Outgoing> {
-        let mut queue = self.shared.lock();
-        let message = queue.messages.pop_front()?;
-        queue.prompt -= usize::from(message.urgency == Urgency::Prompt);
-        Some(message)
-    }
-
-    /// A frame leaves now: patient messages wait from here on.
-    pub(crate) fn start_pace(&mut self) {
-        let once = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(PACE) };
-        // Without the timer, nothing is gathered.
-        let is_armed = timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &once).is_ok();
-        self.shared.lock().pace = if is_armed { Pace::Busy } else { Pace::Quiet };
+    /// The messages that leave now: none if there will never be more. `None`: not yet.
+    fn take(&self) -> Option<Vec<Outgoing>> {
+        let now = self.0.now();
+        let mut queue = self.0.lock();
+        let is_due = queue.is_closed || queue.batches.departure(now) == Departure::Now;
+        is_due.then(|| queue.batches.take_batch(now, Outgoing::inline_bytes))
     }
 }
 
-/// What [`Departures::due`] found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Departure {
-    /// Messages should leave.
-    Due,
-    /// There are none, and there will be none.
-    Closed,
-}
-
-/// Waits for the end of the pace. Tokio's own timers count in milliseconds.
+/// Waits until the timer has fired.
 async fn expired(timer: &AsyncFd<OwnedFd>) {
     let mut expirations = [0; 8];
     loop {
-        // Neither can fail for a timer; if one does, the pace is over.
+        // Neither can fail for a timer; if one does, nothing waits.
         let Ok(mut ready) = timer.readable().await else { return };
         match ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut expirations)?)) {
             Ok(_) => return,
@@ -211,57 +181,49 @@ mod tests {
 
     use super::*;
 
-    fn message(urgency: Urgency) -> Outgoing {
-        let message = ToShard::ReturnSlot { grant: GrantId(1), outcome: PullOutcome::Complete };
-        Outgoing { message, inline_from: None, urgency }
+    fn message(number: u64) -> Outgoing {
+        let message = ToShard::ReturnSlot { grant: GrantId(number), outcome: PullOutcome::Complete };
+        Outgoing { message, inline_from: None }
     }
 
-    fn patient() -> Outgoing {
-        message(Urgency::Patient)
-    }
-
-    fn prompt() -> Outgoing {
-        message(Urgency::Prompt)
-    }
-
-    fn drain(departures: &mut Departures) -> usize {
-        std::iter::from_fn(|| departures.take()).count()
+    async fn next(batches: &mut Batches) -> Option<usize> {
+        batches.next().await.map(|batch| batch.len())
     }
 
     #[tokio::test]
-    async fn patient_messages_wait_for_company_only_after_a_frame() {
-        let (outbox, mut departures) = outbox().unwrap();
-        outbox.push(patient()).unwrap();
-        assert_eq!(departures.due().await, Departure::Due, "after a quiet moment, at once");
-        assert_eq!(drain(&mut departures), 1);
-        departures.start_pace();
-        outbox.push(patient()).unwrap();
-        outbox.push(patient()).unwrap();
-        assert_eq!(departures.shared.lock().pace, Pace::Busy);
-        assert_eq!(departures.due().await, Departure::Due, "when the pace is over");
-        assert_eq!(departures.shared.lock().pace, Pace::Quiet);
-        assert_eq!(drain(&mut departures), 2);
+    async fn messages_that_wait_leave_when_their_time_has_come() {
+        let (outbox, mut batches) = outbox().unwrap();
+        outbox.push(message(1), Urgency::Patient).unwrap();
+        assert_eq!(next(&mut batches).await, Some(1));
+        outbox.push(message(2), Urgency::Patient).unwrap();
+        outbox.push(message(3), Urgency::Patient).unwrap();
+        let mut waiting = 0;
+        while waiting < 2 {
+            waiting += next(&mut batches).await.unwrap();
+        }
+        drop(outbox);
+        assert_eq!(next(&mut batches).await, None);
     }
 
     #[tokio::test]
-    async fn a_prompt_message_takes_all_along() {
-        let (outbox, mut departures) = outbox().unwrap();
-        departures.start_pace();
-        outbox.push(patient()).unwrap();
-        outbox.push(prompt()).unwrap();
-        assert_eq!(departures.due().await, Departure::Due);
-        assert_eq!(departures.shared.lock().pace, Pace::Busy, "the pace was not waited for");
-        assert_eq!(drain(&mut departures), 2);
+    async fn a_message_that_comes_while_the_session_waits_wakes_it() {
+        let (outbox, mut batches) = outbox().unwrap();
+        let session = tokio::spawn(async move { (next(&mut batches).await, next(&mut batches).await) });
+        tokio::task::yield_now().await;
+        outbox.push(message(1), Urgency::Prompt).unwrap();
+        tokio::task::yield_now().await;
+        outbox.push(message(2), Urgency::Patient).unwrap();
+        assert_eq!(session.await.unwrap(), (Some(1), Some(1)));
     }
 
     #[tokio::test]
     async fn what_is_queued_leaves_before_the_end() {
-        let (outbox, mut departures) = outbox().unwrap();
-        departures.start_pace();
-        outbox.push(patient()).unwrap();
+        let (outbox, mut batches) = outbox().unwrap();
+        outbox.push(message(1), Urgency::Patient).unwrap();
+        assert_eq!(next(&mut batches).await, Some(1));
+        outbox.push(message(2), Urgency::Patient).unwrap();
         drop(outbox);
-        assert_eq!(departures.due().await, Departure::Due);
-        assert_eq!(drain(&mut departures), 1);
-        assert_eq!(departures.due().await, Departure::Closed);
+        assert_eq!(next(&mut batches).await, Some(1));
+        assert_eq!(next(&mut batches).await, None);
     }
 }

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use futures::stream::{self, Stream};
+use futures::stream::{self, Stream, StreamExt};
 use hoplite_core::error::Error;
 use hoplite_core::node::Event;
 use hoplite_core::session::{Attempts, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS};
-use hoplite_core::shard::{NodeInfo, ToShard};
+use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::{Bearer, Credentials};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
@@ -21,12 +21,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::engine::Engine;
-use crate::outbox::{Departure, Departures, Outgoing, outbox};
-
-/// Most messages in one frame of the stream.
-const BATCH_MESSAGES: usize = 256;
-/// A batch is closed when it holds about so many bytes of inline objects; the receiver's limit is 4 MiB.
-const BATCH_BYTES: usize = 1 << 20;
+use crate::outbox::{Batches, outbox};
 
 /// How a session stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,13 +120,13 @@ impl Session {
     }
 
     async fn run_once(&self, state: &watch::Sender<SessionState>) -> Result<(), Error> {
-        let (outbox, departures) = outbox().map_err(|_| Error::unavailable("a timer"))?;
+        let (outbox, batches) = outbox().map_err(|_| Error::unavailable("a timer"))?;
         let hello =
             StoreMessages { hello: Some(encode_hello(&self.info, &self.cluster)), messages: Vec::new() };
         let mut client = self.link.client();
         let opening = async {
             let answer =
-                client.session(outbound(hello, departures)).await.map_err(|status| from_status(&status))?;
+                client.session(outbound(hello, batches)).await.map_err(|status| from_status(&status))?;
             let mut inbound = answer.into_inner();
             let first = inbound.message().await.map_err(|status| from_status(&status))?;
             Ok::<_, Error>((inbound, first))
@@ -160,27 +155,10 @@ impl Session {
 }
 
 /// The stream of frames to the shard: the hello, then what is queued, several messages at a time.
-fn outbound(
-    hello: StoreMessages,
-    departures: Departures,
-) -> impl Stream<Item = StoreMessages> + Send + 'static {
-    stream::unfold((Some(hello), departures), |(hello, mut departures)| async move {
-        if let Some(hello) = hello {
-            return Some((hello, (None, departures)));
-        }
-        if departures.due().await == Departure::Closed {
-            return None;
-        }
-        let mut messages = Vec::new();
-        let mut inline_bytes = 0;
-        while messages.len() < BATCH_MESSAGES && inline_bytes < BATCH_BYTES {
-            let Some(message) = departures.take().map(Outgoing::into_message) else { break };
-            if let ToShard::Publish(publish) = &message {
-                inline_bytes += publish.inline.as_ref().map_or(0, bytes::Bytes::len);
-            }
-            messages.push(encode_to_shard(message));
-        }
-        departures.start_pace();
-        Some((StoreMessages { hello: None, messages }, (None, departures)))
-    })
+fn outbound(hello: StoreMessages, batches: Batches) -> impl Stream<Item = StoreMessages> + Send + 'static {
+    let queued = stream::unfold(batches, |mut batches| async move {
+        let messages = batches.next().await?.into_iter().map(encode_to_shard).collect();
+        Some((StoreMessages { hello: None, messages }, batches))
+    });
+    stream::iter([hello]).chain(queued)
 }

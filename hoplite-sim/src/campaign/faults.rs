@@ -24,7 +24,7 @@ impl Simulation {
                 let numbers = self.all_sessions();
                 if !numbers.is_empty() {
                     let number = *self.random.pick(&numbers);
-                    self.break_session(number);
+                    self.fail_session(number);
                 }
             }
             40..60 => {

@@ -1,13 +1,14 @@
-//! How bytes move one block at a time: whoever fills a copy looks again and again at what its inputs have.
+//! How bytes move one block at a time: a transfer looks again and again at what its inputs have.
 
 use hoplite_core::block::publishable;
 use hoplite_core::node::{ByteRange, CopyId, passable};
+use hoplite_core::peer::{KEEPALIVE_INTERVAL, SILENCE_TIMEOUT, STALL_TIMEOUT, news_interval};
 use hoplite_core::shard::PullOutcome;
-use hoplite_core::stall::{Heard, STALL_TIMEOUT, Sign, StallDetector};
+use hoplite_core::stall::{Heard, Sign, StallDetector};
 
 use super::contents::{MIXED, Operand, part, shape_of};
 use super::network::Place;
-use super::transfers::{CONNECT_TIMEOUT, Connection, Ending, Job, Origin, Reader, Transfer, TransferId};
+use super::transfers::{Connection, Ending, Job, Origin, Reader, Transfer, TransferId};
 use super::{Application, Cluster, Network};
 
 /// How often a block is damaged on its way.
@@ -104,7 +105,7 @@ impl<A: Application> Cluster<A> {
             Origin::Elsewhere { remote, connection: connection @ Connection::Open(_) } => {
                 let (Connection::Open(serve), sender) = (*connection, remote.sender) else { return Ok(()) };
                 if !self.is_linked(Place::Store(transfer.store), Place::Store(sender)) {
-                    let is_given_up = now.since(input.heard_at) > CONNECT_TIMEOUT;
+                    let is_given_up = now.since(input.heard_at) > SILENCE_TIMEOUT;
                     return if is_given_up { Err(PullOutcome::SenderUnreachable) } else { Ok(()) };
                 }
                 input.heard_at = now;
@@ -159,8 +160,12 @@ impl<A: Application> Cluster<A> {
     /// Takes in what a sender without new bytes says of their producer. An output is told of it as a store tells those who
     /// pull from it.
     fn hear(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
-        let now = self.now();
-        match transfer.inputs[index].stall.heard(now, sign) {
+        let (now, input) = (self.now(), &mut transfer.inputs[index]);
+        if now.since(input.sign_at) < news_interval(KEEPALIVE_INTERVAL) {
+            return Ok(());
+        }
+        input.sign_at = now;
+        match input.stall.heard(now, sign) {
             Heard::News => self.copy(transfer.store, transfer.copy).heard = sign,
             Heard::Nothing => {}
             Heard::Stalled => return Err(PullOutcome::SenderStalled),

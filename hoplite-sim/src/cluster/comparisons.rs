@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use hoplite_core::node::{CopyId, Event, ServeId};
-use hoplite_core::{ObjectId, PutId};
+use hoplite_core::peer::SILENCE_TIMEOUT;
+use hoplite_core::{ObjectId, PutId, Time};
 
 use super::network::Place;
 use super::transfers::{Remote, ServeState};
 use super::{Application, Cluster};
 
-/// How long a comparison waits for the other copy to be complete.
-const COMPARE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it looks.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -21,7 +20,8 @@ struct Comparison {
     run: u64,
     copy: CopyId,
     holder: usize,
-    ends_at: Duration,
+    /// When the holder could be reached last.
+    heard_at: Time,
 }
 
 impl<A: Application> Cluster<A> {
@@ -37,8 +37,8 @@ impl<A: Application> Cluster<A> {
         let local = self.copy(store, copy);
         assert!(local.is_complete, "a copy is compared when it is complete");
         local.comparisons += 1;
-        let (run, ends_at) = (self.stores[store].run, self.elapsed() + COMPARE_TIMEOUT);
-        let comparison = Comparison { store, run, copy, holder, ends_at };
+        let (run, heard_at) = (self.stores[store].run, self.now());
+        let comparison = Comparison { store, run, copy, holder, heard_at };
         let remote = Remote { sender: holder, id, put: winner, awaits_hop: false };
         let delay = self.connect_time();
         self.after(delay, move |cluster| {
@@ -52,15 +52,17 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    fn comparison_step(&mut self, comparison: Comparison, serve: ServeId) {
-        let Comparison { store, run, holder, ends_at, .. } = comparison;
+    fn comparison_step(&mut self, mut comparison: Comparison, serve: ServeId) {
+        let Comparison { store, run, holder, .. } = comparison;
         if !self.stores[store].is_running(run) {
             return self.end_serve(holder, serve);
         }
-        let is_linked = self.is_linked(Place::Store(store), Place::Store(holder));
+        if self.is_linked(Place::Store(store), Place::Store(holder)) {
+            comparison.heard_at = self.now();
+        }
+        let is_silent = self.now().since(comparison.heard_at) > SILENCE_TIMEOUT;
         let state = self.stores[holder].serves.get(&serve).map(|serve| serve.state);
-        let is_over = !is_linked || self.elapsed() > ends_at;
-        let equal = match state.filter(|_| !is_over) {
+        let equal = match state.filter(|_| !is_silent) {
             Some(ServeState::Accepted(copy)) => {
                 let other = self.copy(holder, copy);
                 let (has_failed, is_complete, tag) = (other.has_failed, other.is_complete, other.tag);

@@ -28,14 +28,14 @@ impl<A: Application> Cluster<A> {
                 unreachable!("clients look at copies and shards themselves")
             }
             Effect::Reply { client, call, response } => A::answered(self, store, client, call, response),
-            Effect::ToShard { shard, mut message, inline_from, .. } => {
+            Effect::ToShard { shard, mut message, inline_from, urgency } => {
                 if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
                     let copy = self.copy(store, copy);
                     let is_whole = copy.is_complete && copy.valid_bytes == copy.size_bytes;
                     assert!(is_whole, "inline bytes are there");
                     publish.inline = Some(bytes_of(copy.tag, copy.size_bytes));
                 }
-                self.send_to_shard(store, shard, message);
+                self.send_to_shard(store, shard, message, urgency);
             }
             Effect::CopyOpened { copy, size_bytes, producer, .. } => {
                 self.open_copy(store, copy, size_bytes, producer);

@@ -4,10 +4,19 @@ use std::time::Duration;
 
 use hoplite_core::Error;
 use hoplite_core::node::{Event, Hop, HopFailure, HopId, HopReport, HostingId};
+use hoplite_core::peer::{CONNECT_TIMEOUT, KEEPALIVE_INTERVAL, SILENCE_TIMEOUT};
+use hoplite_core::session::Pings;
 
-use super::network::Place;
-use super::transfers::CONNECT_TIMEOUT;
+use super::network::{Break, Place};
 use super::{Application, Cluster, Network};
+
+/// How either end of such a connection notices that the other is gone.
+const KEEPALIVES: Pings = Pings {
+    interval: KEEPALIVE_INTERVAL,
+    timeout: SILENCE_TIMEOUT
+        .checked_sub(KEEPALIVE_INTERVAL)
+        .expect("several keepalives fit into the silence"),
+};
 
 /// The connection over which a hop is directed.
 #[derive(Debug, Clone)]
@@ -188,11 +197,11 @@ impl<A: Application> Cluster<A> {
 
     /// Breaks the connections over which a store performs hops for others.
     pub(crate) fn break_hops_at(&mut self, store: usize) {
-        self.break_hop_connections(|connection| connection.host.store == store);
+        self.break_hop_connections(Break::Reset, |connection| connection.host.store == store);
     }
 
     /// Breaks the connections for which this holds; both sides notice on their own.
-    pub(super) fn break_hop_connections(&mut self, is_meant: impl Fn(&HopConnection) -> bool) {
+    pub(super) fn break_hop_connections(&mut self, cause: Break, is_meant: impl Fn(&HopConnection) -> bool) {
         let meant = self.hop_connections.iter().filter(|(_, connection)| is_meant(connection));
         let broken: Vec<u64> = meant.map(|(number, _)| *number).collect();
         for number in broken {
@@ -202,7 +211,8 @@ impl<A: Application> Cluster<A> {
                 self.forget_hop_connection(number);
                 continue;
             }
-            let (at_host, at_coordinator) = (self.notice_time(), self.notice_time());
+            let (at_host, at_coordinator) =
+                (self.notice_time(cause, KEEPALIVES), self.notice_time(cause, KEEPALIVES));
             self.after(at_host, move |cluster| cluster.hop_released(number));
             self.after(at_coordinator, move |cluster| {
                 cluster.hop_connection_fails(number);

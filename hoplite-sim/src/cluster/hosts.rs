@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{self, CombineId, CopyId, Node, NodeConfig, Producer, PullId, ServeId};
 use hoplite_core::placement::ShardMap;
+use hoplite_core::session::Attempts;
 use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig};
 use hoplite_core::stall::Sign;
 use hoplite_core::{NodeId, ObjectId, Time};
 
 use super::line::Line;
+use super::network::Break;
 use super::slots::Slots;
 use super::transfers::{Reader, Serve, TransferId};
 use super::{Application, Cluster, Network};
@@ -30,6 +32,8 @@ pub(crate) struct StoreHost {
     pub(crate) run: u64,
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,
+    /// How its attempts to keep a session with each shard go.
+    pub(super) attempts: Vec<Attempts>,
     pub(super) pulls: BTreeMap<PullId, TransferId>,
     pub(super) combinations: BTreeMap<CombineId, TransferId>,
     pub(super) serves: BTreeMap<ServeId, Serve>,
@@ -172,6 +176,7 @@ impl<A: Application> Cluster<A> {
                 run: 1,
                 copies: BTreeMap::new(),
                 sessions: vec![None; self.config.shards],
+                attempts: vec![Attempts::default(); self.config.shards],
                 pulls: BTreeMap::new(),
                 combinations: BTreeMap::new(),
                 serves: BTreeMap::new(),
@@ -234,8 +239,8 @@ impl<A: Application> Cluster<A> {
         host.copies.clear();
         host.tick_at = None;
         self.hop_numbers.retain(|(coordinator, _), _| *coordinator != store);
-        self.break_sessions(|session| session.store == store);
-        self.break_hop_connections(|connection| {
+        self.break_sessions(Break::Reset, |session| session.store == store);
+        self.break_hop_connections(Break::Reset, |connection| {
             connection.host.store == store || connection.coordinator.store == store
         });
     }
@@ -250,6 +255,7 @@ impl<A: Application> Cluster<A> {
         host.node = node;
         host.is_alive = true;
         host.run += 1;
+        host.attempts.fill(Attempts::default());
         host.info = introduction(store, host.run);
         self.note(|_| format!("store {store} restarts"));
         self.open_sessions(store);
@@ -267,7 +273,7 @@ impl<A: Application> Cluster<A> {
         host.known.fill(None);
         host.slots = Slots::default();
         host.tick_at = None;
-        self.break_sessions(|session| session.shard == shard);
+        self.break_sessions(Break::Reset, |session| session.shard == shard);
     }
 
     /// A shard that crashed starts again, with nothing.
@@ -375,7 +381,7 @@ impl<A: Application> Cluster<A> {
     }
 
     /// Does something at a time of the machines, or at once if that has passed.
-    fn at_time(&mut self, time: Time, action: impl FnOnce(&mut Self) + 'static) {
+    pub(super) fn at_time(&mut self, time: Time, action: impl FnOnce(&mut Self) + 'static) {
         let at = time.since(Time::ZERO).max(self.elapsed());
         self.at(at, action);
     }

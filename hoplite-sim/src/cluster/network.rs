@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hoplite_core::session::Pings;
+
 use super::{Application, Cluster};
 
 /// How messages and bytes travel.
@@ -23,6 +25,15 @@ pub(crate) enum Network {
         /// How long a block is on the way: a relay passes it on when it has checked it.
         block_time: Duration,
     },
+}
+
+/// How a connection breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Break {
+    /// A process has died, or a connection was reset: both ends are told.
+    Reset,
+    /// Nothing passes any more: each end finds out by itself.
+    Silence,
 }
 
 /// An end of a link.
@@ -55,11 +66,16 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// How long an end of a connection takes to notice that it broke.
-    pub(super) fn notice_time(&mut self) -> Duration {
-        match self.config.network {
-            Network::Flow { latency, .. } => latency,
-            Network::Blocks { .. } => self.random.millis(0..200),
+    /// How long an end of a connection, which pings the other so, takes to notice that it broke.
+    pub(super) fn notice_time(&mut self, cause: Break, pings: Pings) -> Duration {
+        match (cause, self.config.network) {
+            (Break::Silence, _) => {
+                // The last ping that was answered may be as old as the interval.
+                let interval_us = u64::try_from(pings.interval.as_micros()).unwrap_or(u64::MAX);
+                pings.silence_limit() - self.random.micros(0..interval_us)
+            }
+            (Break::Reset, Network::Flow { latency, .. }) => latency,
+            (Break::Reset, Network::Blocks { .. }) => self.random.millis(0..200),
         }
     }
 
@@ -72,11 +88,11 @@ impl<A: Application> Cluster<A> {
     pub(crate) fn cut_link(&mut self, one: Place, other: Place) {
         self.note(|_| format!("the link {one:?} {other:?} is cut"));
         self.cut.insert((one.min(other), one.max(other)));
-        self.break_sessions(|session| {
+        self.break_sessions(Break::Silence, |session| {
             let ends = (Place::Store(session.store), Place::Shard(session.shard));
             ends == (one, other) || ends == (other, one)
         });
-        self.break_hop_connections(|connection| {
+        self.break_hop_connections(Break::Silence, |connection| {
             let ends = (Place::Store(connection.coordinator.store), Place::Store(connection.host.store));
             ends == (one, other) || ends == (other, one)
         });

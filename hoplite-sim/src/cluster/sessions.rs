@@ -2,21 +2,28 @@
 
 use std::time::Duration;
 
-use hoplite_core::node;
+use hoplite_core::Error;
+use hoplite_core::batch::{BatchQueue, Departure};
+use hoplite_core::node::{self, Urgency};
+use hoplite_core::session::{CONNECT_TIMEOUT, Next, SHARD_PINGS, STORE_PINGS};
 use hoplite_core::shard::{self, NodeInfo, ToShard, ToStore};
 
-use super::network::Place;
+use super::network::{Break, Place};
 use super::{Application, Cluster};
 
 /// One session. Each end forgets it when it notices that it is broken.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Session {
     pub(super) store: usize,
     pub(super) shard: usize,
+    /// What the store has yet to say.
+    queue: BatchQueue<ToShard>,
     /// When the latest message of each direction arrives: messages do not overtake each other.
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,
+    /// Why the shard does not want it, if that is so.
+    refusal: Option<Error>,
 }
 
 impl<A: Application> Cluster<A> {
@@ -25,13 +32,21 @@ impl<A: Application> Cluster<A> {
         if !self.stores[store].is_running(run) || self.stores[store].sessions[shard].is_some() {
             return;
         }
-        let is_reachable =
-            self.shards[shard].is_alive && self.is_linked(Place::Store(store), Place::Shard(shard));
-        if !is_reachable {
-            return self.connect_later(store, shard);
+        let unreachable_after = if !self.is_linked(Place::Store(store), Place::Shard(shard)) {
+            Some(CONNECT_TIMEOUT)
+        } else if !self.shards[shard].is_alive {
+            Some(self.latency())
+        } else {
+            None
+        };
+        if let Some(delay) = unreachable_after {
+            let error = Error::unavailable("the directory shard");
+            return self.after(delay, move |cluster| cluster.session_ended(store, run, shard, &error));
         }
         let (number, now) = (self.fresh_number(), self.elapsed());
-        let session = Session { store, shard, to_shard: now, to_store: now, is_broken: false };
+        let queue = BatchQueue::default();
+        let session =
+            Session { store, shard, queue, to_shard: now, to_store: now, is_broken: false, refusal: None };
         self.sessions.insert(number, session);
         self.stores[store].sessions[shard] = Some(number);
         self.note(|_| format!("store {store} opens session {number} with shard {shard}"));
@@ -41,33 +56,48 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    fn connect_later(&mut self, store: usize, shard: usize) {
-        let run = self.stores[store].run;
-        let delay = self.random.millis(20..300);
-        self.after(delay, move |cluster| cluster.connect(store, run, shard));
+    /// A session of a store has ended, or did not come about.
+    fn session_ended(&mut self, store: usize, run: u64, shard: usize, error: &Error) {
+        if !self.stores[store].is_running(run) {
+            return;
+        }
+        let now = self.now();
+        match self.stores[store].attempts[shard].ended(now, Some(error)) {
+            Next::Retry { pause, .. } => self.after(pause, move |cluster| cluster.connect(store, run, shard)),
+            Next::GiveUp => panic!("shard {shard} refuses store {store} for good: {error}"),
+        }
+    }
+
+    /// A session that is not broken: of which store, with which shard.
+    fn open_session(&self, number: u64) -> Option<(usize, usize)> {
+        let session = self.sessions.get(&number).filter(|session| !session.is_broken)?;
+        Some((session.store, session.shard))
     }
 
     /// The shard hears of a new session.
     fn session_arrives(&mut self, number: u64) {
-        let Some(Session { store, shard, is_broken: false, .. }) = self.sessions.get(&number).copied() else {
-            return;
-        };
+        let Some((store, shard)) = self.open_session(number) else { return };
         if !self.shards[shard].is_alive {
-            return self.break_session(number);
+            return self.break_session(number, Break::Reset);
         }
         let previous = self.shards[shard].sessions[store].replace(number);
         let info = self.stores[store].info.clone();
         // Effects of the connection belong to the new session, so the store learns of it first.
         self.deliver_to_store(number, |cluster, store, shard| {
+            cluster.stores[store].attempts[shard].opened();
             cluster.store_event(store, node::Event::ShardUp { shard });
         });
         let is_refused = self.introduce(shard, store, info);
         if is_refused {
             self.note(|_| format!("shard {shard} refuses session {number} of store {store}"));
             self.shards[shard].sessions[store] = previous;
-            self.break_session(number);
+            let node = self.stores[store].info.node.clone();
+            if let Some(session) = self.sessions.get_mut(&number) {
+                session.refusal = Some(Error::NodeIdInUse { node });
+            }
+            self.break_session(number, Break::Reset);
         } else if let Some(previous) = previous {
-            self.break_session(previous);
+            self.break_session(previous, Break::Reset);
         }
     }
 
@@ -82,19 +112,22 @@ impl<A: Application> Cluster<A> {
     }
 
     /// Breaks a session; both ends notice on their own.
-    pub(crate) fn break_session(&mut self, number: u64) {
+    pub(super) fn break_session(&mut self, number: u64, cause: Break) {
         let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {
             return;
         };
         session.is_broken = true;
-        let Session { store, shard, .. } = *session;
-        self.note(|_| format!("session {number} of store {store} with shard {shard} breaks"));
-        let (at_store, at_shard) = (self.notice_time(), self.notice_time());
+        let (store, shard) = (session.store, session.shard);
+        let error = session.refusal.take().unwrap_or(Error::unavailable("the directory shard"));
+        self.note(|_| format!("session {number} of store {store} with shard {shard} breaks: {cause:?}"));
+        let (at_store, at_shard) =
+            (self.notice_time(cause, STORE_PINGS), self.notice_time(cause, SHARD_PINGS));
         self.after(at_store, move |cluster| {
             if cluster.stores[store].sessions[shard] == Some(number) {
                 cluster.stores[store].sessions[shard] = None;
                 cluster.store_event(store, node::Event::ShardDown { shard });
-                cluster.connect_later(store, shard);
+                let run = cluster.stores[store].run;
+                cluster.session_ended(store, run, shard, &error);
             }
         });
         self.after(at_shard, move |cluster| {
@@ -113,7 +146,7 @@ impl<A: Application> Cluster<A> {
     }
 
     /// Breaks the sessions for which this holds.
-    pub(super) fn break_sessions(&mut self, is_meant: impl Fn(&Session) -> bool) {
+    pub(super) fn break_sessions(&mut self, cause: Break, is_meant: impl Fn(&Session) -> bool) {
         let broken: Vec<u64> = self
             .sessions
             .iter()
@@ -121,8 +154,14 @@ impl<A: Application> Cluster<A> {
             .map(|(number, _)| *number)
             .collect();
         for number in broken {
-            self.break_session(number);
+            self.break_session(number, cause);
         }
+    }
+
+    /// Has a session fail though both ends are well.
+    pub(crate) fn fail_session(&mut self, number: u64) {
+        let cause = if self.random.chance(80) { Break::Reset } else { Break::Silence };
+        self.break_session(number, cause);
     }
 
     /// All sessions, broken ones included that somebody takes for open.
@@ -130,23 +169,45 @@ impl<A: Application> Cluster<A> {
         self.sessions.keys().copied().collect()
     }
 
-    pub(super) fn send_to_shard(&mut self, store: usize, shard: usize, message: ToShard) {
-        let Some(number) = self.stores[store].sessions[shard] else { return };
-        let at = self.elapsed() + self.latency();
+    pub(super) fn send_to_shard(&mut self, store: usize, shard: usize, message: ToShard, urgency: Urgency) {
+        let (now, Some(number)) = (self.now(), self.stores[store].sessions[shard]) else { return };
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let change =
+            session.queue.push(now, message, urgency).expect("the queue is longer than a simulation");
+        match change {
+            None | Some(Departure::Never) => {}
+            // What is said in one go leaves together.
+            Some(Departure::Now) => self.after(Duration::ZERO, move |cluster| cluster.send_batch(number)),
+            Some(Departure::At(time)) => self.at_time(time, move |cluster| cluster.send_batch(number)),
+        }
+    }
+
+    /// Sends the messages of a session that are due.
+    fn send_batch(&mut self, number: u64) {
+        let (now, at) = (self.now(), self.elapsed() + self.latency());
         let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {
             return;
         };
+        if session.queue.departure(now) != Departure::Now {
+            return;
+        }
         session.to_shard = session.to_shard.max(at);
-        let at = session.to_shard;
+        let (shard, at) = (session.shard, session.to_shard);
+        let inline_bytes = |message: &ToShard| match message {
+            ToShard::Publish(publish) => publish.inline.as_ref().map_or(0, |bytes| bytes.len() as u64),
+            _ => 0,
+        };
+        let batch = session.queue.take_batch(now, inline_bytes);
         self.at(at, move |cluster| {
-            cluster.queue_at_shard(shard, move |cluster| cluster.arrive_at_shard(number, message));
+            for message in batch {
+                cluster.queue_at_shard(shard, move |cluster| cluster.arrive_at_shard(number, message));
+            }
         });
+        self.send_batch(number);
     }
 
     fn arrive_at_shard(&mut self, number: u64, message: ToShard) {
-        let Some(Session { store, shard, is_broken: false, .. }) = self.sessions.get(&number).copied() else {
-            return;
-        };
+        let Some((store, shard)) = self.open_session(number) else { return };
         if self.shards[shard].sessions[store] == Some(number) {
             let node = self.stores[store].info.node.clone();
             self.note(|_| format!("store {store} -> shard {shard}: {message:?}"));
@@ -171,7 +232,7 @@ impl<A: Application> Cluster<A> {
             return;
         };
         session.to_store = session.to_store.max(at);
-        let Session { store, shard, to_store, .. } = *session;
+        let (store, shard, to_store) = (session.store, session.shard, session.to_store);
         self.at(to_store, move |cluster| {
             let is_open = cluster.sessions.get(&number).is_some_and(|session| !session.is_broken);
             if is_open && cluster.stores[store].sessions[shard] == Some(number) {

@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use hoplite_core::node::{CombineId, CombineInput, CombineOutcome, CopyId, Event, Producer, PullId, ServeId};
+use hoplite_core::peer::{CONNECT_TIMEOUT, STALL_TIMEOUT};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::PullOutcome;
-use hoplite_core::stall::{STALL_TIMEOUT, Sign, StallDetector};
+use hoplite_core::stall::{Sign, StallDetector};
 use hoplite_core::{ObjectId, PutId, Time};
 
 use super::blocks::Steps;
@@ -16,9 +17,6 @@ use super::flow::Flow;
 use super::line::Line;
 use super::network::Place;
 use super::{Application, Cluster, Network};
-
-/// A connection that does not come about is given up after this.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One transfer.
 pub(super) type TransferId = u64;
@@ -70,8 +68,9 @@ pub(super) struct Input {
     /// Up to where bytes are at hand, and what they are, if they move in blocks.
     pub(super) at_hand_bytes: u64,
     pub(super) operand: Option<Operand>,
-    /// When its sender could be reached last.
+    /// When its sender could be reached last, and when that last said that it has nothing.
     pub(super) heard_at: Time,
+    pub(super) sign_at: Time,
     /// What is known of the producer of its bytes.
     pub(super) stall: StallDetector,
     /// What has arrived of what the sender has, if bytes flow; `None` before anything is known.
@@ -182,6 +181,7 @@ impl<A: Application> Cluster<A> {
             at_hand_bytes: offset_bytes,
             operand: None,
             heard_at: Time::ZERO,
+            sign_at: Time::ZERO,
             stall: StallDetector::new(Time::ZERO, Sign::default(), STALL_TIMEOUT),
             line: None,
             is_whole: false,

@@ -4,6 +4,7 @@ use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
 
+use hoplite_core::peer::news_interval;
 use hoplite_core::stall::Sign;
 use hoplite_core::time::Time;
 use hoplite_proto::data::frame::Header;
@@ -62,7 +63,7 @@ impl Keepalive<'_> {
                 done = &mut work => return Ok(Until::Done(done)),
                 header = connection.read_header() => return Ok(Until::Frame(header?)),
                 // However often the sender of this store says something new, it is passed on a few times each interval.
-                () = self.news(&mut signs, sent_at + self.interval / 4) => {}
+                () = self.news(&mut signs, sent_at + news_interval(self.interval)) => {}
                 () = sleep_until(sent_at + self.interval) => {}
             }
             connection.write_keepalive(self.sign()).await?;

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 use hoplite_core::node::{Hop, HopReport};
-use hoplite_core::stall::STALL_TIMEOUT;
+use hoplite_core::peer;
 use hoplite_daemon::Token;
 use tokio::sync::mpsc;
 
@@ -99,14 +99,14 @@ impl DataConfig {
             max_connections: 1024,
             max_half_open: 256,
             max_idle_per_peer: 4,
-            handshake_timeout: Duration::from_secs(5),
-            connect_timeout: Duration::from_secs(3),
-            silence_timeout: Duration::from_secs(5),
-            stall_timeout: STALL_TIMEOUT,
-            write_stall_timeout: Duration::from_secs(30),
-            keepalive_interval: Duration::from_secs(1),
-            pool_idle_timeout: Duration::from_secs(30),
-            server_idle_timeout: Duration::from_secs(60),
+            handshake_timeout: peer::HANDSHAKE_TIMEOUT,
+            connect_timeout: peer::CONNECT_TIMEOUT,
+            silence_timeout: peer::SILENCE_TIMEOUT,
+            stall_timeout: peer::STALL_TIMEOUT,
+            write_stall_timeout: peer::WRITE_STALL_TIMEOUT,
+            keepalive_interval: peer::KEEPALIVE_INTERVAL,
+            pool_idle_timeout: peer::POOL_IDLE_TIMEOUT,
+            server_idle_timeout: peer::SERVER_IDLE_TIMEOUT,
         }
     }
 }

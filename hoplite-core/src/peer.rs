@@ -1,0 +1,26 @@
+//! How long one store waits for another.
+
+use std::time::Duration;
+
+pub use crate::session::CONNECT_TIMEOUT;
+pub use crate::stall::STALL_TIMEOUT;
+
+/// How long a peer may take to say who it is: as long as it may be silent later.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a store that has nothing to send says that it is alive. Several fit into [`SILENCE_TIMEOUT`].
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a sender may send nothing at all, not even that it is alive: a host that is busy misses some keepalives.
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a receiver may accept nothing at all while there is something to send to it: it may be combining slowly, so this
+/// is several times as long as it may be silent.
+pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a receiver keeps an idle connection.
+pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a sender keeps an idle connection: longer than the receiver, so that it is rarely the one that closes.
+pub const SERVER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How soon after it has said something a sender passes on a new sign of a producer: a quarter of the interval, so that the
+/// last of a long chain of relays hears of it long before it gives up.
+pub fn news_interval(keepalive_interval: Duration) -> Duration {
+    keepalive_interval / 4
+}
