@@ -15,19 +15,11 @@ const DISPUTES: u32 = 3;
 /// Another put of the same id, and who has it.
 pub(super) type Rival = (PutId, (NodeId, SocketAddr));
 
-/// What the directory thinks of a put.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Verdict {
-    /// The shard that decides has not accepted it; these others have.
-    Pending { accepted_by: Vec<usize> },
-    /// It is the put that counts, as far as anybody knows.
-    Accepted,
-}
-
 /// See the [module documentation](self).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Publication {
-    verdict: Verdict,
+    /// The shards that have accepted the put in their present session.
+    accepted_by: Vec<usize>,
     /// Another put of the id was first; whether it is equal is found out once this copy is complete.
     rival: Option<Rival>,
     /// The call that waits for the verdict.
@@ -42,19 +34,6 @@ pub(super) struct Publication {
 }
 
 impl Publication {
-    /// Of a put, which the directory has yet to accept, or of a copy of one that it knows.
-    pub(super) const fn new(is_put: bool) -> Self {
-        Self {
-            verdict: if is_put { Verdict::Pending { accepted_by: Vec::new() } } else { Verdict::Accepted },
-            rival: None,
-            sealer: None,
-            known_at: Vec::new(),
-            republish_at: None,
-            disputes: 0,
-            is_confirmed: false,
-        }
-    }
-
     /// The shards that were told of the copy in their present session.
     pub(super) fn known_at(&self) -> &[usize] {
         &self.known_at
@@ -70,6 +49,7 @@ impl Publication {
     /// A session with a shard came or went: one that is new knows nothing, even if the same shard was there before.
     pub(super) fn session_changed(&mut self, shard: usize) {
         self.known_at.retain(|known| *known != shard);
+        self.accepted_by.retain(|other| *other != shard);
     }
 
     /// Whether shards know this put, and no other of its id.
@@ -102,43 +82,33 @@ impl Publication {
         self.sealer.take()
     }
 
-    /// Takes the call that waits for the verdict, if the directory has accepted the put.
-    pub(super) fn take_settled_sealer(&mut self) -> Option<CallKey> {
-        if self.verdict == Verdict::Accepted { self.sealer.take() } else { None }
+    /// Whether a shard has accepted the put in its present session.
+    pub(super) fn is_accepted_by(&self, shard: usize) -> bool {
+        self.accepted_by.contains(&shard)
+    }
+
+    /// A shard has accepted the put, which counts as long as it decides.
+    pub(super) fn accept(&mut self, shard: usize) {
+        if !self.is_accepted_by(shard) {
+            self.accepted_by.push(shard);
+        }
     }
 
     /// The deciding shard has accepted the put. What it was to be compared with is gone, or never was the first at this shard:
     /// without forgetting that, two equal puts could each take the name of the other.
-    pub(super) fn accept(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.rival = None;
         self.is_confirmed = true;
-        self.verdict = Verdict::Accepted;
-    }
-
-    /// A shard that does not decide has accepted the put, which counts if it comes to decide.
-    pub(super) fn accept_early(&mut self, shard: usize) {
-        if let Verdict::Pending { accepted_by } = &mut self.verdict
-            && !accepted_by.contains(&shard)
-        {
-            accepted_by.push(shard);
-        }
-    }
-
-    /// A shard is away. Answers whether the one that decides now has accepted the put before.
-    pub(super) fn shard_left(&mut self, shard: usize, decisive: Option<usize>) -> bool {
-        let Verdict::Pending { accepted_by } = &mut self.verdict else { return false };
-        accepted_by.retain(|other| *other != shard);
-        decisive.is_some_and(|decisive| accepted_by.contains(&decisive))
     }
 
     /// The copy is one of another put now, which nobody has accepted from this store.
     pub(super) fn rename(&mut self) {
-        self.verdict = Verdict::Pending { accepted_by: Vec::new() };
+        self.accepted_by.clear();
     }
 
     /// The deciding shard knows another put. Another shard may have accepted this one while that shard was away.
     pub(super) fn contest(&mut self) {
-        self.verdict = Verdict::Pending { accepted_by: Vec::new() };
+        self.accepted_by.clear();
         self.is_confirmed = false;
     }
 

@@ -147,7 +147,7 @@ impl Node {
                 }
             }
             if !is_up {
-                self.shard_left(copy, shard);
+                self.settle_publication(copy);
             }
         }
         self.rehome_asks(shard);

@@ -167,13 +167,15 @@ impl Node {
         let is_decisive = self.ctx.first_shard(id) == Some(shard);
         match verdict {
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
-            Verdict::Accepted if !is_decisive => self.copies.publication_mut(copy).accept_early(shard),
+            Verdict::Accepted => {
+                self.copies.publication_mut(copy).accept(shard);
+                self.settle_publication(copy);
+            }
             Verdict::ShardFull if !is_decisive => {}
             Verdict::Conflict { winner, .. } if !is_decisive => self.disputed(copy, shard, winner),
             Verdict::Conflict { winner, .. } if self.tell_end(shard, id, winner) => {
                 self.publish_again_later(copy);
             }
-            Verdict::Accepted => self.accepted(copy),
             Verdict::ShardFull => {
                 if let Some(key) = self.copies.publication_mut(copy).take_sealer() {
                     let limit = self.ctx.limits().max_objects as u64;
@@ -260,16 +262,18 @@ impl Node {
         self.wake(&id);
     }
 
-    fn accepted(&mut self, copy: CopyId) {
-        self.copies.publication_mut(copy).accept();
-        self.answer_sealer(copy);
+    /// Whether the shard that decides about a copy now has accepted its put.
+    fn is_accepted(&self, copy: CopyId) -> bool {
+        let local = &self.copies[&copy];
+        let decisive = self.ctx.first_shard(&local.id);
+        decisive.is_some_and(|decisive| local.publication().is_accepted_by(decisive))
     }
 
-    /// A shard is away: another one may decide about this copy now, and may have accepted it.
-    pub(super) fn shard_left(&mut self, copy: CopyId, shard: usize) {
-        let decisive = self.ctx.first_shard(&self.copies[&copy].id);
-        if self.copies.publication_mut(copy).shard_left(shard, decisive) {
-            self.accepted(copy);
+    /// A shard has accepted a put, or is away, so that another one decides: the directory may have accepted the put now.
+    pub(super) fn settle_publication(&mut self, copy: CopyId) {
+        if self.is_accepted(copy) {
+            self.copies.publication_mut(copy).settle();
+            self.answer_sealer(copy);
         }
     }
 
@@ -282,10 +286,9 @@ impl Node {
 
     /// Answers a seal if the directory has accepted the put, and is there.
     fn answer_sealer(&mut self, copy: CopyId) {
-        let local = &self.copies[&copy];
-        if local.is_complete()
-            && self.ctx.first_shard(&local.id).is_some()
-            && let Some(key) = self.copies.publication_mut(copy).take_settled_sealer()
+        if self.copies[&copy].is_complete()
+            && self.is_accepted(copy)
+            && let Some(key) = self.copies.publication_mut(copy).take_sealer()
         {
             let response = match self.calls.get(key) {
                 Some(Call::Reduce { reduced, .. }) => Response::Reduced { indices: reduced.clone() },

@@ -114,6 +114,36 @@ fn a_confirmed_seal_fails_if_no_shard_comes() {
 }
 
 #[test]
+fn what_a_shard_has_accepted_counts_only_while_it_decides() {
+    let mut h = Harness::with_shards(3);
+    let [first, second, _] = ranked(&h);
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    let publications = h.publications();
+    let of = |shard: usize| publications.iter().find(|(at, _)| *at == shard).unwrap().1.clone();
+    h.verdict(first, &of(first), Verdict::Accepted);
+    h.event(Event::ShardDown { shard: first });
+    let sealed = h.seal(A, view.copy);
+    h.assert_waits(sealed);
+    h.verdict(second, &of(second), Verdict::Accepted);
+    assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
+}
+
+#[test]
+fn a_shard_that_returns_has_accepted_nothing() {
+    let mut h = Harness::new();
+    let call = h.create(A, "x", SIZE);
+    let view = h.view(call);
+    h.accept_all();
+    h.event(Event::ShardDown { shard: 0 });
+    h.event(Event::ShardUp { shard: 0 });
+    let sealed = h.seal(A, view.copy);
+    h.assert_waits(sealed);
+    h.accept_all();
+    assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
+}
+
+#[test]
 fn a_seal_waits_when_the_last_shard_is_lost() {
     let mut h = Harness::with_shards(2);
     let call = h.create(A, "x", SIZE);

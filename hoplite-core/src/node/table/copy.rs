@@ -89,7 +89,7 @@ impl LocalCopy {
             references: 0,
             serves: 0,
             is_comparing: false,
-            publication: Publication::new(is_put),
+            publication: Publication::default(),
         }
     }
 
