@@ -28,7 +28,7 @@ pub(super) enum Purpose {
     Locations(CallKey, usize),
     /// To tell the reduce that makes this object where one of its sources is, by its place in the request.
     Source(ObjectId, usize),
-    /// To tell the reduce that makes this object whether there is one.
+    /// To tell the reduce that makes this object whether there is one, or it was deleted, until the directory knows it.
     Target,
 }
 
@@ -62,6 +62,12 @@ impl Asks {
     pub(super) fn purpose_at(&self, shard: usize, request: RequestId) -> Option<Purpose> {
         let (at, ask) = self.sitting(request)?;
         (at == shard).then(|| ask.purpose.clone())
+    }
+
+    /// Whether a question sits at this shard that is answered again and again.
+    pub(super) fn is_subscription_at(&self, shard: usize, request: RequestId) -> bool {
+        let purpose = self.purpose_at(shard, request);
+        purpose.is_some_and(|purpose| !matches!(purpose, Purpose::Fetch | Purpose::Delete(_)))
     }
 
     /// Takes a question back.

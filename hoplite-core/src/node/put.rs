@@ -273,6 +273,9 @@ impl Node {
     pub(super) fn settle_publication(&mut self, copy: CopyId) {
         if self.is_accepted(copy) {
             self.copies.publication_mut(copy).settle();
+            let id = self.copies[&copy].id.clone();
+            self.reductions.target_published(&mut self.ctx, &self.copies, &id);
+            self.perform_actions();
             self.answer_sealer(copy);
         }
     }

@@ -98,6 +98,14 @@ impl Node {
                     self.decline_inline(shard, &id, put);
                 }
             }
+            ToStore::Failed { request, error: Error::Deleted { id } }
+                if self.asks.is_subscription_at(shard, request) =>
+            {
+                // Nobody has put the id that was deleted. That concerns only the store which is about to make it.
+                if self.asks.purpose_at(shard, request) == Some(Purpose::Target) {
+                    self.delete_reduction(&id);
+                }
+            }
             ToStore::Failed { request, error } => match self.asks.answered(shard, request) {
                 Some(Ask { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
                 Some(Ask { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {

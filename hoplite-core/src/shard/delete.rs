@@ -77,7 +77,10 @@ impl Shard {
             // Deleting twice is deleting once: the second one waits for the same answers.
             None => match self.deletion_of(id) {
                 Some(put) => put,
-                None => return self.send(turn, node, ToStore::DeleteDone { request, put: None }),
+                None => {
+                    self.notify_deleted(turn, id);
+                    return self.send(turn, node, ToStore::DeleteDone { request, put: None });
+                }
             },
         };
         if let Some(deletion) = self.deletions.get_mut(&(id.clone(), put)) {

@@ -3,6 +3,7 @@
 use super::message::{RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
+use crate::error::Error;
 use crate::id::ObjectId;
 
 impl Shard {
@@ -49,6 +50,15 @@ impl Shard {
         let locations = self.locations(id);
         for (node, request) in subscribers {
             self.send(turn, *node, ToStore::Locations { request: *request, locations: locations.clone() });
+        }
+    }
+
+    /// Tells all subscribers that an object was deleted which nobody has put: one of them may be about to make it. The
+    /// subscriptions go on.
+    pub(super) fn notify_deleted(&self, turn: &mut Turn<'_>, id: &ObjectId) {
+        for (node, request) in self.subscribers.get(id).into_iter().flatten() {
+            let error = Error::Deleted { id: id.clone() };
+            self.send(turn, *node, ToStore::Failed { request: *request, error });
         }
     }
 }

@@ -713,6 +713,34 @@ fn a_delete_of_the_target_ends_the_reduce() {
 }
 
 #[test]
+fn a_delete_elsewhere_ends_a_reduce_that_waits_for_its_sources() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a", "b"]);
+    h.tell(unknown("t"));
+    h.ready("a", 1, "n1");
+    h.tell_deleted("a");
+    h.assert_waits(call);
+    h.tell_deleted("t");
+    assert_eq!(h.error(call), Error::Deleted { id: id("t") });
+    assert_eq!(h.subscriptions, []);
+    assert_eq!(h.node.status().reductions, 0);
+}
+
+#[test]
+fn once_the_directory_knows_the_target_it_need_not_tell_of_it() {
+    let mut h = Harness::with_slow_links();
+    let call = h.reduce("t", &["a"]);
+    h.ready("a", 1, "n1");
+    let target = h.combine();
+    let is_watched = |h: &Harness| h.subscriptions.iter().any(|(_, _, of)| *of == id("t"));
+    assert!(is_watched(&h), "a delete may come before the publication");
+    h.accept_all();
+    assert!(!is_watched(&h));
+    h.combined(&target);
+    assert_eq!(h.reduced(call), [0]);
+}
+
+#[test]
 fn a_delete_here_ends_a_reduce_that_waits_for_its_sources() {
     let mut h = Harness::with_slow_links();
     let call = h.reduce("t", &["a", "b"]);

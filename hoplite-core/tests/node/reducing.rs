@@ -13,7 +13,7 @@ use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     Location, LocationState, Locations, ObjectSummary, PullOutcome, Retention, ToStore,
 };
-use hoplite_core::{Dtype, Metadata, ObjectId, PutId};
+use hoplite_core::{Dtype, Error, Metadata, ObjectId, PutId};
 
 use crate::harness::*;
 
@@ -162,6 +162,16 @@ impl Harness {
         let open: Vec<_> = open.cloned().collect();
         for (shard, request, _) in open {
             let message = ToStore::Locations { request, locations: locations.clone() };
+            self.event(Event::FromShard { shard, message });
+        }
+    }
+
+    /// Tells all who follow an object that it was deleted though nobody has put it.
+    pub(crate) fn tell_deleted(&mut self, name: &str) {
+        let open = self.subscriptions.iter().filter(|(_, _, of)| *of == id(name));
+        let open: Vec<_> = open.cloned().collect();
+        for (shard, request, id) in open {
+            let message = ToStore::Failed { request, error: Error::Deleted { id } };
             self.event(Event::FromShard { shard, message });
         }
     }

@@ -209,8 +209,8 @@ impl Reductions {
         self.actions.pop_front()
     }
 
-    /// Begins a reduce, whose request was checked. The directory was asked whether the target exists, and where each source
-    /// is.
+    /// Begins a reduce, whose request was checked. The directory was asked about the target, which it tells of as long as it
+    /// does not know it as one of this store, and where each source is.
     pub(super) fn begin(
         &mut self,
         ctx: &mut Context,
@@ -312,9 +312,17 @@ impl Reductions {
         self.drive(ctx, table, target, |reduction, world| reduction.source_located(world, index, news));
     }
 
-    /// The directory told whether the target exists, when the reduce began.
+    /// The directory told whether the target exists.
     pub(super) fn target_located(&mut self, ctx: &mut Context, table: &Table, news: &Locations) {
-        self.drive(ctx, table, &news.id, |reduction, world| reduction.target_located(world, news));
+        self.drive(ctx, table, &news.id, |reduction, _| reduction.target_located(news));
+    }
+
+    /// The directory has accepted the target, as one that is being produced.
+    pub(super) fn target_published(&mut self, ctx: &mut Context, table: &Table, target: &ObjectId) {
+        self.change(ctx, table, target, |reduction, world| {
+            reduction.leave_target(world);
+            Ok(Progress::Going)
+        });
     }
 
     /// A source that is fetched has arrived in this copy, or cannot. The caller keeps the copy until the actions are done.

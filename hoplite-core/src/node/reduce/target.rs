@@ -75,16 +75,20 @@ impl Reduction {
         self.joined.iter().map(put).collect()
     }
 
-    /// The directory told whether the target exists, when the reduce began.
-    pub(super) fn target_located(&mut self, world: &mut World<'_>, news: &Locations) -> Result<Progress> {
-        if let Some(ask) = self.existence.take() {
-            world.act(Action::Withdraw(ask));
-        }
+    /// The directory told whether the target exists.
+    pub(super) fn target_located(&mut self, news: &Locations) -> Result<Progress> {
         let exists = news.object.as_ref().is_some_and(|object| !object.lost);
         if exists && self.target.copy().is_none() {
             return Err(Error::AlreadyExists { id: news.id.clone() });
         }
         Ok(Progress::Going)
+    }
+
+    /// The directory knows the target by now, so a delete of it arrives as one of any object does.
+    pub(super) fn leave_target(&mut self, world: &mut World<'_>) {
+        if let Some(ask) = self.existence.take() {
+            world.act(Action::Withdraw(ask));
+        }
     }
 
     /// Gives up a target that has some bytes, if what has joined by now is not what they were made of.
@@ -96,6 +100,8 @@ impl Reduction {
         }
         self.faults.restarts += 1;
         self.target = TargetState::None;
+        // What the directory says of the one that is given up must not be taken for another's.
+        self.leave_target(world);
         world.act(Action::Supersede { target: self.request.target.clone(), copy });
         let late = self.tree.iter().filter(|(_, vertex)| vertex.state.offset_bytes > 0);
         let late: Vec<VertexId> = late.map(|(vertex, _)| vertex).collect();
