@@ -1,4 +1,4 @@
-"""Hoplite as a backend of `torch.distributed`: collectives of CPU tensors.
+"""Hoplite with torch: a backend of `torch.distributed`, and state dicts that many processes get.
 
     import torch.distributed as dist
 
@@ -9,13 +9,41 @@ Nothing needs to be imported: torch finds the backend by the entry point of this
 
 The ranks ride on the objects of a store: each puts what it contributes under an id that is private to the group, and gets or
 reduces those of the others. `hoplite._group` has the schedules.
+
+    hoplite.torch.put_state_dict("policy", model.state_dict())            # in the trainer
+    hoplite.torch.get_state_dict("policy", into=model.state_dict())       # in any number of others
+
+`docs/weights.md` is about these.
 """
 
 from __future__ import annotations
 
 import torch.distributed as dist
 
-__all__ = ["register"]
+from hoplite.torch._versions import VersionLost
+from hoplite.torch._weights import (
+    StateDictMismatch,
+    Weights,
+    delete_state_dict,
+    get_state_dict,
+    put_state_dict,
+    put_tensors,
+    state_dict_versions,
+    stream_state_dict,
+)
+
+__all__ = [
+    "StateDictMismatch",
+    "VersionLost",
+    "Weights",
+    "delete_state_dict",
+    "get_state_dict",
+    "put_state_dict",
+    "put_tensors",
+    "register",
+    "state_dict_versions",
+    "stream_state_dict",
+]
 
 #: How the backend is called in `init_process_group`.
 NAME = "hoplite"

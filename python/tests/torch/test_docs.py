@@ -39,3 +39,21 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
     found = re.fullmatch(r"loss (\d\.\d+)\n", done.stdout)
     assert found, done.stdout
     assert float(found[1]) < 1
+
+
+def test_the_page_on_weights(tmp_path: Path) -> None:
+    """All of it is one program."""
+    page = PAGE.with_name("weights.md").read_text()
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[1, 2]\n"

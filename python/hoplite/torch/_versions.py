@@ -1,0 +1,369 @@
+"""The versions of a state dict in the stores: who writes one, who reads which, and which are deleted.
+
+| object | what it says |
+| --- | --- |
+| `weights/NAME/turn/N` | that version number N was begun: what it is called, its token, how many ranks write it |
+| `weights/NAME/done/TOKEN/RANK` | that a rank has put all of its part |
+| `weights-data/TOKEN/RANK/page/I` | what is in the object I of a rank; without entries, that there is none |
+| `weights-data/TOKEN/RANK/I` | tensors, and parts of tensors |
+
+A token is never used again, and objects do not change. So who has read a turn gets the tensors of that version and of no
+other one, even if a writer died in it and another takes its place. A version can be read while it is written: a page is
+put before its object, and a get waits for what is not there yet. Whoever waits for it looks from time to time whether it is
+still worth it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from hoplite import _native
+from hoplite._calls import PAGE, Deadline
+from hoplite.errors import AlreadyExists, Deleted, HopliteError, Timeout
+from hoplite.torch._state import Entry, Path, Shape, starts
+
+Version = int | str
+
+#: How long an announcement may take: little data, but the directory has to confirm it.
+ANNOUNCE_TIMEOUT = 30.0
+#: How often whoever waits for a version looks whether there is a better one: often enough for somebody who waits for a
+#: writer that has died, and a listing costs the directory less than a millisecond.
+LOOK_INTERVAL = 1.0
+#: How many objects of a rank are fetched at once: enough that the links are busy while small ones come.
+MAX_FETCHES = 8
+#: The longest name, so that ids stay below the 255 bytes that they may have.
+MAX_NAME_BYTES = 160
+
+
+class VersionLost(HopliteError):
+    """A version ended while it was read: it was deleted, or its writer died and another version took its place."""
+
+    retryable = True
+    version: Version
+
+
+class Page(NamedTuple):
+    """What is in an object of a rank; and on its last page, which is of no object, what are no parts of tensors."""
+
+    entries: list[Entry]
+    values: dict[Path, Any]
+    empty: dict[Path, tuple[str, Shape]]
+    """The dtype and shape of tensors without elements."""
+
+
+class Turn(NamedTuple):
+    """A version, as it was announced."""
+
+    number: int
+    version: Version
+    token: str
+    ranks: int
+
+
+@dataclass
+class Known:
+    """The versions of a name at some time, in their order."""
+
+    begun: list[Turn]
+    complete: list[Turn]
+
+
+class Wanted(NamedTuple):
+    """Which version is to be read."""
+
+    version: Version | None = None
+    """This one; None for the newest."""
+    newer_than: Version | None = None
+    """Only one that was begun after this one."""
+    is_complete: bool = False
+    """Only one that is complete already."""
+
+    def among(self, turns: list[Turn]) -> list[Turn]:
+        if self.newer_than is not None:
+            seen = [index for index, turn in enumerate(turns) if turn.version == self.newer_than]
+            turns = turns[seen[-1] + 1 :] if seen else turns
+        return [turn for turn in turns if self.version is None or turn.version == self.version]
+
+    def choose(self, known: Known) -> Turn | None:
+        """The newest that is complete, or else the newest that is being written."""
+        for turns in (known.complete,) if self.is_complete else (known.complete, known.begun):
+            if found := self.among(turns):
+                return found[-1]
+        return None
+
+
+class Versions:
+    """The versions of one name. All methods run in the thread of the link."""
+
+    def __init__(self, client: _native.AsyncClient, name: str, kind: str = "weights") -> None:
+        quoted = quote(name, safe="")
+        if not name or len(quoted) > MAX_NAME_BYTES:
+            raise ValueError(f"a name has 1 to {MAX_NAME_BYTES} characters, not {name!r}")
+        self.name = name
+        self._client = client
+        self._base = f"{kind}/{quoted}/"
+
+    def _turn_id(self, number: int) -> str:
+        return f"{self._base}turn/{number:012}"
+
+    def _done_id(self, turn: Turn, rank: int) -> str:
+        return f"{self._base}done/{turn.token}/{rank}"
+
+    async def known(self) -> Known:
+        """Asks the directory."""
+        begun: list[Turn] = []
+        done: dict[str, int] = {}
+        async for id, about in self._listed(self._base):
+            kind, _, rest = id.removeprefix(self._base).partition("/")
+            if kind == "turn" and about["user"]:
+                begun.append(Turn(int(rest), **json.loads(about["user"])))
+            elif kind == "done":
+                token = rest.partition("/")[0]
+                done[token] = done.get(token, 0) + 1
+        return Known(begun, [turn for turn in begun if done.get(turn.token) == turn.ranks])
+
+    async def _listed(self, prefix: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        after: bytes | None = b""
+        while after is not None:
+            page, after = await self._client.list(prefix.encode(), after, PAGE)
+            for about in page:
+                if about["exists"]:
+                    yield about["id"], about
+
+    # Writing
+
+    async def announce(self, version: Version | None, ranks: int) -> Turn:
+        """Begins a version."""
+        known = await self.known()
+        number = known.begun[-1].number + 1 if known.begun else 1
+        while True:
+            turn = Turn(number, number if version is None else version, secrets.token_hex(8), ranks)
+            about = json.dumps({"version": turn.version, "token": turn.token, "ranks": ranks})
+            try:
+                # With the token as its contents, so that of two writers one hears that it is not the first.
+                await self._tell(self._turn_id(number), [turn.token.encode()], about.encode())
+                return turn
+            except AlreadyExists:
+                number += 1
+
+    async def _tell(self, id: str, pieces: list[Any], user: bytes = b"") -> None:
+        # Confirmed, so that whoever lists it then finds it.
+        await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
+
+    async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
+        """Says what is in an object, or that there is none of this number."""
+        contents = pickle.dumps((list(map(tuple, page.entries)), page.values, page.empty), protocol=5)
+        await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT)
+
+    async def put(self, id: str, pieces: list[Any], timeout: float | None) -> None:
+        await self._client.put(id, pieces or [b""], "opaque", None, b"", timeout, False)
+
+    async def get(self, id: str, timeout: float | None) -> _native.View:
+        return await self._client.get(id, timeout)
+
+    async def finish(self, turn: Turn, rank: int) -> None:
+        """Says that a rank has put all that it has."""
+        await self._tell(self._done_id(turn, rank), [b""])
+
+    async def forget_old(self, keep: int) -> None:
+        """Deletes all but the newest versions, and what was begun before the newest complete one and is not finished."""
+        known = await self.known()
+        if known.complete:
+            newest = known.complete[-1].number
+            kept = {turn.number for turn in known.complete[-keep:]}
+            for turn in known.begun:
+                if turn.number < newest and turn.number not in kept:
+                    await self.delete(turn)
+
+    async def delete(self, turn: Turn) -> None:
+        """Deletes a version; first what says that there is one."""
+        marks = [self._turn_id(turn.number), *(self._done_id(turn, rank) for rank in range(turn.ranks))]
+        await self._client.delete(marks, ANNOUNCE_TIMEOUT)
+        ids = [id async for id, _ in self._listed(f"weights-data/{turn.token}/")]
+        for begin in range(0, len(ids), PAGE):
+            await self._client.delete(ids[begin : begin + PAGE], ANNOUNCE_TIMEOUT)
+
+    # Reading
+
+    async def find(self, wanted: Wanted, deadline: Deadline) -> Turn:
+        """Waits until there is a version to be read.
+
+        Raises:
+            Timeout: says which versions there are.
+        """
+        while True:
+            known = await self.known()
+            turn = wanted.choose(known)
+            if turn is not None:
+                return turn
+            left = deadline.left()
+            if left == 0.0:
+                raise Timeout(f"timeout: {self._described(wanted)} has not come; {_versions(known)}")
+            number = known.begun[-1].number + 1 if known.begun else 1
+            try:
+                wait = LOOK_INTERVAL if left is None else min(left, LOOK_INTERVAL)
+                await self._client.get(self._turn_id(number), wait)
+            except Timeout:
+                continue
+
+    def _described(self, wanted: Wanted) -> str:
+        which = "a version" if wanted.version is None else f"version {wanted.version!r}"
+        newer = "" if wanted.newer_than is None else f" newer than {wanted.newer_than!r}"
+        return f"{which} of {self.name!r}{newer}"
+
+    async def read(
+        self, turn: Turn, wanted: Wanted, use: Callable[[Fetched], bool], deadline: Deadline
+    ) -> AsyncIterator[Fetched]:
+        """The objects of a version, as they come.
+
+        Args:
+            use: whether the object with these entries is needed at all.
+        Raises:
+            VersionLost: if the version is gone, or will not be finished.
+            Timeout, ObjectLost
+        """
+        queue: asyncio.Queue[Fetched | BaseException | None] = asyncio.Queue(MAX_FETCHES)
+        tasks = [asyncio.ensure_future(self._fetch(turn, rank, use, queue)) for rank in range(turn.ranks)]
+        tasks.append(asyncio.ensure_future(self._look(turn, wanted, queue)))
+        try:
+            running = turn.ranks
+            while running:
+                try:
+                    async with asyncio.timeout(deadline.left()):
+                        item = await queue.get()
+                except TimeoutError:
+                    known = await self.known()
+                    raise Timeout(
+                        f"timeout: version {turn.version!r} of {self.name!r} has not come; {_versions(known)}"
+                    ) from None
+                if item is None:
+                    running -= 1
+                elif isinstance(item, BaseException):
+                    raise item
+                else:
+                    yield item
+        finally:
+            await _ended(tasks)
+
+    async def _fetch(
+        self, turn: Turn, rank: int, use: Callable[[Fetched], bool], queue: asyncio.Queue[Any]
+    ) -> None:
+        """Fetches the objects of one rank, several at once, and hands them on in their order."""
+        coming: asyncio.Queue[tuple[Fetched, asyncio.Task[_native.View] | None] | None]
+        coming = asyncio.Queue(MAX_FETCHES)
+        tasks: set[asyncio.Task[Any]] = set()
+        paging = asyncio.ensure_future(self._begin(turn, rank, use, coming, tasks))
+        try:
+            while (item := await coming.get()) is not None:
+                fetched, get = item
+                if get is not None:
+                    fetched.view = await get
+                    tasks.discard(get)
+                await queue.put(fetched)
+            await paging
+            await queue.put(None)
+        except Deleted:
+            await queue.put(self._was_deleted(turn))
+        except Exception as error:
+            await queue.put(error)
+        finally:
+            await _ended([paging, *tasks])
+
+    async def _begin(
+        self,
+        turn: Turn,
+        rank: int,
+        use: Callable[[Fetched], bool],
+        coming: asyncio.Queue[Any],
+        tasks: set[asyncio.Task[Any]],
+    ) -> None:
+        """Reads the pages of a rank, and begins to fetch what is needed of that."""
+        try:
+            for index in count():
+                fetched = await self._page(turn, rank, index)
+                get = None
+                if fetched.page.entries and use(fetched):
+                    get = asyncio.ensure_future(self.get(f"{object_id(turn, rank)}{index}", None))
+                    tasks.add(get)
+                await coming.put((fetched, get))
+                if not fetched.page.entries:
+                    return
+        finally:
+            await coming.put(None)
+
+    async def _page(self, turn: Turn, rank: int, index: int) -> Fetched:
+        view = await self.get(f"{object_id(turn, rank)}page/{index}", None)
+        entries, values, empty = pickle.loads(view.tobytes())
+        return Fetched(Page([Entry(*entry) for entry in entries], values, empty))
+
+    async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
+        """Says so when the version is gone, or will not be finished."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL)
+            try:
+                known = await self.known()
+            except HopliteError as error:
+                await queue.put(error)
+                return
+            if turn in known.complete:
+                continue
+            if turn not in known.begun:
+                await queue.put(self._was_deleted(turn))
+                return
+            better = wanted.choose(known)
+            if better is not None and better.number > turn.number and better in known.complete:
+                what = f"version {turn.version!r} of {self.name!r}"
+                reason = f"{what} was not finished, and {better.version!r} has taken its place"
+                await queue.put(VersionLost(reason, version=turn.version))
+                return
+
+    def _was_deleted(self, turn: Turn) -> VersionLost:
+        what = f"version {turn.version!r} of {self.name!r}"
+        return VersionLost(f"{what} was deleted while it was read", version=turn.version)
+
+
+class Fetched:
+    """An object of a version: what is in it, and where that is in the memory of the store."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.view: _native.View | None = None
+        """None if it was not needed."""
+
+    def contents(self) -> Iterator[tuple[Entry, Any]]:
+        """Each entry with its bytes."""
+        if self.view is None:
+            return
+        view: Any = self.view
+        whole: Any = np.frombuffer(view, np.uint8) if self.view.nbytes else np.empty(0, np.uint8)
+        for entry, start in zip(self.page.entries, starts(self.page.entries), strict=False):
+            yield entry, whole[start : start + entry.nbytes]
+
+
+def object_id(turn: Turn, part: int | str) -> str:
+    """What the ids of the objects of a part begin with."""
+    return f"weights-data/{turn.token}/{part}/"
+
+
+def _versions(known: Known) -> str:
+    complete = ", ".join(repr(turn.version) for turn in known.complete)
+    unfinished = [repr(turn.version) for turn in known.begun if turn not in known.complete]
+    there = f"there is {complete}" if complete else "there is none that is complete"
+    return there + (f", and {', '.join(unfinished)} is not finished" if unfinished else "")
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

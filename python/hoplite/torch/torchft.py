@@ -1,0 +1,89 @@
+"""How a replica of torchft that is behind gets the state of the others: a `CheckpointTransport`.
+
+    manager = torchft.Manager(..., checkpoint_transport=HopliteTransport(timeout=timedelta(seconds=60)))
+
+The replica that sends puts its state into the store of its node once, and goes on; any number of others get it at the same
+time, and serve each other. It needs torchft, and a store that all of them reach: see `hoplite.init`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed.tensor import DTensor
+from torchft.checkpointing.transport import CheckpointTransport
+
+import hoplite
+from hoplite.torch._state import Path, flatten, unflatten
+from hoplite.torch._weights import delete_state_dict, get_state_dict, put_state_dict
+
+__all__ = ["HopliteTransport"]
+
+
+class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
+    """Sends and receives checkpoints through the stores.
+
+    Args:
+        timeout: how long a transfer may take, where torchft does not say so itself.
+        state_dict: a function that returns a state dict into whose tensors what is received is copied; None for new tensors.
+        client: of the store that is used; None for that of `hoplite.init`.
+    """
+
+    def __init__(
+        self,
+        timeout: timedelta = timedelta(minutes=5),
+        state_dict: Any = None,
+        client: hoplite.Client | None = None,
+    ) -> None:
+        self._timeout = timeout
+        self._state_dict = state_dict
+        self._client = client
+        self._name = f"torchft-{secrets.token_hex(8)}"
+        self._has_sent = False
+
+    def metadata(self) -> str:
+        return self._name
+
+    def send_checkpoint(self, dst_ranks: list[int], step: int, state_dict: Any, timeout: timedelta) -> None:
+        """Done when the checkpoint is in the store, whether or not anybody has received it."""
+        local, specs = _without_mesh(state_dict)
+        sent = {"state": local, "specs": pickle.dumps(specs)}
+        self._has_sent = True
+        seconds = timeout.total_seconds()
+        put_state_dict(self._name, sent, version=step, keep=1, client=self._client, timeout=seconds)
+
+    def disallow_checkpoint(self) -> None:
+        # What was sent is a copy: the state may change. Whoever still receives it goes on to do so.
+        pass
+
+    def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
+        into = None
+        if self._state_dict is not None:
+            into = {"state": _without_mesh(self._state_dict())[0], "specs": b""}
+        seconds = min(timeout, self._timeout).total_seconds()
+        got = get_state_dict(metadata, into, version=step, client=self._client, timeout=seconds).state_dict
+        leaves = flatten(got["state"])
+        tensors: dict[Path, Any] = dict(leaves.tensors)
+        for path, spec in pickle.loads(got["specs"]).items():
+            tensors[path] = DTensor(tensors[path], spec, requires_grad=False)
+        return unflatten({**tensors, **leaves.values})
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Deletes what was sent."""
+        if self._has_sent:
+            delete_state_dict(self._name, client=self._client)
+            self._has_sent = False
+
+
+def _without_mesh(state_dict: Any) -> tuple[Any, dict[Path, Any]]:
+    """The state with the part of each `DTensor` that is here, which is all that the same rank of another replica needs."""
+    leaves = flatten(state_dict)
+    tensors: dict[Path, Any] = dict(leaves.tensors)
+    specs: dict[Path, Any] = {}
+    for path, tensor in leaves.tensors.items():
+        if isinstance(tensor, DTensor):
+            tensors[path], specs[path] = tensor.to_local().detach(), tensor._spec
+    return unflatten({**tensors, **leaves.values}), specs

@@ -1,0 +1,180 @@
+"""Weights for the workers of vLLM: engines of its weight transfer, called "hoplite".
+
+In every process, before an engine is made: `hoplite.torch.vllm.register()`. Then, in the inference workers,
+`WeightTransferConfig(backend="hoplite")`; and in the trainer
+
+    engine = WeightTransferTrainerFactory.trainer_init(
+        HopliteTrainerInitInfo(rank=rank), client=client, source=ModuleSource(model)
+    )
+    engine.send_weights()
+
+The trainer puts each tensor into the store of its node once, as it is gathered. Workers load them as they come, any number
+of them, and serve each other. There is no group: a worker that is started later, or again, gets the latest version.
+
+Written for vLLM 0.33. Its base classes change: another version is refused if they are not there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+import hoplite
+from hoplite.torch._weights import delete_state_dict, put_tensors, stream_state_dict
+
+if TYPE_CHECKING:
+    from typing import Self
+
+try:
+    from vllm.distributed.weight_transfer.base import (
+        TrainerInitInfo,
+        TrainerWeightTransferEngine,
+        WeightTransferEngine,
+        WeightTransferInitInfo,
+        WeightTransferUpdateInfo,
+    )
+    from vllm.distributed.weight_transfer.factory import (
+        WeightTransferEngineFactory,
+        WeightTransferTrainerFactory,
+    )
+except ImportError as error:
+    import importlib.metadata
+
+    try:
+        found = f"this is vLLM {importlib.metadata.version('vllm')}"
+    except importlib.metadata.PackageNotFoundError:
+        found = "vLLM is not installed"
+    raise ImportError(
+        f"hoplite {hoplite.__version__} needs the weight transfer of vLLM 0.33, and {found}: {error}"
+    ) from error
+
+__all__ = [
+    "HopliteInitInfo",
+    "HopliteTrainerEngine",
+    "HopliteTrainerInitInfo",
+    "HopliteUpdateInfo",
+    "HopliteWeightEngine",
+    "register",
+]
+
+NAME = "hoplite"
+#: How long a worker waits for weights that the trainer says it puts.
+RECEIVE_TIMEOUT = 600.0
+
+
+@dataclass
+class HopliteInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
+    """What a worker has to know before the first update."""
+
+    name: str
+    """What the weights are called in the stores."""
+
+
+@dataclass
+class HopliteUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """What a worker has to know of an update."""
+
+    version: int
+
+
+@dataclass
+class HopliteTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
+    """How a trainer sends."""
+
+    backend: ClassVar[str] = NAME
+    name: str = ""
+    """What the weights are called in the stores; by default a name of their own."""
+
+
+class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInfo]):  # type: ignore[misc]
+    """The part of an inference worker."""
+
+    init_info_cls = HopliteInitInfo
+    update_info_cls = HopliteUpdateInfo
+
+    _name: str | None = None
+
+    def init_transfer_engine(self, init_info: HopliteInitInfo) -> None:
+        self._name = init_info.name
+        # Whether there is a store is better known now than in the middle of an update.
+        hoplite.init()
+
+    def start_weight_update(self) -> None:
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: HopliteUpdateInfo) -> None:
+        """Loads the tensors of a version as they come."""
+        if self._name is None:
+            raise RuntimeError("init_transfer_engine comes before receive_weights")
+        # What goes to another device need not be copied on the way.
+        is_here = self.device.type == "cpu"
+        with stream_state_dict(
+            self._name, version=update_info.version, copy=is_here, timeout=RECEIVE_TIMEOUT
+        ) as tensors:
+            self.model.load_weights((name, tensor.to(self.device)) for name, tensor in tensors)
+
+    def finish_weight_update(self) -> None:
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        self._name = None
+
+
+class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):  # type: ignore[misc]
+    """The part of a trainer. Its rank 0 sends."""
+
+    init_info_cls = HopliteTrainerInitInfo
+
+    def __init__(self, *, name: str, **about: Any) -> None:
+        super().__init__(**about)
+        self._name = name
+        self._version = 0
+
+    @classmethod
+    def trainer_init(cls, init_info: HopliteTrainerInitInfo, *, client: Any, source: Any = None) -> Self:
+        if source is None or not source.implements_iter_full():
+            raise TypeError("the engine hoplite sends full tensors: it needs a WeightSource with iter_full()")
+        name = init_info.name or f"vllm-{secrets.token_hex(8)}"
+        engine = cls(
+            name=name, client=client, source=source, is_sender=init_info.is_sender, rank=init_info.rank
+        )
+        if engine.is_sender:
+            client.init_weight_transfer_engine({"name": name})
+        return engine
+
+    def send_weights(self) -> None:
+        """Puts a new version, while the workers load it."""
+        tensors: Iterator[tuple[str, torch.Tensor]] = self.source.iter_full()
+        if not self.is_sender:
+            # To gather a tensor takes all ranks.
+            for _ in tensors:
+                pass
+            return
+        self._version += 1
+        self.client.start_weight_update()
+        with ThreadPoolExecutor(1, thread_name_prefix="hoplite-vllm") as pool:
+            loading = pool.submit(self.client.update_weights, {"version": self._version})
+            put_tensors(self._name, tensors, version=self._version)
+            loading.result()
+        self.client.finish_weight_update()
+
+    def shutdown(self) -> None:
+        if self.is_sender:
+            delete_state_dict(self._name)
+
+
+def register() -> None:
+    """Makes the engines known to vLLM. Again: does nothing."""
+    if NAME not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(NAME, HopliteWeightEngine)
+    if NAME not in WeightTransferTrainerFactory._registry:
+        WeightTransferTrainerFactory.register_engine(NAME, HopliteTrainerEngine)

@@ -1,0 +1,352 @@
+"""State dicts that one process or several put, and others get: whole, and never a mix of two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import ranks
+from ranks import Setting
+
+import hoplite
+from stores import PATIENCE, Cluster, await_that
+
+torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
+
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
+
+import hoplite.torch  # noqa: E402
+from hoplite.torch import (  # noqa: E402
+    StateDictMismatch,
+    VersionLost,
+    delete_state_dict,
+    get_state_dict,
+    put_state_dict,
+    put_tensors,
+    state_dict_versions,
+    stream_state_dict,
+)
+
+
+@pytest.fixture
+def name(client: hoplite.Client, fresh: str) -> Iterator[str]:
+    """A name that no other test uses, and of which nothing is left."""
+    before = {info.id for info in client.list("weights")}
+    yield fresh
+    delete_state_dict(fresh, client=client)
+    await_that("nothing is left", lambda: {info.id for info in client.list("weights")} <= before)
+
+
+@pytest.fixture
+def reader(cluster: Cluster) -> Iterator[hoplite.Client]:
+    """Another node than that of `client`."""
+    with hoplite.connect(cluster.sockets[1]) as reader:
+        yield reader
+
+
+def model(value: float = 1.0) -> dict[str, Any]:
+    """Small tensors and large ones, of several types."""
+    return {
+        "embedding": torch.full((700, 1000), value),
+        "layers": [{"weight": torch.full((3, 5), value + index), "index": index} for index in range(3)],
+        "half": torch.full((10,), value, dtype=torch.bfloat16),
+        "odd": torch.tensor([True, False, value > 0]),
+        "scalar": torch.tensor(value),
+        "empty": torch.empty(0, 4),
+        "strided": torch.arange(20.0).reshape(4, 5).t(),
+        "settings": {"rate": 0.1, "betas": (0.9, 0.999), "name": "adam", "nothing": None, "groups": []},
+    }
+
+
+def check_equal(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert set(one) == set(other)
+        for key in one:
+            check_equal(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            check_equal(a, b)
+    else:
+        assert one == other
+
+
+def test_what_is_got_is_what_was_put(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
+    put = model(2.0)
+    assert put_state_dict(name, put, client=client) == 1
+    # What is changed afterwards is not what was put.
+    changed = put["embedding"].clone()
+    put["embedding"].zero_()
+    version, got = get_state_dict(name, client=reader, timeout=PATIENCE)
+    assert version == 1
+    put["embedding"] = changed
+    check_equal(got, put)
+    got["embedding"].add_(1)
+
+
+def test_an_optimizer_and_a_module(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
+    torch.manual_seed(0)
+    trained, fresh = (torch.nn.Linear(30, 20) for _ in range(2))
+    optimizer = torch.optim.Adam(trained.parameters())
+    trained(torch.ones(30)).sum().backward()
+    optimizer.step()
+    put_state_dict(name, {"model": trained.state_dict(), "optimizer": optimizer.state_dict()}, client=client)
+
+    got = get_state_dict(name, client=reader, timeout=PATIENCE).state_dict
+    fresh.load_state_dict(got["model"])
+    torch.optim.Adam(fresh.parameters()).load_state_dict(got["optimizer"])
+    assert torch.equal(trained.weight, fresh.weight)
+    check_equal(got["optimizer"], optimizer.state_dict())
+
+
+def test_tensors_are_filled_where_they_are(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
+    trained, behind = torch.nn.Linear(300, 2000), torch.nn.Linear(300, 2000)
+    put_state_dict(name, trained.state_dict(), client=client)
+    parameter = behind.weight
+    into = behind.state_dict()
+    into["bias"] = strided = torch.zeros(2000, 2)[:, 0]
+    got = get_state_dict(name, into, client=reader, timeout=PATIENCE).state_dict
+    assert got["weight"].data_ptr() == parameter.data_ptr()
+    assert torch.equal(parameter, trained.weight)
+    assert torch.equal(strided, trained.bias)
+
+
+def test_versions_come_one_after_the_other(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(get_state_dict, name, client=reader, timeout=PATIENCE)
+        put_state_dict(name, model(1), version=100, client=client)
+        assert first.result().version == 100
+        second = pool.submit(get_state_dict, name, newer_than=100, client=reader, timeout=PATIENCE)
+        time.sleep(0.1)
+        assert not second.done()
+        # A trainer that begins again calls a later version by a smaller number.
+        put_state_dict(name, model(2), version=50, client=client)
+        assert second.result().version == 50
+    assert state_dict_versions(name, client=reader) == [100, 50]
+    put_state_dict(name, model(3), version="last", client=client)
+    assert state_dict_versions(name, client=reader) == [50, "last"]
+    assert get_state_dict(name, version=50, client=reader).state_dict["scalar"] == 2
+    delete_state_dict(name, 50, client=client)
+    assert state_dict_versions(name, client=reader) == ["last"]
+    with pytest.raises(hoplite.Timeout, match=r"version 50 of .* has not come; there is 'last'"):
+        get_state_dict(name, version=50, client=reader, timeout=0.1)
+
+
+def test_readers_never_see_a_mix(client: hoplite.Client, cluster: Cluster, name: str) -> None:
+    """Versions are put as fast as can be, while two nodes read: all tensors of one are of one."""
+    stop = threading.Event()
+
+    def read(socket: str) -> set[Any]:
+        seen = set()
+        into = {f"{index}": torch.zeros(400_000) for index in range(6)}
+        with hoplite.connect(socket) as reader:
+            while not stop.is_set() or len(seen) < 2:
+                version, got = get_state_dict(name, into, client=reader, timeout=PATIENCE)
+                for tensor in got.values():
+                    assert tensor.min() == tensor.max() == version
+                seen.add(version)
+        return seen
+
+    with ThreadPoolExecutor() as pool:
+        readers = [pool.submit(read, socket) for socket in cluster.sockets[1:]]
+        try:
+            for version in range(8):
+                put = {f"{index}": torch.full((400_000,), float(version)) for index in range(6)}
+                put_state_dict(name, put, version=version, client=client)
+        finally:
+            stop.set()
+        for future in readers:
+            assert len(future.result()) >= 2
+
+
+def test_tensors_arrive_while_others_are_still_made(
+    client: hoplite.Client, reader: hoplite.Client, name: str
+) -> None:
+    may_go_on = threading.Event()
+
+    def tensors() -> Iterator[tuple[str, Any]]:
+        for index in range(4):
+            yield f"layer.{index}", torch.full((500_000,), float(index))
+        assert may_go_on.wait(PATIENCE)
+        yield "head", torch.ones(3)
+
+    with ThreadPoolExecutor() as pool:
+        put = pool.submit(put_tensors, name, tensors(), version=7, client=client)
+        with stream_state_dict(name, client=reader, timeout=PATIENCE) as stream:
+            assert stream.version == 7
+            first = [next(stream) for _ in range(3)]
+            may_go_on.set()
+            rest = dict(stream)
+        assert put.result() == 7
+    for index, (key, tensor) in enumerate(first):
+        assert key == f"layer.{index}"
+        assert torch.equal(tensor, torch.full((500_000,), float(index)))
+    assert list(rest) == ["layer.3", "head"]
+
+
+def test_tensors_in_the_memory_of_the_store(client: hoplite.Client, name: str) -> None:
+    put_state_dict(name, model(3.0), client=client)
+    got = dict(stream_state_dict(name, copy=False, client=client))
+    assert got["layers.2.weight"][0, 0] == 5.0
+    assert got["empty"].shape == (0, 4)
+    assert torch.equal(got["strided"], model()["strided"])
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (object(), r"^a\.b is a object, and a state dict has"),
+        ({1.5: torch.ones(1)}, r"^a\.b: a key is a str or an int, not 1\.5"),
+        ([torch.ones(1), print], r"^a\.b\.1 is a builtin_function"),
+        (torch.ones(2, 2).to_sparse(), r"^a\.b is sparse"),
+        (torch.ones(2, device="meta"), r"^a\.b is on the meta device"),
+        ([{"c": {object()}}], r"^a\.b is a object"),
+    ],
+)
+def test_what_no_state_dict_has(client: hoplite.Client, name: str, value: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        put_state_dict(name, {"a": {"b": value}}, client=client)
+    assert state_dict_versions(name, client=client) == []
+
+
+def test_what_does_not_fit_changes_nothing(client: hoplite.Client, name: str) -> None:
+    put_state_dict(name, {"a": torch.ones(3), "b": torch.ones(2, 2), "only": torch.ones(1)}, client=client)
+    into = {"a": torch.zeros(3), "b": torch.zeros(4), "missing": torch.zeros(1)}
+    with pytest.raises(StateDictMismatch) as error:
+        get_state_dict(name, into, client=client, timeout=PATIENCE)
+    assert str(error.value) == (
+        f"version 1 of {name!r} does not fit: missing is missing in it; only is only in it; "
+        "b is float32[2, 2], to be copied into float32[4]"
+    )
+    assert isinstance(error.value, ValueError)
+    assert all((tensor == 0).all() for tensor in into.values())
+    with pytest.raises(StateDictMismatch, match=r"a is float32\[3\], to be copied into float64\[3\]"):
+        get_state_dict(name, {"a": torch.zeros(3).double()}, strict=False, client=client)
+
+    del into["b"]
+    got = get_state_dict(name, into, strict=False, client=client).state_dict
+    assert torch.equal(got["a"], torch.ones(3))
+    assert torch.equal(into["missing"], torch.zeros(1))
+
+
+def test_arguments_that_make_no_sense(client: hoplite.Client, name: str) -> None:
+    with pytest.raises(ValueError, match="at least one version has to be kept, not 0"):
+        put_state_dict(name, {}, keep=0, client=client)
+    for bad in ("", "n" * 200):
+        with pytest.raises(ValueError, match="a name has 1 to 160 characters"):
+            get_state_dict(bad, client=client)
+    with pytest.raises(TypeError, match="x has no elements"):
+        put_tensors(name, [("x", torch.empty(0))], client=client)
+
+
+# Writers and readers that die
+
+HALF = """
+import sys, time, torch, hoplite, hoplite.torch
+def tensors():
+    for index in range(3):
+        yield str(index), torch.full((400_000,), 666.0)
+    print("half", flush=True)
+    time.sleep(1000)
+hoplite.torch.put_tensors(sys.argv[2], tensors(), version=2, client=hoplite.connect(sys.argv[1]))
+"""
+
+
+def begin_and_die(cluster: Cluster, name: str) -> None:
+    """A trainer that is killed in the middle of version 2."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HALF, cluster.sockets[0], name], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"half\n"
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster, name: str) -> None:
+    begin_and_die(cluster, name)
+    with pytest.raises(hoplite.Timeout, match="there is none that is complete, and 2 is not finished"):
+        get_state_dict(name, client=client, timeout=1.0)
+    with ThreadPoolExecutor() as pool:
+        # Who reads the half takes what comes in its place.
+        whole = pool.submit(get_state_dict, name, client=client, timeout=PATIENCE)
+        stream = stream_state_dict(name, client=client, timeout=PATIENCE)
+        assert next(stream)[1][0] == 666
+        put_state_dict(name, {str(index): torch.ones(400_000) for index in range(4)}, client=client)
+        version, got = whole.result()
+        assert version == 2  # The second that was begun.
+        assert all((tensor == 1).all() for tensor in got.values())
+        assert len(got) == 4
+        with pytest.raises(VersionLost, match=r"version 2 of .* was deleted while it was read"):
+            list(stream)
+    assert state_dict_versions(name, client=client) == [2]
+
+
+def test_the_last_complete_version_is_better_than_half_of_the_next(
+    client: hoplite.Client, cluster: Cluster, name: str
+) -> None:
+    put_state_dict(name, {"x": torch.ones(5)}, version=1, client=client)
+    begin_and_die(cluster, name)
+    assert get_state_dict(name, client=client, timeout=PATIENCE).version == 1
+    with pytest.raises(hoplite.Timeout, match=r"version 2 of .* has not come; there is 1, and 2"):
+        get_state_dict(name, newer_than=1, client=client, timeout=1.0)
+
+
+# DTensors
+
+
+def _put_sharded(rank: int, name: str) -> Any:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    whole = torch.arange(7 * 10.0).reshape(7, 10)
+    state = {
+        "rows": distribute_tensor(whole, mesh, [Shard(0), Shard(0)]),
+        "both": distribute_tensor(whole, mesh, [Shard(0), Shard(1)]),
+        "copies": distribute_tensor(whole, mesh, [Replicate(), Shard(1)]),
+        "plain": torch.tensor([3.0]),
+        "step": 7,
+    }
+    return put_state_dict(name, state, version="sharded")
+
+
+def _get_resharded(rank: int, name: str) -> None:
+    mesh = init_device_mesh("cpu", (3,))
+    into = {
+        "rows": distribute_tensor(torch.zeros(7, 10), mesh, [Shard(1)]),
+        "both": distribute_tensor(torch.zeros(7, 10), mesh, [Shard(0)]),
+        "copies": distribute_tensor(torch.zeros(7, 10), mesh, [Replicate()]),
+        "plain": torch.zeros(1),
+    }
+    version, got = get_state_dict(name, into, timeout=PATIENCE)
+    assert version == "sharded"
+    assert got["step"] == 7
+    assert got["plain"] == 3.0
+    whole = torch.arange(7 * 10.0).reshape(7, 10)
+    for key in ("rows", "both", "copies"):
+        assert got[key] is into[key]
+        assert torch.equal(got[key].full_tensor(), whole), key
+
+
+def test_dtensors_are_divided_anew(cluster: Cluster, client: hoplite.Client, name: str) -> None:
+    sockets = [cluster.sockets[rank % 3] for rank in range(4)]
+    assert ranks.run(4, _put_sharded, name, setting=Setting(sockets)) == ["sharded"] * 4
+    ranks.run(3, _get_resharded, name, setting=Setting(sockets))
+    whole = torch.arange(7 * 10.0).reshape(7, 10)
+    got = get_state_dict(name, client=client, timeout=PATIENCE).state_dict
+    assert all(torch.equal(got[key], whole) for key in ("rows", "both", "copies"))
+    streamed = dict(stream_state_dict(name, client=client))
+    assert all(torch.equal(streamed[key], whole) for key in ("rows", "both", "copies"))
