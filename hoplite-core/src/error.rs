@@ -221,6 +221,17 @@ pub enum Error {
     /// The peer belongs to another cluster.
     #[error("the peer belongs to another cluster")]
     ClusterMismatch,
+    /// The store spells the list of directory shards in another way than the others do: it would look for objects at other
+    /// shards than they.
+    #[error(
+        "the directory shards of this store are [{refused}], those of the others in the cluster [{in_use}]"
+    )]
+    ShardListMismatch {
+        /// The list of the store that is refused.
+        refused: String,
+        /// The list of the stores that are connected.
+        in_use: String,
+    },
     /// The peer speaks another version of the protocol.
     #[error("the peer speaks protocol version {theirs}, this is version {ours}")]
     VersionMismatch {
@@ -281,6 +292,7 @@ pub enum ErrorCode {
     DuplicateId = 20,
     Superseded = 21,
     PermissionDenied = 22,
+    ShardListMismatch = 23,
 }
 
 impl Error {
@@ -326,6 +338,7 @@ impl Error {
             Self::UnknownReference { .. } => ErrorCode::UnknownReference,
             Self::NodeIdInUse { .. } => ErrorCode::NodeIdInUse,
             Self::ClusterMismatch => ErrorCode::ClusterMismatch,
+            Self::ShardListMismatch { .. } => ErrorCode::ShardListMismatch,
             Self::VersionMismatch { .. } => ErrorCode::VersionMismatch,
             Self::Malformed { .. } => ErrorCode::Malformed,
             Self::Unavailable { .. } => ErrorCode::Unavailable,

@@ -5,11 +5,55 @@
 //! rates", 1998).
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::fmt;
 
 use crate::id::ObjectId;
 
 /// How many shards know each id: the first two in rank order, so that the loss of one shard loses nothing.
 pub const REPLICAS: usize = 2;
+
+/// Most shards of a cluster. A store has a session with each; 16 of them handle a million messages in a second.
+pub const MAX_SHARDS: usize = 256;
+/// Longest name of a shard: a host name of DNS, a colon and a port.
+pub const MAX_SHARD_NAME_BYTES: usize = 260;
+/// Most bytes of a list in an error; the rest is cut off.
+const MAX_SHOWN_BYTES: usize = 480;
+
+/// The shards of a cluster as one store names them. The order is free, the spelling is not: it decides where an id belongs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ShardList(BTreeSet<String>);
+
+impl ShardList {
+    /// The list of `names`.
+    pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Self {
+        Self(names.into_iter().map(Into::into).collect())
+    }
+
+    /// The names, in alphabetical order.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    /// Whether stores with these lists agree where each id belongs: they spell the shards alike, or there is only one.
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        self == other || (self.0.len() == 1 && other.0.len() == 1)
+    }
+}
+
+impl fmt::Display for ShardList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut taken_bytes = 0;
+        for (index, name) in self.0.iter().enumerate() {
+            taken_bytes += name.len() + 2;
+            if taken_bytes > MAX_SHOWN_BYTES {
+                return write!(f, ", ... {} in all", self.0.len());
+            }
+            write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
 
 /// The configured shards of a cluster, by name. Every store of a cluster must have the same list; the order is free.
 #[derive(Debug, Clone)]
@@ -119,6 +163,22 @@ mod tests {
                 four.ranked(&id(number)).into_iter().filter(|&shard| shard != 3).collect();
             assert_eq!(before, three.ranked(&id(number)));
         }
+    }
+
+    #[test]
+    fn lists_agree_in_any_order_and_in_any_spelling_of_a_single_shard() {
+        let list = |names: &[&str]| ShardList::new(names.iter().copied());
+        assert!(list(&["a:1", "b:1"]).agrees_with(&list(&["b:1", "a:1"])));
+        assert!(list(&["a:1"]).agrees_with(&list(&["127.0.0.1:1"])));
+        assert!(!list(&["a:1", "b:1"]).agrees_with(&list(&["a:1", "127.0.0.1:1"])));
+        assert!(!list(&["a:1"]).agrees_with(&list(&["a:1", "b:1"])));
+    }
+
+    #[test]
+    fn long_lists_are_cut_where_they_are_shown() {
+        assert_eq!(ShardList::new(["b:1", "a:1"]).to_string(), "a:1, b:1");
+        let long = ShardList::new((0..MAX_SHARDS).map(|number| format!("{number:0>260}")));
+        assert!(long.to_string().ends_with("256 in all") && long.to_string().len() < 600);
     }
 
     #[test]

@@ -94,12 +94,20 @@ impl Attempts {
         Next::Retry { pause, is_news: was_up || pause == FIRST_PAUSE }
     }
 
+    /// Whether the last attempts were refused.
+    pub const fn is_refused(&self) -> bool {
+        self.refused_since.is_some()
+    }
+
     /// Whether the shard was reached and does not want this store; before the session was up, also whether it could make
     /// nothing of the first message. A store that was accepted before keeps its objects and goes on trying if its token is
     /// refused: the token of the cluster may be about to be replaced.
     fn is_refusal(&self, error: &Error, was_up: bool) -> bool {
         match error.code() {
-            ErrorCode::NodeIdInUse | ErrorCode::ClusterMismatch | ErrorCode::VersionMismatch => true,
+            ErrorCode::NodeIdInUse
+            | ErrorCode::ClusterMismatch
+            | ErrorCode::ShardListMismatch
+            | ErrorCode::VersionMismatch => true,
             ErrorCode::InvalidName | ErrorCode::Malformed => !was_up,
             ErrorCode::PermissionDenied => !self.was_accepted,
             _ => false,
@@ -107,10 +115,10 @@ impl Attempts {
     }
 }
 
-/// Whether a shard may take a refusal back: the previous run of this node leaves its name free when it is found dead, and a
-/// connection that breaks at its start can look malformed.
+/// Whether a shard may take a refusal back: the previous run of this node leaves its name free when it is found dead, the
+/// previous runs of all stores do so with their list of shards, and a connection that breaks at its start can look malformed.
 fn may_pass(refusal: &Error) -> bool {
-    matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::Malformed)
+    matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::ShardListMismatch | ErrorCode::Malformed)
 }
 
 #[cfg(test)]
@@ -169,12 +177,16 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_use_may_become_free() {
+    fn a_name_or_list_in_use_may_become_free() {
+        let list = Error::ShardListMismatch { refused: "a:1, b:1".into(), in_use: "a:1, c:1".into() };
         let mut attempts = Attempts::default();
-        for millis in [0, 5000, 10_000] {
-            assert!(matches!(attempts.ended(at(millis), Some(&in_use())), Next::Retry { .. }));
+        for error in [list, in_use()] {
+            attempts = Attempts::default();
+            for millis in [0, 5000, 10_000] {
+                assert!(matches!(attempts.ended(at(millis), Some(&error)), Next::Retry { .. }));
+            }
+            assert_eq!(attempts.ended(at(10_001), Some(&error)), Next::GiveUp);
         }
-        assert_eq!(attempts.ended(at(10_001), Some(&in_use())), Next::GiveUp);
         // Once it was accepted, the time counts anew.
         attempts.opened();
         assert!(matches!(attempts.ended(at(20_000), Some(&in_use())), Next::Retry { .. }));

@@ -10,7 +10,7 @@ use hoplite_core::metadata::Metadata;
 use hoplite_core::node::{
     self, CallId, ClientId, CopyId, Node, NodeConfig, PullId, Request, Response, ServeId, Until,
 };
-use hoplite_core::placement::ShardMap;
+use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::{self, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard};
 use hoplite_core::time::Time;
@@ -71,6 +71,7 @@ impl Cluster {
                     incarnation: Incarnation(1),
                     data_address: SocketAddr::from(([127, 0, 0, 1], 7400)),
                     labels: Vec::new(),
+                    shards: ShardList::default(),
                 };
                 cluster.queue.push_back(Message::ToShard(shard, shard::Event::Connected(info)));
                 cluster.queue.push_back(Message::ToNode(node, node::Event::ShardUp { shard }));

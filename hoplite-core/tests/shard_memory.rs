@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use hoplite_core::id::Incarnation;
+use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{Event, LocationState, NodeInfo, Publish, Retention, Shard, ShardConfig, ToShard};
 use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId, Time};
 
@@ -25,8 +26,13 @@ fn a_million_objects_fit_in_a_gibibyte() {
     let nodes = ["node-a", "node-b"].map(|name| NodeId::new(name).expect("a valid name"));
     for node in &nodes {
         let data_address = "127.0.0.1:7400".parse().expect("a valid address");
-        let info =
-            NodeInfo { node: node.clone(), incarnation: Incarnation(1), data_address, labels: Vec::new() };
+        let info = NodeInfo {
+            node: node.clone(),
+            incarnation: Incarnation(1),
+            data_address,
+            labels: Vec::new(),
+            shards: ShardList::default(),
+        };
         shard.apply(Time::ZERO, Event::Connected(info), &mut effects);
     }
     let before = resident_bytes();

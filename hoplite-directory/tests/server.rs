@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
     Grant, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention, ToShard,
     ToStore, UnpublishReason, Verdict,
@@ -152,6 +153,7 @@ fn hello(node: &str, incarnation: u64) -> v1::Hello {
         incarnation: Incarnation(incarnation),
         data_address: "127.0.0.1:7402".parse().unwrap(),
         labels: vec![("rack".to_owned(), "7".to_owned())],
+        shards: ShardList::new(["127.0.0.1:7401"]),
     };
     encode_hello(&info, &ClusterId::new("hoplite").unwrap())
 }

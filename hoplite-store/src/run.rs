@@ -13,7 +13,7 @@ use hoplite_core::ClusterId;
 use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
-use hoplite_core::placement::ShardMap;
+use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::NodeInfo;
 use hoplite_daemon::Credentials;
@@ -75,6 +75,9 @@ pub enum StoreError {
         /// The address that occurs twice.
         address: String,
     },
+    /// More shards are configured than a cluster can have.
+    #[error("a cluster has at most {MAX_SHARDS} directory shards")]
+    TooManyShards,
     /// No shard is configured.
     #[error("at least one directory shard is needed")]
     NoShards,
@@ -228,6 +231,7 @@ impl Running {
             incarnation: Incarnation(random_number()?),
             data_address: advertised,
             labels: config.labels.clone(),
+            shards: ShardList::new(shards),
         };
         let sessions = start_sessions(&engine, &links, &info, &config.cluster, |session, state| {
             tasks.spawn(session.run(state, leaving.clone(), stop.clone()));
@@ -276,9 +280,12 @@ impl Running {
 
 /// Reaches out to the shards at `addresses`, which must be as many different ones.
 fn links(addresses: &[String], credentials: &Credentials) -> Result<Vec<ShardLink>, StoreError> {
+    if addresses.len() > MAX_SHARDS {
+        return Err(StoreError::TooManyShards);
+    }
     let link = |address: &String| {
-        ShardLink::new(address, credentials)
-            .ok_or_else(|| StoreError::ShardAddress { address: address.clone() })
+        let link = ShardLink::new(address, credentials).filter(|_| address.len() <= MAX_SHARD_NAME_BYTES);
+        link.ok_or_else(|| StoreError::ShardAddress { address: address.clone() })
     };
     let links = addresses.iter().map(link).collect::<Result<_, _>>()?;
     let mut seen = HashSet::new();
@@ -444,6 +451,7 @@ mod tests {
             move |config: &mut StoreConfig| config.directory = Directory::Shards(addresses)
         };
         assert!(matches!(refusal_of(shards(&[])).await, StoreError::NoShards));
+        assert!(matches!(refusal_of(shards(&["a:1"; 257])).await, StoreError::TooManyShards));
         assert!(matches!(refusal_of(shards(&["host"])).await, StoreError::ShardAddress { .. }));
         assert!(matches!(refusal_of(shards(&["", "a:1"])).await, StoreError::ShardAddress { .. }));
         assert!(matches!(refusal_of(shards(&["a:1", "b:1", "a:1"])).await, StoreError::ShardTwice { .. }));

@@ -101,6 +101,9 @@ impl Session {
             match &ended {
                 Ok(()) => tracing::info!(shard, "the directory shard ended the session"),
                 Err(error) if was_up => tracing::warn!(shard, %error, "lost the directory shard"),
+                Err(error) if is_news && attempts.is_refused() => {
+                    tracing::warn!(shard, %error, "the directory shard refuses this store");
+                }
                 Err(error) if is_news => tracing::warn!(shard, %error, "cannot reach the directory shard"),
                 Err(error) => tracing::debug!(shard, %error, "cannot reach the directory shard"),
             }

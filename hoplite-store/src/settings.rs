@@ -27,7 +27,7 @@ pub(crate) struct Settings {
     /// The address to tell other stores, if it is not the one listened on
     #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "ADDR:PORT")]
     advertise: Option<SocketAddr>,
-    /// All shards of the directory, the same for every store; without it, one runs inside this store
+    /// All shards of the directory, spelled alike at every store; without it, one runs inside this store
     #[arg(long, env = "HOPLITE_DIRECTORY", value_name = "HOST:PORT,...", value_delimiter = ',')]
     directory: Option<Vec<String>>,
     /// Where the directory inside this store listens [default: 127.0.0.1:0]

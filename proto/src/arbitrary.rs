@@ -12,6 +12,7 @@ use hoplite_core::node::{
     self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce, ReduceOrder,
     Until,
 };
+use hoplite_core::placement::ShardList;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
@@ -140,6 +141,7 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         node().prop_map(|node| Error::NodeIdInUse { node }),
         Just(Error::ClusterMismatch),
         text().prop_map(|text| Error::PermissionDenied { reason: text.into() }),
+        (text(), text()).prop_map(|(refused, in_use)| Error::ShardListMismatch { refused, in_use }),
         (plane, text()).prop_map(|(plane, text)| Error::Malformed { plane, reason: text.into() }),
         text().prop_map(|text| Error::Unavailable { what: text.into() }),
         Just(Error::ShuttingDown),
@@ -150,12 +152,16 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
 /// A store's description of itself, labels in order.
 pub(crate) fn node_info() -> impl Strategy<Value = NodeInfo> {
     let labels = prop::collection::btree_map("[a-z]{1,63}", ".{0,60}", 0..8);
-    (node(), any::<u64>(), address(), labels).prop_map(|(node, incarnation, data_address, labels)| NodeInfo {
-        node,
-        incarnation: Incarnation(incarnation),
-        data_address,
-        labels: labels.into_iter().collect(),
-    })
+    let shards = prop::collection::vec("[a-z.]{1,20}:[0-9]{1,5}", 1..8);
+    (node(), any::<u64>(), address(), labels, shards).prop_map(
+        |(node, incarnation, data_address, labels, shards)| NodeInfo {
+            node,
+            incarnation: Incarnation(incarnation),
+            data_address,
+            labels: labels.into_iter().collect(),
+            shards: ShardList::new(shards),
+        },
+    )
 }
 
 /// Locations of one object.

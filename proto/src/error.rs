@@ -55,6 +55,9 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::NodeIdInUse { node } => {
             v1::Error { code, text: node.as_str().to_owned(), ..Default::default() }
         }
+        Error::ShardListMismatch { refused, in_use } => {
+            v1::Error { code, text: refused.clone(), other_text: in_use.clone(), ..Default::default() }
+        }
         Error::VersionMismatch { ours, theirs } => {
             v1::Error { code, a: (*ours).into(), b: (*theirs).into(), ..Default::default() }
         }
@@ -115,6 +118,9 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
             NodeId::new(&text).ok().map(|node| Error::NodeIdInUse { node })
         }
         code if code == ErrorCode::ClusterMismatch as u32 => Some(Error::ClusterMismatch),
+        code if code == ErrorCode::ShardListMismatch as u32 => {
+            Some(Error::ShardListMismatch { refused: text.clone(), in_use: cut(error.other_text) })
+        }
         code if code == ErrorCode::VersionMismatch as u32 => decode_versions(error.a, error.b),
         code if code == ErrorCode::Malformed as u32 => {
             decode_plane(error.a).map(|plane| Error::Malformed { plane, reason: Cow::Owned(text.clone()) })
@@ -284,7 +290,7 @@ mod tests {
             text in ".{0,40}",
             (a, b, c) in any::<(u64, u64, u64)>(),
         ) {
-            let decoded = decode(v1::Error { code, id: id.into(), text, a, b, c }, Plane::Local);
+            let decoded = decode(v1::Error { code, id: id.into(), text, a, b, c, ..Default::default() }, Plane::Local);
             prop_assert!(!decoded.to_string().is_empty());
         }
     }

@@ -27,7 +27,9 @@ pub fn to_status(error: &Error) -> Status {
         Error::Timeout { .. } => Code::DeadlineExceeded,
         Error::ObjectLost { .. } => Code::DataLoss,
         Error::Deleted { .. } => Code::NotFound,
-        Error::ClusterMismatch | Error::VersionMismatch { .. } => Code::FailedPrecondition,
+        Error::ClusterMismatch | Error::ShardListMismatch { .. } | Error::VersionMismatch { .. } => {
+            Code::FailedPrecondition
+        }
         Error::Superseded { .. } => Code::Aborted,
         Error::PermissionDenied { .. } => Code::PermissionDenied,
         Error::Unavailable { .. } | Error::ShuttingDown => Code::Unavailable,
@@ -36,6 +38,7 @@ pub fn to_status(error: &Error) -> Status {
     let message = cut(error.to_string());
     let mut detail = encode(error);
     detail.text = cut(detail.text);
+    detail.other_text = cut(detail.other_text);
     let details = RpcStatus {
         code: code.into(),
         message: message.clone(),

@@ -31,6 +31,7 @@ __all__ = [
     "ObjectLost",
     "ObjectTooLarge",
     "PermissionDenied",
+    "ShardListMismatch",
     "ShuttingDown",
     "SizeMismatch",
     "StoreFull",
@@ -171,6 +172,13 @@ class PermissionDenied(HopliteError):
     """This process may not do that: see `docs/security.md`."""
 
     reason: str
+
+
+class ShardListMismatch(HopliteError):
+    """The store spells the list of directory shards in another way than the others of its cluster."""
+
+    refused: str
+    in_use: str
 
 
 class VersionMismatch(HopliteError):

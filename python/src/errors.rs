@@ -177,6 +177,11 @@ fn set_object_fields(
             fields.set_item("reason", reason.as_ref())?;
             "PermissionDenied"
         }
+        ObjectError::ShardListMismatch { refused, in_use } => {
+            fields.set_item("refused", refused)?;
+            fields.set_item("in_use", in_use)?;
+            "ShardListMismatch"
+        }
         ObjectError::VersionMismatch { ours, theirs } => {
             fields.set_item("ours", ours)?;
             fields.set_item("theirs", theirs)?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use hoplite_client::Dtype;
 use hoplite_core::id::Incarnation;
+use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
     Effect, Event, GrantId, LocationState, NodeInfo, Publish, Query, RequestId, Retention, Shard,
     ShardConfig, ToShard, ToStore, UnpublishReason,
@@ -111,6 +112,7 @@ impl Bench {
                 incarnation: Incarnation(1),
                 data_address: SocketAddr::from((address, 7400)),
                 labels: Vec::new(),
+                shards: ShardList::default(),
             };
             bench.shard.apply(Time::ZERO, Event::Connected(info), &mut bench.effects);
             bench.nodes.push(node);

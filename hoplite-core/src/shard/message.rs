@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
+use crate::placement::ShardList;
 
 /// Correlates a request of one store with its answers; unique among that store's open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +29,8 @@ pub struct NodeInfo {
     pub data_address: SocketAddr,
     /// Labels of the operator's, such as `rack=7`; at most 32.
     pub labels: Vec<(String, String)>,
+    /// The shards of the cluster, as the store names them.
+    pub shards: ShardList,
 }
 
 /// Whether a node has all bytes of an object.

@@ -13,6 +13,10 @@ use crate::id::{Incarnation, NodeId, ObjectId};
 
 impl Shard {
     pub(super) fn connect(&mut self, turn: &mut Turn<'_>, info: NodeInfo) {
+        if let Some(error) = self.list_mismatch(&info) {
+            let (node, incarnation) = (info.node, info.incarnation);
+            return turn.effects.push(Effect::Refuse { node, incarnation, error });
+        }
         let known = self.nodes.index(&info.node);
         let known = known.and_then(|index| Some((index, self.nodes.get(index)?)));
         let Some((index, record)) = known else { return self.connect_new(turn, info) };
@@ -28,6 +32,17 @@ impl Shard {
                 self.connect_new(turn, info);
             }
         }
+    }
+
+    /// Why a store must not join whose list of shards is not that of the others that are connected. The first one decides;
+    /// the list can change once all sessions have ended.
+    fn list_mismatch(&self, info: &NodeInfo) -> Option<Error> {
+        let mut others = self.nodes.iter().filter(|record| record.is_connected());
+        let other = others.find(|record| record.info.node != info.node)?;
+        let (refused, in_use) = (&info.shards, &other.info.shards);
+        let agree = in_use.agrees_with(refused);
+        (!agree)
+            .then(|| Error::ShardListMismatch { refused: refused.to_string(), in_use: in_use.to_string() })
     }
 
     fn connect_new(&mut self, turn: &mut Turn<'_>, info: NodeInfo) {

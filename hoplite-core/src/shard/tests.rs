@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::metadata::Metadata;
+use crate::placement::ShardList;
 
 /// A shard with a clock and some shorthands.
 struct World {
@@ -89,6 +90,7 @@ fn info(name: &str, incarnation: u64) -> NodeInfo {
         incarnation: Incarnation(incarnation),
         data_address: "127.0.0.1:7400".parse().unwrap(),
         labels: Vec::new(),
+        shards: ShardList::new(["shard:1"]),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{self, CombineId, CopyId, Node, NodeConfig, Producer, PullId, ServeId};
-use hoplite_core::placement::ShardMap;
+use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::session::Attempts;
 use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig};
 use hoplite_core::stall::Sign;
@@ -138,13 +138,14 @@ pub(crate) fn shard_name(shard: usize) -> String {
     format!("shard-{shard}")
 }
 
-fn introduction(store: usize, run: u64) -> NodeInfo {
+fn introduction(store: usize, run: u64, shards: usize) -> NodeInfo {
     let address = u32::from(Ipv4Addr::new(10, 0, 0, 0)) + u32::try_from(store).expect("it is small");
     NodeInfo {
         node: node_id(store),
         incarnation: Incarnation(run),
         data_address: SocketAddr::from((Ipv4Addr::from(address), DATA_PORT)),
         labels: Vec::new(),
+        shards: ShardList::new((0..shards).map(shard_name)),
     }
 }
 
@@ -171,7 +172,7 @@ impl<A: Application> Cluster<A> {
             self.by_name.insert(node_id(store), store);
             self.stores.push(StoreHost {
                 node,
-                info: introduction(store, 1),
+                info: introduction(store, 1, self.config.shards),
                 is_alive: true,
                 run: 1,
                 copies: BTreeMap::new(),
@@ -256,7 +257,7 @@ impl<A: Application> Cluster<A> {
         host.is_alive = true;
         host.run += 1;
         host.attempts.fill(Attempts::default());
-        host.info = introduction(store, host.run);
+        host.info = introduction(store, host.run, self.config.shards);
         self.note(|_| format!("store {store} restarts"));
         self.open_sessions(store);
     }

@@ -2,6 +2,7 @@
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{ClusterId, Incarnation, NodeId};
+use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
 use hoplite_core::shard::NodeInfo;
 
 use super::encode_node;
@@ -17,6 +18,7 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
         incarnation: info.incarnation.0,
         data_address: info.data_address.to_string(),
         labels: info.labels.iter().cloned().collect(),
+        shards: info.shards.names().map(str::to_owned).collect(),
     }
 }
 
@@ -39,11 +41,21 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
         return Err(Error::malformed(Plane::Control, "a label's key has 1 to 63 bytes, its value up to 255"));
     }
     labels.sort_unstable();
+    check_count("directory shards", hello.shards.len(), MAX_SHARDS)?;
+    if hello.shards.is_empty()
+        || hello.shards.iter().any(|name| !(1..=MAX_SHARD_NAME_BYTES).contains(&name.len()))
+    {
+        return Err(Error::malformed(
+            Plane::Control,
+            "a store names the directory shards, in 1 to 260 bytes each",
+        ));
+    }
     Ok(NodeInfo {
         node: NodeId::new(&hello.node)?,
         incarnation: Incarnation(hello.incarnation),
         data_address: decode_address(&hello.data_address, Plane::Control)?,
         labels,
+        shards: ShardList::new(hello.shards),
     })
 }
 
@@ -87,6 +99,7 @@ mod tests {
             incarnation: 1,
             data_address: "127.0.0.1:7402".to_owned(),
             labels: std::collections::HashMap::new(),
+            shards: vec!["shard:1".to_owned()],
         }
     }
 
@@ -116,6 +129,11 @@ mod tests {
         ));
         let long = [("rack".to_owned(), "x".repeat(256))].into();
         assert!(matches!(refusal(v1::Hello { labels: long, ..hello() }), Error::Malformed { .. }));
+        let shards = |shards| refusal(v1::Hello { shards, ..hello() });
+        assert!(matches!(shards(vec!["s:1".to_owned(); 257]), Error::LimitExceeded { maximum: 256, .. }));
+        for bad in [vec![], vec![String::new()], vec!["x".repeat(261)]] {
+            assert!(matches!(shards(bad), Error::Malformed { .. }));
+        }
     }
 
     proptest! {

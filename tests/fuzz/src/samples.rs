@@ -10,6 +10,7 @@ use hoplite_core::node::{
     self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce, ReduceOrder,
     Until,
 };
+use hoplite_core::placement::ShardList;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
@@ -147,6 +148,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         incarnation: Incarnation(1),
         data_address: address(),
         labels: vec![("rack".to_owned(), "7".to_owned())],
+        shards: ShardList::new(["10.0.0.1:7401", "10.0.0.2:7401"]),
     };
     let cluster = ClusterId::new("c").expect("the name is valid");
     let hello = v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() };
@@ -243,6 +245,7 @@ fn errors() -> Vec<Error> {
         Error::DuplicateId { id: object() },
         Error::NodeIdInUse { node: node_id() },
         Error::VersionMismatch { ours: 1, theirs: 2 },
+        Error::ShardListMismatch { refused: "a:1, b:1".to_owned(), in_use: "a:1, c:1".to_owned() },
         metadata().validate(SIZE + 1).expect_err("the shape does not fit"),
     ]
 }

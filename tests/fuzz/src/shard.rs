@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::id::Incarnation;
+use hoplite_core::placement::ShardList;
 use hoplite_core::plan::broadcast::{CostMatrix, Topology};
 use hoplite_core::shard::{
     Effect, Event, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention,
@@ -209,6 +210,7 @@ fn connected(input: &mut Unstructured<'_>) -> Result<Event> {
         incarnation: Incarnation(input.int_in_range(1..=3)?),
         data_address: SocketAddr::from(([127, 0, 0, 1], input.int_in_range(7000..=7003)?)),
         labels: Vec::new(),
+        shards: ShardList::new([if input.ratio(1, 8)? { "a:1" } else { "b:1" }, "c:1"]),
     }))
 }
 

@@ -46,6 +46,7 @@ fn hello() -> Hello {
         incarnation: 7,
         data_address: "127.0.0.1:9".to_owned(),
         labels: std::collections::HashMap::new(),
+        shards: vec!["127.0.0.1:7401".to_owned()],
     }
 }
 
@@ -98,6 +99,16 @@ fn sessions_that_make_no_sense_are_refused_with_a_reason() {
             "a name that is taken",
             vec![with_hello(Hello { node: "node-0".to_owned(), ..hello() })],
             ErrorCode::NodeIdInUse,
+        ),
+        (
+            "another list of shards",
+            vec![with_hello(Hello { shards: vec!["a:1".to_owned(), "b:1".to_owned()], ..hello() })],
+            ErrorCode::ShardListMismatch,
+        ),
+        (
+            "no list of shards",
+            vec![with_hello(Hello { shards: Vec::new(), ..hello() })],
+            ErrorCode::Malformed,
         ),
         (
             "no address",

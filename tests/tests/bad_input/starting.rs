@@ -159,3 +159,37 @@ fn a_store_of_another_cluster_is_refused() {
     assert!(line.contains("another cluster"), "{line}");
     cluster.assert_serves();
 }
+
+#[test]
+fn a_store_that_spells_the_shards_differently_is_refused_with_both_lists() {
+    let mut cluster = Cluster::start(Plan { shards: 2, ..Plan::default() });
+    let socket = cluster.directory().join("other.sock");
+    let port = |address: &str| address.rsplit_once(':').unwrap().1.to_owned();
+    let names: Vec<String> = cluster.shard_addresses.clone();
+    let aliases = [names[1].clone(), format!("localhost:{}", port(&names[0]))];
+    let mut command = store(&socket);
+    command.args(["--node-id", "other", "--directory", &aliases.join(",")]);
+    let line = reason(&mut command);
+    let listed = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort();
+        format!("[{}]", names.join(", "))
+    };
+    assert!(line.contains(&listed(&names)) && line.contains(&listed(&aliases)), "{line}");
+    cluster.assert_serves();
+}
+
+#[test]
+fn a_single_shard_may_be_spelled_in_any_way() {
+    let cluster = Cluster::start(Plan::default());
+    let socket = cluster.directory().join("other.sock");
+    let port = cluster.shard_addresses[0].rsplit_once(':').unwrap().1.to_owned();
+    let mut command = store(&socket);
+    command.args(["--node-id", "other", "--directory", &format!("localhost:{port}")]);
+    let mut daemon = Daemon::start("other", &mut command);
+    let other = hoplite_client::blocking::Client::connect(&socket).unwrap();
+    cluster.client(0).put("object", b"bytes").unwrap();
+    assert_eq!(&other.get("object", crate::PATIENCE).unwrap()[..], b"bytes");
+    drop(other);
+    assert_eq!(daemon.terminate(), 0);
+}

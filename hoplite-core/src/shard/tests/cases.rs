@@ -9,6 +9,7 @@
 //! warm-up T                how long nothing is lost, before all else
 //! cost A B C               the link from A to B costs C; others cost 100; before all else
 //! join A B.. | leave A | restart A
+//! join A naming S T..       A names the shards S T.. of the cluster; otherwise there is one
 //! put A X | produce A X | copy A X | start A X B
 //!                          A publishes X: complete and pinned, producing, complete and evictable, partial from B
 //! small A X TEXT           A publishes X with these bytes, inline
@@ -93,6 +94,11 @@ impl Scenario {
         self.requests += 1;
         match words {
             ["slots" | "cost" | "warm-up", ..] => Vec::new(),
+            ["join", name, "naming", shards @ ..] => {
+                let incarnation = *self.incarnations.entry((*name).to_owned()).or_insert(1);
+                let shards = ShardList::new(shards.iter().copied());
+                self.world.apply(Event::Connected(NodeInfo { shards, ..info(name, incarnation) }))
+            }
             ["join", names @ ..] => names.iter().flat_map(|name| self.join(name)).collect(),
             ["leave", name] => self.world.disconnect(name, self.incarnations[*name]),
             ["restart", name] => {
