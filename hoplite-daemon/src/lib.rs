@@ -4,6 +4,7 @@
 //! * [`settings`]: flags, environment and a file, in the order of their precedence; [`Size`] and [`TimeSpan`].
 //! * [`Security`]: who may reach the daemon; [`Credentials`]: how daemons prove to each other that they may; [`HalfOpen`]: how
 //!   many that have not done so are listened to.
+//! * [`metrics`]: what a daemon tells Prometheus.
 //! * [`Announcer`]: how a daemon tells the program that started it where it is reached, and when it is ready.
 //! * [`launch`]: the other side of that, for programs that start daemons.
 #![forbid(unsafe_code)]
@@ -17,7 +18,9 @@ mod time_span;
 mod security;
 
 mod logging;
+pub mod metrics;
 mod parent;
+mod service_manager;
 mod signals;
 
 mod notable;
@@ -27,7 +30,7 @@ pub mod launch;
 
 pub use announce::{Addresses, Announcer, READY};
 pub use notable::is_notable;
-pub use run::run;
+pub use run::{Process, run};
 pub use security::{
     Bearer, Credentials, HalfOpen, HalfOpenPlace, NotLoopback, PrivateFileError, Purpose, Security,
     SecurityError, TAG_BYTES, Token, TokenError,

@@ -5,12 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Command};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::announce::Announcer;
-use crate::logging::{self, LogSettings};
+use crate::announce::{Announcer, Audience};
+use crate::logging;
+use crate::metrics::{self, Metrics, MetricsAddress, MetricsSettings};
 use crate::parent::exit_with_parent;
-use crate::settings::{self, ProcessArguments};
+use crate::settings::{self, CommonSettings, ProcessArguments};
 use crate::signals::stop_on_signals;
 
 /// The exit code of a daemon that failed.
@@ -18,57 +20,102 @@ const FAILED: u8 = 1;
 /// The exit code for settings that cannot be followed; the same as clap's.
 const USAGE: u8 = 2;
 
+/// What a daemon works with, beside its plan.
+#[derive(Debug)]
+pub struct Process {
+    /// Says how far the start is.
+    pub announcer: Announcer,
+    /// What is exported, if anything is.
+    pub metrics: Option<Metrics>,
+    /// Cancelled when the daemon is to end.
+    pub shutdown: CancellationToken,
+}
+
 /// Runs the daemon `command` until a signal ends it: reads its settings `S`, from the arguments of this process, the
-/// environment and a file; turns them into a plan with `resolve`; logs to standard error; and awaits `serve`, which is
-/// to end when its token is cancelled.
+/// environment and a file; turns them into a plan with `resolve`; logs to standard error; serves metrics where they are
+/// wanted; and awaits `serve`, which is to end when its token is cancelled.
 ///
 /// Returns 0 after a clean end, 1 if `serve` failed, and 2 if the settings cannot be followed. One line on standard error
 /// says why.
 pub fn run<S: Args, P>(
     command: Command,
     resolve: impl FnOnce(S) -> anyhow::Result<P>,
-    serve: impl AsyncFnOnce(P, Announcer, CancellationToken) -> anyhow::Result<()>,
+    serve: impl AsyncFnOnce(P, Process) -> anyhow::Result<()>,
 ) -> ExitCode {
-    let name = command.get_name().to_owned();
-    let (plan, announcer) = match start(command, resolve) {
-        Ok(started) => started,
-        Err(error) => return failed(&name, &error, USAGE),
+    let daemon = Daemon {
+        name: command.get_name().to_owned(),
+        version: command.get_version().unwrap_or_default().to_owned(),
     };
-    match serve_until_stopped(plan, announcer, serve) {
+    let start = match start(command, resolve) {
+        Ok(start) => start,
+        Err(error) => return failed(&daemon.name, &error, USAGE),
+    };
+    match serve_until_stopped(&daemon, start, serve) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&name, &error, FAILED),
+        Err(error) => failed(&daemon.name, &error, FAILED),
     }
+}
+
+/// Which daemon this is.
+struct Daemon {
+    name: String,
+    version: String,
+}
+
+/// What settings say that can be followed.
+struct Start<P> {
+    plan: P,
+    audience: Audience,
+    metrics: Option<MetricsAddress>,
 }
 
 /// Everything that wrong settings can prevent.
 fn start<S: Args, P>(
     command: Command,
     resolve: impl FnOnce(S) -> anyhow::Result<P>,
-) -> anyhow::Result<(P, Announcer)> {
-    let (process, log, settings) = settings::read::<S>(command, std::env::args_os().collect())?;
+) -> anyhow::Result<Start<P>> {
+    let (process, common, settings) = settings::read::<S>(command, std::env::args_os().collect())?;
     let ProcessArguments { print_addresses, exit_with_parent: parent, .. } = process;
     if let Some(parent) = parent {
         exit_with_parent(parent);
     }
     let plan = resolve(settings)?;
-    let LogSettings { log } = log;
+    let CommonSettings { log, metrics: MetricsSettings { metrics } } = common;
     logging::start(&log)?;
-    Ok((plan, if print_addresses { Announcer::Stdout } else { Announcer::Silent }))
+    Ok(Start { plan, audience: if print_addresses { Audience::Stdout } else { Audience::None }, metrics })
 }
 
 fn serve_until_stopped<P>(
-    plan: P,
-    announcer: Announcer,
-    serve: impl AsyncFnOnce(P, Announcer, CancellationToken) -> anyhow::Result<()>,
+    daemon: &Daemon,
+    start: Start<P>,
+    serve: impl AsyncFnOnce(P, Process) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start the threads of the daemon")?.block_on(async {
         // Before anything is announced, so that a signal that follows at once is not missed.
         let shutdown = stop_on_signals()?;
-        serve(plan, announcer, shutdown).await?;
+        let metrics = match start.metrics {
+            Some(address) => Some(serve_metrics(daemon, address).await?),
+            None => None,
+        };
+        let announcer =
+            Announcer { audience: start.audience, metrics: metrics.as_ref().map(Metrics::address) };
+        serve(start.plan, Process { announcer, metrics, shutdown }).await?;
         tracing::info!("stopped");
         Ok(())
     })
+}
+
+/// Serves metrics until the runtime ends: also while the daemon starts and stops.
+async fn serve_metrics(daemon: &Daemon, address: MetricsAddress) -> anyhow::Result<Metrics> {
+    let MetricsAddress(address) = address;
+    let cannot = || format!("cannot listen on {address} for metrics");
+    let listener = TcpListener::bind(address).await.with_context(cannot)?;
+    let address = listener.local_addr().with_context(cannot)?;
+    let metrics = Metrics::new(&daemon.name, &daemon.version, address);
+    tracing::info!(%address, "serving metrics");
+    tokio::spawn(metrics::serve(listener, metrics.clone()));
+    Ok(metrics)
 }
 
 fn failed(name: &str, error: &anyhow::Error, code: u8) -> ExitCode {

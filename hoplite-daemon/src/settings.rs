@@ -12,6 +12,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use toml::de::{DeTable, DeValue};
 
 use crate::logging::LogSettings;
+use crate::metrics::MetricsSettings;
 
 /// What is asked of the process; not to be set in a file.
 #[derive(Debug, clap::Args)]
@@ -25,6 +26,15 @@ pub(crate) struct ProcessArguments {
     /// End when the process with this number, which must be the parent, ends.
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) exit_with_parent: Option<u32>,
+}
+
+/// What every daemon can be told, beside its own settings.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CommonSettings {
+    #[command(flatten)]
+    pub(crate) log: LogSettings,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsSettings,
 }
 
 /// Why settings were not understood.
@@ -55,8 +65,8 @@ pub enum SettingsError {
 pub(crate) fn read<S: Args>(
     command: Command,
     arguments: Vec<OsString>,
-) -> Result<(ProcessArguments, LogSettings, S), SettingsError> {
-    let settings = S::augment_args(LogSettings::augment_args(Command::new("settings")));
+) -> Result<(ProcessArguments, CommonSettings, S), SettingsError> {
+    let settings = S::augment_args(CommonSettings::augment_args(Command::new("settings")));
     let process = ProcessArguments::augment_args(Command::new("process"));
     let command = command.args(process.get_arguments()).args(settings.get_arguments());
     let matches = layered(command, &settings, arguments)?.unwrap_or_else(|error| error.exit());
@@ -167,7 +177,7 @@ mod tests {
         let path = config.path().to_str().unwrap();
         let arguments = [&["daemon", "--config", path], arguments].concat();
         read(Command::new("daemon"), arguments.iter().map(OsString::from).collect())
-            .map(|(_, log, settings)| (log, settings))
+            .map(|(_, common, settings)| (common.log, settings))
     }
 
     #[test]

@@ -4,6 +4,8 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::service_manager::notify;
+
 /// A token that the first SIGTERM or SIGINT cancels. To be called inside a tokio runtime.
 pub(crate) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
@@ -16,6 +18,7 @@ pub(crate) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
             _ = interrupt.recv() => {}
         }
         tracing::info!("stopping");
+        notify("STOPPING=1");
         stop.cancel();
     });
     Ok(token)

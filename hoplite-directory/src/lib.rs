@@ -8,6 +8,7 @@
 //! * `session`: one session with a store: hello, then messages in.
 //! * `owner`: the task that owns the shard, and the only one that touches it.
 //! * `outbox`: messages out.
+//! * `metrics`: what Prometheus is told.
 //! * `answers`: what tools see.
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ mod session;
 
 mod owner;
 
+mod metrics;
 mod outbox;
 
 mod answers;

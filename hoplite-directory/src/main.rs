@@ -6,9 +6,8 @@ mod settings;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use hoplite_daemon::{Addresses, Announcer};
+use hoplite_daemon::{Addresses, Process};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::settings::{Plan, Settings};
 
@@ -23,12 +22,13 @@ fn main() -> ExitCode {
     hoplite_daemon::run(command, |settings: Settings| Ok(settings.resolve()?), serve)
 }
 
-async fn serve(plan: Plan, announcer: Announcer, shutdown: CancellationToken) -> anyhow::Result<()> {
+async fn serve(plan: Plan, process: Process) -> anyhow::Result<()> {
+    let Process { announcer, metrics, shutdown } = process;
     let listener =
         TcpListener::bind(plan.listen).await.with_context(|| format!("cannot listen on {}", plan.listen))?;
     let address = listener.local_addr().context("cannot tell the address that is listened on")?;
     tracing::info!(%address, cluster = %plan.directory.cluster, "serving");
-    announcer.listening(&Addresses { directory: Some(address), ..Addresses::default() });
+    announcer.listening(Addresses { directory: Some(address), ..Addresses::default() });
     announcer.ready();
-    Ok(hoplite_directory::run(plan.directory, listener, shutdown).await?)
+    Ok(hoplite_directory::run(plan.directory, metrics, listener, shutdown).await?)
 }

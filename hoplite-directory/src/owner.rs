@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::{SessionEnd, ShardMetrics};
 use crate::outbox::{MAX_QUEUED, Outbox, Overflow};
 
 /// Most commands that wait; a session has at most one of them, so this only limits what is done between two looks at
@@ -78,6 +79,11 @@ impl ShardHandle {
         self.started.elapsed()
     }
 
+    /// How many commands wait.
+    pub(crate) fn queue_length(&self) -> usize {
+        self.commands.max_capacity() - self.commands.capacity()
+    }
+
     async fn send(&self, command: Command) -> Result<()> {
         self.commands.send(command).await.map_err(|_| Error::ShuttingDown)
     }
@@ -93,6 +99,7 @@ pub(crate) struct ShardOwner {
     /// The session of each connected node.
     current: BTreeMap<NodeId, SessionId>,
     next_session: u64,
+    metrics: Option<ShardMetrics>,
 }
 
 #[derive(Debug)]
@@ -103,8 +110,8 @@ struct Session {
 }
 
 impl ShardOwner {
-    /// A shard that knows nothing yet, and how to talk to it.
-    pub(crate) fn new(config: ShardConfig) -> (Self, ShardHandle) {
+    /// A shard that knows nothing yet and counts in `metrics` what it does, and how to talk to it.
+    pub(crate) fn new(config: ShardConfig, metrics: Option<ShardMetrics>) -> (Self, ShardHandle) {
         let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
         let started = Instant::now();
         let owner = Self {
@@ -114,6 +121,7 @@ impl ShardOwner {
             sessions: BTreeMap::new(),
             current: BTreeMap::new(),
             next_session: 1,
+            metrics,
         };
         (owner, ShardHandle { commands: sender, started })
     }
@@ -151,19 +159,22 @@ impl ShardOwner {
                 if reply.send(answer).is_err()
                     && let Some(session) = opened
                 {
-                    self.close(session);
+                    self.close(session, SessionEnd::Gone);
                 }
             }
             Command::Messages { session, messages } => {
+                let began = Instant::now();
                 for message in messages {
                     // Looked up for each: an earlier one may have ended the session.
                     let Some(node) = self.sessions.get(&session).map(|session| session.node.clone()) else {
                         break;
                     };
+                    self.count(|metrics| metrics.received(&message));
                     self.apply(Event::Message { node, message });
                 }
+                self.count(|metrics| metrics.turn(began.elapsed()));
             }
-            Command::Close { session } => self.close(session),
+            Command::Close { session } => self.close(session, SessionEnd::Gone),
             Command::Inspect(look) => look(&self.shard),
         }
     }
@@ -178,6 +189,7 @@ impl ShardOwner {
         });
         if let Some(error) = refusal {
             tracing::warn!(%node, %error, "refused a store");
+            self.count(ShardMetrics::refused);
             self.carry_out(effects);
             return Err(error);
         }
@@ -190,6 +202,7 @@ impl ShardOwner {
         self.next_session += 1;
         self.current.insert(node.clone(), session);
         tracing::info!(%node, "a store has connected");
+        self.count(ShardMetrics::opened);
         self.sessions.insert(session, Session { node, incarnation, outbox });
         self.carry_out(effects);
         Ok(session)
@@ -199,16 +212,18 @@ impl ShardOwner {
     fn end_replaced(&mut self, node: &NodeId) {
         if let Some(older) = self.current.remove(node).and_then(|session| self.sessions.remove(&session)) {
             tracing::info!(node = %older.node, "a newer session of the store takes the place of this one");
+            self.count(|metrics| metrics.ended(SessionEnd::Replaced));
             older.outbox.fail(Error::unavailable("this session, since the store has opened another one,"));
         }
     }
 
     /// Ends a session, and tells the shard.
-    fn close(&mut self, session: SessionId) {
+    fn close(&mut self, session: SessionId, end: SessionEnd) {
         let Some(Session { node, incarnation, outbox }) = self.sessions.remove(&session) else { return };
         outbox.close();
         self.current.remove(&node);
         tracing::info!(%node, "the session of a store has ended");
+        self.count(|metrics| metrics.ended(end));
         self.apply(Event::Disconnected { node, incarnation });
     }
 
@@ -239,14 +254,21 @@ impl ShardOwner {
                 tracing::warn!(node = %session.node, "the store does not listen: its session is ended");
                 session.outbox.fail(Error::limit_exceeded("unread messages of a session", MAX_QUEUED as u64));
             }
-            self.close(session);
+            self.close(session, SessionEnd::Deaf);
         }
     }
 
     fn send(&self, node: &NodeId, message: ToStore) -> Result<(), (SessionId, Overflow)> {
         let Some(session) = self.current.get(node) else { return Ok(()) };
         let Some(Session { outbox, .. }) = self.sessions.get(session) else { return Ok(()) };
+        self.count(|metrics| metrics.sent(&message));
         outbox.push(message).map_err(|overflow| (*session, overflow))
+    }
+
+    fn count(&self, what: impl FnOnce(&ShardMetrics)) {
+        if let Some(metrics) = &self.metrics {
+            what(metrics);
+        }
     }
 
     fn now(&self) -> Time {

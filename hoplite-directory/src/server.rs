@@ -8,6 +8,7 @@ use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::ShardConfig;
 use hoplite_daemon::Credentials;
+use hoplite_daemon::metrics::Metrics;
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::v1::directory_server::DirectoryServer;
 use tokio::net::TcpListener;
@@ -18,6 +19,7 @@ use tonic::transport::Server;
 
 use crate::connection::{self, Admission};
 use crate::guard::Guard;
+use crate::metrics::{self, ShardMetrics};
 use crate::owner::ShardOwner;
 use crate::service::DirectoryService;
 use crate::session::Host;
@@ -73,7 +75,7 @@ pub enum DirectoryError {
     ShardEnded,
 }
 
-/// Serves one shard on `listener` until `shutdown`, after which all sessions are ended.
+/// Serves one shard on `listener` until `shutdown`, after which all sessions are ended; counts in `metrics` what it does.
 ///
 /// Returns when everything that it started has stopped, at the latest about a second after `shutdown`.
 ///
@@ -81,6 +83,7 @@ pub enum DirectoryError {
 /// What made it stop before that.
 pub async fn run(
     config: DirectoryConfig,
+    metrics: Option<Metrics>,
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> Result<(), DirectoryError> {
@@ -89,7 +92,10 @@ pub async fn run(
     let stop = shutdown.child_token();
     let abort = CancellationToken::new();
 
-    let (owner, shard) = ShardOwner::new(shard_config(&config));
+    let (owner, shard) = ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new));
+    if let Some(metrics) = &metrics {
+        metrics::look(metrics, shard.clone());
+    }
     let mut owner = tasks.spawn(owner.run(stop.clone()));
 
     let host = Host { shard, cluster: config.cluster, stop: stop.clone() };

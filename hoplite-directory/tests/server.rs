@@ -44,7 +44,7 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let config = DirectoryConfig { limits, ..DirectoryConfig::default() };
-        let task = tokio::spawn(hoplite_directory::run(config, listener, shutdown.clone()));
+        let task = tokio::spawn(hoplite_directory::run(config, None, listener, shutdown.clone()));
         Self { address, shutdown, task }
     }
 

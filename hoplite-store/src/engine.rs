@@ -33,6 +33,7 @@ use crate::data::{
     ServeRequest, ServeSource, Served,
 };
 use crate::local::{Answers, Work};
+use crate::metrics::Observer;
 use crate::outbox::{Outbox, Outgoing};
 
 /// What [`Engine::apply`] changes.
@@ -51,6 +52,8 @@ struct State {
     hostings: BTreeMap<HostingId, mpsc::Sender<HopReport>>,
     /// For each shard, where messages of its present session go.
     sessions: Vec<Option<Outbox>>,
+    /// Counts what happens, if anybody wants to know.
+    observer: Option<Observer>,
 }
 
 /// The store's state and its hands.
@@ -94,6 +97,7 @@ impl Engine {
                 hops: BTreeMap::new(),
                 hostings: BTreeMap::new(),
                 sessions: (0..shards).map(|_| None).collect(),
+                observer: None,
             }),
             origin: Instant::now(),
             last_number: AtomicU64::new(0),
@@ -111,6 +115,11 @@ impl Engine {
         engine
     }
 
+    /// Lets `observer` count what happens from now on.
+    pub(crate) fn observe(&self, observer: Observer) {
+        self.lock().observer = Some(observer);
+    }
+
     /// Tells the node what happened and does what it decides.
     pub(crate) fn apply(self: &Arc<Self>, event: Event) {
         self.apply_locked(&mut self.lock(), event);
@@ -123,10 +132,16 @@ impl Engine {
 
     fn apply_locked(self: &Arc<Self>, state: &mut State, event: Event) {
         tracing::trace!(?event);
+        if let Some(observer) = &mut state.observer {
+            observer.event(&event);
+        }
         let mut effects = std::mem::take(&mut state.effects);
         state.node.apply(self.now(), event, &mut effects);
         for effect in effects.drain(..) {
             tracing::trace!(?effect);
+            if let Some(observer) = &mut state.observer {
+                observer.effect(&effect);
+            }
             self.perform(state, effect);
         }
         state.effects = effects;

@@ -6,6 +6,7 @@
 //! * `local`: the Unix socket on which workers reach the store.
 //! * `data`: the TCP connections over which stores exchange bytes.
 //! * `session`: the gRPC streams to the shards of the directory; `outbox`: what waits to be sent there.
+//! * `metrics`: what Prometheus is told.
 //! * `copies`: the memory of the copies, and who waits for its bytes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -18,6 +19,7 @@ mod copies;
 mod data;
 mod engine;
 mod local;
+mod metrics;
 mod outbox;
 mod prefault;
 mod run;

@@ -6,9 +6,8 @@ mod settings;
 
 use std::process::ExitCode;
 
-use hoplite_daemon::{Addresses, Announcer};
+use hoplite_daemon::{Addresses, Process};
 use hoplite_store::{Milestone, StoreConfig};
-use tokio_util::sync::CancellationToken;
 
 use crate::settings::Settings;
 
@@ -23,19 +22,21 @@ fn main() -> ExitCode {
     hoplite_daemon::run(command, |settings: Settings| Ok(settings.resolve()?), serve)
 }
 
-async fn serve(config: StoreConfig, announcer: Announcer, shutdown: CancellationToken) -> anyhow::Result<()> {
+async fn serve(config: StoreConfig, process: Process) -> anyhow::Result<()> {
+    let Process { announcer, metrics, shutdown } = process;
     let StoreConfig { node, cluster, memory_bytes, .. } = config.clone();
     let tell = |milestone: Milestone| match milestone {
         Milestone::Listening(addresses) => {
             tracing::info!(%node, %cluster, memory_bytes, ?addresses, "serving");
-            announcer.listening(&Addresses {
+            announcer.listening(Addresses {
                 node: Some(node.to_string()),
                 socket: Some(addresses.socket),
                 data: Some(addresses.data),
                 directory: addresses.directory,
+                ..Addresses::default()
             });
         }
         Milestone::Ready => announcer.ready(),
     };
-    Ok(hoplite_store::run(config, tell, shutdown).await?)
+    Ok(hoplite_store::run(config, metrics, tell, shutdown).await?)
 }

@@ -17,6 +17,7 @@ use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, Shard
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::NodeInfo;
 use hoplite_daemon::Credentials;
+use hoplite_daemon::metrics::Metrics;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -29,6 +30,7 @@ use crate::config::{Directory, Prefault, StoreConfig};
 use crate::data::{self, DataConfig, DataMetrics, Puller};
 use crate::engine::Engine;
 use crate::local::{self, LocalListener, LocalPlane, SocketAccess, SocketError};
+use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
 use crate::session::{Session, SessionState, ShardLink};
 
@@ -128,7 +130,7 @@ pub enum Milestone {
     Ready,
 }
 
-/// Runs a store until `shutdown`; tells how far its start is.
+/// Runs a store until `shutdown`; tells how far its start is, and counts in `metrics` what it does.
 ///
 /// Sessions with the directory are established in the background: until then, and while the directory is away, calls
 /// that need it wait for their deadlines.
@@ -137,11 +139,12 @@ pub enum Milestone {
 /// What keeps it from starting, or the refusal of a shard, see [`StoreError`]. A clean end is `Ok`.
 pub async fn run(
     config: StoreConfig,
+    metrics: Option<Metrics>,
     mut tell: impl FnMut(Milestone),
     shutdown: CancellationToken,
 ) -> Result<(), StoreError> {
     let places = Places::take(&config).await?;
-    let mut store = Running::start(config, places).await?;
+    let mut store = Running::start(config, metrics, places).await?;
     tell(Milestone::Listening(store.addresses.clone()));
     let ready = ready(store.sessions.clone(), store.prefaulted.take());
     let ended = tokio::select! {
@@ -204,12 +207,17 @@ struct Running {
 }
 
 impl Running {
-    async fn start(config: StoreConfig, places: Places) -> Result<Self, StoreError> {
+    async fn start(
+        config: StoreConfig,
+        exported: Option<Metrics>,
+        places: Places,
+    ) -> Result<Self, StoreError> {
         let Places { arena, data, data_address, advertised, local } = places;
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let leaving = stop.child_token();
         let stop_on_drop = stop.clone().drop_guard();
-        let (shards, directory, directory_failed) = start_directory(&config, &stop, &tasks).await?;
+        let (shards, directory, directory_failed) =
+            start_directory(&config, exported.clone(), &stop, &tasks).await?;
         let links = links(&shards, &config.credentials)?;
 
         let data_config = DataConfig::new(config.cluster.clone(), config.node.clone());
@@ -223,6 +231,10 @@ impl Running {
         start_upkeep(&engine, &stop, &tasks);
         tasks.spawn(data::run(data, data_config, Arc::clone(&engine), metrics, stop.clone()));
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
+        if let Some(exported) = exported {
+            engine.observe(Observer::new(&exported));
+            metrics::look(&exported, &engine, shards.clone(), Arc::clone(&prefaulted_bytes));
+        }
         let prefaulted = (config.prefault == Prefault::AtStart).then(|| {
             tasks.spawn(prefault(Arc::clone(engine.arena()), Arc::clone(&prefaulted_bytes), stop.clone()))
         });
@@ -344,6 +356,7 @@ type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
 /// Starts the embedded directory, if there is to be one, and tells where the shards are.
 async fn start_directory(
     config: &StoreConfig,
+    metrics: Option<Metrics>,
     stop: &CancellationToken,
     tasks: &TaskTracker,
 ) -> Result<(Vec<String>, Option<SocketAddr>, DirectoryFailure), StoreError> {
@@ -364,7 +377,7 @@ async fn start_directory(
     };
     let stop = stop.clone();
     tasks.spawn(async move {
-        if let Err(error) = hoplite_directory::run(directory, listener, stop).await {
+        if let Err(error) = hoplite_directory::run(directory, metrics, listener, stop).await {
             let _ = failed.send(error);
         }
     });
@@ -441,7 +454,7 @@ mod tests {
             limits: Limits::default(),
         };
         change(&mut config);
-        run(config, |told| panic!("{told:?}"), CancellationToken::new()).await.unwrap_err()
+        run(config, None, |told| panic!("{told:?}"), CancellationToken::new()).await.unwrap_err()
     }
 
     #[tokio::test]

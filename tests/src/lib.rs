@@ -3,4 +3,5 @@
 
 pub mod cluster;
 pub mod contents;
+pub mod http;
 pub mod raw;

@@ -105,6 +105,8 @@ pub struct NodeStatus {
     pub directed_hops: usize,
     /// How many combinations are under way.
     pub combinations: usize,
+    /// How many calls, fetches, hops and reduces wait for room.
+    pub waiting_for_room: usize,
 }
 
 /// The object table of one store. See the [module documentation](self).

@@ -40,6 +40,10 @@ impl<T: Ord + Clone> Queue<T> {
         self.places.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// The members, the first to come first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.by_place.values()

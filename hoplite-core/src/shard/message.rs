@@ -186,6 +186,36 @@ pub enum ToShard {
     },
 }
 
+impl ToShard {
+    /// The kinds of messages, for metrics.
+    pub const KINDS: [&str; 9] = [
+        "publish",
+        "unpublish",
+        "query",
+        "cancel",
+        "return-slot",
+        "delete",
+        "forget",
+        "subscribe",
+        "unsubscribe",
+    ];
+
+    /// Which of [`Self::KINDS`] it is.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Publish(_) => "publish",
+            Self::Unpublish { .. } => "unpublish",
+            Self::Query(_) => "query",
+            Self::Cancel { .. } => "cancel",
+            Self::ReturnSlot { .. } => "return-slot",
+            Self::Delete { .. } => "delete",
+            Self::Forget { .. } => "forget",
+            Self::Subscribe { .. } => "subscribe",
+            Self::Unsubscribe { .. } => "unsubscribe",
+        }
+    }
+}
+
 /// Why a sender was chosen. For logs and `hoplite stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GrantReason {
@@ -395,4 +425,34 @@ pub enum ToStore {
         /// The locations now.
         locations: Locations,
     },
+}
+
+impl ToStore {
+    /// The kinds of messages, for metrics.
+    pub const KINDS: [&str; 9] = [
+        "published",
+        "granted",
+        "inline",
+        "failed",
+        "drop",
+        "promote",
+        "take-over",
+        "delete-done",
+        "locations",
+    ];
+
+    /// Which of [`Self::KINDS`] it is.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Published { .. } => "published",
+            Self::Granted(_) => "granted",
+            Self::Inline { .. } => "inline",
+            Self::Failed { .. } => "failed",
+            Self::Drop { .. } => "drop",
+            Self::Promote { .. } => "promote",
+            Self::TakeOver { .. } => "take-over",
+            Self::DeleteDone { .. } => "delete-done",
+            Self::Locations { .. } => "locations",
+        }
+    }
 }

@@ -76,6 +76,7 @@ impl Table {
             copies: self.copies.len(),
             pulls: self.pulls.len(),
             evictions: self.evictions,
+            waiting_for_room: self.space_waiters.len(),
             ..NodeStatus::default()
         }
     }

@@ -1,0 +1,80 @@
+//! What every process exports, under the names that Prometheus' own clients use.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus::{Counter, IntGauge, Registry};
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+
+use super::{level, registered};
+
+/// The gauges of this process.
+pub(super) struct ProcessMetrics {
+    cpu_seconds: Counter,
+    resident_bytes: IntGauge,
+    open_fds: IntGauge,
+    max_fds: IntGauge,
+}
+
+impl ProcessMetrics {
+    pub(super) fn new(registry: &Registry) -> Self {
+        let gauge = |name, help| registered(registry, IntGauge::new(name, help));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        gauge("process_start_time_seconds", "When the process started, since 1970.")
+            .set(level(now.as_secs()));
+        let cpu =
+            Counter::new("process_cpu_seconds_total", "Time on processors, of the user and the system.");
+        Self {
+            cpu_seconds: registered(registry, cpu),
+            resident_bytes: gauge("process_resident_memory_bytes", "Memory in use, shared memory included."),
+            open_fds: gauge("process_open_fds", "File descriptors in use."),
+            max_fds: gauge("process_max_fds", "File descriptors that may be in use."),
+        }
+    }
+
+    /// Reads them from the kernel; what it does not tell stays as it was.
+    pub(super) fn update(&self) {
+        if let Some(seconds) = cpu_seconds() {
+            self.cpu_seconds.inc_by((seconds - self.cpu_seconds.get()).max(0.0));
+        }
+        if let Some(pages) = field("/proc/self/statm", 1) {
+            self.resident_bytes.set(level(pages.saturating_mul(page_size() as u64)));
+        }
+        if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+            self.open_fds.set(level(entries.count()));
+        }
+        if let Some(most) = getrlimit(Resource::Nofile).current {
+            self.max_fds.set(level(most));
+        }
+    }
+}
+
+/// The time of user and system, from `/proc/self/stat`.
+fn cpu_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The second field is the program's name in parentheses, which may contain anything.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let ticks = after_name.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks = ticks.sum::<Result<u64, _>>().ok()?;
+    Some(ticks as f64 / clock_ticks_per_second() as f64)
+}
+
+fn field(path: &str, index: usize) -> Option<u64> {
+    fs::read_to_string(path).ok()?.split_whitespace().nth(index)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_all_of_it() {
+        let metrics = ProcessMetrics::new(&Registry::new());
+        metrics.update();
+        assert!(metrics.resident_bytes.get() > 100 << 10);
+        assert!(metrics.open_fds.get() >= 3);
+        assert!(metrics.max_fds.get() >= metrics.open_fds.get());
+        assert!(cpu_seconds().is_some());
+    }
+}

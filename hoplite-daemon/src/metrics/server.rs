@@ -1,0 +1,177 @@
+//! HTTP for those who look at a daemon: three pages, and nothing that changes it.
+//!
+//! Nobody is authenticated, so nothing that a peer does may cost much: there are few connections, each for one request
+//! with short headers, and each for a few seconds.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus::TEXT_FORMAT;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::Metrics;
+
+/// Most connections at once; more wait until one of them ends.
+const MAX_CONNECTIONS: usize = 32;
+/// How long a peer may take to send its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a connection may last, the answer included.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest request line with headers; the least that hyper allows.
+const MAX_HEADER_BYTES: usize = 8192;
+/// How long to wait when no connection can be accepted, for example because too many files are open.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Answers on `listener`, for ever.
+pub(crate) async fn serve(listener: TcpListener, metrics: Metrics) {
+    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let metrics = metrics.clone();
+                tokio::spawn(async move {
+                    let _ = timeout(CONNECTION_TIMEOUT, converse(stream, metrics)).await;
+                    drop(seat);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection for metrics");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, metrics: Metrics) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let metrics = metrics.clone();
+        async move { Ok::<_, Infallible>(answer(request.method(), request.uri().path(), &metrics).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection for metrics ended");
+    }
+}
+
+async fn answer(method: &Method, path: &str, metrics: &Metrics) -> Response<Full<Bytes>> {
+    // hyper sends no body in answer to HEAD.
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let mut refusal = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+        refusal.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a list of methods is a value"));
+        return refusal;
+    }
+    match path {
+        "/metrics" => page(StatusCode::OK, TEXT_FORMAT, metrics.text().await),
+        "/healthz" => page(StatusCode::OK, TEXT, "ok\n".to_owned()),
+        "/readyz" => match metrics.readiness().await {
+            Ok(()) => page(StatusCode::OK, TEXT, "ready\n".to_owned()),
+            Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
+        },
+        _ => page(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /readyz\n".to_owned()),
+    }
+}
+
+fn page(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, content_type.parse().expect("a content type is a value"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Longer than anything here takes; a test that reaches it has hung.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    async fn started() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, Metrics::new("hoplite-test", "1", address)));
+        address
+    }
+
+    /// What comes back for `request`, until the server closes the connection.
+    async fn answer_to(address: SocketAddr, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let mut answer = Vec::new();
+        // The server may refuse a request before it has read all of it.
+        let _ = stream.write_all(request).await;
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    #[tokio::test]
+    async fn each_page_is_what_it_should_be() {
+        let address = started().await;
+        for (request, status, content) in [
+            ("GET /metrics", "200", "hoplite_build_info"),
+            ("GET /metrics?name=x", "200", "hoplite_build_info"),
+            ("GET /healthz", "200", "\r\n\r\nok\n"),
+            ("GET /readyz", "200", "\r\n\r\nready\n"),
+            ("GET /", "404", "there are /metrics"),
+            ("GET /../etc/passwd", "404", "there are /metrics"),
+            ("POST /metrics", "405", "allow: GET, HEAD"),
+            ("DELETE /metrics", "405", "only GET"),
+        ] {
+            let answer =
+                answer_to(address, format!("{request} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
+            assert!(answer.contains(content), "{request}: {answer}");
+        }
+        let head = answer_to(address, b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_is_refused_and_the_next_one_answered() {
+        let address = started().await;
+        let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(64 << 10));
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(1000));
+        let garbage = vec![0xff_u8; 4096];
+        for request in [garbage.as_slice(), b"\0\0\0\0", long.as_bytes(), many.as_bytes(), b"GET\r\n\r\n"] {
+            let answer = answer_to(address, request).await;
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+        }
+        let answer = answer_to(address, b"GET /healthz HTTP/1.1\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn those_who_say_nothing_do_not_keep_others_out() {
+        let address = started().await;
+        let mut silent = Vec::new();
+        for number in 0..MAX_CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            if number % 2 == 0 {
+                stream.write_all(b"GET /healthz HTTP/1.1\r\nSlow: ").await.unwrap();
+            }
+            silent.push(stream);
+        }
+        let answer = answer_to(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}

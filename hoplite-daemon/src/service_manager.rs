@@ -1,0 +1,58 @@
+//! Telling systemd, or whatever else started this process as a service, how far it is: the protocol of `sd_notify(3)`.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Names the socket that is listened on, if there is anybody.
+const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// Says `state`, such as `READY=1`, if somebody listens.
+pub(crate) fn notify(state: &str) {
+    let Some(socket) = env::var_os(SOCKET_VARIABLE) else { return };
+    if let Err(error) = send(&socket, state) {
+        tracing::warn!(%error, ?socket, state, "cannot tell the service manager");
+    }
+}
+
+fn send(socket: &OsStr, state: &str) -> io::Result<()> {
+    let address = match socket.as_bytes() {
+        // A name without a file.
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(socket)?,
+    };
+    let sender = UnixDatagram::unbound()?;
+    // A listener that is slow must not stop the daemon.
+    sender.set_nonblocking(true)?;
+    sender.send_to_addr(state.as_bytes(), &address).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_arrives_at_a_file_and_at_a_name() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("notify");
+        let heard = |listener: UnixDatagram| {
+            let mut said = [0; 64];
+            let length = listener.recv(&mut said).unwrap();
+            String::from_utf8_lossy(&said[..length]).into_owned()
+        };
+        let listener = UnixDatagram::bind(&path).unwrap();
+        send(path.as_os_str(), "READY=1").unwrap();
+        assert_eq!(heard(listener), "READY=1");
+
+        let name = format!("hoplite-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let listener = UnixDatagram::bind_addr(&address).unwrap();
+        send(OsStr::new(&format!("@{name}")), "STOPPING=1").unwrap();
+        assert_eq!(heard(listener), "STOPPING=1");
+
+        assert!(send(OsStr::new("/nonexistent/notify"), "READY=1").is_err());
+    }
+}

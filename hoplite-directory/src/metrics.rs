@@ -1,0 +1,186 @@
+//! What a shard tells Prometheus. The table of it is in `docs/metrics.md`.
+
+use std::time::Duration;
+
+use hoplite_core::shard::{Grant, GrantReason, ShardStatus, ToShard, ToStore};
+use hoplite_daemon::metrics::{
+    Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, label_of, level,
+};
+
+use crate::owner::ShardHandle;
+
+const GRANT_REASONS: [GrantReason; 5] = [
+    GrantReason::OnlyCandidate,
+    GrantReason::CompleteBeforePartial,
+    GrantReason::Closest,
+    GrantReason::LeastRecentlyUsed,
+    GrantReason::AvoidedButOnly,
+];
+
+/// Why a session has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SessionEnd {
+    /// The store has ended it, or the connection broke.
+    Gone,
+    /// Another session of the store took its place.
+    Replaced,
+    /// The store did not read what it was told.
+    Deaf,
+}
+
+/// What the task that owns the shard counts.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardMetrics {
+    received: IntCounterVec,
+    sent: IntCounterVec,
+    grants: IntCounterVec,
+    turn_seconds: Histogram,
+    opened: IntCounter,
+    refused: IntCounter,
+    ended: IntCounterVec,
+}
+
+impl ShardMetrics {
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        let reasons = GRANT_REASONS.map(label_of);
+        Self {
+            received: metrics.counters(
+                "hoplite_directory_received_messages_total",
+                "Messages from stores.",
+                "kind",
+                &ToShard::KINDS,
+            ),
+            sent: metrics.counters(
+                "hoplite_directory_sent_messages_total",
+                "Messages to stores.",
+                "kind",
+                &ToStore::KINDS,
+            ),
+            grants: metrics.counters(
+                "hoplite_directory_grants_total",
+                "Senders that were named to receivers, by why they were chosen.",
+                "reason",
+                &reasons.each_ref().map(String::as_str),
+            ),
+            turn_seconds: metrics.seconds(
+                "hoplite_directory_turn_seconds",
+                "How long the shard took for what one store said at once; its sum is the time in which it did not rest.",
+            ),
+            opened: metrics
+                .counter("hoplite_directory_sessions_opened_total", "Sessions of stores that were opened."),
+            refused: metrics.counter(
+                "hoplite_directory_sessions_refused_total",
+                "Stores that were refused, such as a second one of the same name.",
+            ),
+            ended: metrics.counters(
+                "hoplite_directory_sessions_ended_total",
+                "Sessions of stores that have ended, by why.",
+                "reason",
+                &[SessionEnd::Gone, SessionEnd::Replaced, SessionEnd::Deaf]
+                    .map(label_of)
+                    .each_ref()
+                    .map(String::as_str),
+            ),
+        }
+    }
+
+    pub(crate) fn received(&self, message: &ToShard) {
+        self.received.with_label_values(&[message.kind()]).inc();
+    }
+
+    pub(crate) fn sent(&self, message: &ToStore) {
+        self.sent.with_label_values(&[message.kind()]).inc();
+        if let ToStore::Granted(Grant { reason, .. }) = message {
+            self.grants.with_label_values(&[label_of(reason)]).inc();
+        }
+    }
+
+    pub(crate) fn turn(&self, took: Duration) {
+        self.turn_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn opened(&self) {
+        self.opened.inc();
+    }
+
+    pub(crate) fn refused(&self) {
+        self.refused.inc();
+    }
+
+    pub(crate) fn ended(&self, end: SessionEnd) {
+        self.ended.with_label_values(&[label_of(end)]).inc();
+    }
+}
+
+/// What is looked up when somebody asks.
+#[derive(Clone)]
+struct Levels {
+    objects: IntGauge,
+    inline_bytes: IntGauge,
+    waiting_queries: IntGauge,
+    subscriptions: IntGauge,
+    slots: IntGauge,
+    tombstones: IntGauge,
+    nodes: IntGaugeVec,
+    queue: IntGauge,
+}
+
+impl Levels {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            objects: metrics.gauge(
+                "hoplite_directory_objects",
+                "Objects that the shard knows, lost ones included while they are remembered.",
+            ),
+            inline_bytes: metrics
+                .gauge("hoplite_directory_inline_bytes", "Bytes of objects that the shard holds itself."),
+            waiting_queries: metrics.gauge(
+                "hoplite_directory_waiting_queries",
+                "Receivers that wait for an object, or for a sender that is free.",
+            ),
+            subscriptions: metrics.gauge("hoplite_directory_subscriptions", "Open subscriptions."),
+            slots: metrics.gauge("hoplite_directory_slots", "Transfers that the shard has arranged now."),
+            tombstones: metrics.gauge("hoplite_directory_tombstones", "Deleted objects that are remembered."),
+            nodes: metrics.gauges(
+                "hoplite_directory_nodes",
+                "Stores: connected, or away and not given up yet.",
+                "state",
+            ),
+            queue: metrics.gauge(
+                "hoplite_directory_queue_length",
+                "Batches of messages that wait until the shard takes them up.",
+            ),
+        }
+    }
+
+    fn update(&self, status: &ShardStatus, queue: usize) {
+        let connected = status.nodes.iter().filter(|node| node.connected).count();
+        for (gauge, number) in [
+            (&self.objects, status.objects),
+            (&self.waiting_queries, status.waiting_queries),
+            (&self.subscriptions, status.subscriptions),
+            (&self.slots, status.grants),
+            (&self.tombstones, status.tombstones),
+            (&self.nodes.with_label_values(&["connected"]), connected),
+            (&self.nodes.with_label_values(&["away"]), status.nodes.len() - connected),
+            (&self.queue, queue),
+        ] {
+            gauge.set(level(number));
+        }
+        self.inline_bytes.set(level(status.inline_bytes));
+    }
+}
+
+/// Looks the rest up whenever somebody asks. A shard is ready as long as it answers.
+pub(crate) fn look(metrics: &Metrics, shard: ShardHandle) {
+    let levels = Levels::new(metrics);
+    metrics.look_when_asked(Box::new(move || {
+        let (levels, shard) = (levels.clone(), shard.clone());
+        Box::pin(async move {
+            let queue = shard.queue_length();
+            let status = shard.inspect(hoplite_core::shard::Shard::status).await;
+            levels.update(&status.map_err(|error| format!("the directory: {error}"))?, queue);
+            Ok(())
+        })
+    }));
+}

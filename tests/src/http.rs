@@ -1,0 +1,23 @@
+//! A request over HTTP, as far as the tests of daemons need one.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The status and the body of what `address` answers to `GET path`.
+///
+/// # Panics
+/// If it does not answer.
+pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("the request is taken");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer in UTF-8");
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("headers and a body");
+    (status, body.to_owned())
+}

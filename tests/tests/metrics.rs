@@ -1,0 +1,227 @@
+//! What daemons tell Prometheus: that it is right, and that docs/metrics.md says what it is.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp};
+use hoplite_core::Error as ObjectError;
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, refusal, run_to_end};
+use hoplite_tests::contents::bytes;
+use hoplite_tests::http::get;
+
+/// How long what should succeed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What stands before and after the table in the page.
+const TABLE: [&str; 2] =
+    ["<!-- The table is what daemons export: tests/tests/metrics.rs -->\n", "<!-- end -->\n"];
+
+fn cluster() -> Cluster {
+    let metrics = vec!["--metrics".to_owned(), "0".to_owned()];
+    Cluster::start(Plan { store_arguments: metrics.clone(), shard_arguments: metrics, ..Plan::default() })
+}
+
+fn address(daemon: &Option<Daemon>) -> SocketAddr {
+    daemon.as_ref().unwrap().addresses().metrics.unwrap()
+}
+
+fn text(daemon: &Option<Daemon>) -> String {
+    let (status, text) = get(address(daemon), "/metrics");
+    assert_eq!(status, 200, "{text}");
+    text
+}
+
+/// The value of a series, written as Prometheus does.
+fn value(text: &str, series: &str) -> f64 {
+    let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    found.unwrap_or_else(|| panic!("{series} is not in {text}")).parse().unwrap()
+}
+
+/// Something of each kind: puts, a get from another store, a reduce, a failure, a delete.
+fn work(cluster: &Cluster) {
+    let (first, second) = (cluster.client(0), cluster.client(1));
+    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![25_000]), ..Metadata::default() };
+    let options = || PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+    let zeros = vec![0; 100_000];
+    first.put_with("a", &zeros, options()).unwrap();
+    second.put_with("b", &zeros, options()).unwrap();
+    second.put("small", &bytes(1, 100)).unwrap();
+    second.get("a", PATIENCE).unwrap();
+    first.reduce("sum", ["a", "b"], ReduceOp::Sum, PATIENCE).unwrap();
+    assert!(matches!(refusal(first.get("none", Duration::ZERO)), ObjectError::Timeout { .. }));
+    assert_eq!(first.wait(["a"], 1, PATIENCE).unwrap(), [0]);
+    assert_eq!(first.delete(["b"], PATIENCE).unwrap(), 1);
+}
+
+#[test]
+fn what_daemons_did_is_counted() {
+    let cluster = cluster();
+    work(&cluster);
+    let (first, second) = (text(&cluster.stores[0]), text(&cluster.stores[1]));
+    let operation = |text: &str, what: &str, name: &str| {
+        value(text, &format!("hoplite_store_operation_{what}{{operation=\"{name}\"}}"))
+    };
+    for (name, number) in [("put", 1.0), ("reduce", 1.0), ("wait", 1.0), ("delete", 1.0), ("get", 0.0)] {
+        assert_eq!(operation(&first, "seconds_count", name), number, "{name}");
+    }
+    assert_eq!(operation(&first, "bytes_total", "put"), 100_000.0);
+    assert_eq!(operation(&second, "seconds_count", "put"), 2.0);
+    assert_eq!(operation(&second, "bytes_total", "put"), 100_100.0);
+    assert_eq!(operation(&second, "bytes_total", "get"), 100_000.0);
+    let timeout = "hoplite_store_operation_failures_total{error=\"timeout\",operation=\"get\"}";
+    assert_eq!(value(&first, timeout), 1.0);
+    assert_eq!(value(&second, "hoplite_store_transfer_bytes_total{direction=\"received\"}"), 100_000.0);
+    assert!(value(&first, "hoplite_store_transfer_bytes_total{direction=\"sent\"}") >= 100_000.0);
+    assert_eq!(value(&second, "hoplite_store_pull_seconds_count{outcome=\"complete\"}"), 1.0);
+    assert_eq!(value(&second, "hoplite_store_grants_total{reason=\"only-candidate\"}"), 1.0);
+    assert!(value(&first, "hoplite_store_combined_bytes_total") >= 100_000.0);
+    assert_eq!(value(&first, "hoplite_store_memory_bytes{state=\"capacity\"}"), f64::from(64 << 20));
+    assert!(value(&first, "hoplite_store_memory_bytes{state=\"pinned\"}") >= 100_000.0);
+    assert_eq!(value(&first, "hoplite_store_open_calls"), 0.0);
+    let shard = text(&cluster.shards[0]);
+    assert_eq!(value(&shard, "hoplite_directory_nodes{state=\"connected\"}"), 2.0);
+    assert_eq!(value(&shard, "hoplite_directory_sessions_opened_total"), 2.0);
+    assert!(value(&shard, "hoplite_directory_received_messages_total{kind=\"publish\"}") >= 4.0);
+    assert!(value(&shard, "hoplite_directory_objects") >= 3.0);
+    assert_eq!(value(&shard, "hoplite_ready"), 1.0);
+}
+
+#[test]
+fn a_put_that_waits_for_room_is_seen() {
+    let cluster = cluster();
+    let client = cluster.client(0);
+    client.put("large", &bytes(1, 40 << 20)).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| cluster.client(0).put("second", &bytes(2, 40 << 20)));
+        await_that("a put that waits", || {
+            value(&text(&cluster.stores[0]), "hoplite_store_waiting_for_room") == 1.0
+        });
+        client.delete(["large"], PATIENCE).unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    let text = text(&cluster.stores[0]);
+    assert_eq!(value(&text, "hoplite_store_waiting_for_room"), 0.0);
+    assert_eq!(value(&text, "hoplite_store_room_wait_seconds_count"), 1.0);
+}
+
+#[test]
+fn probes_follow_the_sessions() {
+    let mut cluster = cluster();
+    let store = address(&cluster.stores[0]);
+    assert_eq!(get(store, "/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(get(store, "/readyz"), (200, "ready\n".to_owned()));
+    cluster.kill_shard(0);
+    await_that("a store that is not ready", || get(store, "/readyz").0 == 503);
+    let (_, why) = get(store, "/readyz");
+    assert!(why.contains(&cluster.shard_addresses[0]), "{why}");
+    assert_eq!(get(store, "/healthz").0, 200, "it lives nevertheless");
+    assert_eq!(value(&text(&cluster.stores[0]), "hoplite_store_session_losses_total"), 1.0);
+    cluster.restart_shard(0);
+    await_that("a store that is ready", || get(store, "/readyz").0 == 200);
+}
+
+#[test]
+fn a_port_that_is_in_use_ends_the_daemon_with_a_clear_word() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for daemon in ["hoplite-store", "hoplite-directory"] {
+        let place = tempfile::tempdir().unwrap();
+        let mut command = Command::new(program(daemon));
+        command.env("HOPLITE_METRICS", address.to_string()).env("HOPLITE_LISTEN", "127.0.0.1:0");
+        command.env("HOPLITE_SOCKET", place.path().join("s")).env("HOPLITE_MEMORY", "16MiB");
+        let (code, errors) = run_to_end(&mut command);
+        assert_eq!(code, 1, "{errors}");
+        let expected = format!("cannot listen on {address} for metrics");
+        assert!(errors.contains(&expected) && errors.contains("in use"), "{errors}");
+    }
+}
+
+#[test]
+fn garbage_on_the_port_does_not_disturb_the_store() {
+    let mut cluster = cluster();
+    let metrics = address(&cluster.stores[0]);
+    let held: Vec<_> = (0..100).map(|_| TcpStream::connect(metrics).unwrap()).collect();
+    for (number, mut stream) in held.iter().enumerate() {
+        let _ = stream.write_all(&bytes(number as u64, 1000));
+    }
+    cluster.assert_serves();
+    drop(held);
+    assert_eq!(get(metrics, "/healthz").0, 200);
+}
+
+/// One row for each metric: its name, type and labels, and what it is.
+fn rows(texts: &[String]) -> BTreeMap<String, String> {
+    let mut rows = BTreeMap::new();
+    for text in texts {
+        let (mut help, mut kind) = (BTreeMap::new(), BTreeMap::new());
+        let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for line in text.lines() {
+            if let Some((name, words)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+                help.insert(name, words);
+            } else if let Some((name, word)) =
+                line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+            {
+                kind.insert(name, word);
+            } else if let Some((series, _)) = line.rsplit_once(' ') {
+                let (name, pairs) = series.split_once('{').unwrap_or((series, ""));
+                let suffixes = ["_bucket", "_sum", "_count"];
+                let family = suffixes.iter().filter_map(|suffix| name.strip_suffix(suffix));
+                let family = family.into_iter().find(|family| kind.contains_key(family)).unwrap_or(name);
+                let names = pairs.split("\",").filter_map(|pair| Some(pair.split_once('=')?.0));
+                labels.entry(family).or_default().extend(names.filter(|name| *name != "le"));
+            }
+        }
+        for (name, kind) in kind {
+            let labels: Vec<_> = labels[name].iter().map(|label| format!("`{label}`")).collect();
+            let row = format!("| `{name}` | {kind} | {} | {} |\n", labels.join(", "), help[name]);
+            rows.insert(name.to_owned(), row);
+        }
+    }
+    rows
+}
+
+#[test]
+fn the_page_lists_all_that_is_exported_and_nothing_else() {
+    let cluster = cluster();
+    work(&cluster);
+    let rows = rows(&[text(&cluster.stores[0]), text(&cluster.shards[0])]);
+    let table: String = rows.into_values().collect();
+    let table = format!("| metric | type | labels | what it is |\n| --- | --- | --- | --- |\n{table}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(TABLE[0]).unwrap();
+    let (written, after) = rest.split_once(TABLE[1]).unwrap();
+    if std::env::var_os("HOPLITE_WRITE_DOCS").is_some() {
+        let page = format!("{before}{}{table}{}{after}", TABLE[0], TABLE[1]);
+        return std::fs::write(path, page).unwrap();
+    }
+    assert!(
+        written == table,
+        "docs/metrics.md is not what daemons export; HOPLITE_WRITE_DOCS=1 writes it:\n{table}"
+    );
+}
+
+#[test]
+fn promtool_finds_nothing_to_complain_about() {
+    let cluster = cluster();
+    work(&cluster);
+    for daemon in [&cluster.stores[0], &cluster.shards[0]] {
+        let mut command = Command::new("promtool");
+        command
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let Ok(mut promtool) = command.spawn() else {
+            return eprintln!("promtool is not installed (Debian: prometheus): its check is skipped");
+        };
+        promtool.stdin.take().unwrap().write_all(text(daemon).as_bytes()).unwrap();
+        let output = promtool.wait_with_output().unwrap();
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && complaints.is_empty(), "{complaints}");
+    }
+}
