@@ -23,6 +23,9 @@ struct Fetch {
     avoid: Vec<NodeId>,
     /// Attempts in a row that brought no byte.
     failures: u32,
+    /// A shard was told, since this began, that an answer to an earlier fetch was declined. It may have answered this one
+    /// before it heard so, and takes the copy for gone then.
+    has_declined: bool,
 }
 
 /// What a fetch waits for.
@@ -62,8 +65,20 @@ impl Fetches {
     /// The directory is asked for a sender; begins a fetch if there is none.
     pub(super) fn ask(&mut self, id: &ObjectId, request: RequestId) {
         let step = FetchStep::Asking(request);
-        let new = || Fetch { step, avoid: Vec::new(), failures: 0 };
+        let new = || Fetch { step, avoid: Vec::new(), failures: 0, has_declined: false };
         self.by_id.entry(id.clone()).or_insert_with(new).step = step;
+    }
+
+    /// A shard is told that an answer with the bytes is declined.
+    pub(super) fn decline(&mut self, id: &ObjectId) {
+        if let Some(fetch) = self.by_id.get_mut(id) {
+            fetch.has_declined = true;
+        }
+    }
+
+    /// Whether that was so since the fetch of `id` began.
+    pub(super) fn has_declined(&self, id: &ObjectId) -> bool {
+        self.by_id.get(id).is_some_and(|fetch| fetch.has_declined)
     }
 
     /// A pull runs.

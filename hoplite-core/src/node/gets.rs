@@ -171,7 +171,7 @@ impl Node {
             sender_address: grant.sender_address,
             offset_bytes,
         });
-        self.publish_granted(copy, shard);
+        self.publish_elsewhere(copy, shard);
         self.wake(&grant.id);
     }
 
@@ -245,13 +245,17 @@ impl Node {
             None
         };
         let Some(copy) = copy else { return self.decline_inline(shard, id, put) };
+        let has_declined = self.fetches.has_declined(id);
         self.copies.accept_awaiting(&mut self.ctx, copy);
         self.end_fetch(id);
         self.fill(copy, bytes);
         self.complete(copy);
-        // The shard that answered counts the copy already, unless it has heard since then that an earlier answer was
-        // declined.
-        self.publish(copy);
+        if has_declined {
+            self.publish(copy);
+        } else {
+            // The shard that answered counts the copy already.
+            self.publish_elsewhere(copy, shard);
+        }
     }
 
     /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.

@@ -42,11 +42,11 @@ impl Node {
         }
     }
 
-    /// Tells the other shards of a copy that a pull starts; the one that granted the slot knows.
-    pub(super) fn publish_granted(&mut self, copy: CopyId, granted_by: usize) {
-        self.copies.publication_mut(copy).is_known_to(granted_by);
+    /// Tells the other shards of a copy how far it is; the one that answered the query for it knows.
+    pub(super) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
+        self.copies.publication_mut(copy).is_known_to(answered_by);
         for shard in self.informed_shards(copy) {
-            if shard != granted_by {
+            if shard != answered_by {
                 self.publish_at(copy, shard, None);
             }
         }

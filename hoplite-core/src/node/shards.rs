@@ -156,6 +156,7 @@ impl Node {
     /// The shard counts this store as a location of bytes that it answered with; that is not so.
     pub(super) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         if self.live_put(id, put).is_none() {
+            self.fetches.decline(id);
             let reason = UnpublishReason::Evicted;
             self.ctx.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
         }
