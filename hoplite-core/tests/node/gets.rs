@@ -33,24 +33,6 @@ fn a_get_asks_pulls_publishes_and_returns_the_slot() {
 }
 
 #[test]
-fn a_serve_waits_for_the_answer_of_the_directory() {
-    let mut h = Harness::new();
-    let call = h.get(A, "x");
-    let (serve, other) = (h.ask_to_serve(id("x"), PutId(5), false), h.ask_to_serve(id("x"), PutId(6), false));
-    let unasked = h.ask_to_serve(id("y"), PutId(5), false);
-    assert!(!h.is_served(serve) && h.is_refused(unasked) && !h.is_refused(other));
-    let pull = h.grant("x", 5, SIZE, "n1");
-    assert!(h.is_served(serve) && h.is_refused(other));
-    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
-    h.view(call);
-    let call = h.get(A, "z");
-    let serve = h.ask_to_serve(id("z"), PutId(7), false);
-    h.answer_inline("z", 7, b"bytes");
-    assert!(h.is_served(serve));
-    h.view(call);
-}
-
-#[test]
 fn a_serve_that_waits_for_a_fetch_ends_with_it() {
     let mut h = Harness::new();
     let call = h.get(A, "cancelled");
@@ -86,14 +68,6 @@ fn many_gets_of_one_object_make_one_query_and_one_pull() {
 }
 
 #[test]
-fn a_get_of_a_started_object_is_answered_with_the_pull() {
-    let mut h = Harness::new();
-    let call = h.get_started(A, "x");
-    let pull = h.grant("x", 5, SIZE, "n1");
-    assert_eq!(h.view(call).copy, pull.copy);
-}
-
-#[test]
 fn an_inline_answer_is_a_complete_copy() {
     let mut h = Harness::with_shards(2);
     let call = h.get(A, "x");
@@ -111,37 +85,6 @@ fn an_inline_answer_is_a_complete_copy() {
 fn an_empty_remote_object_arrives() {
     let mut h = Harness::new();
     assert_eq!(h.fetch(A, "x", 5, 0).size_bytes, 0);
-}
-
-#[test]
-fn an_inline_answer_that_nobody_wants_is_declined() {
-    let mut h = Harness::new();
-    let call = h.get(A, "x");
-    let (shard, query) = h.query();
-    h.request(A, Request::Cancel { call: call.1 });
-    assert_eq!(h.told(), ["0 cancel"]);
-    let message = ToStore::Inline {
-        request: query.request,
-        id: id("x"),
-        put: PutId(5),
-        metadata: hoplite_core::Metadata::default(),
-        bytes: bytes::Bytes::from_static(b"late"),
-    };
-    h.event(Event::FromShard { shard, message });
-    assert_eq!(h.told(), ["0 unpublish x Evicted"]);
-    h.assert_empty();
-}
-
-#[test]
-fn a_grant_that_nobody_wants_is_returned() {
-    let mut h = Harness::new();
-    let call = h.get(A, "x");
-    let (shard, query) = h.query();
-    h.request(A, Request::Cancel { call: call.1 });
-    h.sent();
-    assert_eq!(h.grant_query(shard, query.request, "x", 5, SIZE, "n1"), None);
-    assert_eq!(h.told(), ["0 return Cancelled"]);
-    h.assert_empty();
 }
 
 #[test]
@@ -183,51 +126,6 @@ fn a_later_deadline_makes_the_question_be_asked_again() {
 }
 
 #[test]
-fn a_lost_object_is_answered_at_once() {
-    let mut h = Harness::new();
-    let call = h.get(A, "x");
-    h.fail_query(Error::ObjectLost { id: id("x") });
-    assert_eq!(h.error(call), Error::ObjectLost { id: id("x") });
-    h.assert_empty();
-}
-
-#[test]
-fn a_pull_that_fails_resumes_at_its_offset_with_another_sender() {
-    let mut h = Harness::new();
-    let call = h.get(A, "x");
-    let first = h.grant("x", 5, SIZE, "n1");
-    h.sent();
-    h.pull_ended(&first, 8192, PullOutcome::SenderUnreachable);
-    let (shard, query) = h.query();
-    assert_eq!((query.resume, query.avoid.clone()), (Some(PutId(5)), vec![node_id("n1")]));
-    assert_eq!(h.told(), ["0 return SenderUnreachable"]);
-    let second = h.grant_query(shard, query.request, "x", 5, SIZE, "n2").expect("a pull");
-    assert_eq!((second.copy, second.offset_bytes), (first.copy, 8192));
-    h.pull_ended(&second, SIZE, PullOutcome::Complete);
-    assert_eq!(h.view(call).copy, first.copy);
-}
-
-#[test]
-fn failures_without_progress_back_off() {
-    let mut h = Harness::new();
-    h.get(A, "x");
-    let mut pull = h.grant("x", 5, SIZE, "n1");
-    h.pull_ended(&pull, 0, PullOutcome::SenderUnreachable);
-    // The first retry is at once, the following ones after 50 ms, 100 ms, ...
-    for pause in [50, 100, 200, 400, 800, 1000, 1000] {
-        pull = h.grant("x", 5, SIZE, "n1");
-        h.pull_ended(&pull, 0, PullOutcome::SenderUnreachable);
-        h.pass(Duration::from_millis(pause - 1));
-        assert_eq!(h.count_queries(), 0, "{pause} ms");
-        h.pass(Duration::from_millis(1));
-        assert_eq!(h.count_queries(), 1, "{pause} ms");
-    }
-    pull = h.grant("x", 5, SIZE, "n1");
-    h.pull_ended(&pull, 4096, PullOutcome::SenderUnreachable);
-    assert_eq!(h.count_queries(), 1, "progress resets the pause");
-}
-
-#[test]
 fn a_fetch_that_backs_off_ends_with_its_last_call() {
     let mut h = Harness::new();
     let call = h.get_within(A, "x", Duration::from_secs(1));
@@ -236,45 +134,6 @@ fn a_fetch_that_backs_off_ends_with_its_last_call() {
         h.pull_ended(&pull, 0, PullOutcome::SenderStalled);
     }
     h.request(A, Request::Cancel { call: call.1 });
-    h.assert_empty();
-}
-
-#[test]
-fn another_put_of_the_id_starts_from_the_beginning() {
-    let mut h = Harness::new();
-    let call = h.get(A, "x");
-    let first = h.grant("x", 5, SIZE, "n1");
-    h.pull_ended(&first, 8192, PullOutcome::SenderHasNoCopy);
-    let second = h.grant("x", 6, SIZE, "n2");
-    assert_ne!(second.copy, first.copy);
-    assert_eq!(second.offset_bytes, 0);
-    assert!(h.is_closed(first.copy));
-    h.pull_ended(&second, SIZE, PullOutcome::Complete);
-    assert_eq!(h.view(call).put, PutId(6));
-}
-
-#[test]
-fn a_pull_goes_on_without_its_callers() {
-    let mut h = Harness::new();
-    let call = h.get_within(A, "x", Duration::from_secs(1));
-    let pull = h.grant("x", 5, SIZE, "n1");
-    h.pass(Duration::from_secs(1));
-    h.error(call);
-    assert!(!h.is_cancelled(&pull), "others may stream from it");
-    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
-    let call = h.get(B, "x");
-    assert_eq!(h.view(call).copy, pull.copy);
-}
-
-#[test]
-fn a_pull_that_fails_without_callers_is_not_retried() {
-    let mut h = Harness::new();
-    let call = h.get(A, "x");
-    let pull = h.grant("x", 5, SIZE, "n1");
-    h.request(A, Request::Cancel { call: call.1 });
-    h.sent();
-    h.pull_ended(&pull, 8192, PullOutcome::SenderUnreachable);
-    assert_eq!(h.told(), ["0 unpublish x PullEnded", "0 return SenderUnreachable"]);
     h.assert_empty();
 }
 
@@ -292,60 +151,6 @@ fn a_follower_keeps_the_fetch_going_without_hammering_the_shard() {
 }
 
 #[test]
-fn a_create_waits_for_a_pull_and_takes_over_when_it_fails() {
-    let mut h = Harness::new();
-    let get = h.get(A, "x");
-    let pull = h.grant("x", 5, SIZE, "n1");
-    let create = h.create(B, "x", SIZE);
-    h.assert_waits(create);
-    h.request(A, Request::Cancel { call: get.1 });
-    h.pull_ended(&pull, 4096, PullOutcome::SenderUnreachable);
-    assert!(matches!(h.answer(create), Some(Ok(Response::Created(_)))));
-}
-
-#[test]
-fn a_create_takes_over_when_a_fetch_between_two_senders_ends() {
-    let mut h = Harness::new();
-    let get = h.get(A, "x");
-    let pull = h.grant("x", 5, SIZE, "n1");
-    let create = h.create(B, "x", SIZE);
-    h.pull_ended(&pull, 4096, PullOutcome::SenderUnreachable);
-    h.assert_waits(create);
-    h.request(A, Request::Cancel { call: get.1 });
-    assert!(matches!(h.answer(create), Some(Ok(Response::Created(_)))));
-}
-
-#[test]
-fn a_delete_while_pulling_keeps_the_memory_until_the_pull_has_ended() {
-    let mut h = Harness::new();
-    let call = h.get(A, "x");
-    let pull = h.grant("x", 5, SIZE, "n1");
-    h.sent();
-    h.drop_put(0, "x", PutId(5), DropReason::Deleted);
-    assert_eq!(h.error(call), Error::Deleted { id: id("x") });
-    assert!(h.is_cancelled(&pull) && !h.is_closed(pull.copy));
-    assert_eq!(h.told(), ["0 unpublish x Deleted"]);
-    h.pull_ended(&pull, 8192, PullOutcome::Cancelled);
-    assert!(h.is_closed(pull.copy));
-    assert_eq!(h.told(), ["0 return Cancelled"]);
-    h.assert_empty();
-}
-
-#[test]
-fn an_id_can_be_fetched_again_while_the_pull_of_a_deleted_put_still_ends() {
-    let mut h = Harness::new();
-    h.get(A, "x");
-    let old = h.grant("x", 5, SIZE, "n1");
-    h.drop_put(0, "x", PutId(5), DropReason::Deleted);
-    let call = h.get(A, "x");
-    let new = h.grant("x", 6, SIZE, "n1");
-    h.pull_ended(&old, SIZE, PullOutcome::Complete);
-    h.assert_waits(call);
-    h.pull_ended(&new, SIZE, PullOutcome::Complete);
-    assert_eq!(h.view(call).copy, new.copy);
-}
-
-#[test]
 fn a_delete_leaves_referenced_memory_to_its_holders() {
     let mut h = Harness::new();
     let view = h.put_held(A, "x", SIZE);
@@ -357,34 +162,6 @@ fn a_delete_leaves_referenced_memory_to_its_holders() {
     h.request(B, Request::Cancel { call: call.1 });
     h.release(A, view.copy);
     h.assert_empty();
-}
-
-#[test]
-fn a_drop_is_confirmed_even_without_a_copy() {
-    let mut h = Harness::new();
-    h.drop_put(0, "x", PutId(5), DropReason::Deleted);
-    assert_eq!(h.told(), ["0 unpublish x Deleted"]);
-}
-
-#[test]
-fn a_partial_copy_that_can_never_be_complete_is_lost() {
-    let mut h = Harness::new();
-    let call = h.get(A, "x");
-    let pull = h.grant("x", 5, SIZE, "n1");
-    h.drop_put(0, "x", PutId(5), DropReason::Lost);
-    assert_eq!(h.error(call), Error::ObjectLost { id: id("x") });
-    assert!(h.is_cancelled(&pull));
-    h.pull_ended(&pull, 0, PullOutcome::Cancelled);
-    h.assert_empty();
-}
-
-#[test]
-fn a_complete_copy_is_never_lost() {
-    let mut h = Harness::new();
-    let view = h.fetch(A, "x", 5, SIZE);
-    h.drop_put(0, "x", PutId(5), DropReason::Lost);
-    assert_eq!(h.told().last().map(String::as_str), Some("0 publish x Complete"));
-    assert!(!h.is_failed(view.copy));
 }
 
 #[test]
@@ -441,14 +218,6 @@ fn a_served_copy_keeps_its_memory_after_its_deletion() {
         h.event(Event::ServeEnded { serve });
     }
     h.assert_empty();
-}
-
-#[test]
-fn a_copy_of_another_put_is_not_served() {
-    let mut h = Harness::new();
-    let view = h.put(A, "x", SIZE);
-    assert_eq!(h.serve("x", PutId(view.put.0 ^ 1)), None);
-    assert_eq!(h.serve("y", view.put), None);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! that the scenarios need only say what is particular to them.
 
 mod calls;
+mod cases;
 mod checker;
 mod conflicts;
 mod gets;

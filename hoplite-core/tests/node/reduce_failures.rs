@@ -49,44 +49,6 @@ fn input(index: usize, outcome: PullOutcome) -> HopFailure {
 // Mending.
 
 #[test]
-fn a_source_that_is_elsewhere_too_rejoins_from_there_and_the_target_goes_on() {
-    let mut h = Harness::with_slow_links();
-    let chain = Chain::new(&mut h);
-    h.tell(complete("b", 2, &["n2", "n4"]));
-    h.hop_failed(&chain.second, HopFailure::Unreachable);
-    h.stop(&chain.target, 8192);
-    assert!(h.has_ended(&chain.third), "what depends on the hop is done again");
-    let third = h.next_hop_at("n3");
-    assert_eq!(
-        (hop_inputs(&third), third.spec.offset_bytes),
-        (vec!["a at n1".to_owned(), "c here".to_owned()], 8192)
-    );
-    let fourth = h.hop_at("n4");
-    assert_eq!(hop_inputs(&fourth), ["hop at n3", "b here"]);
-    let target = h.combine();
-    assert_eq!((target.copy, target.offset_bytes), (chain.target.copy, 8192));
-    h.combined(&target);
-    assert_eq!(h.reduced(chain.call), [0, 2, 1]);
-}
-
-#[test]
-fn a_hop_whose_node_is_only_out_of_reach_for_a_moment_is_begun_again_there() {
-    let mut h = Harness::with_slow_links();
-    let chain = Chain::new(&mut h);
-    h.hop_failed(&chain.third, HopFailure::Unreachable);
-    h.stop(&chain.target, 4096);
-    assert!(h.has_no_hop() && h.has_no_combine(), "c is left alone for a while");
-    assert!(!h.has_ended(&chain.second), "what does not depend on it goes on");
-    h.pass(SHUNNED);
-    let third = h.hop_at("n3");
-    assert_eq!(hop_inputs(&third), ["hop at n2", "c here"]);
-    assert_eq!(third.spec.offset_bytes, 4096);
-    let target = h.combine();
-    h.combined(&target);
-    assert_eq!(h.reduced(chain.call), [0, 1, 2]);
-}
-
-#[test]
 fn another_put_of_a_source_makes_the_target_anew() {
     let mut h = Harness::with_slow_links();
     let chain = Chain::new(&mut h);
@@ -710,20 +672,6 @@ fn a_delete_of_the_target_ends_the_reduce() {
     assert!(h.has_ended(&chain.second) && h.has_ended(&chain.third));
     h.stop(&chain.target, 4096);
     h.assert_empty();
-}
-
-#[test]
-fn a_delete_elsewhere_ends_a_reduce_that_waits_for_its_sources() {
-    let mut h = Harness::with_slow_links();
-    let call = h.reduce("t", &["a", "b"]);
-    h.tell(unknown("t"));
-    h.ready("a", 1, "n1");
-    h.tell_deleted("a");
-    h.assert_waits(call);
-    h.tell_deleted("t");
-    assert_eq!(h.error(call), Error::Deleted { id: id("t") });
-    assert_eq!(h.subscriptions, []);
-    assert_eq!(h.node.status().reductions, 0);
 }
 
 #[test]

@@ -24,62 +24,6 @@ fn chain_of_three(h: &mut Harness) -> ((ClientId, CallId), [Asked; 2], Combine) 
 }
 
 #[test]
-fn the_example_of_the_paper() {
-    // a, d, c, b become ready in that order, at nodes of the same names; the receiver is D.
-    let mut h = Harness::with_slow_links();
-    let call = h.reduce("t", &["a", "b", "c", "d"]);
-    h.ready("a", 1, "A");
-    assert!(h.has_no_hop(), "a source alone has nothing to combine");
-    let d = h.put_f32("d", SIZE);
-    h.tell(complete("d", d.put.0, &["here"]));
-    assert!(h.has_no_hop(), "what the receiver has is combined last");
-    h.ready("c", 3, "C");
-    let at_c = h.hop_at("C");
-    assert_eq!(hop_inputs(&at_c), ["a at A", "c here"]);
-    assert!(h.has_no_combine());
-    h.ready("b", 2, "B");
-    let at_b = h.hop_at("B");
-    assert_eq!(hop_inputs(&at_b), ["hop at C", "b here"]);
-    assert_eq!((&at_b.spec.inputs[0].id, at_b.spec.inputs[0].put), (&at_c.spec.output, at_c.spec.put));
-    let target = h.combine();
-    assert_eq!(h.inputs(&target), ["hop at B", "d here"]);
-
-    h.hop_complete(&at_c);
-    h.hop_complete(&at_b);
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [0, 3, 2, 1]);
-    assert!(h.has_ended(&at_c) && h.has_ended(&at_b));
-    assert_eq!(h.node.status().reductions, 0);
-}
-
-#[test]
-fn sources_that_are_all_here_need_no_hop() {
-    let mut h = Harness::with_slow_links();
-    for name in ["a", "b", "c"] {
-        h.put_f32(name, SIZE);
-    }
-    let call = h.request_reduce(reduce("t", &["c", "a", "b"]));
-    assert!(h.has_no_combine(), "the directory may know more");
-    h.pass(PATIENCE);
-    let target = h.combine();
-    assert_eq!(h.inputs(&target), ["c here", "a here", "b here"]);
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [0, 1, 2]);
-    assert!(h.has_no_hop());
-}
-
-#[test]
-fn one_source_is_copied() {
-    let mut h = Harness::with_slow_links();
-    let call = h.reduce("t", &["a"]);
-    h.ready("a", 1, "n1");
-    let target = h.combine();
-    assert_eq!(h.inputs(&target), ["a at n1"]);
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [0]);
-}
-
-#[test]
 fn small_sources_are_fetched_and_combined_here() {
     let mut h = Harness::with_slow_links();
     let call = h.request_reduce(reduce("t", &["a", "b"]));
@@ -134,23 +78,6 @@ fn many_small_sources_are_reduced_on_the_way_if_links_are_slow() {
 }
 
 #[test]
-fn sources_of_one_node_make_one_hop() {
-    let mut h = Harness::with_slow_links();
-    let call = h.request_reduce(reduce("t", &["a", "b", "c"]));
-    h.ready("a", 1, "n1");
-    h.ready("b", 2, "n2");
-    h.ready("c", 3, "n1");
-    let first = h.next_hop_at("n1");
-    assert_eq!(hop_inputs(&first), ["a here", "c here"]);
-    let second = h.hop_at("n2");
-    assert_eq!(hop_inputs(&second), ["hop at n1", "b here"]);
-    let target = h.combine();
-    assert_eq!(h.inputs(&target), ["hop at n2"]);
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [0, 2, 1]);
-}
-
-#[test]
 fn with_fast_links_every_source_goes_straight_to_the_receiver() {
     let mut h = Harness::new();
     h.event(Event::Measured { link: Link { bytes_per_second: 1 << 40, latency: Duration::from_secs(1) } });
@@ -160,59 +87,6 @@ fn with_fast_links_every_source_goes_straight_to_the_receiver() {
     let target = h.combine();
     assert_eq!(h.inputs(&target), ["a at n1", "b at n2"]);
     assert!(h.has_no_hop());
-}
-
-#[test]
-fn the_first_to_become_ready_are_reduced_also_local_ones() {
-    let mut h = Harness::with_slow_links();
-    let call = h.reduce_unknown(Reduce { count: 3, ..reduce("t", &["a", "b", "c", "d", "e"]) });
-    h.ready("d", 4, "n4");
-    let b = h.put_f32("b", SIZE);
-    h.tell(complete("b", b.put.0, &["here"]));
-    h.ready("a", 1, "n1");
-    let hop = h.hop_at("n1");
-    let target = h.combine();
-    assert_eq!(h.inputs(&target), ["hop at n1", "b here"]);
-    h.ready("c", 3, "n3");
-    assert!(h.has_no_hop(), "who comes later is not needed");
-    h.hop_complete(&hop);
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [3, 1, 0]);
-}
-
-#[test]
-fn of_several_on_one_node_only_as_many_join_as_are_needed() {
-    let mut h = Harness::with_slow_links();
-    h.request_reduce(Reduce { count: 2, ..reduce("t", &["a", "b", "c"]) });
-    h.ready("a", 1, "n1");
-    h.ready("b", 2, "n1");
-    h.ready("c", 3, "n1");
-    let hop = h.hop_at("n1");
-    assert_eq!(hop_inputs(&hop), ["a here", "b here"]);
-}
-
-#[test]
-fn a_silent_directory_does_not_hold_up_what_is_ready() {
-    let mut h = Harness::with_slow_links();
-    h.request_reduce(Reduce { count: 2, ..reduce("t", &["a", "b", "c"]) });
-    h.ready("c", 3, "n3");
-    h.ready("b", 2, "n2");
-    assert!(h.has_no_hop(), "whether a is ready is not known");
-    h.pass(PATIENCE);
-    h.hop_at("n3");
-    h.combine();
-}
-
-#[test]
-fn the_turns_begin_after_the_receivers_own_source() {
-    let mut h = Harness::with_slow_links();
-    h.put_f32("b", SIZE);
-    h.request_reduce(reduce("t", &["a", "b", "c"]));
-    h.tell(unknown("b"));
-    h.ready("a", 1, "n1");
-    h.ready("c", 3, "n3");
-    let hop = h.hop_at("n1");
-    assert_eq!(hop_inputs(&hop), ["c at n3", "a here"]);
 }
 
 #[test]
@@ -241,19 +115,6 @@ fn a_complete_copy_is_preferred_to_one_that_is_still_coming() {
 }
 
 #[test]
-fn a_hop_that_is_complete_releases_what_it_has_taken_in() {
-    let mut h = Harness::with_slow_links();
-    let (call, [second, third], target) = chain_of_three(&mut h);
-    h.hop_complete(&second);
-    assert!(!h.has_ended(&second), "its consumer still takes it in");
-    h.hop_complete(&third);
-    assert!(h.has_ended(&second) && !h.has_ended(&third));
-    h.combined(&target);
-    assert!(h.has_ended(&third));
-    assert_eq!(h.reduced(call), [0, 1, 2]);
-}
-
-#[test]
 fn a_hop_waits_for_room_for_a_while_and_at_most_half_of_the_time_that_is_left() {
     for (timeout, patience) in [(10, 2), (7, 1)] {
         let mut h = Harness::with_slow_links();
@@ -267,41 +128,6 @@ fn a_hop_waits_for_room_for_a_while_and_at_most_half_of_the_time_that_is_left() 
 }
 
 #[test]
-fn workers_of_one_node_that_finish_at_about_the_same_time_share_a_hop() {
-    let mut h = Harness::with_slow_links();
-    let call = h.reduce("t", &["a", "b", "c", "d"]);
-    h.ready("a", 1, "n1");
-    h.ready("b", 2, "n2");
-    let first = h.hop_at("n2");
-    h.ready("c", 3, "n1");
-    assert!(h.has_ended(&first));
-    assert_eq!(hop_inputs(&h.next_hop_at("n1")), ["a here", "c here"]);
-    assert_eq!(hop_inputs(&h.next_hop_at("n2")), ["hop at n1", "b here"]);
-    h.ready("d", 4, "n2");
-    let second = h.hop_at("n2");
-    assert_eq!(hop_inputs(&second), ["hop at n1", "b here", "d here"]);
-    let target = h.combine();
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [0, 1, 2, 3]);
-}
-
-#[test]
-fn in_fixed_order_neighbours_at_one_node_share_a_hop() {
-    let mut h = Harness::with_slow_links();
-    let request = Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c", "d"]) };
-    let call = h.reduce_unknown(request);
-    h.ready("b", 2, "n1");
-    h.ready("c", 3, "n1");
-    h.ready("d", 4, "n2");
-    h.ready("a", 1, "n1");
-    assert_eq!(hop_inputs(&h.next_hop_at("n1")), ["a here", "b here", "c here"]);
-    assert_eq!(hop_inputs(&h.hop_at("n2")), ["hop at n1", "d here"]);
-    let target = h.combine();
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [0, 1, 2, 3]);
-}
-
-#[test]
 fn a_source_that_is_not_needed_need_not_be_like_the_others() {
     let mut h = Harness::with_slow_links();
     let call = h.reduce_unknown(Reduce { count: 1, ..reduce("t", &["a", "b"]) });
@@ -310,44 +136,6 @@ fn a_source_that_is_not_needed_need_not_be_like_the_others() {
     h.tell(inline("b", 2));
     h.combined(&target);
     assert_eq!(h.reduced(call), [0]);
-}
-
-#[test]
-fn in_fixed_order_sources_wait_for_those_before_them() {
-    let mut h = Harness::with_slow_links();
-    let call = h.reduce_unknown(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c"]) });
-    h.ready("c", 3, "n3");
-    h.ready("b", 2, "n2");
-    assert!(h.has_no_hop());
-    h.ready("a", 1, "n1");
-    let second = h.next_hop_at("n2");
-    assert_eq!(hop_inputs(&second), ["a at n1", "b here"]);
-    let third = h.hop_at("n3");
-    assert_eq!(hop_inputs(&third), ["hop at n2", "c here"]);
-    let target = h.combine();
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [0, 1, 2]);
-}
-
-#[test]
-fn in_fixed_order_sources_of_one_node_are_one_chain_with_the_others() {
-    let mut h = Harness::with_slow_links();
-    let names = ["a", "b", "c", "d", "e"];
-    h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &names) });
-    for (put, name) in names.iter().enumerate() {
-        h.ready(name, put as u64, ["n1", "n2"][put % 2]);
-    }
-    for (node, inputs) in [
-        ("n2", ["a at n1", "b here"]),
-        ("n1", ["hop at n2", "c here"]),
-        ("n2", ["hop at n1", "d here"]),
-        ("n1", ["hop at n2", "e here"]),
-    ] {
-        let hop = h.next_hop_at(node);
-        assert_eq!(hop_inputs(&hop), inputs);
-    }
-    let target = h.combine();
-    assert_eq!(h.inputs(&target), ["hop at n1"]);
 }
 
 #[test]
@@ -372,19 +160,6 @@ fn in_fixed_order_a_source_of_this_node_is_combined_in_its_turn_by_a_hop_here() 
     assert!(h.is_closed(here.copy), "the output of the hop here is freed");
     h.combined(&target);
     assert_eq!(h.reduced(call), [0, 1, 2]);
-}
-
-#[test]
-fn in_fixed_order_the_last_source_is_combined_here_if_it_is_here() {
-    let mut h = Harness::with_slow_links();
-    let b = h.put_f32("b", SIZE);
-    let call = h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b"]) });
-    h.ready("a", 1, "n1");
-    h.tell(complete("b", b.put.0, &["here"]));
-    let target = h.combine();
-    assert_eq!(h.inputs(&target), ["a at n1", "b here"]);
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [0, 1]);
 }
 
 #[test]
@@ -438,21 +213,6 @@ fn in_fixed_order_a_chain_waits_for_a_copy_of_what_is_only_inline() {
     h.tell(inline_at("s1", 2, 60 << 10, &["n2"]));
     assert_eq!(hop_inputs(&h.next_hop_at("n2")), ["s0 at n1", "s1 here"]);
     assert_eq!(hop_inputs(&h.next_hop_at("n3")), ["hop at n2", "s2 here"]);
-}
-
-#[test]
-fn in_fixed_order_a_part_of_the_sources_is_begun_once_it_is_known_which() {
-    let mut h = Harness::with_slow_links();
-    let request = Reduce { order: ReduceOrder::Fixed, count: 2, ..reduce("t", &["a", "b", "c"]) };
-    let call = h.reduce_unknown(request);
-    h.ready("c", 3, "n3");
-    assert!(h.has_no_combine());
-    h.ready("a", 1, "n1");
-    let hop = h.hop_at("n3");
-    assert_eq!(hop_inputs(&hop), ["a at n1", "c here"]);
-    let target = h.combine();
-    h.combined(&target);
-    assert_eq!(h.reduced(call), [0, 2]);
 }
 
 #[test]

@@ -22,8 +22,6 @@ pub(crate) const SLOW: Link = Link { bytes_per_second: 10_000, latency: Duration
 
 /// How long failures are gathered before they are mended.
 pub(crate) const GATHERING: Duration = Duration::from_millis(2);
-/// How long the directory is waited for before a reduce begins with what it knows.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A combination that the node has started.
 #[derive(Debug, Clone)]

@@ -1,0 +1,403 @@
+//! Scenarios as text: what happens to a node, and what it does.
+//!
+//! A file has paragraphs, each a scenario that starts with an empty node called `here`, its links slow, one shard connected. A
+//! line is a comment (`#`), an action, or what the node does because of the action before it (`->`). Times are in milliseconds.
+//! Objects are of `f32` and written `x`, or `x/2` for put 2 of `x`; without a number it is put 1. Clients are `A` and `B`.
+//! With `HOPLITE_WRITE_CASES=1` the tests write what happens into the files: write the actions, and read what comes of them.
+//!
+//! ```text
+//! put X | fetch X                   a whole put or get of B, before what matters; nothing of it is shown
+//! get A X [started] [within T] | create A X | seal A X | cancel A | release A X | gone A | delete A X
+//! reduce A T X.. [first N] [fixed] [silent]
+//!                                   the directory knows none of them, or is silent
+//! grant X NODE | inline X | fail X  the directory answers the query for X: from there, with the bytes, that it is lost
+//! drop X deleted | drop X lost | promote X
+//! delete-elsewhere X                of something that nobody has put
+//! accept                            the directory accepts all that was published
+//! pulled X [BYTES OUTCOME]          the pull of X ends: with all bytes, or so many and not well
+//! serve X                           another node asks for a copy
+//! ready X NODE.. | growing X NODE.. | partial X NODE.. | small X NODE | unknown X | lost X
+//!                                   what the directory knows of X, told to those who follow it
+//! done NODE | broken NODE           the hop there is complete, or cannot be reached any more
+//! combined X [BYTES INDEX OUTCOME]  the combination of X ends: with all bytes, or so many and because of that input
+//! stopped X BYTES                   the combination of X, which was cancelled, ends
+//! wait T
+//! empty                             nothing is left, or the test fails
+//! ```
+//!
+//! Subscriptions are not shown.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use hoplite_core::node::*;
+use hoplite_core::shard::{DropReason, LocationState, PullOutcome, ToShard, ToStore};
+use hoplite_core::{Error, ObjectId, PutId};
+
+use crate::harness::*;
+use crate::reducing::*;
+
+#[test]
+fn gets() {
+    run_file("gets");
+}
+
+#[test]
+fn reduces() {
+    run_file("reduces");
+}
+
+#[test]
+fn reduces_with_failures() {
+    run_file("reduce_failures");
+}
+
+fn run_file(name: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/cases/{name}.txt"));
+    let text = fs::read_to_string(&path).expect("the file is there");
+    let happened = text.split("\n\n").map(|paragraph| {
+        let lines: Vec<&str> = paragraph.lines().map(str::trim_end).collect();
+        Scenario::run(&lines).join("\n")
+    });
+    let happened: Vec<String> = happened.collect();
+    if std::env::var_os("HOPLITE_WRITE_CASES").is_some() {
+        return fs::write(&path, happened.join("\n\n") + "\n").expect("the file can be written");
+    }
+    for (written, happened) in text.trim_end().split("\n\n").zip(&happened) {
+        assert!(written == happened, "what happened is:\n{happened}\n\nand not:\n{written}");
+    }
+    assert!(happened.len() > 2, "the file has scenarios");
+}
+
+struct Scenario {
+    h: Harness,
+    /// The latest call of each client.
+    latest: BTreeMap<ClientId, CallId>,
+    /// The sources of each reduce.
+    sources: BTreeMap<CallId, Vec<String>>,
+    /// What each copy is of, and which references each client has.
+    copies: BTreeMap<CopyId, String>,
+    views: BTreeMap<(ClientId, String), CopyId>,
+    /// The latest pull of each put, combination of each object, and hop at each node.
+    pulls: BTreeMap<String, PullId>,
+    combines: BTreeMap<String, CombineId>,
+    hops: BTreeMap<String, HopId>,
+}
+
+impl Scenario {
+    /// Returns the lines as they should be written.
+    fn run(lines: &[&str]) -> Vec<String> {
+        let mut scenario = Self {
+            h: Harness::with_slow_links(),
+            latest: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            views: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            combines: BTreeMap::new(),
+            hops: BTreeMap::new(),
+        };
+        let mut happened = Vec::new();
+        for line in lines.iter().filter(|line| !line.starts_with("->")) {
+            happened.push((*line).to_owned());
+            if line.starts_with('#') {
+                continue;
+            }
+            scenario.h.effects.clear();
+            scenario.act(&line.split_whitespace().collect::<Vec<_>>());
+            let is_shown = !line.starts_with("put ") && !line.starts_with("fetch ");
+            for effect in std::mem::take(&mut scenario.h.effects) {
+                let shown = scenario.render(effect).filter(|_| is_shown);
+                happened.extend(shown.map(|text| format!("-> {text}")));
+            }
+        }
+        happened
+    }
+
+    fn act(&mut self, words: &[&str]) {
+        match words {
+            ["put", object] => drop(self.h.put_f32(object, SIZE)),
+            ["fetch", object] => {
+                let (name, put) = parse(object);
+                self.h.fetch_f32(name, put);
+            }
+            ["get", name, object, options @ ..] => {
+                let (mut until, mut timeout) = (Until::Complete, LONG);
+                match options {
+                    [] => {}
+                    ["started"] => until = Until::Started,
+                    ["within", millis] => timeout = duration(millis),
+                    _ => panic!("{options:?}"),
+                }
+                self.call(name, Request::Get { id: id(object), until, timeout });
+            }
+            ["create", name, object] => {
+                let request =
+                    Request::Create { id: id(object), size_bytes: SIZE, metadata: f32s(), timeout: LONG };
+                self.call(name, request);
+            }
+            ["seal", name, object] => {
+                let copy = self.views[&(client(name), (*object).to_owned())];
+                self.call(name, Request::Seal { copy, timeout: LONG });
+            }
+            ["delete", name, object] => {
+                self.call(name, Request::Delete { ids: vec![id(object)], timeout: LONG });
+            }
+            ["cancel", name] => {
+                let call = self.latest[&client(name)];
+                self.h.request(client(name), Request::Cancel { call });
+            }
+            ["release", name, object] => {
+                let copy = self.views[&(client(name), (*object).to_owned())];
+                self.h.release(client(name), copy);
+            }
+            ["gone", name] => self.h.gone(client(name)),
+            ["reduce", name, target, rest @ ..] => self.reduce(name, target, rest),
+            ["grant", object, sender] => {
+                let (name, put) = parse(object);
+                let (shard, query) = self.h.query_of(name);
+                self.h.grant_as(shard, query.request, (name, put, SIZE, f32s()), sender);
+            }
+            ["inline", object] => {
+                let (name, put) = parse(object);
+                self.h.answer_small(name, put);
+            }
+            ["fail", object] => {
+                let (shard, query) = self.h.query_of(object);
+                let error = Error::ObjectLost { id: id(object) };
+                let message = ToStore::Failed { request: query.request, error };
+                self.h.event(Event::FromShard { shard, message });
+            }
+            ["drop", object, reason] => {
+                let (name, put) = parse(object);
+                let reason = match *reason {
+                    "deleted" => DropReason::Deleted,
+                    "lost" => DropReason::Lost,
+                    "superseded" => DropReason::Superseded,
+                    _ => panic!("{reason}"),
+                };
+                self.h.drop_put(0, name, PutId(put), reason);
+            }
+            ["promote", object] => {
+                let (name, put) = parse(object);
+                let message = ToStore::Promote { id: id(name), put: PutId(put) };
+                self.h.event(Event::FromShard { shard: 0, message });
+            }
+            ["delete-elsewhere", object] => self.h.tell_deleted(object),
+            ["accept"] => self.h.accept_all(),
+            ["pulled", object] => self.pulled(object, SIZE, PullOutcome::Complete),
+            ["pulled", object, bytes, why] => self.pulled(object, number(bytes), outcome(why)),
+            ["serve", object] => {
+                let (name, put) = parse(object);
+                self.h.ask_to_serve(id(name), PutId(put), false);
+            }
+            [
+                state @ ("ready" | "growing" | "partial" | "small" | "unknown" | "lost"),
+                object,
+                nodes @ ..,
+            ] => {
+                self.located(state, object, nodes);
+            }
+            ["done", node] => self.hop_said(node, HopReport::Complete),
+            ["broken", node] => self.hop_said(node, HopReport::Failed(HopFailure::Unreachable)),
+            ["combined", object] => self.combined(object, SIZE, CombineOutcome::Complete),
+            ["combined", object, bytes, index, why] => {
+                let outcome = CombineOutcome::InputFailed { index: number(index), outcome: outcome(why) };
+                self.combined(object, number(bytes), outcome);
+            }
+            ["stopped", object, bytes] => {
+                self.combined(object, number(bytes), CombineOutcome::Cancelled);
+            }
+            ["wait", millis] => self.h.pass(duration(millis)),
+            ["empty"] => self.h.assert_empty(),
+            _ => panic!("{words:?}"),
+        }
+    }
+
+    fn call(&mut self, name: &str, request: Request) {
+        let (client, call) = self.h.request(client(name), request);
+        self.latest.insert(client, call);
+    }
+
+    fn reduce(&mut self, name: &str, target: &str, rest: &[&str]) {
+        let is_option = |word: &&str| ["first", "fixed", "silent"].contains(word);
+        let (names, options) = rest.split_at(rest.iter().position(is_option).unwrap_or(rest.len()));
+        let mut request = reduce(target, names);
+        let mut is_silent = false;
+        let mut options = options.iter();
+        while let Some(option) = options.next() {
+            match *option {
+                "first" => request.count = options.next().map_or(0, |count| number(count)),
+                "fixed" => request.order = ReduceOrder::Fixed,
+                _ => is_silent = true,
+            }
+        }
+        let (client, call) = self.h.request(client(name), Request::Reduce(request));
+        self.latest.insert(client, call);
+        self.sources.insert(call, names.iter().map(|name| (*name).to_owned()).collect());
+        if !is_silent {
+            names.iter().chain([&target]).for_each(|name| self.h.tell(unknown(name)));
+        }
+    }
+
+    fn located(&mut self, state: &str, object: &str, nodes: &[&str]) {
+        let (name, put) = parse(object);
+        // What is here has the put that it got here.
+        let mut local = self.copies.keys().filter_map(|copy| self.h.node.object_of(*copy));
+        let here = local.find(|(of, _)| **of == id(name)).map(|(_, put)| put.0);
+        let put = if nodes.contains(&"here") { here.expect("it is here") } else { put };
+        self.h.tell(match state {
+            "ready" => complete(name, put, nodes),
+            "growing" => located(name, put, LocationState::Producing, nodes),
+            "partial" => located(name, put, LocationState::Partial, nodes),
+            "small" => inline(name, put),
+            "unknown" => unknown(name),
+            _ => lost(name, put),
+        });
+    }
+
+    fn pulled(&mut self, object: &str, valid_bytes: u64, outcome: PullOutcome) {
+        let (name, put) = parse(object);
+        let pull = self.pulls[&format!("{name}/{put}")];
+        self.h.event(Event::PullEnded { pull, valid_bytes, outcome });
+    }
+
+    fn combined(&mut self, object: &str, valid_bytes: u64, outcome: CombineOutcome) {
+        let combine = self.combines[object];
+        self.h.event(Event::CombineEnded { combine, valid_bytes, outcome });
+    }
+
+    fn hop_said(&mut self, node: &str, report: HopReport) {
+        let hop = self.hops[node];
+        self.h.event(Event::HopReported { hop, report });
+    }
+
+    /// The name of a copy: `hop` for the output of one.
+    fn name_of(&mut self, copy: CopyId) -> String {
+        match self.h.node.object_of(copy) {
+            Some((id, put)) if *id == ObjectId::of_hop(put) => "hop".to_owned(),
+            Some((id, _)) => id.to_string(),
+            None => self.copies.get(&copy).map_or("?".to_owned(), String::clone),
+        }
+    }
+
+    fn render(&mut self, effect: Effect) -> Option<String> {
+        Some(match effect {
+            Effect::Reply { client, call, response } => {
+                let answer = match response {
+                    Ok(response) => self.answer(client, call, response),
+                    Err(error) => format!("fails {:?}", error.code()),
+                };
+                format!("{} {answer}", if client == A { "A" } else { "B" })
+            }
+            Effect::ToShard { message: ToShard::Subscribe { .. } | ToShard::Unsubscribe { .. }, .. } => {
+                return None;
+            }
+            Effect::ToShard { message: ToShard::Query(query), .. } => {
+                let resume = query.resume.map_or(String::new(), |put| format!(" resume {}", put.0));
+                let avoid: String = query.avoid.iter().map(|node| format!(" avoid {node}")).collect();
+                format!("query {}{resume}{avoid}", query.id)
+            }
+            Effect::ToShard { message, .. } => in_short(&message),
+            Effect::CopyOpened { copy, .. } => {
+                let name = self.name_of(copy);
+                self.copies.insert(copy, name);
+                return None;
+            }
+            Effect::CopyClosed { copy } => format!("free {}", self.name_of(copy)),
+            Effect::StartPull { pull, id, put, sender, offset_bytes, .. } => {
+                self.pulls.insert(format!("{id}/{}", put.0), pull);
+                format!("pull {id}/{} from {sender}{}", put.0, from(offset_bytes))
+            }
+            Effect::CancelPull { pull } => {
+                let pulled = self.pulls.iter().find(|(_, of)| **of == pull);
+                format!("stop the pull of {}", pulled.map_or("?", |(id, _)| id))
+            }
+            Effect::ServeAccepted { copy, .. } => format!("serve {}", self.name_of(copy)),
+            Effect::ServeRefused { .. } => "refuse".to_owned(),
+            Effect::StartCombine { combine, copy, offset_bytes, inputs, .. } => {
+                let name = self.name_of(copy);
+                self.combines.insert(name.clone(), combine);
+                let started = Combine { combine, copy, offset_bytes, inputs };
+                format!("combine {name}: {}{}", self.h.inputs(&started).join(", "), from(offset_bytes))
+            }
+            Effect::CancelCombine { combine } => {
+                let combined = self.combines.iter().find(|(_, of)| **of == combine);
+                format!("stop {}", combined.map_or("?", |(id, _)| id))
+            }
+            Effect::StartHop { hop, node, spec, .. } => {
+                self.hops.insert(node.to_string(), hop);
+                let offset_bytes = spec.offset_bytes;
+                let asked = Asked { hop, node: node.to_string(), spec };
+                format!("hop at {node}: {}{}", hop_inputs(&asked).join(", "), from(offset_bytes))
+            }
+            Effect::EndHop { hop } => {
+                let ended = self.hops.iter().find(|(_, of)| **of == hop);
+                format!("end hop at {}", ended.map_or("?", |(node, _)| node))
+            }
+            Effect::Compare { id, holder, .. } => format!("compare {id} with {}", holder.0),
+            _ => return None,
+        })
+    }
+
+    fn answer(&mut self, client: ClientId, call: CallId, response: Response) -> String {
+        let mut refer = |verb: &str, view: ObjectView| {
+            let name = self.name_of(view.copy);
+            self.views.insert((client, name.clone()), view.copy);
+            format!("{verb} {name}")
+        };
+        match response {
+            Response::Created(view) => refer("may write", view),
+            Response::Existing(view) => refer("compares", view),
+            Response::Object(view) => refer("has", view),
+            Response::Sealed => "has sealed".to_owned(),
+            Response::Deleted { count } => format!("has deleted {count}"),
+            Response::Reduced { indices } => {
+                let names: Vec<&str> =
+                    indices.iter().map(|index| self.sources[&call][*index].as_str()).collect();
+                format!("has reduced {}", names.join(", "))
+            }
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+fn client(name: &str) -> ClientId {
+    match name {
+        "A" => A,
+        "B" => B,
+        _ => panic!("{name} is no client"),
+    }
+}
+
+fn number<N: FromStr>(word: &str) -> N {
+    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+fn duration(millis: &str) -> Duration {
+    Duration::from_millis(number(millis))
+}
+
+fn parse(object: &str) -> (&str, u64) {
+    let (name, put) = object.split_once('/').unwrap_or((object, "1"));
+    (name, number(put))
+}
+
+fn outcome(word: &str) -> PullOutcome {
+    match word {
+        "unreachable" => PullOutcome::SenderUnreachable,
+        "stalled" => PullOutcome::SenderStalled,
+        "no-copy" => PullOutcome::SenderHasNoCopy,
+        "corrupt" => PullOutcome::Corrupt,
+        "cancelled" => PullOutcome::Cancelled,
+        _ => panic!("{word}"),
+    }
+}
+
+/// Where something begins, unless that is the first byte.
+fn from(offset_bytes: u64) -> String {
+    if offset_bytes == 0 { String::new() } else { format!(" from {offset_bytes} on") }
+}
