@@ -21,7 +21,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
 def test_all_of_the_page_runs(two_nodes: Cluster, stores: list[hoplite.ray.Node], tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     program.write_text(
-        "".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+        # Where it hangs, if it does.
+        "import faulthandler; faulthandler.dump_traceback_later(270)\n"
+        + "".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
     )
     environment = {**os.environ, "RAY_ADDRESS": two_nodes.address}
     subprocess.run([sys.executable, program], env=environment, check=True, timeout=280)

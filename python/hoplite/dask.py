@@ -1,0 +1,293 @@
+"""Hoplite with Dask: large arrays are put into the stores once, and every worker has them in place.
+
+    from dask.distributed import Client
+    import hoplite.dask
+
+    client = Client(...)
+    hoplite.dask.install(client)
+    model = hoplite.dask.scatter(array, client)           # a future of Dask, for tasks
+    client.map(predict, parts, model=model)
+
+`install` teaches the workers, also those that come later, to pass on arrays as handles: the first worker that sends a large
+array puts it into the store of its node, and whoever receives it gets it from there, or from another one who has a part.
+Tasks get the arrays as before, but read-only and in shared memory. `docs/dask.md` says more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from distributed import Client, Future, SchedulerPlugin, WorkerPlugin, default_client
+from distributed.protocol.serialize import dask_deserialize, dask_serialize
+
+import hoplite
+from hoplite.errors import HopliteError
+
+__all__ = ["install", "scatter"]
+
+logger = logging.getLogger(__name__)
+
+#: From which size on an array goes through the stores: below it, Dask's copy takes less time than a put and a get.
+THRESHOLD_BYTES = 1 << 20
+#: How long whoever received a handle has to get the object, once the worker that put it needs it no longer or is gone.
+GRACE = 30.0
+#: How long a worker waits for an array, of which it has the handle: Dask waits as long for a connection.
+GET_TIMEOUT = 300.0
+_PREFIX = "dask/"
+_KEY = "hoplite"
+#: How Python tells objects apart; the word is that of the stores here.
+builtin_id = id
+
+
+class _Handles:
+    """What this process knows of the arrays that are objects too. Arrays are known by themselves, not by their contents."""
+
+    def __init__(self) -> None:
+        #: What the ids of this process begin with.
+        self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
+        self.socket: str | None = None
+        self.threshold = THRESHOLD_BYTES
+        #: Whether arrays are put that are not objects yet: in a worker, where nobody changes them any more.
+        self.puts = False
+        self._ids: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def client(self) -> hoplite.Client:
+        return hoplite.init(self.socket, start=False)
+
+    def learn(self, array: Any, id: str, forgotten: Callable[[str], None] | None = None) -> None:
+        """This array is the object."""
+        at = builtin_id(array)
+        with self._lock:
+            self._ids[at] = id
+        weakref.finalize(array, self._forget, at, id, forgotten).atexit = False
+
+    def _forget(self, at: int, id: str, forgotten: Callable[[str], None] | None) -> None:
+        self._ids.pop(at, None)
+        if forgotten is not None:
+            forgotten(id)
+
+    def id_of(self, array: Any) -> str | None:
+        """The object that an array is, or is made now; None if Dask is to copy it."""
+        if array.nbytes < self.threshold or array.dtype.hasobject or type(array) is not np.ndarray:
+            return None
+        known = self._ids.get(builtin_id(array))
+        if known is not None and self.client().contains(known):
+            return known
+        # It may have been deleted by the one who put it: what is here is still good.
+        return self.put(array) if self.puts else None
+
+    def put(self, array: Any) -> str:
+        with self._lock:
+            self._count += 1
+            id = f"{self.prefix}{self._count}"
+        self.client().put(id, array)
+        self.learn(array, id, self._delete_later)
+        return id
+
+    def _delete_later(self, id: str) -> None:
+        timer = threading.Timer(GRACE, self._delete, [id])
+        timer.daemon = True
+        timer.start()
+
+    def _delete(self, id: str) -> None:
+        with contextlib.suppress(HopliteError, OSError):
+            self.client().delete(id)
+
+    def get(self, id: str) -> Any:
+        array = self.client().get(id, GET_TIMEOUT)
+        self.learn(array, id)
+        return array
+
+    def delete_all(self) -> None:
+        delete_all(self.client(), self.prefix)
+
+
+def delete_all(client: hoplite.Client, prefix: str) -> None:
+    """Deletes what a process has put."""
+    ids = [info.id for info in client.list(prefix)]
+    for begin in range(0, len(ids), 1000):
+        client.delete(ids[begin : begin + 1000])
+
+
+_handles = _Handles()
+_plain: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+
+def _forget_parent() -> None:
+    global _handles
+    inherited, _handles = _handles, _Handles()
+    _handles.socket, _handles.threshold = inherited.socket, inherited.threshold
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+def _register() -> None:
+    """Has Dask ask here how arrays are sent. Again: does nothing."""
+    global _plain
+    if _plain is None:
+        _plain = dask_serialize.dispatch(np.ndarray), dask_deserialize.dispatch(np.ndarray)
+        dask_serialize.register(np.ndarray)(_dumps)
+        dask_deserialize.register(np.ndarray)(_loads)
+
+
+def _dumps(array: Any, context: Any = None) -> tuple[dict[str, Any], list[Any]]:
+    assert _plain is not None
+    try:
+        id = _handles.id_of(array)
+    except (HopliteError, OSError) as error:
+        # No room, or no store: Dask copies it itself.
+        logger.warning("an array of %d bytes is sent by Dask itself: %s", array.nbytes, error)
+        id = None
+    if id is None:
+        header, frames = _plain[0](array, context=context)
+        return header, frames
+    return {_KEY: id}, []
+
+
+def _loads(header: dict[str, Any], frames: list[Any]) -> Any:
+    assert _plain is not None
+    id = header.get(_KEY)
+    return _plain[1](header, frames) if id is None else _handles.get(id)
+
+
+class HopliteWorker(WorkerPlugin):
+    """Has a worker pass arrays on through the store of its node."""
+
+    name = "hoplite"
+
+    def __init__(self, socket: str, threshold: int) -> None:
+        self._socket, self._threshold = socket, threshold
+
+    def setup(self, worker: Any) -> None:
+        _handles.socket = _socket_here(self._socket)
+        _handles.threshold = self._threshold
+        _handles.client()
+        _handles.puts = True
+        _register()
+        # So that somebody can clean up after it.
+        worker.log_event(_PREFIX, {"address": worker.address, "prefix": _handles.prefix})
+
+    def teardown(self, worker: Any) -> None:
+        with contextlib.suppress(HopliteError, OSError):
+            _handles.delete_all()
+
+
+class HopliteScheduler(SchedulerPlugin):
+    """Deletes what a worker has left behind that is gone."""
+
+    name = "hoplite"
+
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+        self._prefixes: dict[str, str] = {}
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        if topic == _PREFIX:
+            self._prefixes[msg["address"]] = msg["prefix"]
+
+    def remove_worker(self, scheduler: Any, worker: str, **_: Any) -> None:
+        prefix = self._prefixes.pop(worker, None)
+        if prefix is not None:
+            timer = threading.Timer(GRACE, self._delete, [prefix])
+            timer.daemon = True
+            timer.start()
+
+    def _delete(self, prefix: str) -> None:
+        try:
+            with hoplite.connect(_socket_here(self._socket)) as client:
+                delete_all(client, prefix)
+        except (HopliteError, OSError) as error:
+            logger.warning("what a worker has left in the stores stays there, under %s: %s", prefix, error)
+
+
+def _socket_here(socket: str) -> str | None:
+    """Where the store of this node listens: as it was told, or where that of the client does, or by default."""
+    if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
+        return None
+    return socket
+
+
+def install(
+    client: Client | None = None,
+    *,
+    socket: str | os.PathLike[str] | None = None,
+    threshold: int = THRESHOLD_BYTES,
+) -> None:
+    """Has the workers of a Dask cluster send large arrays through Hoplite, those too that come later.
+
+    To be called by each program that uses the cluster, since it receives handles too. Each node needs a store, found as
+    `hoplite.init` does: at `$HOPLITE_SOCKET`, or where the store of this program listens, or by default.
+
+    Args:
+        client: of Dask; None for the current one.
+        socket: of the store of this node; None for the one that `hoplite.init` finds or starts.
+        threshold: from which size on, in bytes, an array goes through the stores.
+    Raises:
+        ConnectFailed: if there is no store here, or none on the node of a worker.
+    """
+    if threshold < 1:
+        raise ValueError(f"a threshold is a number of bytes from 1 up, not {threshold}")
+    client = default_client() if client is None else client
+    _handles.socket = hoplite.init(socket).socket
+    _handles.threshold = threshold
+    _register()
+    client.register_plugin(HopliteScheduler(_handles.socket))
+    client.register_plugin(HopliteWorker(_handles.socket, threshold))
+
+
+def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, **options: Any) -> Any:
+    """Puts arrays into the store of this node, and gives them to the workers: as `Client.scatter` does, but they share it.
+
+    Args:
+        data: an array; or a list, tuple or dict, of whose items those that are arrays are put.
+        client: of Dask, for which `install` was called; None for the current one.
+        broadcast: to all workers, which get it from each other; else to one.
+        options: those of `distributed.Client.scatter`.
+    Returns:
+        What `Client.scatter` returns: a future, or several. The objects are deleted when their futures are.
+    """
+    if _plain is None:
+        raise RuntimeError("hoplite.dask.install comes before hoplite.dask.scatter")
+    client = default_client() if client is None else client
+    is_several = type(data) in (list, tuple, dict)
+    if isinstance(data, dict):
+        stored: Any = {key: _stored(value) for key, value in data.items()}
+    elif is_several:
+        stored = type(data)(_stored(value) for value in data)
+    else:
+        stored = _stored(data)
+    # By a name of its own: to hash it takes as long as to send it.
+    options.setdefault("hash", False)
+    futures = client.scatter(stored, broadcast=broadcast, **options)
+    if isinstance(futures, dict):
+        pairs = [(futures[key], stored[key]) for key in futures]
+    else:
+        pairs = list(zip(futures, stored, strict=True)) if is_several else [(futures, stored)]
+    for future, value in pairs:
+        id = _handles._ids.get(builtin_id(value))
+        if isinstance(future, Future) and id is not None:
+            weakref.finalize(future, _handles._delete_later, id).atexit = False
+    return futures
+
+
+def _stored(value: Any) -> Any:
+    """An array in the memory of the store, if it is large."""
+    if type(value) is not np.ndarray or value.nbytes < _handles.threshold or value.dtype.hasobject:
+        return value
+    with _handles._lock:
+        _handles._count += 1
+        id = f"{_handles.prefix}{_handles._count}"
+    client = _handles.client()
+    client.put(id, value)
+    return _handles.get(id)

@@ -1,0 +1,218 @@
+"""Arrays of Dask in the stores, on real clusters of Dask with a store for each worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hoplite
+from stores import Cluster, await_that
+
+distributed = pytest.importorskip("distributed", reason="Dask is an optional extra")
+
+from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster, get_worker  # noqa: E402
+
+import hoplite.dask  # noqa: E402
+
+pytestmark = pytest.mark.timeout(240)
+
+LARGE = (1 << 20) // 8
+GRACE = 1.0
+
+
+@pytest.fixture
+def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Three workers, each with a store of its own; the first one is that of the client, too."""
+    monkeypatch.setattr(hoplite.dask, "GRACE", GRACE)
+    monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[0])
+    hoplite.shutdown()
+    workers = {
+        number: {
+            "cls": Nanny,
+            "options": {
+                "nthreads": 1,
+                "env": {"HOPLITE_SOCKET": socket, "PYTHONPATH": os.path.dirname(__file__)},
+            },
+        }
+        for number, socket in enumerate(cluster.sockets)
+    }
+    scheduler = {"cls": Scheduler, "options": {"dashboard": False, "host": "127.0.0.1"}}
+    with SpecCluster(workers, scheduler, silence_logs=False) as dask, Client(dask) as client:
+        client.run(_quick_grace)
+        hoplite.dask.install(client)
+        yield client
+        client.run(_delete_all)
+    with hoplite.connect(cluster.sockets[0]) as store:
+        await_that("nothing is left", lambda: not list(store.list("dask/")))
+    hoplite.shutdown()
+
+
+def _delete_all() -> None:
+    import hoplite.dask
+
+    hoplite.dask._handles.delete_all()
+
+
+def _quick_grace() -> None:
+    import hoplite.dask
+
+    hoplite.dask.GRACE = GRACE
+
+
+def objects() -> list[Any]:
+    return list(hoplite.init().list("dask/"))
+
+
+def make(value: float, count: int = LARGE) -> Any:
+    return np.full(count, value)
+
+
+def look(array: Any) -> tuple[str, bool, float]:
+    """Who it is, whether the array may be written to, and what is in it."""
+    return get_worker().address, array.flags.writeable, float(array.sum())
+
+
+def addresses(client: Any) -> list[str]:
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def test_a_result_is_put_once_and_got_in_place(client: Any) -> None:
+    first, *others = addresses(client)
+    made = client.submit(make, 2.0, workers=[first], pure=False)
+    looked = [client.submit(look, made, workers=[worker], pure=False) for worker in others]
+    assert client.gather(looked) == [(worker, False, 2.0 * LARGE) for worker in others]
+    assert client.submit(look, made, workers=[first]).result()[1], "who made it has it as it was"
+    (info,) = objects()
+    assert info.nbytes == 8 * LARGE
+    assert len(info.locations) == 3
+
+    # To the program, too; and not again.
+    array = made.result()
+    assert not array.flags.writeable
+    assert array.sum() == 2.0 * LARGE
+    assert len(objects()) == 1
+    del made, looked
+    await_that("it is deleted", lambda: not objects())
+    assert array.sum() == 2.0 * LARGE
+
+
+@pytest.mark.parametrize("array", [np.ones(10), np.array([{}] * 3), np.ones(LARGE)[::2]])
+def test_what_is_small_or_is_no_plain_memory_goes_as_ever(client: Any, array: Any) -> None:
+    first, second, _ = addresses(client)
+    made = client.submit(lambda: array, workers=[first], pure=False)
+    got = client.submit(lambda array: array, made, workers=[second], pure=False).result()
+    np.testing.assert_array_equal(got, array)
+    assert objects() == []
+
+
+def test_arrays_in_what_tasks_return(client: Any) -> None:
+    first, second, _ = addresses(client)
+    made = client.submit(lambda: {"a": make(1.0), "b": [make(2.0), 3]}, workers=[first], pure=False)
+
+    def use(state: Any) -> Any:
+        return state["a"].sum() + state["b"][0].sum() + state["b"][1]
+
+    assert client.submit(use, made, workers=[second]).result() == 3.0 * LARGE + 3
+
+
+def test_scatter_to_all_workers(client: Any) -> None:
+    array = make(1.0)
+    future = hoplite.dask.scatter(array, client)
+    array[:] = 5.0  # What is changed afterwards is not what was scattered.
+    looked = [client.submit(look, future, workers=[worker], pure=False) for worker in addresses(client)]
+    assert sorted(client.gather(looked)) == [(worker, False, 1.0 * LARGE) for worker in addresses(client)]
+    assert len(objects()) == 1
+    del future, looked
+    await_that("it is deleted", lambda: not objects())
+
+
+def test_scatter_several(client: Any) -> None:
+    futures = hoplite.dask.scatter({"large": make(1.0), "small": 7}, client)
+    assert client.submit(lambda a, b: a.sum() + b, futures["large"], futures["small"]).result() == LARGE + 7
+    one, two = hoplite.dask.scatter([make(1.0), make(2.0)], client, broadcast=False)
+    assert client.submit(lambda a, b: a.sum() + b.sum(), one, two).result() == 3.0 * LARGE
+
+
+def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
+    """Others that have the array go on, and what it has put is deleted; what nobody else has is computed again."""
+    first, second, third = addresses(client)
+    made = client.submit(make, 2.0, workers=[first], allow_other_workers=True, pure=False)
+    looked = client.submit(look, made, workers=[second], pure=False)
+    assert looked.result()[2] == 2.0 * LARGE
+    (before,) = objects()
+    process = client.run(os.getpid, workers=[first])[first]
+    os.kill(process, signal.SIGKILL)
+    await_that("what it had put is deleted", lambda: before.id not in {info.id for info in objects()})
+    # From the second one, who has only the memory, not the object any more.
+    assert client.submit(look, made, workers=[third], pure=False).result()[2] == 2.0 * LARGE
+    await_that("there are three again", lambda: len(addresses(client)) == 3)
+    new = next(worker for worker in addresses(client) if worker not in (second, third))
+    assert client.submit(look, made, workers=[new], pure=False).result()[1:] == (False, 2.0 * LARGE)
+
+
+def test_an_object_that_is_gone_is_an_error_that_says_so(client: Any) -> None:
+    hoplite_client = hoplite.init()
+    hoplite_client.put("dask/gone", make(1.0))
+    array = hoplite.dask._handles.get("dask/gone")
+    hoplite_client.delete("dask/gone")
+    # The handle is not used any more; the memory is still good.
+    future = client.scatter(array, hash=False)
+    assert client.submit(np.sum, future).result() == LARGE
+
+
+def test_install_comes_first() -> None:
+    program = "import hoplite.dask; hoplite.dask.scatter([1])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (
+        done.stderr.splitlines()[-1] == "RuntimeError: hoplite.dask.install comes before hoplite.dask.scatter"
+    )
+
+
+def test_the_page(tmp_path: Path) -> None:
+    """What docs/dask.md shows works as it is written."""
+    import re
+
+    page = (Path(__file__).parents[2] / "docs" / "dask.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    program = "if __name__ == '__main__':\n" + "".join(
+        f"    {line}\n" if line else "\n" for line in "".join(blocks).splitlines()
+    )
+    (tmp_path / "page.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "page.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0.0, 1000000.0, 2000000.0, 3000000.0]\n"
+
+
+def test_a_local_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As most people begin: workers of one machine, which share a store."""
+    monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[1])
+    hoplite.shutdown()
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as dask,
+        Client(dask) as client,
+    ):
+        hoplite.dask.install(client)
+        future = hoplite.dask.scatter(make(1.0), client)
+        looked = [client.submit(look, future, workers=[worker], pure=False) for worker in addresses(client)]
+        assert {found[1:] for found in client.gather(looked)} == {(False, 1.0 * LARGE)}
+        client.run(_delete_all)
+    with hoplite.connect(cluster.sockets[1]) as store:
+        for info in store.list("dask/"):
+            store.delete(info.id)
+    hoplite.shutdown()
