@@ -83,7 +83,7 @@ impl Combinations {
         valid_bytes: u64,
     ) -> Option<Combined> {
         let Combination { copy, held, user } = self.running.remove(&combine)?;
-        let is_live = table[&copy].detached.is_none();
+        let is_live = table[&copy].is_live();
         let valid_bytes = table.end_combine(ctx, copy, valid_bytes);
         Some(Combined { user, valid_bytes, is_live, held })
     }

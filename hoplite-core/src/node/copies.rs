@@ -1,34 +1,14 @@
 //! What follows from changes of copies for those who wait for them, and for the directory.
 
 use super::context::{Deadline, Notice};
-use super::table::{LocalCopy, Phase, Room, SpaceWaiter, Visibility};
+use super::table::{Room, SpaceWaiter};
 use super::{ClientId, CopyId, Node, ObjectView};
 use crate::error::Error;
 use crate::extent::Extent;
-use crate::id::{ObjectId, PutId};
-use crate::shard::UnpublishReason;
+use crate::id::ObjectId;
+use crate::shard::{LocationState, UnpublishReason};
 
 impl Node {
-    /// The live copy of `id`, complete or not.
-    pub(super) fn live(&self, id: &ObjectId) -> Option<(CopyId, &LocalCopy)> {
-        self.copies.live(id)
-    }
-
-    /// The live copy of this very put.
-    pub(super) fn live_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
-        self.copies.live_put(id, put)
-    }
-
-    /// The live copy of this very put, unless it is one that no shard was told of, nor may speak of.
-    pub(super) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
-        self.copies.public_put(id, put)
-    }
-
-    /// Enters a copy into the table. Its space was allocated by the caller.
-    pub(super) fn open(&mut self, opening: LocalCopy) -> CopyId {
-        self.copies.open(&mut self.ctx, opening)
-    }
-
     /// Finds room for an object, evicting what may be evicted, least recently used first.
     pub(super) fn allocate(&mut self, size_bytes: u64) -> Option<Extent> {
         loop {
@@ -63,7 +43,7 @@ impl Node {
     /// Local waiters are not told; that is the caller's decision.
     pub(super) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
-        if local.detached.is_none() {
+        if local.is_live() {
             // A fetch for it has nothing to go on with. Calls that still wait start another one.
             self.end_fetch(&local.id.clone());
             self.detach_copy(copy, error);
@@ -73,8 +53,7 @@ impl Node {
     fn detach_copy(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         let id = local.id.clone();
-        let is_target =
-            local.visibility == Visibility::Public && matches!(local.phase, Phase::Combining { .. });
+        let is_target = local.is_public() && local.is_combined();
         let publication = self.copies.publication_mut(copy);
         let (sealer, republish_at) = (publication.take_sealer(), publication.take_republish_time());
         if let Some(time) = republish_at {
@@ -107,12 +86,12 @@ impl Node {
         self.detach(copy, Error::ShuttingDown);
     }
 
-    /// What the directory is told when the store gives up a copy in this phase.
+    /// What the directory is told when the store gives up a copy now.
     pub(super) fn reason_to_leave(&self, copy: CopyId) -> UnpublishReason {
-        match self.copies[&copy].phase {
-            Phase::Writing { .. } | Phase::Combining { .. } => UnpublishReason::Aborted,
-            Phase::Receiving { .. } => UnpublishReason::PullEnded,
-            Phase::Complete => UnpublishReason::Evicted,
+        match self.copies[&copy].location_state() {
+            LocationState::Producing => UnpublishReason::Aborted,
+            LocationState::Partial => UnpublishReason::PullEnded,
+            LocationState::Complete => UnpublishReason::Evicted,
         }
     }
 
@@ -126,7 +105,7 @@ impl Node {
 
     /// A writer gives up its copy, even if the same client reads it and keeps that reference.
     pub(super) fn give_up(&mut self, client: ClientId, copy: CopyId) {
-        if self.copies.get(&copy).is_some_and(|local| local.phase == Phase::Writing { client }) {
+        if self.copies.get(&copy).is_some_and(|local| local.is_written_by(client)) {
             self.abort(copy);
         }
         self.release(client, copy);
@@ -138,7 +117,7 @@ impl Node {
             return;
         }
         let is_last = !self.calls.refers(client, copy);
-        if is_last && self.copies[&copy].phase == (Phase::Writing { client }) {
+        if is_last && self.copies[&copy].is_written_by(client) {
             self.abort(copy);
         }
         self.let_go(copy);
@@ -147,19 +126,11 @@ impl Node {
     /// Ends one [`Table::hold`](super::table::Table::hold).
     pub(super) fn let_go(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
-        let fetched = matches!(local.phase, Phase::Receiving { .. }).then(|| local.id.clone());
+        let fetched = local.is_received().then(|| local.id.clone());
         self.copies.let_go(&mut self.ctx, copy);
         if let Some(id) = fetched {
             self.reconsider_fetch(&id);
         }
-    }
-
-    pub(super) fn wait_for_space(&mut self, waiter: SpaceWaiter) {
-        self.copies.wait_for_space(waiter);
-    }
-
-    pub(super) fn stop_waiting_for_space(&mut self, waiter: &SpaceWaiter) {
-        self.copies.stop_waiting_for_space(waiter);
     }
 
     /// Tries again for those who wait for room, in the order of their arrival. One that still does not fit does not
@@ -175,18 +146,5 @@ impl Node {
             }
         }
         true
-    }
-
-    /// What an object that exceeds a limit of this store is answered with.
-    pub(super) fn check_size(&self, id: &ObjectId, size_bytes: u64) -> Result<(), Error> {
-        self.copies.check_size(self.ctx.limits(), id, size_bytes)
-    }
-
-    pub(super) fn store_full(&self, size_bytes: u64) -> Error {
-        self.copies.store_full(size_bytes)
-    }
-
-    pub(super) fn may_fit(&self, size_bytes: u64) -> bool {
-        self.copies.may_fit(size_bytes)
     }
 }

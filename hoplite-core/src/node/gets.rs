@@ -39,7 +39,7 @@ impl Node {
         if let Some(copy) = self.ready_copy(id, until) {
             let response = self.refer(key.client, copy).map(Response::Object);
             self.finish(key, response);
-        } else if !self.live(id).is_some_and(|(_, local)| local.is_produced_here()) {
+        } else if !self.copies.live(id).is_some_and(|(_, local)| local.is_produced_here()) {
             self.fetch(id);
         }
     }
@@ -65,7 +65,7 @@ impl Node {
         match step {
             FetchStep::Asking(request) => self.withdraw_ask(request),
             FetchStep::WaitingForSpace { .. } => {
-                self.stop_waiting_for_space(&SpaceWaiter::Fetch(id.clone()));
+                self.copies.stop_waiting_for_space(&SpaceWaiter::Fetch(id.clone()));
             }
             FetchStep::Pulling | FetchStep::BackingOff { .. } => {}
         }
@@ -78,7 +78,7 @@ impl Node {
             return;
         }
         self.end_fetch(id);
-        if let Some((copy, _)) = self.live(id) {
+        if let Some((copy, _)) = self.copies.live(id) {
             self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
         }
         // A create may have waited for the copy.
@@ -92,13 +92,13 @@ impl Node {
 
     pub(super) fn is_wanted(&self, id: &ObjectId) -> bool {
         self.calls.last_get_deadline(id).is_some()
-            || self.live(id).is_some_and(|(_, copy)| copy.references > 0)
+            || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
     /// The error of a get that ran out of time because there was no room.
     pub(super) fn fetch_lacks_space(&self, id: &ObjectId) -> Option<Error> {
         match self.fetches.step(id)? {
-            FetchStep::WaitingForSpace { size_bytes } => Some(self.store_full(size_bytes)),
+            FetchStep::WaitingForSpace { size_bytes } => Some(self.copies.store_full(size_bytes)),
             _ => None,
         }
     }
@@ -106,10 +106,10 @@ impl Node {
     /// Room has appeared: asks again, since the sender that was granted before serves somebody else now.
     pub(super) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
-        if self.may_fit(size_bytes) {
+        if self.copies.may_fit(size_bytes) {
             self.ask_again(id);
         } else {
-            self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
+            self.copies.wait_for_space(SpaceWaiter::Fetch(id.clone()));
         }
     }
 
@@ -121,9 +121,8 @@ impl Node {
         size_bytes: u64,
         metadata: &Metadata,
     ) -> Option<CopyId> {
-        if let Some((copy, local)) = self.live(id) {
-            let is_begun = matches!(local.phase, Phase::Receiving { pull: None, .. });
-            if is_begun && local.put == put && local.size_bytes == size_bytes {
+        if let Some((copy, local)) = self.copies.live(id) {
+            if local.awaits_sender() && local.put == put && local.size_bytes == size_bytes {
                 return Some(copy);
             }
             // The directory speaks of another put now: what was received is of no use. The fetch itself goes on.
@@ -135,12 +134,15 @@ impl Node {
         }
         let Some(extent) = self.allocate(size_bytes) else {
             self.fetches.lack_space(id, size_bytes);
-            self.wait_for_space(SpaceWaiter::Fetch(id.clone()));
+            self.copies.wait_for_space(SpaceWaiter::Fetch(id.clone()));
             self.copies.refuse_awaiting_of(&mut self.ctx, id);
             return None;
         };
         let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
-        Some(self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata.clone(), extent, phase)))
+        Some(self.copies.open(
+            &mut self.ctx,
+            LocalCopy::begin(id.clone(), put, size_bytes, metadata.clone(), extent, phase),
+        ))
     }
 
     pub(super) fn granted(&mut self, shard: usize, grant: Grant) {
@@ -221,8 +223,8 @@ impl Node {
         }
         self.fetches.remove(&mut self.ctx, id);
         self.copies.refuse_awaiting_of(&mut self.ctx, id);
-        if let Some((copy, local)) = self.live(id)
-            && matches!(local.phase, Phase::Receiving { pull: None, .. })
+        if let Some((copy, local)) = self.copies.live(id)
+            && local.awaits_sender()
         {
             self.abandon(copy, error.clone(), UnpublishReason::PullEnded);
         }
@@ -260,7 +262,7 @@ impl Node {
 
     /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.
     pub(super) fn take_over(&mut self, id: &ObjectId, put: PutId, metadata: Metadata, bytes: Bytes) {
-        if self.live(id).is_some() {
+        if self.copies.live(id).is_some() {
             // It is here already, or another put is.
             return self.promoted(id, put);
         }
@@ -270,7 +272,9 @@ impl Node {
         }
         let Some(room) = self.allocate(size_bytes) else { return };
         let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
-        let copy = self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase));
+        let copy = self
+            .copies
+            .open(&mut self.ctx, LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase));
         self.copies.pin(copy);
         self.copies.accept_awaiting(&mut self.ctx, copy);
         self.end_fetch(id);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::combine::{Combinations, CombineUser, resolve_inputs};
 use super::context::{Context, Deadline, Notice};
-use super::table::{LocalCopy, Phase, SpaceWaiter, Table, Visibility};
+use super::table::{LocalCopy, Phase, SpaceWaiter, Table};
 use super::{CombineOutcome, CopyId, Effect, Hop, HopFailure, HopId, HopReport, HostingId};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
@@ -92,10 +92,8 @@ impl Hostings {
         let Some(Hosting { hop, output }) = self.by_owner.get_mut(&owner) else { return };
         let phase = Phase::Combining { combine: None, valid_bytes: hop.offset_bytes };
         let metadata = Metadata { dtype: hop.dtype, ..Metadata::default() };
-        let mut opening =
-            LocalCopy::begin(hop.output.clone(), hop.put, hop.size_bytes, metadata, room, phase);
-        opening.visibility = Visibility::Private;
-        let copy = table.open(ctx, opening);
+        let opening = LocalCopy::begin(hop.output.clone(), hop.put, hop.size_bytes, metadata, room, phase);
+        let copy = table.open(ctx, opening.private());
         *output = Output::In(copy);
         match resolve_inputs(ctx, table, &hop.inputs) {
             Ok(inputs) => {

@@ -1,11 +1,10 @@
 //! Publication: each copy is known at the first two connected shards of its id.
 
 use super::context::Deadline;
-use super::table::{Phase, Visibility};
 use super::{CopyId, Effect, Node, Urgency};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
-use crate::shard::{DropReason, GrantId, Publish, PullOutcome, ToShard, UnpublishReason};
+use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToShard, UnpublishReason};
 
 impl Node {
     /// The shards to tell of changes of a copy: those responsible now, and those told before.
@@ -31,7 +30,7 @@ impl Node {
 
     /// Tells all shards of a copy how far it is, and returns the slot over which it was pulled, if a shard waits for that.
     pub(super) fn publish_and_return(&mut self, copy: CopyId, mut slot: Option<(usize, GrantId)>) {
-        if self.copies[&copy].visibility == Visibility::Public {
+        if self.copies[&copy].is_public() {
             for shard in self.informed_shards(copy) {
                 let returned = slot.take_if(|(granted_by, _)| *granted_by == shard);
                 self.publish_at(copy, shard, returned.map(|(_, slot)| slot));
@@ -53,16 +52,11 @@ impl Node {
     }
 
     fn publish_at(&mut self, copy: CopyId, shard: usize, slot: Option<GrantId>) {
-        let state = self.location_state(copy);
         let carries_bytes = self.copies[&copy].is_complete()
             && self.copies[&copy].is_pinned()
             && self.ctx.is_inline(self.copies[&copy].size_bytes);
         self.copies.publication_mut(copy).is_known_to(shard);
         let local = &self.copies[&copy];
-        let pulling_from = match &local.phase {
-            Phase::Receiving { pull: Some(active), .. } => Some(active.sender.clone()),
-            _ => None,
-        };
         // The store acts on the verdict about a put, and has to know when a dispute is over.
         let wants_answer = local.is_pinned() || local.publication().is_disputed();
         let message = ToShard::Publish(Publish {
@@ -70,9 +64,9 @@ impl Node {
             put: local.put,
             size_bytes: local.size_bytes,
             metadata: local.metadata.clone(),
-            state,
-            retention: local.retention,
-            pulling_from,
+            state: local.location_state(),
+            retention: local.retention(),
+            pulling_from: local.sender().cloned(),
             inline: None,
             slot,
             wants_answer,
@@ -136,8 +130,8 @@ impl Node {
         for copy in self.copies.live_copies() {
             self.copies.publication_mut(copy).session_changed(shard);
             let local = &self.copies[&copy];
-            let is_unpublished = local.visibility == Visibility::Private
-                || (local.is_produced_here() && self.ctx.is_inline(local.size_bytes));
+            let is_unpublished =
+                !local.is_public() || (local.is_produced_here() && self.ctx.is_inline(local.size_bytes));
             if !is_unpublished {
                 let known_at = local.publication().known_at().to_vec();
                 for responsible in self.informed_shards(copy) {
@@ -182,21 +176,21 @@ impl Node {
             DropReason::Deleted => self.dropped_as_deleted(id, put, shard),
             DropReason::Superseded => self.dropped_as_superseded(id, put),
             DropReason::Lost => {
-                let Some(copy) = self.public_put(id, put) else { return };
-                match self.copies[&copy].phase {
+                let Some(copy) = self.copies.public_put(id, put) else { return };
+                match self.copies[&copy].location_state() {
                     // The first shard knows better; this one may have lost a session that the other has.
-                    Phase::Receiving { .. } if self.ctx.first_shard(id) != Some(shard) => {
+                    LocationState::Partial if self.ctx.first_shard(id) != Some(shard) => {
                         self.publish_again_later(copy);
                     }
-                    Phase::Receiving { .. } => {
+                    LocationState::Partial => {
                         let error = Error::ObjectLost { id: id.clone() };
                         self.abandon(copy, error.clone(), UnpublishReason::PullEnded);
                         self.fail_gets(id, &error);
                         self.wake(id);
                     }
                     // All bytes are here, so the object is not lost: say so again.
-                    Phase::Complete => self.publish(copy),
-                    Phase::Writing { .. } | Phase::Combining { .. } => {}
+                    LocationState::Complete => self.publish(copy),
+                    LocationState::Producing => {}
                 }
             }
         }
@@ -204,8 +198,8 @@ impl Node {
 
     /// Drops what was received of a put that its producer makes anew. Those who wait for all of it go on waiting.
     fn dropped_as_superseded(&mut self, id: &ObjectId, put: PutId) {
-        let Some(copy) = self.public_put(id, put) else { return };
-        if matches!(self.copies[&copy].phase, Phase::Receiving { .. }) {
+        let Some(copy) = self.copies.public_put(id, put) else { return };
+        if self.copies[&copy].is_received() {
             let error = Error::Superseded { id: id.clone() };
             self.abandon(copy, error, UnpublishReason::PullEnded);
             self.wake(id);
@@ -215,7 +209,7 @@ impl Node {
     /// Drops the copy of a deleted put, and says so to every shard that may count on it.
     pub(super) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
         self.remember_deletion(id, put);
-        let copy = self.public_put(id, put);
+        let copy = self.copies.public_put(id, put);
         let mut shards = match copy {
             Some(copy) => self.informed_shards(copy),
             None => self.ctx.responsible_shards(id).collect(),
@@ -238,7 +232,7 @@ impl Node {
     }
 
     pub(super) fn promoted(&mut self, id: &ObjectId, put: PutId) {
-        let Some(copy) = self.public_put(id, put) else { return };
+        let Some(copy) = self.copies.public_put(id, put) else { return };
         if self.copies[&copy].is_complete() {
             self.copies.pin(copy);
             self.publish(copy);

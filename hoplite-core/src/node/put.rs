@@ -7,7 +7,7 @@ use super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::{ClientId, CopyId, Effect, Node, Response};
 use crate::error::{Error, Operation, Result};
 use crate::id::{ObjectId, PutId};
-use crate::shard::{Equality, LocationState, UnpublishReason, Verdict};
+use crate::shard::{Equality, UnpublishReason, Verdict};
 
 /// What an attempt to create a copy came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,7 +70,8 @@ impl Node {
         let put = self.ctx.next_put();
         let phase = Phase::Writing { client };
         let CreateCall { id, size_bytes, metadata } = create.clone();
-        let copy = self.open(LocalCopy::begin(id, put, size_bytes, metadata, room, phase));
+        let copy =
+            self.copies.open(&mut self.ctx, LocalCopy::begin(id, put, size_bytes, metadata, room, phase));
         Attempt::Answered(self.refer(client, copy).map(Response::Created))
     }
 
@@ -102,15 +103,14 @@ impl Node {
 
     /// Takes a copy as complete on its writer's word. Answers `confirm`, if given, once the directory has spoken.
     pub(super) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
-        let is_writer =
-            self.copies.get(&copy).is_some_and(|local| local.phase == Phase::Writing { client: key.client });
+        let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
         if !is_writer {
             if confirm.is_some() {
                 self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
             }
             return;
         }
-        if let Some(error) = self.copies[&copy].detached.clone() {
+        if let Some(error) = self.copies[&copy].end().cloned() {
             self.copies.end_writing(&mut self.ctx, copy);
             if confirm.is_some() {
                 self.ctx.reply(key, Err(error));
@@ -137,10 +137,10 @@ impl Node {
     /// Gives up a copy that is still being written: no copy of this put can ever be complete, anywhere.
     pub(super) fn abort(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy) else { return };
-        if !matches!(local.phase, Phase::Writing { .. }) {
+        if !local.is_written() {
             return;
         }
-        let is_live = local.detached.is_none();
+        let is_live = local.is_live();
         self.copies.end_writing(&mut self.ctx, copy);
         if is_live {
             self.abandon_put(copy);
@@ -163,7 +163,7 @@ impl Node {
 
     /// What a shard says of a publication.
     pub(super) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
-        let Some(copy) = self.public_put(id, put) else { return };
+        let Some(copy) = self.copies.public_put(id, put) else { return };
         let is_decisive = self.ctx.first_shard(id) == Some(shard);
         match verdict {
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
@@ -201,7 +201,7 @@ impl Node {
     }
 
     fn is_put(&self, copy: CopyId) -> bool {
-        !matches!(self.copies[&copy].phase, Phase::Receiving { .. }) && self.copies[&copy].is_pinned()
+        !self.copies[&copy].is_received() && self.copies[&copy].is_pinned()
     }
 
     fn compare(&mut self, copy: CopyId, winner: PutId, holder: (crate::NodeId, std::net::SocketAddr)) {
@@ -298,15 +298,6 @@ impl Node {
                 _ => Response::Sealed,
             };
             self.finish(key, Ok(response));
-        }
-    }
-
-    /// The state in which a copy is published.
-    pub(super) fn location_state(&self, copy: CopyId) -> LocationState {
-        match self.copies[&copy].phase {
-            Phase::Writing { .. } | Phase::Combining { .. } => LocationState::Producing,
-            Phase::Receiving { .. } => LocationState::Partial,
-            Phase::Complete => LocationState::Complete,
         }
     }
 }

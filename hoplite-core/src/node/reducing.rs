@@ -61,7 +61,7 @@ impl Node {
     /// The error of a reduce that ran out of time because there was no room for the target, or for a small source.
     pub(super) fn reduce_lacks_space(&self, target: &ObjectId) -> Option<Error> {
         if self.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
-            return Some(self.store_full(self.reductions.target_size(target)?));
+            return Some(self.copies.store_full(self.reductions.target_size(target)?));
         }
         self.reductions.fetched_sources(target).find_map(|id| self.fetch_lacks_space(id))
     }
@@ -138,8 +138,8 @@ impl Node {
 
     fn reserve_target(&mut self, target: ObjectId, size_bytes: u64) {
         let waiter = SpaceWaiter::Target(target.clone());
-        let Some(room) = self.allocate(size_bytes) else { return self.wait_for_space(waiter) };
-        self.stop_waiting_for_space(&waiter);
+        let Some(room) = self.allocate(size_bytes) else { return self.copies.wait_for_space(waiter) };
+        self.copies.stop_waiting_for_space(&waiter);
         let left = self.reductions.reserved(&mut self.ctx, &self.copies, &target, room);
         if let Some(room) = left {
             self.copies.give_back(room);
@@ -148,14 +148,16 @@ impl Node {
 
     /// Opens the target of a reduce in the room that was made for it, and publishes it as one that is being produced.
     fn open_target(&mut self, id: ObjectId, size_bytes: u64, metadata: Metadata, room: Extent) {
-        if self.live(&id).is_some() {
+        if self.copies.live(&id).is_some() {
             return self.fail_reduce(&id.clone(), Error::AlreadyExists { id });
         }
         // Whoever waits here for the object gets this one.
         self.end_fetch(&id);
         let put = self.ctx.next_put();
         let phase = Phase::Combining { combine: None, valid_bytes: 0 };
-        let copy = self.open(LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase));
+        let copy = self
+            .copies
+            .open(&mut self.ctx, LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase));
         if !self.ctx.is_inline(size_bytes) {
             self.publish(copy);
         }
@@ -176,7 +178,7 @@ impl Node {
 
     /// Gives up a target that is not complete, everywhere, or the room for it.
     fn abort_target(&mut self, id: &ObjectId, room: Option<Extent>, copy: Option<CopyId>) {
-        self.stop_waiting_for_space(&SpaceWaiter::Target(id.clone()));
+        self.copies.stop_waiting_for_space(&SpaceWaiter::Target(id.clone()));
         if let Some(room) = room {
             self.copies.give_back(room);
         }
@@ -194,7 +196,7 @@ impl Node {
         let output = self.hostings.output_of(&mut self.ctx, &mut self.copies, owner);
         let Some((id, size_bytes)) = output else { return };
         let Some(room) = self.allocate(size_bytes) else {
-            return self.wait_for_space(SpaceWaiter::Hop(owner));
+            return self.copies.wait_for_space(SpaceWaiter::Hop(owner));
         };
         // Nobody means the output who looks for an object of its name.
         self.end_fetch(&id);

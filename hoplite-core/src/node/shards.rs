@@ -48,9 +48,9 @@ impl Node {
             Purpose::Fetch => {
                 let timeout =
                     self.calls.last_get_deadline(&id).unwrap_or(self.ctx.now()).since(self.ctx.now());
-                let live = self.live(&id);
+                let live = self.copies.live(&id);
                 // Those who follow the copy have no deadline that the store knows.
-                let is_followed = live.is_some_and(|(_, copy)| copy.references > 0);
+                let is_followed = live.is_some_and(|(_, copy)| copy.is_referenced());
                 let timeout = if is_followed { timeout.max(FOLLOWERS_TIMEOUT) } else { timeout };
                 let resume = live.map(|(_, copy)| copy.put);
                 let avoid = self.fetches.avoided(&id).to_vec();
@@ -155,7 +155,7 @@ impl Node {
 
     /// The shard counts this store as a location of bytes that it answered with; that is not so.
     pub(super) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
-        if self.live_put(id, put).is_none() {
+        if self.copies.live_put(id, put).is_none() {
             self.fetches.decline(id);
             let reason = UnpublishReason::Evicted;
             self.ctx.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
@@ -179,6 +179,6 @@ impl Node {
         metadata: &Metadata,
     ) -> Result<(), Error> {
         metadata.validate(size_bytes)?;
-        self.check_size(id, size_bytes)
+        self.copies.check_size(self.ctx.limits(), id, size_bytes)
     }
 }

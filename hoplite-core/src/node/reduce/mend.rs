@@ -163,7 +163,7 @@ impl Reduction {
     pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
-            SourcePlace::Here { copy } => !is_combining && world.table[&copy].detached.is_some(),
+            SourcePlace::Here { copy } => !is_combining && !world.table[&copy].is_live(),
             SourcePlace::Elsewhere => {
                 let vertex = self.tree.vertex_of(source).and_then(|vertex| self.tree.get(vertex));
                 vertex.is_some_and(|vertex| match vertex.consumer.and_then(|id| self.tree.get(id)) {

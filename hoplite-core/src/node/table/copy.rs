@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
-use crate::shard::{GrantId, Retention};
+use crate::shard::{GrantId, LocationState, Retention};
 
 /// How far a copy is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(in super::super) struct ActivePull {
 
 /// Who is told of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Visibility {
+pub(super) enum Visibility {
     /// The directory.
     Public,
     /// Nobody: only those who were told its name ask for it.
@@ -50,13 +50,13 @@ pub(in super::super) struct LocalCopy {
     pub(in super::super) size_bytes: u64,
     pub(in super::super) metadata: Metadata,
     pub(in super::super) extent: Extent,
-    pub(in super::super) phase: Phase,
-    pub(in super::super) retention: Retention,
-    pub(in super::super) visibility: Visibility,
+    pub(super) phase: Phase,
+    pub(super) retention: Retention,
+    pub(super) visibility: Visibility,
     /// Why it left the index; what its writer is told.
-    pub(in super::super) detached: Option<Error>,
-    pub(in super::super) references: u32,
-    pub(in super::super) serves: u32,
+    pub(super) detached: Option<Error>,
+    pub(super) references: u32,
+    pub(super) serves: u32,
     /// A comparison reads the bytes.
     pub(super) is_comparing: bool,
     /// What the directory knows of it.
@@ -108,6 +108,72 @@ impl LocalCopy {
 
     pub(in super::super) const fn publication_mut(&mut self) -> &mut Publication {
         &mut self.publication
+    }
+
+    /// The same copy, of which no shard is told.
+    pub(in super::super) fn private(self) -> Self {
+        Self { visibility: Visibility::Private, ..self }
+    }
+
+    pub(in super::super) fn is_public(&self) -> bool {
+        self.visibility == Visibility::Public
+    }
+
+    /// Whether it is in the index.
+    pub(in super::super) const fn is_live(&self) -> bool {
+        self.detached.is_none()
+    }
+
+    /// Why it left the index.
+    pub(in super::super) const fn end(&self) -> Option<&Error> {
+        self.detached.as_ref()
+    }
+
+    pub(in super::super) const fn is_written(&self) -> bool {
+        matches!(self.phase, Phase::Writing { .. })
+    }
+
+    pub(in super::super) fn is_written_by(&self, client: ClientId) -> bool {
+        self.phase == Phase::Writing { client }
+    }
+
+    pub(in super::super) const fn is_combined(&self) -> bool {
+        matches!(self.phase, Phase::Combining { .. })
+    }
+
+    /// Whether its bytes come from another node.
+    pub(in super::super) const fn is_received(&self) -> bool {
+        matches!(self.phase, Phase::Receiving { .. })
+    }
+
+    /// Whether they do, and no pull runs.
+    pub(in super::super) const fn awaits_sender(&self) -> bool {
+        matches!(self.phase, Phase::Receiving { pull: None, .. })
+    }
+
+    /// The node from which it is pulled now.
+    pub(in super::super) const fn sender(&self) -> Option<&NodeId> {
+        match &self.phase {
+            Phase::Receiving { pull: Some(active), .. } => Some(&active.sender),
+            _ => None,
+        }
+    }
+
+    /// The state in which it is published.
+    pub(in super::super) const fn location_state(&self) -> LocationState {
+        match self.phase {
+            Phase::Writing { .. } | Phase::Combining { .. } => LocationState::Producing,
+            Phase::Receiving { .. } => LocationState::Partial,
+            Phase::Complete => LocationState::Complete,
+        }
+    }
+
+    pub(in super::super) const fn retention(&self) -> Retention {
+        self.retention
+    }
+
+    pub(in super::super) const fn is_referenced(&self) -> bool {
+        self.references > 0
     }
 
     pub(in super::super) fn is_comparing(&self) -> bool {

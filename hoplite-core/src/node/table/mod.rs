@@ -20,7 +20,8 @@ use crate::error::Error;
 use crate::extent::Allocator;
 use crate::id::{ObjectId, PutId};
 use crate::shard::{PullOutcome, Retention};
-pub(super) use copy::{ActivePull, LocalCopy, Phase, Visibility};
+use copy::Visibility;
+pub(super) use copy::{ActivePull, LocalCopy, Phase};
 use serves::AwaitingServes;
 pub(super) use space::{Room, SpaceWaiter};
 
