@@ -52,7 +52,7 @@ pub(super) struct State {
     pub(super) requests: Vec<Request>,
     /// While set, answers are kept back.
     held: Option<Vec<(usize, v1::Response)>>,
-    /// While set, nothing is read.
+    /// While set, nothing that is read is handled, and hardly anything is read.
     pub(super) paused: bool,
     pub(super) ended_clients: usize,
 }
@@ -228,14 +228,13 @@ impl Shared {
             state.clients.len() - 1
         };
         loop {
-            {
-                let state = self.state.lock().unwrap();
-                drop(self.changed.wait_while(state, |state| state.paused).unwrap());
-            }
             match stream.read(&mut chunk) {
                 Ok(0) | Err(_) => break,
                 Ok(length) => received.extend_from_slice(&chunk[..length]),
             }
+            // Here, so that it is the same whether this thread was asleep in the read when the store was paused.
+            let state = self.state.lock().unwrap();
+            drop(self.changed.wait_while(state, |state| state.paused).unwrap());
             let limits = Limits::default();
             let limit = framing::max_request_bytes(&limits);
             while let Some(request) = framing::decode::<v1::Request>(&mut received, limit).unwrap() {
