@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use arguments::StoreArguments;
-use verbs::{delete, get, ls, put, reduce, stat, status, up, wait};
+use verbs::{certs, delete, get, ls, put, reduce, stat, status, up, wait};
 
 const EXAMPLES: &str = "Examples:
   hoplite-store &                                  a store for this machine, with a directory in it
@@ -72,6 +72,8 @@ enum Command {
     Status(status::Arguments),
     /// Run a cluster on this machine until Ctrl-C, for development
     Up(up::Arguments),
+    /// Make the certificates with which daemons trust each other
+    Certs(certs::Arguments),
     /// Share a real file among the nodes of a cluster on this machine, add up arrays there, and show how it went
     Demo(demo::Arguments),
     /// Measure, beside what the machine itself can do
@@ -108,6 +110,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Stat(command) => stat::run(&store, command).await,
         Command::Status(command) => status::run(&store, command).await,
         Command::Up(command) => up::run(command).await,
+        Command::Certs(command) => certs::run(&command),
         Command::Demo(command) => demo::run(command).await,
         Command::Bench(command) => bench::run(command).await,
         Command::Topology(command) => topology::run(command),
@@ -186,6 +189,9 @@ mod tests {
             "hoplite up --nodes 0",
             "hoplite up --nodes 2 --memory much",
             "hoplite bench",
+            "hoplite certs",
+            "hoplite certs here",
+            "hoplite certs here name --days 0",
             "hoplite bench reduce --nodes 1",
             "hoplite bench kernels --dtype f31",
         ] {

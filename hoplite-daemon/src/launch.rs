@@ -9,7 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What daemons that are started so are told by the environment: what to log, and what their cluster shares.
-const KEPT_VARIABLES: [&str; 2] = ["HOPLITE_LOG", "HOPLITE_TOKEN_FILE"];
+const KEPT_VARIABLES: [&str; 6] = [
+    "HOPLITE_LOG",
+    "HOPLITE_TOKEN_FILE",
+    "HOPLITE_TLS_CERT",
+    "HOPLITE_TLS_KEY",
+    "HOPLITE_TLS_CA",
+    "HOPLITE_TLS_NAME",
+];
 
 /// A store on loopback.
 #[derive(Debug, Clone, Copy)]

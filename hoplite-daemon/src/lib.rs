@@ -17,6 +17,8 @@ mod time_span;
 
 mod security;
 
+mod authority;
+
 mod logging;
 pub mod metrics;
 mod parent;
@@ -29,11 +31,12 @@ mod announce;
 pub mod launch;
 
 pub use announce::{Addresses, Announcer, READY};
+pub use authority::{Authority, Issued, NotIssued};
 pub use notable::is_notable;
 pub use run::{Process, run};
 pub use security::{
-    Bearer, Credentials, HalfOpen, HalfOpenPlace, NotLoopback, PrivateFileError, Purpose, Security,
-    SecurityError, TAG_BYTES, Token, TokenError,
+    Bearer, Credentials, HalfOpen, HalfOpenPlace, NotLoopback, PrivateFileError, Protocol, Purpose, Security,
+    SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError,
 };
 pub use size::{NotASize, Size};
 pub use time_span::{NotADuration, TimeSpan};

@@ -13,15 +13,17 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::stream::{self, Stream};
-use hoplite_daemon::{HalfOpen, HalfOpenPlace};
+use hoplite_daemon::{HalfOpen, HalfOpenPlace, Protocol, Tls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tonic::transport::server::Connected;
+
+use crate::wire::Wire;
 
 /// Most connections at once: one per store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -38,13 +40,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What is known of who has connected.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
-    address: Option<SocketAddr>,
+    address: SocketAddr,
     is_admitted: Arc<AtomicBool>,
 }
 
 impl Peer {
     /// Where it is.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -67,32 +69,45 @@ pub(crate) enum Admission {
 pub(crate) fn accept(
     listener: TcpListener,
     admission: Admission,
+    tls: Option<Tls>,
     abort: CancellationToken,
     tasks: TaskTracker,
 ) -> impl Stream<Item = io::Result<Connection>> {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let half_open = HalfOpen::new(MAX_HALF_OPEN);
-    let state = (listener, abort, tasks, permits, half_open);
-    stream::unfold(state, move |(listener, abort, tasks, permits, half_open)| async move {
+    let state = (listener, tls, abort, tasks, permits, half_open);
+    stream::unfold(state, move |(listener, tls, abort, tasks, permits, half_open)| async move {
         let permit = permits.clone().acquire_owned().await.ok()?;
-        let stream = loop {
+        let (stream, address) = loop {
             match listener.accept().await {
-                Ok((stream, _)) => break stream,
+                Ok(accepted) => break accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         };
-        let connection = Connection::new(stream, admission, half_open.enter(), &abort, &tasks, permit);
-        Some((Ok(connection), (listener, abort, tasks, permits, half_open)))
+        // Grants are small and waited for. If it cannot be set the connection works nevertheless.
+        let _ = stream.set_nodelay(true);
+        let wire = match &tls {
+            Some(tls) => Wire::tls(tls.server(Protocol::Http2), stream),
+            None => Wire::Plain(stream),
+        };
+        let connection = Connection {
+            wire,
+            peer: Peer { address, is_admitted: Arc::default() },
+            abort: Box::pin(abort.clone().cancelled_owned()),
+            half_open: Some(HalfOpenState::new(admission, half_open.enter())),
+            _task: tasks.token(),
+            _permit: permit,
+        };
+        Some((Ok(connection), (listener, tls, abort, tasks, permits, half_open)))
     })
 }
 
 /// A connection that can be broken from outside, and that must begin to speak soon.
-#[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    wire: Wire,
     peer: Peer,
     abort: Pin<Box<WaitForCancellationFutureOwned>>,
     half_open: Option<HalfOpenState>,
@@ -111,34 +126,21 @@ struct HalfOpenState {
     _place: HalfOpenPlace,
 }
 
-impl Connection {
-    fn new(
-        stream: TcpStream,
-        admission: Admission,
-        place: HalfOpenPlace,
-        abort: &CancellationToken,
-        tasks: &TaskTracker,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
-        // Grants are small and waited for. If it cannot be set the connection works nevertheless.
-        let _ = stream.set_nodelay(true);
+impl HalfOpenState {
+    fn new(admission: Admission, place: HalfOpenPlace) -> Self {
         Self {
-            peer: Peer { address: stream.peer_addr().ok(), is_admitted: Arc::default() },
-            stream,
-            abort: Box::pin(abort.clone().cancelled_owned()),
-            half_open: Some(HalfOpenState {
-                admission,
-                deadline: Box::pin(tokio::time::sleep(HALF_OPEN_TIMEOUT)),
-                lost: Box::pin(place.lost()),
-                received: 0,
-                _place: place,
-            }),
-            _task: tasks.token(),
-            _permit: permit,
+            admission,
+            deadline: Box::pin(tokio::time::sleep(HALF_OPEN_TIMEOUT)),
+            lost: Box::pin(place.lost()),
+            received: 0,
+            _place: place,
         }
     }
+}
 
-    /// HTTP/2 always waits for input, so that the checks on reading also end a connection that only writes.
+impl Connection {
+    /// HTTP/2 always waits for input, so that the checks on reading also end a connection that only writes; but not before
+    /// the handshake of TLS, for which either waits.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.abort.as_mut().poll(cx).is_ready() {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -167,7 +169,7 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         self.check(cx)?;
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        ready!(Pin::new(&mut self.wire).poll_read(cx, buffer))?;
         if let Some(half_open) = &mut self.half_open {
             half_open.received += buffer.filled().len() - before;
         }
@@ -177,15 +179,21 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        if self.half_open.is_some() {
+            self.check(cx)?;
+        }
+        Pin::new(&mut self.wire).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        if self.half_open.is_some() {
+            self.check(cx)?;
+        }
+        Pin::new(&mut self.wire).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut self.wire).poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
@@ -193,11 +201,14 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+        if self.half_open.is_some() {
+            self.check(cx)?;
+        }
+        Pin::new(&mut self.wire).poll_write_vectored(cx, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.wire.is_write_vectored()
     }
 }
 

@@ -42,7 +42,7 @@ impl Interceptor for Guard {
             return Ok(request);
         };
         if is_notable(&self.refused) {
-            let address = peer.and_then(Peer::address);
+            let address = peer.map(Peer::address);
             tracing::warn!(?address, reason, "refused a call");
         }
         Err(to_status(&Error::permission_denied(reason)))

@@ -3,7 +3,7 @@
 //! All decisions are those of [`hoplite_core::shard::Shard`]; this crate carries messages to it and from it.
 //!
 //! * `server`: what runs, and how it stops; start here.
-//! * `connection`: TCP, below gRPC.
+//! * `connection`: below gRPC; `wire`: TCP or TLS.
 //! * `guard`: who may make them; `service`: the calls.
 //! * `session`: one session with a store: hello, then messages in.
 //! * `owner`: the task that owns the shard, and the only one that touches it.
@@ -18,6 +18,7 @@ mod connection;
 mod guard;
 mod service;
 mod session;
+mod wire;
 
 mod owner;
 

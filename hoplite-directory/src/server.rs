@@ -105,8 +105,9 @@ pub async fn run(
     let (health, health_server) = tonic_health::server::health_reporter();
     health.set_serving::<DirectoryServer<DirectoryService>>().await;
 
-    let admission = if config.credentials.token.is_some() { Admission::ByCall } else { Admission::ByPreface };
-    let guard = Guard::new(config.credentials.token);
+    let Credentials { token, tls } = config.credentials;
+    let admission = if token.is_some() { Admission::ByCall } else { Admission::ByPreface };
+    let guard = Guard::new(token);
 
     let server = Server::builder()
         .http2_keepalive_interval(Some(SHARD_PINGS.interval))
@@ -126,7 +127,7 @@ pub async fn run(
             guard,
         ))
         .serve_with_incoming_shutdown(
-            connection::accept(listener, admission, abort.clone(), tasks.clone()),
+            connection::accept(listener, admission, tls, abort.clone(), tasks.clone()),
             stop.clone().cancelled_owned(),
         );
     let overdue = async {

@@ -2,10 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use hoplite_core::{ClusterId, Error, ErrorCode, NodeId, id::Incarnation, shard::NodeInfo};
-use hoplite_daemon::{Bearer, Credentials, Token};
+use hoplite_daemon::{Authority, Bearer, Credentials, Tls, TlsFiles, Token};
 use hoplite_directory::{DirectoryConfig, DirectoryError};
 use hoplite_proto::directory::encode_hello;
 use hoplite_proto::status::from_status;
@@ -17,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
 /// Long enough for a busy machine; nothing here waits for it when all is well.
@@ -47,7 +49,8 @@ impl Server {
     }
 
     async fn client(&self, credentials: &Credentials) -> Client {
-        DirectoryClient::new(InterceptedService::new(self.channel().await, credentials.bearer()))
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        DirectoryClient::new(InterceptedService::new(credentials.channel(&endpoint), credentials.bearer()))
     }
 
     async fn stop(self) {
@@ -57,7 +60,7 @@ impl Server {
 }
 
 fn token(secret: &[u8]) -> Credentials {
-    Credentials { token: Some(Token::new(secret).unwrap()) }
+    Credentials { token: Some(Token::new(secret).unwrap()), tls: None }
 }
 
 fn hello() -> v1::StoreMessages {
@@ -180,5 +183,82 @@ async fn many_connections_that_say_nothing_keep_nobody_out() {
     for answer in all_calls(&mut server.client(&credentials).await).await {
         answer.unwrap();
     }
+    server.stop().await;
+}
+
+/// Credentials with a certificate for `name` that `issuer` has made, which trust `trusted`.
+fn tls(place: &Path, name: &str, issuer: &Authority, trusted: &[&Authority]) -> Credentials {
+    let day = Duration::from_secs(24 * 3600);
+    let now = SystemTime::now();
+    let issued = issuer.issue(&[name.to_owned()], now - day..now + day).unwrap();
+    let write = |file: &str, text: &str| {
+        let path = place.join(file);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    let ca: String = trusted.iter().map(|authority| authority.cert.as_str()).collect();
+    let files =
+        TlsFiles { cert: write("cert", &issued.cert), key: write("key", &issued.key), ca: write("ca", &ca) };
+    Credentials { token: None, tls: Some(Tls::read(files, None).unwrap()) }
+}
+
+fn authority() -> Authority {
+    let now = SystemTime::now();
+    Authority::new(now - Duration::from_secs(60)..now + Duration::from_secs(3600)).unwrap()
+}
+
+#[tokio::test]
+async fn with_certificates_members_are_served_and_nobody_else_gets_a_word() {
+    let place = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (authority(), authority());
+    let server = Server::start(tls(place.path(), "127.0.0.1", &ours, &[&ours])).await;
+    let member = tls(place.path(), "elsewhere", &ours, &[&ours]);
+    for answer in all_calls(&mut server.client(&member).await).await {
+        answer.unwrap();
+    }
+    let strangers = [
+        ("no TLS", Credentials::default()),
+        ("another authority", tls(place.path(), "127.0.0.1", &theirs, &[&theirs])),
+        ("another authority, trusting ours", tls(place.path(), "127.0.0.1", &theirs, &[&theirs, &ours])),
+    ];
+    for (who, credentials) in strangers {
+        for answer in all_calls(&mut server.client(&credentials).await).await {
+            let status = answer.expect_err(who);
+            assert!(matches!(from_status(&status), Error::Unavailable { .. }), "{who}: {status}");
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
+        let mut health = tonic_health::pb::health_client::HealthClient::new(credentials.channel(&endpoint));
+        assert!(health.check(tonic_health::pb::HealthCheckRequest::default()).await.is_err(), "{who}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_with_a_certificate_for_another_host_is_not_spoken_to() {
+    let place = tempfile::tempdir().unwrap();
+    let ours = authority();
+    let server = Server::start(tls(place.path(), "127.0.0.2", &ours, &[&ours])).await;
+    let member = tls(place.path(), "elsewhere", &ours, &[&ours]);
+    let status = server.client(&member).await.status(v1::StatusRequest {}).await.unwrap_err();
+    assert!(matches!(from_status(&status), Error::Unavailable { .. }), "{status}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_handshake_of_tls_that_is_never_finished_is_closed_in_time() {
+    let place = tempfile::tempdir().unwrap();
+    let ours = authority();
+    let server = Server::start(tls(place.path(), "127.0.0.1", &ours, &[&ours])).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let mut half = TcpStream::connect(server.address).await.unwrap();
+    half.write_all(&[22, 3, 1, 2, 0, 1, 0]).await.unwrap();
+    let mut garbage = TcpStream::connect(server.address).await.unwrap();
+    garbage.write_all(&[0xa5; 4096]).await.unwrap();
+    for stream in [&mut garbage, &mut silent, &mut half] {
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
+    }
+    let member = tls(place.path(), "elsewhere", &ours, &[&ours]);
+    server.client(&member).await.status(v1::StatusRequest {}).await.unwrap();
     server.stop().await;
 }

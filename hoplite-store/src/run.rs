@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -27,7 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Directory, Prefault, StoreConfig};
-use crate::data::{self, DataConfig, DataMetrics, Puller};
+use crate::data::{self, DataConfig, DataMetrics, Puller, TransportKind};
 use crate::engine::Engine;
 use crate::local::{self, LocalListener, LocalPlane, SocketAccess, SocketError};
 use crate::metrics::{self, Observer};
@@ -221,8 +221,9 @@ impl Running {
         let links = links(&shards, &config.credentials)?;
 
         let data_config = DataConfig::new(config.cluster.clone(), config.node.clone());
-        let token = config.credentials.token.clone();
-        let data_config = Arc::new(DataConfig { links: config.links, token, ..data_config });
+        let Credentials { token, tls } = config.credentials.clone();
+        let transport = tls.map_or(TransportKind::Plain, TransportKind::Tls);
+        let data_config = Arc::new(DataConfig { links: config.links, transport, token, ..data_config });
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
         let node = new_node(&config, &shards, &arena)?;
@@ -381,7 +382,12 @@ async fn start_directory(
             let _ = failed.send(error);
         }
     });
-    Ok((vec![address.to_string()], Some(address), failure))
+    // Its own store reaches it at an address that certificates can be for, though it listens on all.
+    let mut own = address;
+    if own.ip().is_unspecified() {
+        own.set_ip(if own.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+    }
+    Ok((vec![own.to_string()], Some(address), failure))
 }
 
 /// Ends when there has been a session with each shard, and the pages are touched.

@@ -57,7 +57,7 @@ impl ShardLink {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(16 << 20);
-        let (channel, bearer) = (endpoint.connect_lazy(), credentials.bearer());
+        let (channel, bearer) = (credentials.channel(&endpoint), credentials.bearer());
         Some(Self { address: address.to_owned(), channel, bearer })
     }
 

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use hoplite_client::blocking::Client;
 use hoplite_client::{Confirmation, PutOptions};
+use hoplite_daemon::{Bearer, Credentials};
 use hoplite_proto::v1;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 use super::floor::TcpPipe;
@@ -148,7 +150,7 @@ fn large(
 /// Makes unary calls, one at a time, over one connection.
 struct GrpcCaller {
     runtime: tokio::runtime::Runtime,
-    directory: v1::directory_client::DirectoryClient<Channel>,
+    directory: v1::directory_client::DirectoryClient<InterceptedService<Channel, Bearer>>,
 }
 
 impl GrpcCaller {
@@ -156,8 +158,11 @@ impl GrpcCaller {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let address = cluster.shards.first().map_or("", String::as_str);
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
-        let channel = runtime.block_on(endpoint.connect())?;
-        Ok(Self { runtime, directory: v1::directory_client::DirectoryClient::new(channel) })
+        // As the daemons of the cluster have been told.
+        let credentials = Credentials::from_environment()?;
+        let channel = runtime.block_on(async { credentials.channel(&endpoint) });
+        let service = InterceptedService::new(channel, credentials.bearer());
+        Ok(Self { runtime, directory: v1::directory_client::DirectoryClient::new(service) })
     }
 
     fn call(&mut self) -> anyhow::Result<Duration> {

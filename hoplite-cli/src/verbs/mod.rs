@@ -2,6 +2,7 @@
 //!
 //! A new command is a module here and a variant of [`Command`](crate::Command).
 
+pub(crate) mod certs;
 pub(crate) mod delete;
 pub(crate) mod get;
 pub(crate) mod ls;

@@ -1,13 +1,17 @@
 //! Who may reach a daemon, and how daemons prove to each other that they belong to one cluster.
 //!
 //! * `token`: a secret that all of them share.
+//! * `tls`: certificates, and whose are accepted.
+//! * `channel`: how clients of the control plane connect.
 //! * `private_file`: reads what nobody else may read.
 //! * `bearer`: what calls of the control plane carry.
 //! * `half_open`: bounds the connections that have not proven anything yet.
 
 mod bearer;
+mod channel;
 mod half_open;
 mod private_file;
+mod tls;
 mod token;
 
 use std::net::SocketAddr;
@@ -16,6 +20,7 @@ use std::path::PathBuf;
 pub use bearer::Bearer;
 pub use half_open::{HalfOpen, HalfOpenPlace};
 pub use private_file::PrivateFileError;
+pub use tls::{Protocol, Tls, TlsError, TlsFiles};
 pub use token::{Purpose, TAG_BYTES, Token, TokenError};
 
 /// What is set about who may reach a daemon.
@@ -24,6 +29,18 @@ pub struct Security {
     /// A file with a secret that all daemons of the cluster share; others are refused. Only its owner may have access to it
     #[arg(long, env = "HOPLITE_TOKEN_FILE", value_name = "PATH")]
     pub token_file: Option<PathBuf>,
+    /// The certificate of this daemon, PEM: speak TLS with all other daemons. Read again when it changes
+    #[arg(long, env = "HOPLITE_TLS_CERT", value_name = "PATH")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of the certificate, PEM. Only its owner may have access to it
+    #[arg(long, env = "HOPLITE_TLS_KEY", value_name = "PATH")]
+    pub tls_key: Option<PathBuf>,
+    /// The authority that the certificates of all daemons of the cluster come from, PEM
+    #[arg(long, env = "HOPLITE_TLS_CA", value_name = "PATH")]
+    pub tls_ca: Option<PathBuf>,
+    /// The name that the certificate of every daemon is for [default: the host or address at which it is reached]
+    #[arg(long, env = "HOPLITE_TLS_NAME", value_name = "NAME")]
+    pub tls_name: Option<String>,
     /// Listen on other than loopback addresses although nobody is authenticated
     #[arg(
         long, env = "HOPLITE_INSECURE", value_name = "BOOL",
@@ -37,9 +54,28 @@ pub struct Security {
 pub struct Credentials {
     /// The secret that all daemons of the cluster share.
     pub token: Option<Token>,
+    /// The certificates.
+    pub tls: Option<Tls>,
 }
 
 impl Credentials {
+    /// What the environment of this process names: for programs that speak to daemons and are none.
+    ///
+    /// # Errors
+    /// What is wrong with the files.
+    pub fn from_environment() -> Result<Self, SecurityError> {
+        let path = |variable| std::env::var_os(variable).map(PathBuf::from);
+        let security = Security {
+            token_file: path("HOPLITE_TOKEN_FILE"),
+            tls_cert: path("HOPLITE_TLS_CERT"),
+            tls_key: path("HOPLITE_TLS_KEY"),
+            tls_ca: path("HOPLITE_TLS_CA"),
+            tls_name: std::env::var("HOPLITE_TLS_NAME").ok(),
+            insecure: None,
+        };
+        security.credentials()
+    }
+
     /// What to add to the calls of a client of the control plane.
     pub fn bearer(&self) -> Bearer {
         Bearer::new(self.token.as_ref())
@@ -53,13 +89,19 @@ pub enum SecurityError {
     /// The token cannot be used.
     #[error("the token cannot be used")]
     Token(#[from] TokenError),
+    /// The certificates cannot be used.
+    #[error("TLS cannot be used")]
+    Tls(#[from] TlsError),
+    /// Only some of the files for TLS are named.
+    #[error("--tls-cert, --tls-key and --tls-ca go together, and --tls-name with them")]
+    Incomplete,
 }
 
 /// A daemon is to listen where other machines can reach it, and nobody said that this is meant.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{address} can be reached from other machines: say who may use it, with --token-file, \
-     or say --insecure if everybody who can reach it may"
+    "{address} can be reached from other machines: say who may use it, with --token-file, or with \
+     --tls-cert, --tls-key and --tls-ca; or say --insecure if everybody who can reach it may"
 )]
 pub struct NotLoopback {
     /// The address that other machines can reach.
@@ -72,7 +114,7 @@ impl Security {
     /// # Errors
     /// [`NotLoopback`].
     pub fn check(&self, address: SocketAddr) -> Result<(), NotLoopback> {
-        let is_authenticated = self.token_file.is_some();
+        let is_authenticated = self.token_file.is_some() || self.tls_cert.is_some();
         if address.ip().to_canonical().is_loopback() || is_authenticated || self.insecure == Some(true) {
             Ok(())
         } else {
@@ -85,7 +127,16 @@ impl Security {
     /// # Errors
     /// What is wrong with them.
     pub fn credentials(&self) -> Result<Credentials, SecurityError> {
-        Ok(Credentials { token: self.token_file.as_deref().map(Token::read).transpose()? })
+        let token = self.token_file.as_deref().map(Token::read).transpose()?;
+        let tls = match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (Some(cert), Some(key), Some(ca)) => {
+                let files = TlsFiles { cert: cert.clone(), key: key.clone(), ca: ca.clone() };
+                Some(Tls::read(files, self.tls_name.as_deref())?)
+            }
+            (None, None, None) if self.tls_name.is_none() => None,
+            _ => return Err(SecurityError::Incomplete),
+        };
+        Ok(Credentials { token, tls })
     }
 }
 
@@ -108,6 +159,7 @@ mod tests {
             assert_eq!(allows(Security { insecure: Some(false), ..Security::default() }), is_loopback);
             assert!(allows(Security { insecure: Some(true), ..Security::default() }), "{address}");
             assert!(allows(Security { token_file: Some("token".into()), ..Security::default() }));
+            assert!(allows(Security { tls_cert: Some("cert".into()), ..Security::default() }));
         }
     }
 }

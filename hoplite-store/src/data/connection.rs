@@ -27,8 +27,11 @@ pub(super) enum ConnectionError {
     #[error("the peer closed the connection")]
     Closed,
     /// The operating system reports an error.
-    #[error("the connection broke")]
-    Io(#[from] io::Error),
+    #[error("the connection broke: {0}")]
+    Io(#[source] io::Error),
+    /// The peer, or its certificate, is not one to be spoken to; or bytes were changed on the way.
+    #[error("TLS failed: {0}")]
+    Tls(#[source] io::Error),
     /// Nothing moved for too long.
     #[error("nothing moved for {0:?}")]
     Idle(Duration),
@@ -53,6 +56,13 @@ pub(super) enum ConnectionError {
     /// The connection had not proven anything, and others came that wanted to.
     #[error("too many connections are in their handshake, and this one has been longest")]
     Crowded,
+}
+
+impl From<io::Error> for ConnectionError {
+    fn from(error: io::Error) -> Self {
+        // This is what `tls` makes of the errors of rustls.
+        if error.kind() == io::ErrorKind::InvalidData { Self::Tls(error) } else { Self::Io(error) }
+    }
 }
 
 impl ConnectionError {
@@ -188,7 +198,18 @@ impl PeerConnection {
             let receive = self.transport.read_into(buffer, rest.clone());
             rest.start += arrived(self.read_timeout, &mut self.received_at, receive).await? as u64;
         }
-        header.check_payload(buffer.crc32c(whole))?;
+        self.check_block(header, || buffer.crc32c(whole))
+    }
+
+    /// Checks the checksum of a block that has arrived, unless the transport has done so.
+    pub(super) fn check_block(
+        &self,
+        header: &Header,
+        crc: impl FnOnce() -> u32,
+    ) -> Result<(), ConnectionError> {
+        if !self.transport.finds_damage() {
+            header.check_payload(crc())?;
+        }
         Ok(())
     }
 
@@ -237,7 +258,7 @@ impl PeerConnection {
         mut range: Range<u64>,
         buffer: &Buffer,
     ) -> Result<(), ConnectionError> {
-        let crc = buffer.crc32c(range.clone());
+        let crc = if self.transport.finds_damage() { 0 } else { buffer.crc32c(range.clone()) };
         let Some(header) = Header::block(range.start, range.end - range.start, crc) else {
             return Err(ConnectionError::Nonsense("a block of ours is too long for a frame"));
         };

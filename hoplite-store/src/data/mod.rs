@@ -24,6 +24,7 @@ mod keepalive;
 mod connection;
 mod handshake;
 mod pool;
+mod tls;
 mod transport;
 
 #[cfg(test)]
@@ -41,7 +42,7 @@ use hoplite_core::peer;
 use hoplite_daemon::Token;
 use tokio::sync::mpsc;
 
-use self::transport::TransportKind;
+pub(crate) use self::transport::TransportKind;
 use crate::config::LinkSettings;
 use crate::copies::LiveCopy;
 

@@ -144,7 +144,10 @@ impl<'a> InputStream<'a> {
                 received += call.connection().read_part(&mut payload[received..]).await?;
             }
             self.frame = None;
-            header.check_payload(crc32c(payload)).map_err(ConnectionError::from)?;
+            match header.kind() {
+                Kind::Block => call.connection().check_block(&header, || crc32c(payload))?,
+                _ => header.check_payload(crc32c(payload)).map_err(ConnectionError::from)?,
+            }
             let now = self.puller.now();
             match (header.kind(), &mut sink) {
                 (Kind::Block, Sink::Memory(held)) => {

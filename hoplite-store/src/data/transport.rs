@@ -9,11 +9,14 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use hoplite_core::plan::blocks::Delivery;
+use hoplite_daemon::Tls;
 use hoplite_shm::Buffer;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
+
+use super::tls::TlsStream;
 
 #[cfg(test)]
 use super::tests::buffered::Buffered;
@@ -28,6 +31,8 @@ pub(crate) enum TransportKind {
     /// TCP, with the bytes of objects going straight from one arena to the other.
     #[default]
     Plain,
+    /// TLS over TCP.
+    Tls(Tls),
     /// TCP behind buffers.
     #[cfg(test)]
     Buffered,
@@ -38,6 +43,8 @@ pub(crate) enum TransportKind {
 pub(super) enum Transport {
     /// A socket.
     Plain(TcpStream),
+    /// A socket behind TLS.
+    Tls(Box<TlsStream>),
     /// A socket behind buffers.
     #[cfg(test)]
     Buffered(Box<Buffered>),
@@ -49,6 +56,7 @@ impl Transport {
         prepare(&stream)?;
         Ok(match kind {
             TransportKind::Plain => Self::Plain(stream),
+            TransportKind::Tls(tls) => Self::Tls(Box::new(TlsStream::connect(tls, stream).await?)),
             #[cfg(test)]
             TransportKind::Buffered => Self::Buffered(Box::new(Buffered::new(stream))),
         })
@@ -59,6 +67,7 @@ impl Transport {
         prepare(&stream)?;
         Ok(match kind {
             TransportKind::Plain => Self::Plain(stream),
+            TransportKind::Tls(tls) => Self::Tls(Box::new(TlsStream::accept(tls, stream).await?)),
             #[cfg(test)]
             TransportKind::Buffered => Self::Buffered(Box::new(Buffered::new(stream))),
         })
@@ -71,6 +80,7 @@ impl Transport {
     pub(super) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => read_some(stream, |stream| stream.try_read(into)).await,
+            Self::Tls(stream) => stream.read(into).await,
             #[cfg(test)]
             Self::Buffered(stream) => stream.read(into).await,
         }
@@ -85,6 +95,7 @@ impl Transport {
                 };
                 read_some(stream, receive).await
             }
+            Self::Tls(stream) => stream.read_into(buffer, range).await,
             #[cfg(test)]
             Self::Buffered(stream) => stream.read_into(buffer, range).await,
         }
@@ -94,6 +105,7 @@ impl Transport {
     pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => write_some(stream, |stream| stream.try_write(bytes)).await,
+            Self::Tls(stream) => stream.write(bytes).await,
             #[cfg(test)]
             Self::Buffered(stream) => stream.write(bytes).await,
         }
@@ -113,16 +125,17 @@ impl Transport {
                 };
                 write_some(stream, send).await
             }
+            Self::Tls(stream) => stream.write_from(head, buffer, range).await,
             #[cfg(test)]
             Self::Buffered(stream) => stream.write_from(head, buffer, range).await,
         }
     }
 
     /// Passes on what was written and is still here.
-    #[cfg_attr(not(test), expect(clippy::unused_async, reason = "a transport with buffers waits here"))]
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(_) => Ok(()),
+            Self::Tls(stream) => stream.flush().await,
             #[cfg(test)]
             Self::Buffered(stream) => stream.flush().await,
         }
@@ -134,15 +147,22 @@ impl Transport {
             Self::Plain(stream) => {
                 !matches!(stream.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
             }
+            Self::Tls(stream) => stream.is_readable(),
             #[cfg(test)]
             Self::Buffered(stream) => stream.is_readable(),
         }
+    }
+
+    /// Whether it finds out by itself that bytes were changed on the way, so that they need no checksum.
+    pub(super) const fn finds_damage(&self) -> bool {
+        matches!(self, Self::Tls(_))
     }
 
     /// What the peer has acknowledged of what was sent; `None` if nothing yet.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         let socket = match self {
             Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.socket(),
             #[cfg(test)]
             Self::Buffered(stream) => stream.socket(),
         };

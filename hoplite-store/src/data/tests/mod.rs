@@ -4,3 +4,4 @@ pub(super) mod buffered;
 
 mod over_buffers;
 mod over_plain_tcp;
+mod over_tls;

@@ -1,0 +1,79 @@
+//! Makes certificates, for those who have no authority of their own.
+
+use std::ops::Range;
+use std::time::SystemTime;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+/// The name of each authority that is made here. That of the issuer in a certificate must be the same.
+const NAME: &str = "Hoplite CA";
+
+/// An authority: its certificate and its key, in the form of PEM.
+#[derive(Clone)]
+pub struct Authority {
+    /// The certificate.
+    pub cert: String,
+    /// The key.
+    pub key: String,
+}
+
+/// What an authority has made.
+#[derive(Clone)]
+pub struct Issued {
+    /// The certificate, in the form of PEM.
+    pub cert: String,
+    /// Its key, in the form of PEM.
+    pub key: String,
+}
+
+/// Why no certificate was made: a name cannot be in one, or the key of the authority is none.
+#[derive(Debug, thiserror::Error)]
+#[error("no certificate can be made")]
+pub struct NotIssued(#[from] rcgen::Error);
+
+impl Authority {
+    /// A new authority.
+    ///
+    /// # Errors
+    /// [`NotIssued`] if there are no random numbers.
+    pub fn new(validity: Range<SystemTime>) -> Result<Self, NotIssued> {
+        let key = KeyPair::generate()?;
+        let mut params = authority();
+        (params.not_before, params.not_after) = (validity.start.into(), validity.end.into());
+        Ok(Self { cert: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
+    }
+
+    /// Makes a certificate for a daemon that is reached under `names`, which are host names and addresses. Both sides of
+    /// a connection can use it. The certificate of this authority is not looked at, so it must be one that
+    /// [`new`](Self::new) has made.
+    ///
+    /// # Errors
+    /// [`NotIssued`].
+    pub fn issue(&self, names: &[String], validity: Range<SystemTime>) -> Result<Issued, NotIssued> {
+        let issuer = Issuer::new(authority(), KeyPair::from_pem(&self.key)?);
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(names)?;
+        params.distinguished_name.remove(DnType::CommonName);
+        if let Some(first) = names.first() {
+            params.distinguished_name.push(DnType::CommonName, first);
+        }
+        (params.not_before, params.not_after) = (validity.start.into(), validity.end.into());
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        Ok(Issued { cert: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem() })
+    }
+}
+
+fn authority() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.remove(DnType::CommonName);
+    params.distinguished_name.push(DnType::CommonName, NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}

@@ -1,0 +1,59 @@
+//! Connections of clients of the control plane.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+use tonic::transport::{Channel, Endpoint};
+
+use super::Credentials;
+use super::tls::{Protocol, Tls};
+
+/// The port of a host that has none said: that of HTTP, as elsewhere.
+const DEFAULT_PORT: u16 = 80;
+
+impl Credentials {
+    /// A channel to `endpoint`, whose scheme is `http` in any case. Connects when it is first used.
+    pub fn channel(&self, endpoint: &Endpoint) -> Channel {
+        match &self.tls {
+            Some(tls) => endpoint.connect_with_connector_lazy(Connector { tls: tls.clone() }),
+            None => endpoint.connect_lazy(),
+        }
+    }
+}
+
+/// Connects by TCP and TLS.
+#[derive(Debug, Clone)]
+struct Connector {
+    tls: Tls,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let tls = self.tls.clone();
+        Box::pin(async move {
+            // An IPv6 address is in brackets.
+            let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+            let name = tls.name_at(host).map_err(io::Error::other)?;
+            let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(DEFAULT_PORT))).await?;
+            stream.set_nodelay(true)?;
+            let connector = TlsConnector::from(Arc::clone(&tls.client(Protocol::Http2)));
+            Ok(TokioIo::new(connector.connect(name, stream).await?))
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! Peers whose certificates are not good, or who have none.
+
+use std::io;
+
+use hoplite_core::id::{ClusterId, NodeId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::*;
+use crate::data::DataConfig;
+use crate::data::connection::ConnectionError;
+use crate::data::handshake::{self, Side};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn config(name: &str, transport: TransportKind) -> DataConfig {
+    let config = DataConfig::new(ClusterId::new("test").unwrap(), NodeId::new(name).unwrap());
+    DataConfig { transport, ..config }
+}
+
+/// How the handshake of `connecting` with `accepting` ends, at either side.
+async fn meet(
+    connecting: TransportKind,
+    accepting: TransportKind,
+) -> (Result<(), ConnectionError>, Result<(), ConnectionError>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepts = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        handshake::open(&config("b", accepting), stream, Side::Accepting, PATIENCE).await.map(drop)
+    });
+    let stream = TcpStream::connect(address).await.unwrap();
+    let node = NodeId::new("b").unwrap();
+    let connecting = config("a", connecting);
+    let connects = handshake::open(&connecting, stream, Side::Connecting(&node), PATIENCE);
+    let connected = timeout(PATIENCE, connects).await.unwrap().map(drop);
+    (connected, timeout(PATIENCE, accepts).await.unwrap().unwrap())
+}
+
+fn why(ended: Result<(), ConnectionError>) -> String {
+    ended.expect_err("the handshake fails").to_string()
+}
+
+#[tokio::test]
+async fn certificates_of_one_authority_for_the_right_address_are_accepted() {
+    let certificates = Certificates::new();
+    let kind = |name| TransportKind::Tls(certificates.tls(name));
+    let (connected, accepted) = meet(kind("elsewhere"), kind("127.0.0.1")).await;
+    connected.unwrap();
+    accepted.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_address_is_refused_by_who_connects() {
+    let certificates = Certificates::new();
+    let kind = |name| TransportKind::Tls(certificates.tls(name));
+    for wrong in ["127.0.0.2", "localhost", "elsewhere"] {
+        let (connected, accepted) = meet(kind("127.0.0.1"), kind(wrong)).await;
+        assert!(why(connected).contains("certificate"));
+        assert!(accepted.is_err(), "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn with_one_name_for_all_either_side_refuses_any_other() {
+    let certificates = Certificates::new();
+    let named = |name: &str, expected: &str| {
+        let files = certificates.files(name, &certificates.issue(name, today()));
+        TransportKind::Tls(Tls::read(files, Some(expected)).unwrap())
+    };
+    let (connected, accepted) =
+        meet(named("store.hoplite", "store.hoplite"), named("store.hoplite", "store.hoplite")).await;
+    connected.unwrap();
+    accepted.unwrap();
+    let plain = TransportKind::Tls(certificates.tls("127.0.0.1"));
+    // It would connect anywhere; the other side knows better.
+    let (connected, accepted) = meet(plain.clone(), named("127.0.0.1.hoplite", "127.0.0.1.hoplite")).await;
+    assert!(connected.is_err() && accepted.is_err());
+    let (connected, _) = meet(named("store.hoplite", "store.hoplite"), plain).await;
+    assert!(why(connected).contains("certificate"));
+    // Not even its own would pass: this is said at the start.
+    let files = certificates.files("other", &certificates.issue("other", today()));
+    assert!(Tls::read(files, Some("store.hoplite")).is_err());
+}
+
+#[tokio::test]
+async fn another_authority_is_refused_by_either_side() {
+    let (ours, theirs) = (Certificates::new(), Certificates::new());
+    let kind = |certificates: &Certificates| TransportKind::Tls(certificates.tls("127.0.0.1"));
+    let (connected, accepted) = meet(kind(&theirs), kind(&ours)).await;
+    assert!(why(connected).contains("certificate"));
+    assert!(accepted.is_err());
+    // One that trusts our authority, with a certificate of its own making.
+    let files = ours.files("foreign", &theirs.issue("127.0.0.1", today()));
+    write(&files.ca, &theirs.authority.cert);
+    let foreign = Tls::read(files.clone(), None).unwrap();
+    let both = format!("{}{}", ours.authority.cert, theirs.authority.cert);
+    write(&files.ca, &both);
+    let trusting = Tls::read(files, None).unwrap();
+    drop(foreign);
+    let (connected, accepted) = meet(TransportKind::Tls(trusting), kind(&ours)).await;
+    assert!(why(accepted).contains("certificate"));
+    // In TLS 1.3 the client learns of it with what it reads next.
+    assert!(connected.is_err());
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused_by_either_side() {
+    let certificates = Certificates::new();
+    let ends_soon = SystemTime::now() + Duration::from_millis(1500);
+    let short = certificates.issue("127.0.0.1", ends_soon - DAY..ends_soon);
+    let expiring = Tls::read(certificates.files("short", &short), None).unwrap();
+    let good = TransportKind::Tls(certificates.tls("127.0.0.1"));
+    // Certificates end with a whole second.
+    while SystemTime::now() < ends_soon + Duration::from_secs(1) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let (connected, accepted) = meet(good.clone(), TransportKind::Tls(expiring.clone())).await;
+    assert!(why(connected).contains("xpired"));
+    assert!(accepted.is_err());
+    let (connected, accepted) = meet(TransportKind::Tls(expiring), good).await;
+    assert!(why(accepted).contains("xpired"));
+    assert!(connected.is_err());
+    // Said at the start, too.
+    let error = Tls::read(certificates.files("short", &short), None).unwrap_err();
+    assert!(format!("{:#}", anyhow::Error::from(error)).contains("xpired"));
+}
+
+#[tokio::test]
+async fn plain_tcp_and_tls_do_not_meet() {
+    let certificates = Certificates::new();
+    let tls = TransportKind::Tls(certificates.tls("127.0.0.1"));
+    let (connected, accepted) = meet(TransportKind::Plain, tls.clone()).await;
+    assert!(connected.is_err());
+    assert!(matches!(accepted, Err(ConnectionError::Tls(_))), "{accepted:?}");
+    let (connected, accepted) = meet(tls, TransportKind::Plain).await;
+    assert!(matches!(connected, Err(ConnectionError::Tls(_) | ConnectionError::Io(_))), "{connected:?}");
+    assert!(accepted.is_err());
+}
+
+/// A ClientHello of TLS 1.2 (RFC 5246, section 7.4.1.2), with ciphers and curves that everybody knew.
+fn hello_of_tls_1_2() -> Vec<u8> {
+    let extensions = [
+        &[0x00, 0x0a, 0, 4, 0, 2, 0, 23][..],  // supported_groups: secp256r1
+        &[0x00, 0x0b, 0, 2, 1, 0],             // ec_point_formats: uncompressed
+        &[0x00, 0x0d, 0, 6, 0, 4, 4, 3, 8, 4], // signature_algorithms
+        &[0x00, 0x17, 0, 0],                   // extended_master_secret
+        &[0xff, 0x01, 0, 1, 0],                // renegotiation_info
+    ]
+    .concat();
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.push(0);
+    body.extend([0, 4, 0xc0, 0x2b, 0xc0, 0x2f, 1, 0]);
+    body.extend((extensions.len() as u16).to_be_bytes());
+    body.extend(extensions);
+    let mut handshake = vec![1, 0];
+    handshake.extend((body.len() as u16).to_be_bytes());
+    handshake.extend(body);
+    let mut record = vec![22, 3, 1];
+    record.extend((handshake.len() as u16).to_be_bytes());
+    record.extend(handshake);
+    record
+}
+
+#[tokio::test]
+async fn what_is_not_tls_1_3_is_refused_with_an_alert() {
+    let certificates = Certificates::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = config("b", TransportKind::Tls(certificates.tls("127.0.0.1")));
+    let server = tokio::spawn(async move {
+        let mut ends = Vec::new();
+        for _ in 0..4 {
+            let (stream, _) = listener.accept().await.unwrap();
+            ends.push(handshake::open(&accepting, stream, Side::Accepting, PATIENCE).await.map(drop));
+        }
+        ends
+    });
+    let endless_record = [22, 3, 1, 0xff, 0xff];
+    let endless_message = [&[22, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
+    for (what, said) in [
+        ("TLS 1.2", hello_of_tls_1_2()),
+        ("garbage", vec![0xa5; 3000]),
+        ("a record that is too long", endless_record.to_vec()),
+        ("a message that is too long", endless_message.repeat(20)),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // It may be closed before it has heard all of this.
+        let _ = stream.write_all(&said).await;
+        let mut answer = Vec::new();
+        match timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap() {
+            // A fatal alert, in the clear: 70 is protocol_version.
+            Ok(_) if what == "TLS 1.2" => assert_eq!(answer, [21, 3, 3, 0, 2, 2, 70], "{what}"),
+            Ok(_) => assert_eq!(answer.first(), Some(&21), "{what}"),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{what}"),
+        }
+    }
+    for end in timeout(PATIENCE, server).await.unwrap().unwrap() {
+        assert!(matches!(end, Err(ConnectionError::Tls(_))), "{end:?}");
+    }
+}
+
+#[tokio::test]
+async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
+    let (old, new) = (Certificates::new(), Certificates::new());
+    let files = old.files("node", &old.issue("127.0.0.1", today()));
+    let tls = Tls::read(files.clone(), None).unwrap();
+    let old_peer = TransportKind::Tls(old.tls("127.0.0.1"));
+    let new_peer = TransportKind::Tls(new.tls("127.0.0.1"));
+    let works = async |peer: &TransportKind| {
+        let (connected, accepted) = meet(peer.clone(), TransportKind::Tls(tls.clone())).await;
+        connected.is_ok() && accepted.is_ok()
+    };
+    assert!(works(&old_peer).await && !works(&new_peer).await);
+    // Half of a change, which fits nothing.
+    let issued = new.issue("127.0.0.1", today());
+    write(&files.cert, &issued.cert);
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert!(works(&old_peer).await && !works(&new_peer).await);
+    write(&files.key, &issued.key);
+    write(&files.ca, &new.authority.cert);
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert!(works(&new_peer).await && !works(&old_peer).await);
+}

@@ -1,0 +1,73 @@
+//! The suite over TLS; then what only TLS does.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
+
+use hoplite_daemon::{Authority, Issued, Tls, TlsFiles};
+use tempfile::TempDir;
+
+use crate::data::transport::TransportKind;
+
+#[path = "../suite.rs"]
+mod suite;
+
+mod certificates;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A day before and after now.
+fn today() -> Range<SystemTime> {
+    let now = SystemTime::now();
+    now - DAY..now + DAY
+}
+
+/// The certificates of a cluster, whose nodes all listen on loopback.
+struct Certificates {
+    place: TempDir,
+    authority: Authority,
+}
+
+impl Certificates {
+    fn new() -> Self {
+        let certificates =
+            Self { place: tempfile::tempdir().unwrap(), authority: Authority::new(today()).unwrap() };
+        write(&certificates.place.path().join("ca.pem"), &certificates.authority.cert);
+        certificates
+    }
+
+    /// The files of a certificate, which are made anew.
+    fn files(&self, file: &str, issued: &Issued) -> TlsFiles {
+        let path = |suffix: &str| self.place.path().join(format!("{file}{suffix}"));
+        let files = TlsFiles { cert: path(".pem"), key: path("-key.pem"), ca: path(".ca.pem") };
+        write(&files.cert, &issued.cert);
+        write(&files.key, &issued.key);
+        write(&files.ca, &self.authority.cert);
+        files
+    }
+
+    fn issue(&self, name: &str, validity: Range<SystemTime>) -> Issued {
+        self.authority.issue(&[name.to_owned()], validity).unwrap()
+    }
+
+    fn tls(&self, name: &str) -> Tls {
+        Tls::read(self.files(name, &self.issue(name, today())), None).unwrap()
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn transport() -> TransportKind {
+    static TLS: LazyLock<(Certificates, Tls)> = LazyLock::new(|| {
+        let certificates = Certificates::new();
+        let tls = certificates.tls("127.0.0.1");
+        (certificates, tls)
+    });
+    TransportKind::Tls(TLS.1.clone())
+}

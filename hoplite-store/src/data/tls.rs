@@ -1,0 +1,427 @@
+//! TLS between two stores.
+//!
+//! rustls does the cryptography; the buffers are here, so that a system call moves many records at once. The bytes of
+//! objects are copied three times in either direction, within the caches: out of the arena, into the record that rustls
+//! makes, and to where the socket takes them from; and the other way round.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+use hoplite_daemon::{Protocol, Tls};
+use hoplite_shm::Buffer;
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
+
+/// Longest plain text of a record (RFC 8446, section 5.1).
+const RECORD_BYTES: usize = 16 << 10;
+/// Longest record: its header, the plain text, and what a cipher may add (section 5.2).
+const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
+/// How many records are taken from the socket at once. Each connection has so much memory for each direction.
+const INCOMING_RECORDS: usize = 8;
+/// How many records are handed to the socket at once.
+const OUTGOING_RECORDS: usize = 8;
+
+/// A connection that is encrypted.
+pub(super) struct TlsStream {
+    stream: TcpStream,
+    session: Session,
+    incoming: Box<[u8]>,
+    /// Which of `incoming` has arrived and is not decrypted.
+    unread: Range<usize>,
+    /// What was decrypted, and had no place where it was to go.
+    plain: Vec<u8>,
+    /// How much of `plain` was taken since.
+    taken: usize,
+    outgoing: Outgoing,
+    /// The peer will send no more.
+    is_closed: bool,
+    /// Why the session is of no more use: it must not be asked again.
+    failed: Option<rustls::Error>,
+}
+
+enum Session {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// Records that wait to be sent.
+struct Outgoing {
+    bytes: Vec<u8>,
+    unsent: Range<usize>,
+}
+
+/// How far a session got.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// Plain text has arrived.
+    Arrived,
+    /// There is something to send.
+    Queued,
+    /// The handshake needs more of the peer.
+    Blocked,
+    /// All that has arrived is dealt with, and what was to be encrypted is.
+    Ready,
+    /// The peer has said that it sends no more.
+    Closed,
+}
+
+impl TlsStream {
+    /// Makes the handshake of the side that has connected.
+    pub(super) async fn connect(tls: &Tls, stream: TcpStream) -> io::Result<Self> {
+        let name = tls.name_at(&stream.peer_addr()?.ip().to_canonical().to_string());
+        let name = name.map_err(io::Error::other)?;
+        let session = UnbufferedClientConnection::new(tls.client(Protocol::Data), name).map_err(broken)?;
+        Self::new(stream, Session::Client(session)).shake_hands().await
+    }
+
+    /// Makes the handshake of the side that was connected to.
+    pub(super) async fn accept(tls: &Tls, stream: TcpStream) -> io::Result<Self> {
+        let session = UnbufferedServerConnection::new(tls.server(Protocol::Data)).map_err(broken)?;
+        Self::new(stream, Session::Server(session)).shake_hands().await
+    }
+
+    fn new(stream: TcpStream, session: Session) -> Self {
+        Self {
+            stream,
+            session,
+            incoming: vec![0; INCOMING_RECORDS * MAX_RECORD_BYTES].into(),
+            unread: 0..0,
+            plain: Vec::new(),
+            taken: 0,
+            outgoing: Outgoing { bytes: vec![0; OUTGOING_RECORDS * MAX_RECORD_BYTES], unsent: 0..0 },
+            is_closed: false,
+            failed: None,
+        }
+    }
+
+    async fn shake_hands(mut self) -> io::Result<Self> {
+        let mut early = Vec::new();
+        loop {
+            match self.step(&[], |bytes| early.extend_from_slice(bytes)) {
+                Ok(Step::Arrived | Step::Queued) => {}
+                Ok(Step::Ready) => break,
+                Ok(Step::Blocked) => {
+                    self.flush().await?;
+                    self.fill().await?;
+                    if self.is_closed {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Ok(Step::Closed) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => {
+                    self.say_why();
+                    return Err(error);
+                }
+            }
+        }
+        self.plain = early;
+        self.flush().await?;
+        Ok(self)
+    }
+
+    /// See `Transport::read`.
+    pub(super) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.receive(into.len(), |at, bytes| into[at..at + bytes.len()].copy_from_slice(bytes)).await
+    }
+
+    /// See `Transport::read_into`.
+    pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
+        let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
+    }
+
+    /// Hands at least one byte, and at most `limit`, to `put`, with where they belong; answers how many, zero if the peer
+    /// has closed.
+    async fn receive(&mut self, limit: usize, mut put: impl FnMut(usize, &[u8])) -> io::Result<usize> {
+        consume_budget().await;
+        loop {
+            let received = self.take(limit, &mut put)?;
+            if received > 0 || self.is_closed {
+                return Ok(received);
+            }
+            // The answer to a change of keys, for example. What the socket does not take now goes with the next write.
+            self.outgoing.send(&self.stream)?;
+            self.fill().await?;
+        }
+    }
+
+    /// As `receive`, without waiting.
+    fn take(&mut self, limit: usize, put: &mut impl FnMut(usize, &[u8])) -> io::Result<usize> {
+        let mut received = limit.min(self.plain.len() - self.taken);
+        put(0, &self.plain[self.taken..self.taken + received]);
+        self.taken += received;
+        if self.taken < self.plain.len() {
+            return Ok(received);
+        }
+        let mut rest = std::mem::take(&mut self.plain);
+        rest.clear();
+        self.taken = 0;
+        while received < limit {
+            let stepped = self.step(&[], |bytes| {
+                let fitting = bytes.len().min(limit - received);
+                put(received, &bytes[..fitting]);
+                received += fitting;
+                rest.extend_from_slice(&bytes[fitting..]);
+            });
+            match stepped {
+                Ok(Step::Arrived | Step::Queued) => {}
+                Ok(Step::Ready | Step::Blocked) => break,
+                Ok(Step::Closed) => {
+                    self.is_closed = true;
+                    break;
+                }
+                // What was decrypted before is good; the next call answers the error.
+                Err(_) if received > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.plain = rest;
+        Ok(received)
+    }
+
+    /// See `Transport::write`.
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        consume_budget().await;
+        self.flush().await?;
+        let bytes = &bytes[..bytes.len().min(OUTGOING_RECORDS * RECORD_BYTES)];
+        for record in bytes.chunks(RECORD_BYTES) {
+            self.seal(record)?;
+        }
+        self.outgoing.send(&self.stream)?;
+        Ok(bytes.len())
+    }
+
+    /// See `Transport::write_from`.
+    pub(super) async fn write_from(
+        &mut self,
+        head: &[u8],
+        buffer: &Buffer,
+        range: Range<u64>,
+    ) -> io::Result<usize> {
+        consume_budget().await;
+        self.flush().await?;
+        // A record of its own, so that the bytes of the object are decrypted to where they belong.
+        if !head.is_empty() {
+            self.seal(head)?;
+        }
+        let sealed = self.seal_from(buffer, range)?;
+        self.outgoing.send(&self.stream)?;
+        Ok(head.len() + sealed)
+    }
+
+    fn seal_from(&mut self, buffer: &Buffer, mut range: Range<u64>) -> io::Result<usize> {
+        let mut record = [0; RECORD_BYTES];
+        let mut sealed = 0;
+        while !range.is_empty() && self.outgoing.has_room() {
+            let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(RECORD_BYTES);
+            buffer.read(range.start, &mut record[..length]);
+            self.seal(&record[..length])?;
+            range.start += length as u64;
+            sealed += length;
+        }
+        Ok(sealed)
+    }
+
+    /// Encrypts `plain`, which is not empty and fits into a record.
+    fn seal(&mut self, plain: &[u8]) -> io::Result<()> {
+        loop {
+            let mut arrived = std::mem::take(&mut self.plain);
+            let stepped = self.step(plain, |bytes| arrived.extend_from_slice(bytes));
+            self.plain = arrived;
+            match stepped? {
+                Step::Arrived | Step::Queued => {}
+                // The peer sends no more, and may still listen.
+                Step::Closed => self.is_closed = true,
+                Step::Ready => return Ok(()),
+                Step::Blocked => return Err(io::ErrorKind::BrokenPipe.into()),
+            }
+        }
+    }
+
+    /// Waits until all is sent that was encrypted.
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        while !self.outgoing.send(&self.stream)? {
+            self.stream.writable().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
+    pub(super) fn is_readable(&mut self) -> bool {
+        self.taken < self.plain.len()
+            || !self.unread.is_empty()
+            || self.is_closed
+            || !matches!(self.stream.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// The socket below.
+    pub(super) const fn socket(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Waits for more of the peer.
+    async fn fill(&mut self) -> io::Result<()> {
+        self.incoming.copy_within(self.unread.clone(), 0);
+        self.unread = 0..self.unread.len();
+        if self.unread.len() == self.incoming.len() {
+            // No record is so long, and no message of a handshake that we would believe.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        loop {
+            match self.stream.try_read(&mut self.incoming[self.unread.end..]) {
+                Ok(0) => {
+                    self.is_closed = true;
+                    return Ok(());
+                }
+                Ok(read) => {
+                    self.unread.end += read;
+                    return Ok(());
+                }
+                Err(error) if is_transient(&error) => self.stream.readable().await?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Lets the session deal with the next record that has arrived, or else encrypt `plain`.
+    fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Step> {
+        let stepped = match &self.failed {
+            Some(error) => Err(error.clone()),
+            None => self.step_unchecked(plain, arrived),
+        };
+        stepped.map_err(|error| {
+            self.failed = Some(error.clone());
+            broken(error)
+        })
+    }
+
+    /// Sends the alert that rustls has for the peer after a failure. It comes before anything else that rustls would do.
+    fn say_why(&mut self) {
+        if self.step_unchecked(&[], |_| {}) == Ok(Step::Queued) {
+            let _ = self.outgoing.send(&self.stream);
+        }
+    }
+
+    fn step_unchecked(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> Result<Step, rustls::Error> {
+        let incoming = &mut self.incoming[self.unread.clone()];
+        let stepped = match &mut self.session {
+            Session::Client(session) => {
+                step(session.process_tls_records(incoming), &mut self.outgoing, plain, arrived)
+            }
+            Session::Server(session) => {
+                step(session.process_tls_records(incoming), &mut self.outgoing, plain, arrived)
+            }
+        };
+        let (dealt_with, step) = stepped?;
+        self.unread.start += dealt_with;
+        Ok(step)
+    }
+}
+
+impl fmt::Debug for TlsStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsStream").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+/// Performs what a session asks for; answers how many bytes of its input it needs no longer, too.
+fn step<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    outgoing: &mut Outgoing,
+    plain: &[u8],
+    mut arrived: impl FnMut(&[u8]),
+) -> Result<(usize, Step), rustls::Error> {
+    let UnbufferedStatus { mut discard, state } = status;
+    let step = match state? {
+        ConnectionState::ReadTraffic(mut traffic) => {
+            while let Some(record) = traffic.next_record() {
+                let record = record?;
+                discard += record.discard;
+                arrived(record.payload);
+            }
+            Step::Arrived
+        }
+        ConnectionState::EncodeTlsData(mut message) => {
+            outgoing.put(|room| match message.encode(room) {
+                Ok(length) => Ok(Put::Whole(length)),
+                Err(EncodeError::InsufficientSize(size)) => Ok(Put::Needs(size.required_size)),
+                Err(EncodeError::AlreadyEncoded) => Err(rustls::Error::EncryptError),
+            })?;
+            Step::Queued
+        }
+        // What is queued is sent before anything is waited for.
+        ConnectionState::TransmitTlsData(message) => {
+            message.done();
+            Step::Queued
+        }
+        ConnectionState::BlockedHandshake => Step::Blocked,
+        ConnectionState::WriteTraffic(_) if plain.is_empty() => Step::Ready,
+        ConnectionState::WriteTraffic(mut traffic) => {
+            outgoing.put(|room| match traffic.encrypt(plain, room) {
+                Ok(length) => Ok(Put::Whole(length)),
+                Err(EncryptError::InsufficientSize(size)) => Ok(Put::Needs(size.required_size)),
+                Err(EncryptError::EncryptExhausted) => Err(rustls::Error::EncryptError),
+            })?;
+            Step::Ready
+        }
+        ConnectionState::PeerClosed | ConnectionState::Closed => Step::Closed,
+        // Early data, which is not allowed by the configuration, or what later versions of rustls may add.
+        _ => return Err(rustls::Error::General("an unknown state of a connection".to_owned())),
+    };
+    Ok((discard, step))
+}
+
+/// Whether something was put behind what waits to be sent.
+enum Put {
+    /// It was, and has this length.
+    Whole(usize),
+    /// It needs so much room.
+    Needs(usize),
+}
+
+impl Outgoing {
+    /// Whether a record surely fits.
+    fn has_room(&self) -> bool {
+        self.bytes.len() - self.unsent.end >= MAX_RECORD_BYTES
+    }
+
+    fn put(
+        &mut self,
+        mut encode: impl FnMut(&mut [u8]) -> Result<Put, rustls::Error>,
+    ) -> Result<(), rustls::Error> {
+        loop {
+            match encode(&mut self.bytes[self.unsent.end..])? {
+                Put::Whole(length) => {
+                    self.unsent.end += length;
+                    return Ok(());
+                }
+                Put::Needs(length) => self.bytes.resize(self.unsent.end + length, 0),
+            }
+        }
+    }
+
+    /// Sends what the socket takes; answers whether that was all.
+    fn send(&mut self, stream: &TcpStream) -> io::Result<bool> {
+        while !self.unsent.is_empty() {
+            match stream.try_write(&self.bytes[self.unsent.clone()]) {
+                Ok(sent) => self.unsent.start += sent,
+                Err(error) if is_transient(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.unsent = 0..0;
+        Ok(true)
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn broken(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
