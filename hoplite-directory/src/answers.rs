@@ -92,6 +92,8 @@ fn reason_name(reason: GrantReason) -> &'static str {
         GrantReason::CompleteBeforePartial => "complete-before-partial",
         GrantReason::Closest => "closest",
         GrantReason::LeastRecentlyUsed => "least-recently-used",
+        GrantReason::EarliestBytes => "earliest-bytes",
+        GrantReason::ChainHasBytes => "chain-has-bytes",
         GrantReason::AvoidedButOnly => "avoided-but-only",
     }
 }

@@ -52,6 +52,17 @@ fn receivers_that_come_together_form_one_chain() {
     check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
 }
 
+/// A chain of all of them would take a second, and S/B is 54 ms: those behind the first ones are served by copies that are
+/// complete by then.
+#[test]
+fn a_thousand_receivers_take_about_two_transfers() {
+    let experiment = Experiment { nodes: 1000, size_bytes: 64 << 20, ..experiment(Workload::Broadcast) };
+    let outcome = run(&experiment);
+    assert_eq!((outcome.done, outcome.counts.grants, outcome.counts.failed_pulls), (999, 999, 0));
+    let allowed = experiment.transfer_time(2.0) + experiment.hop_time() * 64;
+    check(outcome.completion <= allowed, &experiment, &outcome);
+}
+
 #[test]
 fn receivers_that_come_late_do_not_wait() {
     let arrivals = Arrivals::Staggered(Duration::from_secs(10));

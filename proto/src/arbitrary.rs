@@ -268,6 +268,8 @@ fn grant() -> impl Strategy<Value = Grant> {
         GrantReason::Closest,
         GrantReason::LeastRecentlyUsed,
         GrantReason::AvoidedButOnly,
+        GrantReason::EarliestBytes,
+        GrantReason::ChainHasBytes,
     ]);
     (query_id(), any::<u64>(), id(), put(), metadata(), (node(), address(), state(), reason)).prop_map(
         |(

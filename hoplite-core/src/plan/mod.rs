@@ -2,5 +2,6 @@
 
 pub mod blocks;
 pub mod broadcast;
+pub mod chain;
 pub mod link;
 pub mod reduce;

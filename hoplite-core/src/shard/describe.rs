@@ -3,7 +3,8 @@
 use std::ops::Bound;
 
 use super::Shard;
-use super::entry::{Entry, LocationRecord};
+use super::copies::LocationRecord;
+use super::entry::Entry;
 use super::history::GrantRecord;
 use super::message::{Location, Locations, NodeInfo, ObjectSummary};
 use crate::id::ObjectId;
@@ -77,7 +78,7 @@ impl Shard {
         let mut locations = 0;
         let fits = |(_, entry): &(&ObjectId, &Entry)| {
             let has_room = locations < MAX_LISTED_LOCATIONS;
-            locations += entry.locations().len();
+            locations += entry.copies.len();
             has_room
         };
         let page: Vec<Locations> = matching
@@ -124,9 +125,8 @@ impl Shard {
             inline: entry.inline.is_some(),
             lost: entry.is_lost(),
         };
-        let locations = entry.locations().iter();
         let mut locations: Vec<Location> =
-            locations.filter_map(|location| self.describe_location(location)).collect();
+            entry.copies.iter().filter_map(|location| self.describe_location(location)).collect();
         locations.sort_by(|one, other| one.node.cmp(&other.node));
         Locations { id: id.clone(), object: Some(summary), locations }
     }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::message::{GrantId, LocationState, Publish, Retention};
+use super::copies::Copies;
+use super::message::{GrantId, Publish};
 use super::nodes::NodeIndex;
-use crate::id::{NodeId, PutId};
+use crate::id::PutId;
 use crate::metadata::Metadata;
 use crate::time::Time;
 
@@ -18,10 +19,8 @@ pub(super) struct Entry {
     pub(super) metadata: Metadata,
     /// The bytes, if the object is small.
     pub(super) inline: Option<Bytes>,
-    /// The copies, by node index.
-    locations: Vec<LocationRecord>,
-    /// The slots that are granted now, with who serves whom.
-    pub(super) links: BTreeMap<GrantId, Link>,
+    pub(super) copies: Copies,
+    pub(super) transfers: Transfers,
     pub(super) state: EntryState,
     /// Set when the last pinned copy was lost and no complete copy could be promoted: the next one is.
     pub(super) pin: Pin,
@@ -48,27 +47,62 @@ pub(super) enum Pin {
     Missing,
 }
 
-/// One copy of an object.
-#[derive(Debug)]
-pub(super) struct LocationRecord {
-    pub(super) node: NodeIndex,
-    pub(super) state: LocationState,
-    pub(super) retention: Retention,
-    /// Slots taken.
-    pub(super) slots: u32,
-    /// The session of the node in which it was published last; an older one than the current makes it stale.
-    pub(super) session: u32,
-    /// The latest grant of this location, zero if there was none.
-    pub(super) last_grant: u64,
-    /// Kept by name, since the sender may be unknown to this shard yet.
-    pub(super) pulling_from: Option<NodeId>,
+/// The slots of an object that are granted now, with who serves whom.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    links: BTreeMap<(NodeIndex, GrantId), Link>,
+    /// How many receivers each node serves.
+    served: BTreeMap<NodeIndex, u32>,
 }
 
-/// A slot in use: `receiver` pulls from `sender`.
+/// A slot in use, beside its receiver.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Link {
-    pub(super) receiver: NodeIndex,
     pub(super) sender: NodeIndex,
+    /// Whether the receiver began before its sender could pass anything on, so that the time between their ends is a hop.
+    pub(super) is_timed: bool,
+}
+
+impl Transfers {
+    pub(super) fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    pub(super) fn insert(&mut self, receiver: NodeIndex, grant: GrantId, link: Link) {
+        self.links.insert((receiver, grant), link);
+        *self.served.entry(link.sender).or_default() += 1;
+    }
+
+    pub(super) fn remove(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<Link> {
+        let link = self.links.remove(&(receiver, grant))?;
+        if let Some(count) = self.served.get_mut(&link.sender) {
+            *count -= 1;
+            if *count == 0 {
+                self.served.remove(&link.sender);
+            }
+        }
+        Some(link)
+    }
+
+    /// All of them: receiver, slot, link.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeIndex, GrantId, &Link)> {
+        self.links.iter().map(|((receiver, grant), link)| (*receiver, *grant, link))
+    }
+
+    /// How many receivers a node serves.
+    pub(super) fn served_by(&self, sender: NodeIndex) -> u32 {
+        self.served.get(&sender).copied().unwrap_or(0)
+    }
+
+    /// The nodes that serve `receiver`.
+    pub(super) fn senders_of(&self, receiver: NodeIndex) -> impl Iterator<Item = NodeIndex> {
+        let own = (receiver, GrantId(0))..=(receiver, GrantId(u64::MAX));
+        self.links.range(own).map(|(_, link)| link.sender)
+    }
 }
 
 impl Entry {
@@ -80,8 +114,8 @@ impl Entry {
             size_bytes: publish.size_bytes,
             metadata: Metadata { user, ..publish.metadata.clone() },
             inline: None,
-            locations: Vec::new(),
-            links: BTreeMap::new(),
+            copies: Copies::default(),
+            transfers: Transfers::default(),
             state: EntryState::Live,
             pin: Pin::Held,
         }
@@ -97,59 +131,11 @@ impl Entry {
 
     /// Whether all bytes are somewhere, or will be.
     pub(super) fn has_root(&self) -> bool {
-        self.inline.is_some()
-            || self.locations.iter().any(|location| location.state != LocationState::Partial)
+        self.inline.is_some() || self.copies.rooted().next().is_some()
     }
 
-    /// Whether somebody has some of the bytes, or was sent to get them.
+    /// Whether some node has some of the bytes, or was sent to get them.
     pub(super) fn has_followers(&self) -> bool {
-        !self.locations.is_empty() || !self.links.is_empty()
-    }
-
-    pub(super) fn is_pinned(&self) -> bool {
-        self.locations.iter().any(|location| location.retention == Retention::Pinned)
-    }
-
-    pub(super) fn locations(&self) -> &[LocationRecord] {
-        &self.locations
-    }
-
-    fn position(&self, node: NodeIndex) -> Result<usize, usize> {
-        self.locations.binary_search_by_key(&node, |location| location.node)
-    }
-
-    pub(super) fn location(&self, node: NodeIndex) -> Option<&LocationRecord> {
-        self.position(node).ok().map(|position| &self.locations[position])
-    }
-
-    pub(super) fn location_mut(&mut self, node: NodeIndex) -> Option<&mut LocationRecord> {
-        self.position(node).ok().map(|position| &mut self.locations[position])
-    }
-
-    /// Adds a copy of `node`, which has none yet.
-    pub(super) fn add_location(&mut self, mut location: LocationRecord) {
-        let Err(position) = self.position(location.node) else { return };
-        // Slots that an earlier copy at this node had granted may still be in use.
-        let taken = self.links.values().filter(|link| link.sender == location.node).count();
-        location.slots = u32::try_from(taken).unwrap_or(u32::MAX);
-        if self.locations.is_empty() {
-            // Most objects have one location: do not reserve four.
-            self.locations.reserve_exact(1);
-        }
-        self.locations.insert(position, location);
-    }
-
-    pub(super) fn remove_location(&mut self, node: NodeIndex) -> Option<LocationRecord> {
-        self.position(node).ok().map(|position| self.locations.remove(position))
-    }
-
-    pub(super) fn take_locations(&mut self) -> Vec<LocationRecord> {
-        std::mem::take(&mut self.locations)
-    }
-}
-
-impl LocationRecord {
-    pub(super) fn new(node: NodeIndex, session: u32, state: LocationState, retention: Retention) -> Self {
-        Self { node, state, retention, slots: 0, session, last_grant: 0, pulling_from: None }
+        !self.copies.is_empty() || !self.transfers.is_empty()
     }
 }

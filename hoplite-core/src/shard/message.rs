@@ -227,6 +227,11 @@ pub enum GrantReason {
     Closest,
     /// As close as others, and longest without a grant.
     LeastRecentlyUsed,
+    /// A copy that is not complete, as close as others, and the first of them to have bytes.
+    EarliestBytes,
+    /// A copy that is not complete, while many others receive the object too: the bytes are about to reach it. Until then a
+    /// chain is not extended, so that none gets longer than a transfer takes.
+    ChainHasBytes,
     /// It failed this receiver lately, but there is no other.
     AvoidedButOnly,
 }

@@ -17,6 +17,7 @@
 //! of this module.
 
 mod bursts;
+mod copies;
 mod deadlines;
 mod delete;
 mod describe;
@@ -53,6 +54,7 @@ use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::plan::broadcast::Topology;
+use crate::plan::chain::HopTime;
 use crate::time::Time;
 
 /// Most bytes of inline objects that a shard keeps. Beyond, small objects are pulled from stores like large ones.
@@ -155,13 +157,18 @@ pub struct Shard {
     /// Which object each slot in use belongs to.
     grants: BTreeMap<GrantId, ObjectId>,
     next_grant: u64,
+    /// How long a hop of a chain takes.
+    hop_time: HopTime,
+    /// When chains are extended for those who wait.
+    extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
     /// Queries that wait, per object, in the order of their arrival.
     waiting: BTreeMap<ObjectId, BTreeMap<u64, (NodeIndex, RequestId)>>,
     next_arrival: u64,
     subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     subscriptions: usize,
-    /// Deleted puts that are remembered.
+    /// Until when subscribers are told nothing of objects that have many copies.
+    pauses: BTreeMap<ObjectId, Time>,
     /// Why puts have ended that must not come back.
     tombstones: BTreeMap<(ObjectId, PutId), DropReason>,
     /// Deletes that wait for nodes; each has a tombstone.
@@ -193,6 +200,10 @@ struct Due {
     markers: Deadlines<ObjectId>,
     /// Tombstones expire.
     tombstones: Deadlines<(ObjectId, PutId)>,
+    /// Subscribers are told of what has changed during a pause.
+    news: Deadlines<ObjectId>,
+    /// A chain has bytes at its end.
+    extensions: Deadlines<ObjectId>,
     /// A store is asked to keep an inline object.
     orphans: Deadlines<ObjectId>,
 }
@@ -215,11 +226,14 @@ impl Shard {
             bursts: Bursts::default(),
             grants: BTreeMap::new(),
             next_grant: 1,
+            hop_time: HopTime::default(),
+            extensions: BTreeMap::new(),
             history: GrantHistory::default(),
             waiting: BTreeMap::new(),
             next_arrival: 0,
             subscribers: BTreeMap::new(),
             subscriptions: 0,
+            pauses: BTreeMap::new(),
             tombstones: BTreeMap::new(),
             deletions: BTreeMap::new(),
             held_deletes: BTreeMap::new(),
@@ -265,6 +279,8 @@ impl Shard {
             due.rootless.next(),
             due.markers.next(),
             due.tombstones.next(),
+            due.extensions.next(),
+            due.news.next(),
             due.orphans.next(),
             (!self.held_deletes.is_empty()).then_some(self.warm_until),
         ];
@@ -298,6 +314,13 @@ impl Shard {
         }
         while let Some((node, request)) = self.due.patience.pop_due(turn.now) {
             self.patience_ended(node, request);
+        }
+        while let Some(id) = self.due.extensions.pop_due(turn.now) {
+            self.extensions.remove(&id);
+            self.mark_servable(&id);
+        }
+        while let Some(id) = self.due.news.pop_due(turn.now) {
+            self.mark_changed(&id);
         }
         while let Some(id) = self.due.markers.pop_due(turn.now) {
             self.forget_marker(&id);

@@ -13,7 +13,12 @@ pub(super) const MAX_NODES: usize = 1 << 16;
 
 /// A run of a node, as entries refer to it. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct NodeIndex(u32);
+pub(super) struct NodeIndex(pub(super) u32);
+
+impl NodeIndex {
+    /// The smallest one.
+    pub(super) const FIRST: Self = Self(0);
+}
 
 /// A node that is connected, or was a moment ago.
 #[derive(Debug)]

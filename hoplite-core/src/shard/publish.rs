@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use bytes::Bytes;
 
-use super::entry::{Entry, EntryState, LocationRecord, Pin};
+use super::copies::LocationRecord;
+use super::entry::{Entry, EntryState, Pin};
 use super::message::{
     DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
 };
@@ -13,6 +14,9 @@ use super::{MAX_INLINE_BYTES, Shard, Turn};
 use crate::id::{ObjectId, PutId};
 use crate::plan::broadcast::choose_survivor;
 use crate::time::Time;
+
+/// Most copies of which one is chosen to be compared with.
+const MAX_COMPARED: usize = 64;
 
 /// How a publication relates to what is known of its id.
 enum Standing {
@@ -84,11 +88,10 @@ impl Shard {
         if let (Some(ours), Some(theirs)) = (&entry.inline, &publish.inline) {
             return if ours == theirs { Equality::Equal } else { Equality::Different };
         }
-        let rooted = entry.locations().iter().filter(|location| location.state != LocationState::Partial);
-        let others = rooted.filter(|location| location.node != node);
-        let usable = others.filter_map(|location| {
-            let record = self.nodes.get(location.node).filter(|record| record.is_connected())?;
-            Some((location.state, &record.info))
+        let others = entry.copies.rooted().filter(|copy| copy.node != node && !copy.is_away);
+        let usable = others.take(MAX_COMPARED).filter_map(|copy| {
+            let record = self.nodes.get(copy.node)?;
+            Some((copy.state, &record.info))
         });
         let holder = usable.max_by_key(|(state, info)| (*state, Reverse(&info.node)));
         Equality::Unknown { holder: holder.map(|(_, info)| (info.node.clone(), info.data_address)) }
@@ -151,43 +154,51 @@ impl Shard {
         });
         let Some(record) = self.nodes.get_mut(node) else { return false };
         let Some(entry) = self.entries.get_mut(&publish.id) else { return false };
-        if entry.location(node).is_none() {
-            let session = record.session_number;
-            entry.add_location(LocationRecord::new(node, session, publish.state, publish.retention));
+        let session = record.session_number;
+        if entry.copies.get(node).is_none() {
+            let mut copy = LocationRecord::new(node, publish.state, publish.retention, session);
+            copy.since = now;
+            copy.free_slots =
+                self.config.limits.slots_per_location.saturating_sub(entry.transfers.served_by(node));
+            entry.copies.insert(copy);
             record.holdings.insert(publish.id.clone());
         }
-        let Some(location) = entry.location_mut(node) else { return false };
-        if location.session != record.session_number {
-            location.session = record.session_number;
-            record.refreshed = now;
-        }
-        if location.state != LocationState::Complete {
-            location.state = publish.state;
-        }
-        let is_partial = location.state == LocationState::Partial;
-        location.pulling_from = pulling_from.filter(|name| is_partial && *name != record.info.node);
-        let is_complete = location.state == LocationState::Complete;
-        let was_promoted = is_complete
-            && location.retention == Retention::Pinned
-            && publish.retention == Retention::Evictable;
-        if !was_promoted {
-            location.retention = publish.retention;
-        }
-        if entry.is_pinned() {
+        let was_promoted = entry.copies.change(node, |location| {
+            location.is_published = true;
+            if location.session != session {
+                location.session = session;
+                record.refreshed = now;
+            }
+            if location.state != LocationState::Complete {
+                if publish.state != location.state {
+                    location.since = now;
+                }
+                location.state = publish.state;
+            }
+            let is_partial = location.state == LocationState::Partial;
+            location.pulling_from = pulling_from.filter(|name| is_partial && *name != record.info.node);
+            let is_complete = location.state == LocationState::Complete;
+            let was_promoted = is_complete
+                && location.retention == Retention::Pinned
+                && publish.retention == Retention::Evictable;
+            if !was_promoted {
+                location.retention = publish.retention;
+            }
+            was_promoted
+        });
+        if entry.copies.is_pinned() {
             entry.pin = Pin::Held;
         }
-        was_promoted
+        was_promoted.unwrap_or(false)
     }
 
     /// Promotes a complete copy at a connected node, or notes that there is none yet.
     pub(super) fn ensure_pinned(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.pin = Pin::Missing;
-        let complete = entry.locations().iter().filter(|location| location.state == LocationState::Complete);
-        let connected = complete.filter_map(|location| {
-            let record = self.nodes.get(location.node).filter(|record| record.is_connected())?;
-            Some(&record.info.node)
-        });
+        let complete = entry.copies.rooted().filter(|copy| copy.state == LocationState::Complete);
+        let connected = complete.filter(|copy| !copy.is_away);
+        let connected = connected.filter_map(|copy| Some(&self.nodes.get(copy.node)?.info.node));
         let survivor = choose_survivor(connected).and_then(|name| self.nodes.index(name));
         let Some(survivor) = survivor else {
             if entry.inline.is_some() {
@@ -195,9 +206,7 @@ impl Shard {
             }
             return;
         };
-        if let Some(location) = entry.location_mut(survivor) {
-            location.retention = Retention::Pinned;
-        }
+        entry.copies.change(survivor, |copy| copy.retention = Retention::Pinned);
         entry.pin = Pin::Held;
         let put = entry.put;
         self.remove_orphan(id);
@@ -218,11 +227,9 @@ impl Shard {
         }
         let Some(entry) = self.entries.get(id).filter(|entry| entry.put == put) else { return };
         // A shard that is new may have heard of the put from its receivers only: who says that it ends has produced it.
-        let is_producing =
-            entry.location(node).is_none_or(|location| location.state == LocationState::Producing);
-        let is_complete_elsewhere =
-            entry.locations().iter().any(|location| location.state == LocationState::Complete);
-        let ends_the_put = is_producing && !is_complete_elsewhere;
+        let own = entry.copies.get(node);
+        let is_producing = own.is_none_or(|copy| copy.state == LocationState::Producing);
+        let ends_the_put = is_producing && entry.copies.complete() == 0;
         if reason == UnpublishReason::Aborted && ends_the_put {
             self.abort(turn, node, id, DropReason::Lost);
             self.fail_waiting(turn, id, |_| true);
@@ -249,8 +256,8 @@ impl Shard {
         lost_at: Time,
     ) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let Some(removed) = entry.remove_location(node) else { return };
-        let lost_its_pin = removed.retention == Retention::Pinned && !entry.is_pinned();
+        let Some(removed) = entry.copies.remove(node) else { return };
+        let lost_its_pin = removed.retention == Retention::Pinned && !entry.copies.is_pinned();
         if let Some(record) = self.nodes.get_mut(node) {
             record.holdings.remove(id);
         }
@@ -274,17 +281,17 @@ impl Shard {
         let inline_bytes = entry.inline.as_ref().map_or(0, |_| entry.size_bytes);
         self.inline_bytes = self.inline_bytes.saturating_sub(inline_bytes);
         let mut holders = Vec::new();
-        for location in entry.take_locations() {
-            if let Some(record) = self.nodes.get_mut(location.node) {
+        for copy in std::mem::take(&mut entry.copies).iter() {
+            if let Some(record) = self.nodes.get_mut(copy.node) {
                 record.holdings.remove(id);
-                holders.push(location.node);
+                holders.push(copy.node);
             }
         }
-        for (grant, link) in std::mem::take(&mut entry.links) {
+        for (receiver, grant, _) in std::mem::take(&mut entry.transfers).iter() {
             self.grants.remove(&grant);
-            if let Some(record) = self.nodes.get_mut(link.receiver) {
+            if let Some(record) = self.nodes.get_mut(receiver) {
                 record.receiving.remove(&grant);
-                holders.push(link.receiver);
+                holders.push(receiver);
             }
         }
         holders.sort_unstable();

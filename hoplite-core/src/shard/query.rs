@@ -2,29 +2,36 @@
 //!
 //! A get passes six files; this is number 5. Next: `hoplite-store/src/data/pull.rs`.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::bursts::SHARED_FROM_BYTES;
-use super::entry::{Entry, Link, LocationRecord, Pin};
+use super::copies::{Class, LocationRecord};
+use super::entry::{Entry, Link, Pin};
 use super::history::GrantRecord;
-use super::message::{Grant, GrantId, LocationState, PullOutcome, Query, RequestId, Retention, ToStore};
+use super::message::{
+    Grant, GrantId, GrantReason, LocationState, PullOutcome, Query, RequestId, Retention, ToStore,
+};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
 use super::{Effect, Shard, Turn};
 use crate::error::{Error, Operation};
 use crate::id::ObjectId;
-use crate::plan::broadcast::{AGED_AFTER, Candidate, Choice, choose_sender, choose_waiter, descendants};
+use crate::plan::broadcast::{
+    AGED_AFTER, Candidate, SenderChoice, Topology, choose_sender, choose_waiter, pulls_from,
+};
+use crate::plan::chain::MAX_UNPACED;
 use crate::time::Time;
 
 /// Most senders that one query may avoid; more are ignored.
 const MAX_AVOIDED: usize = 64;
+/// Most copies of either class that are looked at for one receiver, the best of the free ones first: more than it can avoid.
+const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 
 /// How a waiting query can be answered.
 pub(super) enum Answer {
     /// With the bytes themselves.
     Inline,
     /// With a slot of this sender.
-    Grant(NodeIndex, Choice),
+    Grant(NodeIndex, SenderChoice),
 }
 
 impl Shard {
@@ -45,14 +52,19 @@ impl Shard {
         let arrival = self.next_arrival;
         self.next_arrival += 1;
         let deadline = turn.now + timeout;
+        let is_last_chance = deadline <= turn.now;
+        // Those who wait come first.
+        let may_overtake = is_last_chance || !self.waiting.contains_key(&id);
         let query = WaitingQuery { id, arrival, since: turn.now, deadline, timeout, resume, avoid };
-        if self.answer_now(turn, node, request, &query) {
+        if may_overtake && self.answer_now(turn, node, request, &query) {
             return;
         }
-        if deadline <= turn.now {
+        if is_last_chance {
             return self.send(turn, node, ToStore::Failed { request, error: timed_out(&query) });
         }
+        let id = query.id.clone();
         self.join_queue(node, request, query);
+        self.mark_servable(&id);
     }
 
     /// Answers a query that has just arrived, if that is possible.
@@ -71,8 +83,7 @@ impl Shard {
             };
             Some(offered)
         } else {
-            let free = self.free_locations(entry);
-            self.offer(turn.now, entry, &free, node, query)
+            self.offer(turn.now, entry, &[Class::Complete, Class::Unfinished], node, query)
         };
         let Some((sender, choice)) = offered else { return false };
         self.grant(turn, node, request, &query.id, sender, choice);
@@ -126,7 +137,8 @@ impl Shard {
         }
     }
 
-    /// Answers as many of the waiting queries of an object as possible.
+    /// Answers as many of the waiting queries of an object as possible, and sees to it that those that are left are looked at
+    /// again when a chain has bytes at its end.
     pub(super) fn serve(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
             self.take_query(node, request);
@@ -134,6 +146,18 @@ impl Shard {
                 Answer::Inline => self.answer_inline(turn, node, request, id),
                 Answer::Grant(sender, choice) => self.grant(turn, node, request, id, sender, choice),
             }
+        }
+        let waits = self.waiting.contains_key(id);
+        let entry = self.entries.get(id).filter(|_| waits);
+        let lead = self.hop_time.lead();
+        let next = entry.and_then(|entry| entry.copies.next_bytes(turn.now + lead));
+        if let Some(at) = self.extensions.remove(id) {
+            self.due.extensions.remove(at, id.clone());
+        }
+        if let Some(next) = next {
+            let at = turn.now + next.since(turn.now + lead);
+            self.extensions.insert(id.clone(), at);
+            self.due.extensions.insert(at, id.clone());
         }
     }
 
@@ -148,23 +172,17 @@ impl Shard {
             let answer = relief.map_or(Answer::Inline, |(sender, choice)| Answer::Grant(sender, choice));
             return Some((node, request, answer));
         }
-        let free = self.free_locations(entry);
-        if free.is_empty() {
+        if !self.has_candidate(now, entry) {
             return None;
         }
-        // The choices are indexed by place in `free`, so that the winner's sender is found again below.
         let offers = queue.values().map(|(node, request)| {
             let Some(query) = self.waiting_query(*node, *request) else { return (Duration::ZERO, None) };
-            let choice = self.offer(now, entry, &free, *node, query).and_then(|(sender, choice)| {
-                let index = free.iter().position(|(index, _)| *index == sender)?;
-                Some(Choice { index, ..choice })
-            });
-            (now - query.since, choice)
+            let offer = self.offer(now, entry, &[Class::Complete, Class::Unfinished], *node, query);
+            let offer =
+                offer.map(|(sender, choice)| (choice.cost, (*node, *request, Answer::Grant(sender, choice))));
+            (now - query.since, offer)
         });
-        let (position, choice) = choose_waiter(offers)?;
-        let (node, request) = queue.values().nth(position)?;
-        let (sender, _) = free.get(choice.index)?;
-        Some((*node, *request, Answer::Grant(*sender, choice)))
+        choose_waiter(offers)
     }
 
     /// Who serves a receiver of an inline object in place of this shard, whose link is busy with the same bytes for others
@@ -176,77 +194,90 @@ impl Shard {
         entry: &Entry,
         node: NodeIndex,
         query: &WaitingQuery,
-    ) -> Option<(NodeIndex, Choice)> {
+    ) -> Option<(NodeIndex, SenderChoice)> {
         let is_refused = !query.avoid.is_empty();
         if is_refused || entry.size_bytes < SHARED_FROM_BYTES || !self.bursts.is_under_way(now, &query.id) {
             return None;
         }
-        let mut free = self.free_locations(entry);
-        free.retain(|(_, candidate)| candidate.state == LocationState::Complete);
-        self.offer(now, entry, &free, node, query)
+        self.offer(now, entry, &[Class::Complete], node, query)
     }
 
-    /// The locations of an object that can be granted to somebody.
-    fn free_locations<'s>(&'s self, entry: &'s Entry) -> Vec<(NodeIndex, Candidate<'s>)> {
-        let slots = self.config.limits.slots_per_location;
-        let free = entry.locations().iter().filter(|location| location.slots < slots);
-        free.filter_map(|location| self.candidate(location)).collect()
+    /// Whether some location of an object can be granted to somebody.
+    fn has_candidate(&self, now: Time, entry: &Entry) -> bool {
+        let unfinished = entry.copies.free(Class::Unfinished).next();
+        entry.copies.free(Class::Complete).next().is_some()
+            || unfinished.is_some_and(|record| self.may_extend(now, entry, record))
     }
 
-    fn candidate(&self, location: &LocationRecord) -> Option<(NodeIndex, Candidate<'_>)> {
-        let record = self.nodes.get(location.node).filter(|record| record.is_connected())?;
-        let (state, last_grant) = (location.state, location.last_grant);
-        Some((location.node, Candidate { node: &record.info.node, state, last_grant, avoided: false }))
+    /// Whether a receiver may be sent to a copy that is not complete.
+    fn may_extend(&self, now: Time, entry: &Entry, record: &LocationRecord) -> bool {
+        self.hop_time.may_extend(now, record.since, entry.transfers.len())
     }
 
-    /// The best of the `free` locations for a receiver.
+    /// The best of the free locations of these classes for a receiver.
     fn offer(
         &self,
         now: Time,
         entry: &Entry,
-        free: &[(NodeIndex, Candidate<'_>)],
+        classes: &[Class],
         node: NodeIndex,
         query: &WaitingQuery,
-    ) -> Option<(NodeIndex, Choice)> {
+    ) -> Option<(NodeIndex, SenderChoice)> {
         let receiver = &self.nodes.get(node)?.info.node;
-        let excluded = self.receivers_behind(entry, node);
-        let eligible = free.iter().filter(|(sender, _)| !excluded.contains(sender));
-        let (senders, candidates): (Vec<NodeIndex>, Vec<Candidate<'_>>) = eligible
-            .map(|(sender, candidate)| {
-                (*sender, Candidate { avoided: query.avoid.contains(sender), ..*candidate })
-            })
-            .unzip();
-        let choice = choose_sender(receiver, &candidates, &self.config.topology)?;
+        let serves = entry.transfers.served_by(node) > 0 || entry.copies.is_pulled_from(receiver);
+        let is_behind = |record: &LocationRecord| {
+            record.node == node || (serves && self.pulls_from(entry, record.node, node))
+        };
+        let mut senders = Vec::new();
+        let mut candidates = Vec::new();
+        for class in classes {
+            let free = entry.copies.free(*class).take(MAX_CONSIDERED);
+            let may_be_granted =
+                |record: &&LocationRecord| *class == Class::Complete || self.may_extend(now, entry, record);
+            let mut welcome = 0;
+            for record in free.take_while(may_be_granted).filter(|record| !is_behind(record)) {
+                let Some(sender) = self.nodes.get(record.node) else { continue };
+                let avoided = query.avoid.contains(&record.node);
+                senders.push(record.node);
+                candidates.push(Candidate {
+                    node: &sender.info.node,
+                    state: record.state,
+                    bytes_at: record.since,
+                    last_grant: record.last_grant,
+                    avoided,
+                });
+                // They come best first, unless links differ. The second one says that there was a choice.
+                welcome += usize::from(!avoided);
+                if welcome == 2 && self.config.topology == Topology::Uniform {
+                    break;
+                }
+            }
+        }
+        let mut choice = choose_sender(receiver, &candidates, &self.config.topology)?;
         let sender = *senders.get(choice.index)?;
         let is_patient = now - query.since < AGED_AFTER;
         if query.avoid.contains(&sender) && is_patient {
             // Another location that is busy now is worth a short wait.
-            let others = entry.locations().iter().filter(|location| !excluded.contains(&location.node));
-            let mut others = others.filter(|location| !query.avoid.contains(&location.node));
-            if others.any(|location| self.nodes.is_connected(location.node)) {
+            let others = entry.copies.iter().take(MAX_CONSIDERED);
+            let mut others = others.filter(|record| !record.is_away && !query.avoid.contains(&record.node));
+            if others.any(|record| !is_behind(record)) {
                 return None;
             }
+        }
+        let is_unfinished = candidates.get(choice.index)?.state != LocationState::Complete;
+        if is_unfinished && entry.transfers.len() >= MAX_UNPACED {
+            choice.reason = GrantReason::ChainHasBytes;
         }
         Some((sender, choice))
     }
 
-    /// The receiver itself and all that pull from it, directly or through others.
-    fn receivers_behind(&self, entry: &Entry, node: NodeIndex) -> BTreeSet<NodeIndex> {
-        let name = self.nodes.get(node).map(|record| &record.info.node);
-        let serves = entry.links.values().any(|link| link.sender == node)
-            || entry
-                .locations()
-                .iter()
-                .any(|location| location.pulling_from.as_ref() == name && name.is_some());
-        if !serves {
-            return BTreeSet::from([node]);
-        }
-        let granted = entry.links.values().map(|link| (link.receiver, link.sender));
-        let published = entry.locations().iter().filter_map(|location| {
-            let sender = self.nodes.index(location.pulling_from.as_ref()?)?;
-            Some((location.node, sender))
-        });
-        descendants(node, granted.chain(published))
+    /// Whether `node` pulls from `root`, directly or through others. Only asked about a receiver that serves others itself.
+    fn pulls_from(&self, entry: &Entry, node: NodeIndex, root: NodeIndex) -> bool {
+        pulls_from(node, root, |node| {
+            let published = entry.copies.get(node).and_then(|record| record.pulling_from.as_ref());
+            let published = published.and_then(|name| self.nodes.index(name));
+            entry.transfers.senders_of(node).chain(published)
+        })
     }
 
     /// Gives `sender`'s slot to `node`.
@@ -257,34 +288,48 @@ impl Shard {
         request: RequestId,
         id: &ObjectId,
         sender: NodeIndex,
-        choice: Choice,
+        choice: SenderChoice,
     ) {
-        let Some(sender_info) = self.nodes.get(sender).map(|record| record.info.clone()) else { return };
+        let Some(sender_info) = self.nodes.get(sender).map(|record| &record.info) else { return };
+        let (sender_name, sender_address) = (sender_info.node.clone(), sender_info.data_address);
+        let slots = self.config.limits.slots_per_location;
         let Some(record) = self.nodes.get_mut(node) else { return };
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let Some(location) = entry.location_mut(sender) else { return };
         let grant = GrantId(self.next_grant);
+        let taken = entry.copies.change(sender, |location| {
+            location.free_slots = location.free_slots.saturating_sub(1);
+            location.last_grant = grant.0;
+            (location.state, location.since)
+        });
+        let Some((sender_state, sender_since)) = taken else { return };
         self.next_grant += 1;
-        location.slots = location.slots.saturating_add(1);
-        location.last_grant = grant.0;
-        let sender_state = location.state;
+        let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
         // The receiver need not say that its copy has started.
-        if entry.location(node).is_none() {
-            let (partial, evictable) = (LocationState::Partial, Retention::Evictable);
-            entry.add_location(LocationRecord::new(node, record.session_number, partial, evictable));
+        if entry.copies.get(node).is_none() {
+            let mut copy = LocationRecord::new(
+                node,
+                LocationState::Partial,
+                Retention::Evictable,
+                record.session_number,
+            );
+            copy.since = self.hop_time.bytes_at(turn.now, sender_has);
+            copy.free_slots = slots.saturating_sub(entry.transfers.served_by(node));
+            entry.copies.insert(copy);
             record.holdings.insert(id.clone());
         }
-        let own = entry.location_mut(node).filter(|own| own.state == LocationState::Partial);
-        if let Some(own) = own {
-            own.session = record.session_number;
-            own.pulling_from = Some(sender_info.node.clone());
-        }
-        entry.links.insert(grant, Link { receiver: node, sender });
+        entry.copies.change(node, |own| {
+            if own.state == LocationState::Partial {
+                own.session = record.session_number;
+                own.pulling_from = Some(sender_name.clone());
+            }
+        });
+        let is_timed = sender_state == LocationState::Partial && turn.now < sender_has;
+        entry.transfers.insert(node, grant, Link { sender, is_timed });
         self.grants.insert(grant, id.clone());
         record.receiving.insert(grant, id.clone());
         let grant_record = GrantRecord {
             receiver: record.info.node.clone(),
-            sender: sender_info.node.clone(),
+            sender: sender_name.clone(),
             reason: choice.reason,
             at: turn.now,
             outcome: None,
@@ -297,8 +342,8 @@ impl Shard {
             put: entry.put,
             size_bytes: entry.size_bytes,
             metadata: entry.metadata.clone(),
-            sender: sender_info.node,
-            sender_address: sender_info.data_address,
+            sender: sender_name,
+            sender_address,
             sender_state,
             reason: choice.reason,
         });
@@ -314,20 +359,20 @@ impl Shard {
         let Some(bytes) = entry.inline.clone() else { return };
         let session = record.session_number;
         self.bursts.note(turn.now, id);
-        if let Some(own) = entry.location_mut(node) {
+        if entry.copies.get(node).is_none() {
+            let mut copy = LocationRecord::new(node, LocationState::Complete, Retention::Evictable, session);
+            copy.free_slots =
+                self.config.limits.slots_per_location.saturating_sub(entry.transfers.served_by(node));
+            entry.copies.insert(copy);
+            record.holdings.insert(id.clone());
+        }
+        entry.copies.change(node, |own| {
             own.state = LocationState::Complete;
+            own.since = turn.now;
             own.pulling_from = None;
             // It may be left over from an earlier session.
             own.session = session;
-        } else {
-            entry.add_location(LocationRecord::new(
-                node,
-                session,
-                LocationState::Complete,
-                Retention::Evictable,
-            ));
-            record.holdings.insert(id.clone());
-        }
+        });
         let (put, metadata, pin) = (entry.put, entry.metadata.clone(), entry.pin);
         self.mark_changed(id);
         self.send(turn, node, ToStore::Inline { request, id: id.clone(), put, metadata, bytes });
@@ -348,41 +393,45 @@ impl Shard {
         if !record.receiving.contains_key(&grant) {
             return;
         }
-        let Some((id, sender)) = self.release(grant) else { return };
-        let sender = self.nodes.get(sender).map(|record| record.info.node.clone());
-        let own = self.entries.get_mut(&id).and_then(|entry| entry.location_mut(node));
-        if let Some(own) = own.filter(|own| own.pulling_from.is_some() && own.pulling_from == sender) {
-            own.pulling_from = None;
-            self.mark_changed(&id);
+        let Some((id, link)) = self.release(node, grant) else { return };
+        let sender = self.nodes.get(link.sender).map(|record| &record.info.node);
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let own = entry.copies.get(node);
+        if own.is_some_and(|own| own.pulling_from.is_some() && own.pulling_from.as_ref() == sender) {
+            entry.copies.change(node, |own| own.pulling_from = None);
         }
+        let sender = entry.copies.get(link.sender).filter(|sender| sender.state == LocationState::Complete);
+        if let Some(sender) = sender.filter(|_| link.is_timed && outcome == PullOutcome::Complete) {
+            self.hop_time.observe(turn.now - sender.since);
+        }
+        self.mark_changed(&id);
         if outcome == PullOutcome::Cancelled {
             self.remove_declined(turn, node, &id);
         }
     }
 
-    /// A receiver has no copy for a slot that it was granted: it is no location, unless it has another slot.
+    /// A receiver has no copy for a slot that it was granted: it is no location, unless it has another slot, or has said that
+    /// it has a copy, for which another shard may have granted it a slot.
     fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
-        let location = self.entries.get(id).and_then(|entry| entry.location(node));
-        let is_partial = location.is_some_and(|location| location.state == LocationState::Partial);
-        let receives = self.nodes.get(node).is_some_and(|node| node.receiving.values().any(|of| of == id));
-        if is_partial && !receives {
+        let Some(entry) = self.entries.get(id) else { return };
+        let copy = entry.copies.get(node);
+        let is_assumed = copy.is_some_and(|copy| copy.state == LocationState::Partial && !copy.is_published);
+        if is_assumed && entry.transfers.senders_of(node).next().is_none() {
             self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);
         }
     }
 
-    /// Frees a slot; returns of which object and sender.
-    pub(super) fn release(&mut self, grant: GrantId) -> Option<(ObjectId, NodeIndex)> {
+    /// Frees a slot of a receiver; returns of which object.
+    pub(super) fn release(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<(ObjectId, Link)> {
         let id = self.grants.remove(&grant)?;
         let entry = self.entries.get_mut(&id)?;
-        let link = entry.links.remove(&grant)?;
-        if let Some(location) = entry.location_mut(link.sender) {
-            location.slots = location.slots.saturating_sub(1);
-        }
-        if let Some(record) = self.nodes.get_mut(link.receiver) {
+        let link = entry.transfers.remove(receiver, grant)?;
+        entry.copies.change(link.sender, |location| location.free_slots += 1);
+        if let Some(record) = self.nodes.get_mut(receiver) {
             record.receiving.remove(&grant);
         }
         self.mark_servable(&id);
-        Some((id, link.sender))
+        Some((id, link))
     }
 }
 

@@ -5,6 +5,7 @@
 //! it has not published when it has been quiet for as long as the grace is given up. When it comes back as another run,
 //! its old copies are gone with the old process.
 
+use super::copies::LocationRecord;
 use super::message::{NodeInfo, RequestId, ToStore};
 use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Session};
 use super::{DropReason, Effect, Shard, Turn};
@@ -70,6 +71,7 @@ impl Shard {
         record.session_number = record.session_number.wrapping_add(1);
         record.refreshed = turn.now;
         record.info = info;
+        self.mark_copies(index, |copy| copy.is_away = false);
         self.resend_drops(turn, index);
         self.mark_holdings_servable(index);
     }
@@ -98,10 +100,21 @@ impl Shard {
             self.close_request(index, request);
         }
         for grant in receiving {
-            self.release(grant);
+            self.release(index, grant);
         }
+        self.mark_copies(index, |copy| copy.is_away = true);
         // A sender that others avoided may be the only one left to them.
         self.mark_holdings_servable(index);
+    }
+
+    /// Changes all copies of a node.
+    fn mark_copies(&mut self, index: NodeIndex, change: impl Fn(&mut LocationRecord)) {
+        let Some(record) = self.nodes.get(index) else { return };
+        for id in &record.holdings {
+            if let Some(entry) = self.entries.get_mut(id) {
+                entry.copies.change(index, &change);
+            }
+        }
     }
 
     /// Forgets an open request without answering it.
@@ -142,8 +155,8 @@ impl Shard {
         record.session = Session::Connected { sweep_at: None };
         let current = record.session_number;
         let is_stale = |id: &&ObjectId| {
-            let location = self.entries.get(*id).and_then(|entry| entry.location(index));
-            location.is_some_and(|location| location.session != current)
+            let copy = self.entries.get(*id).and_then(|entry| entry.copies.get(index));
+            copy.is_some_and(|copy| copy.session != current)
         };
         let stale: Vec<ObjectId> = record.holdings.iter().filter(is_stale).cloned().collect();
         for id in stale {

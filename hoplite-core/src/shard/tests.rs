@@ -1,6 +1,7 @@
 //! Tests of the shard: readable scenarios, properties of random runs, and what neither says well.
 
 mod cases;
+mod chains;
 mod invariants;
 mod properties;
 mod semantics;

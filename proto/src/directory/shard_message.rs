@@ -16,7 +16,7 @@ use crate::v1::{ShardMessage, ShardMessages};
 use crate::{error, metadata};
 
 enumeration!(encode_grant_reason, decode_grant_reason: GrantReason, wire::GrantReason, "reason of a grant" {
-    OnlyCandidate, CompleteBeforePartial, Closest, LeastRecentlyUsed, AvoidedButOnly,
+    OnlyCandidate, CompleteBeforePartial, Closest, LeastRecentlyUsed, AvoidedButOnly, EarliestBytes, ChainHasBytes,
 });
 enumeration!(encode_drop_reason, decode_drop_reason: DropReason, wire::DropReason, "reason to drop" {
     Deleted, Lost, Superseded,

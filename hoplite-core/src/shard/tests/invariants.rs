@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::entry::{EntryState, Pin};
 use super::super::nodes::{NodeIndex, OpenRequest, Session};
 use super::super::*;
-use crate::plan::broadcast::descendants;
+use crate::plan::broadcast::pulls_from;
 
 pub(super) fn check(shard: &Shard, now: Time) {
     for id in shard.waiting.keys() {
@@ -16,11 +16,12 @@ pub(super) fn check(shard: &Shard, now: Time) {
     for node in shard.nodes.iter() {
         let index = shard.nodes.index(&node.info.node).unwrap();
         for id in &node.holdings {
-            assert!(shard.entries[id].location(index).is_some(), "a holding is a location");
+            assert!(shard.entries[id].copies.get(index).is_some(), "a holding is a location");
         }
         for (grant, id) in &node.receiving {
             assert_eq!(shard.grants.get(grant), Some(id));
-            assert_eq!(shard.entries[id].links[grant].receiver, index);
+            let mut own = shard.entries[id].transfers.iter();
+            assert!(own.any(|(receiver, slot, _)| (receiver, slot) == (index, *grant)));
         }
         if let Session::Away { .. } = node.session {
             assert!(
@@ -44,25 +45,28 @@ fn entries(shard: &Shard) {
     for (id, entry) in &shard.entries {
         assert!(!shard.tombstones.contains_key(&(id.clone(), entry.put)), "the deleted do not come back");
         inline_bytes += entry.inline.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
-        links += entry.links.len();
+        links += entry.transfers.len();
         let mut slots: BTreeMap<NodeIndex, u32> = BTreeMap::new();
-        for (grant, link) in &entry.links {
+        for (receiver, grant, link) in entry.transfers.iter() {
             *slots.entry(link.sender).or_default() += 1;
-            assert_ne!(link.sender, link.receiver, "nobody pulls from itself");
-            assert!(shard.grants.contains_key(grant));
-            assert!(shard.nodes.is_connected(link.receiver));
-            let behind =
-                descendants(link.receiver, entry.links.values().map(|link| (link.receiver, link.sender)));
-            assert!(!behind.contains(&link.sender), "grants form no cycle");
+            assert_ne!(link.sender, receiver, "nobody pulls from itself");
+            assert!(shard.grants.contains_key(&grant));
+            assert!(shard.nodes.is_connected(receiver));
+            let is_cycle = pulls_from(link.sender, receiver, |node| entry.transfers.senders_of(node));
+            assert!(!is_cycle, "grants form no cycle");
+        }
+        for (sender, taken) in &slots {
+            assert_eq!(entry.transfers.served_by(*sender), *taken);
+            assert!(*taken <= limits.slots_per_location, "no copy serves more than its slots");
         }
         let mut nodes = BTreeSet::new();
-        for location in entry.locations() {
+        for location in entry.copies.iter() {
             assert!(nodes.insert(location.node), "one location per node");
             let record = shard.nodes.get(location.node).expect("a location is at a node");
             assert!(record.holdings.contains(id));
             let taken = slots.get(&location.node).copied().unwrap_or(0);
-            assert_eq!(location.slots, taken);
-            assert!(taken <= limits.slots_per_location, "slots are limited");
+            assert_eq!(location.free_slots + taken, limits.slots_per_location);
+            assert_eq!(location.is_away, !record.is_connected());
             assert!(location.pulling_from.is_none() || location.state == LocationState::Partial);
         }
         match entry.state {
@@ -76,14 +80,14 @@ fn entries(shard: &Shard) {
                 lost += 1;
             }
         }
-        let complete = entry.locations().iter().filter(|location| location.state == LocationState::Complete);
+        let complete = entry.copies.iter().filter(|location| location.state == LocationState::Complete);
         let mut usable = complete.filter(|location| shard.nodes.is_connected(location.node));
         // A node that came back says again what it has before it is promoted.
         let fresh = usable.any(|location| {
             shard.nodes.get(location.node).is_some_and(|node| node.session_number == location.session)
         });
         assert!(entry.pin == Pin::Held || !fresh, "a complete copy is pinned when the pinned one is lost");
-        assert!(entry.pin == Pin::Held || !entry.is_pinned());
+        assert!(entry.pin == Pin::Held || !entry.copies.is_pinned());
     }
     for id in shard.orphans.ids() {
         let entry = &shard.entries[id];

@@ -297,33 +297,6 @@ fn nobody_starves_while_closer_receivers_keep_coming() {
 }
 
 #[test]
-fn a_thousand_receivers_at_once_form_one_chain() {
-    let config = ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() };
-    // Without the checks of `World`, which would take longer than all else.
-    let mut shard = Shard::new(config, Time::ZERO);
-    let mut effects = Vec::new();
-    let name = |number: u64| node(&format!("n{number}"));
-    let connect = |number| Event::Connected(NodeInfo { node: name(number), ..info("n", 1) });
-    let say = |number, message| Event::Message { node: name(number), message };
-    for number in 0..=1000 {
-        shard.apply(Time::ZERO, connect(number), &mut effects);
-    }
-    shard.apply(Time::ZERO, say(0, ToShard::Publish(complete("x", 1))), &mut effects);
-    for number in 1..=1000 {
-        shard.apply(Time::ZERO, say(number, ToShard::Query(query("x", 1))), &mut effects);
-    }
-    // Each receiver is the sender of the next one from its grant on.
-    let grants = effects.drain(..).filter_map(|effect| match effect {
-        Effect::Granted { record, .. } => Some((record.receiver, record.sender)),
-        _ => None,
-    });
-    let senders: BTreeMap<NodeId, NodeId> = grants.collect();
-    assert!((1..=1000).all(|number| senders[&name(number)] == name(number - 1)));
-    invariants::check(&shard, Time::ZERO);
-    assert_eq!((shard.status().grants, shard.status().waiting_queries), (1000, 0));
-}
-
-#[test]
 fn a_delete_goes_on_when_nobody_waits_for_it_any_more() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.say("b", ToShard::Publish(complete("x", 1)));

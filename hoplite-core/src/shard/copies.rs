@@ -1,0 +1,393 @@
+//! The copies of one object, and the order in which they are offered to receivers.
+//!
+//! Most objects have one copy or two, and there may be a million objects: those are kept in a short vector, and looked
+//! through. An object with more than [`MAX_FEW`] copies has indices, so that nothing that is done for one of its copies takes
+//! longer the more there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::message::{LocationState, Retention};
+use super::nodes::NodeIndex;
+use crate::id::NodeId;
+use crate::time::Time;
+
+/// Most copies that are looked through. 32 of them are 2.5 KiB, as fast to search as a tree.
+const MAX_FEW: usize = 32;
+
+/// One copy of an object.
+#[derive(Debug)]
+pub(super) struct LocationRecord {
+    pub(super) node: NodeIndex,
+    pub(super) state: LocationState,
+    pub(super) retention: Retention,
+    /// Whether the session of its node is gone.
+    pub(super) is_away: bool,
+    /// Whether its store has said that it has it; if not, the shard has only granted it.
+    pub(super) is_published: bool,
+    /// How many more receivers it may serve now.
+    pub(super) free_slots: u32,
+    /// The session of the node in which it was published last; an older one than the current makes it stale.
+    pub(super) session: u32,
+    /// The latest grant of this location, zero if there was none.
+    pub(super) last_grant: u64,
+    /// When a copy that is not complete has, or will have, bytes to pass on; since when a complete one is that.
+    pub(super) since: Time,
+    /// Kept by name, since the sender may be unknown to this shard yet.
+    pub(super) pulling_from: Option<NodeId>,
+}
+
+/// Whether a copy has all bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    Complete,
+    Unfinished,
+}
+
+/// The place of a copy among those with a free slot: by class, then complete ones by their latest grant, and others by when
+/// they have bytes.
+type Rank = (Class, Time, u64, NodeIndex);
+
+/// The copies of one object, at most one for each node.
+#[derive(Debug)]
+pub(super) enum Copies {
+    /// By node.
+    Few(Vec<LocationRecord>),
+    Many(Box<Many>),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Many {
+    by_node: BTreeMap<NodeIndex, LocationRecord>,
+    /// Those with a free slot, the best first.
+    free: BTreeSet<Rank>,
+    /// Those that are complete, or will be by themselves.
+    rooted: BTreeSet<NodeIndex>,
+    complete: usize,
+    pinned: usize,
+    /// How many say that they are pulled from a node.
+    pulled: BTreeMap<NodeId, usize>,
+}
+
+impl LocationRecord {
+    /// A copy that nobody is served by yet, and that its store has not spoken of.
+    pub(super) const fn new(
+        node: NodeIndex,
+        state: LocationState,
+        retention: Retention,
+        session: u32,
+    ) -> Self {
+        Self {
+            node,
+            state,
+            retention,
+            is_away: false,
+            is_published: false,
+            free_slots: 0,
+            session,
+            last_grant: 0,
+            since: Time::ZERO,
+            pulling_from: None,
+        }
+    }
+
+    pub(super) fn class(&self) -> Class {
+        if self.state == LocationState::Complete { Class::Complete } else { Class::Unfinished }
+    }
+
+    /// Whether all bytes are there, or will be.
+    pub(super) fn is_rooted(&self) -> bool {
+        self.state != LocationState::Partial
+    }
+
+    fn rank(&self) -> Option<Rank> {
+        let class = self.class();
+        let since = if class == Class::Complete { Time::ZERO } else { self.since };
+        let is_free = self.free_slots > 0 && !self.is_away;
+        is_free.then_some((class, since, self.last_grant, self.node))
+    }
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl Copies {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Few(records) => records.len(),
+            Self::Many(many) => many.by_node.len(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All copies, by node.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LocationRecord> {
+        let (few, many) = match self {
+            Self::Few(records) => (Some(records.iter()), None),
+            Self::Many(many) => (None, Some(many.by_node.values())),
+        };
+        few.into_iter().flatten().chain(many.into_iter().flatten())
+    }
+
+    pub(super) fn get(&self, node: NodeIndex) -> Option<&LocationRecord> {
+        match self {
+            Self::Few(records) => {
+                let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
+                records.get(position)
+            }
+            Self::Many(many) => many.by_node.get(&node),
+        }
+    }
+
+    /// Changes the copy at `node`, if there is one.
+    pub(super) fn change<R>(
+        &mut self,
+        node: NodeIndex,
+        change: impl FnOnce(&mut LocationRecord) -> R,
+    ) -> Option<R> {
+        match self {
+            Self::Few(records) => {
+                let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
+                records.get_mut(position).map(change)
+            }
+            Self::Many(many) => {
+                let mut record = many.remove(node)?;
+                let result = change(&mut record);
+                many.insert(record);
+                Some(result)
+            }
+        }
+    }
+
+    /// Adds a copy at a node that has none yet.
+    pub(super) fn insert(&mut self, record: LocationRecord) {
+        match self {
+            Self::Few(records) => {
+                let Err(position) = records.binary_search_by_key(&record.node, |record| record.node) else {
+                    return;
+                };
+                if records.is_empty() {
+                    // Most objects have one location: do not reserve four.
+                    records.reserve_exact(1);
+                }
+                records.insert(position, record);
+                if records.len() > MAX_FEW {
+                    let mut many = Many::default();
+                    std::mem::take(records).into_iter().for_each(|record| many.insert(record));
+                    *self = Self::Many(Box::new(many));
+                }
+            }
+            Self::Many(many) => many.insert(record),
+        }
+    }
+
+    pub(super) fn remove(&mut self, node: NodeIndex) -> Option<LocationRecord> {
+        match self {
+            Self::Few(records) => {
+                let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
+                Some(records.remove(position))
+            }
+            Self::Many(many) => {
+                let removed = many.remove(node);
+                if many.by_node.len() <= MAX_FEW / 2 {
+                    let records = std::mem::take(&mut many.by_node).into_values().collect();
+                    *self = Self::Few(records);
+                }
+                removed
+            }
+        }
+    }
+
+    /// Those of a class that have a free slot at a node that is connected, the best first.
+    pub(super) fn free(&self, class: Class) -> impl Iterator<Item = &LocationRecord> {
+        self.free_from((class, Time::ZERO, 0, NodeIndex::FIRST), class)
+    }
+
+    /// When the next of those that are not complete has bytes to pass on, after `now`.
+    pub(super) fn next_bytes(&self, now: Time) -> Option<Time> {
+        let first = (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);
+        self.free_from(first, Class::Unfinished).next().map(|record| record.since)
+    }
+
+    fn free_from(&self, first: Rank, class: Class) -> impl Iterator<Item = &LocationRecord> {
+        let (few, many) = match self {
+            Self::Few(records) => {
+                let ranked = records.iter().filter_map(|record| Some((record.rank()?, record)));
+                let mut ranked: Vec<_> =
+                    ranked.filter(|(rank, _)| rank.0 == class && *rank >= first).collect();
+                ranked.sort_unstable_by_key(|(rank, _)| *rank);
+                (ranked, None)
+            }
+            Self::Many(many) => {
+                let ranks = many.free.range(first..).take_while(move |rank| rank.0 == class);
+                let records = ranks.filter_map(|(_, _, _, node)| many.by_node.get(node));
+                (Vec::new(), Some(records))
+            }
+        };
+        few.into_iter().map(|(_, record)| record).chain(many.into_iter().flatten())
+    }
+
+    /// Those that are complete, or will be by themselves.
+    pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
+        let (few, many) = match self {
+            Self::Few(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),
+            Self::Many(many) => (None, Some(many.rooted.iter().filter_map(|node| many.by_node.get(node)))),
+        };
+        few.into_iter().flatten().chain(many.into_iter().flatten())
+    }
+
+    /// How many are complete.
+    pub(super) fn complete(&self) -> usize {
+        match self {
+            Self::Few(records) => {
+                records.iter().filter(|record| record.state == LocationState::Complete).count()
+            }
+            Self::Many(many) => many.complete,
+        }
+    }
+
+    pub(super) fn is_pinned(&self) -> bool {
+        match self {
+            Self::Few(records) => records.iter().any(|record| record.retention == Retention::Pinned),
+            Self::Many(many) => many.pinned > 0,
+        }
+    }
+
+    /// Whether some copy says that it is pulled from the node of this name.
+    pub(super) fn is_pulled_from(&self, name: &NodeId) -> bool {
+        match self {
+            Self::Few(records) => records.iter().any(|record| record.pulling_from.as_ref() == Some(name)),
+            Self::Many(many) => many.pulled.contains_key(name),
+        }
+    }
+}
+
+impl Many {
+    fn insert(&mut self, record: LocationRecord) {
+        self.free.extend(record.rank());
+        if record.is_rooted() {
+            self.rooted.insert(record.node);
+        }
+        self.complete += usize::from(record.state == LocationState::Complete);
+        self.pinned += usize::from(record.retention == Retention::Pinned);
+        if let Some(sender) = &record.pulling_from {
+            *self.pulled.entry(sender.clone()).or_default() += 1;
+        }
+        self.by_node.insert(record.node, record);
+    }
+
+    fn remove(&mut self, node: NodeIndex) -> Option<LocationRecord> {
+        let record = self.by_node.remove(&node)?;
+        if let Some(rank) = record.rank() {
+            self.free.remove(&rank);
+        }
+        self.rooted.remove(&node);
+        self.complete -= usize::from(record.state == LocationState::Complete);
+        self.pinned -= usize::from(record.retention == Retention::Pinned);
+        if let Some(sender) = &record.pulling_from
+            && let Some(count) = self.pulled.get_mut(sender)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.pulled.remove(sender);
+            }
+        }
+        Some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is done to a copy, at one of 80 nodes.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert(u32, u8, bool),
+        Remove(u32),
+        Complete(u32),
+        Grant(u32),
+        Away(u32, bool),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let node = 0..80_u32;
+        prop_oneof![
+            6 => (node.clone(), 0..3_u8, any::<bool>()).prop_map(|(node, state, pinned)| Step::Insert(node, state, pinned)),
+            2 => node.clone().prop_map(Step::Remove),
+            2 => node.clone().prop_map(Step::Complete),
+            2 => node.clone().prop_map(Step::Grant),
+            1 => (node, any::<bool>()).prop_map(|(node, away)| Step::Away(node, away)),
+        ]
+    }
+
+    fn record(node: u32, state: u8, pinned: bool, at: u64) -> LocationRecord {
+        let states = [LocationState::Producing, LocationState::Partial, LocationState::Complete];
+        LocationRecord {
+            node: NodeIndex(node),
+            state: states[usize::from(state)],
+            retention: if pinned { Retention::Pinned } else { Retention::Evictable },
+            is_away: false,
+            is_published: true,
+            free_slots: 1,
+            session: 0,
+            last_grant: 0,
+            since: Time::from_micros(at / 3),
+            pulling_from: (state == 1).then(|| NodeId::new(&format!("n{}", node / 2)).unwrap()),
+        }
+    }
+
+    proptest! {
+        /// The indices of many copies say what one finds by looking through all of them.
+        #[test]
+        fn indices_agree_with_the_copies(steps in prop::collection::vec(step(), 0..300)) {
+            let mut copies = Copies::default();
+            for (at, step) in (0_u64..).zip(steps) {
+                match step {
+                    Step::Insert(node, state, pinned) => {
+                        if copies.get(NodeIndex(node)).is_none() {
+                            copies.insert(record(node, state, pinned, at));
+                        }
+                    }
+                    Step::Remove(node) => drop(copies.remove(NodeIndex(node))),
+                    Step::Complete(node) => drop(copies.change(NodeIndex(node), |record| {
+                        record.state = LocationState::Complete;
+                        record.pulling_from = None;
+                    })),
+                    Step::Grant(node) => drop(copies.change(NodeIndex(node), |record| {
+                        record.free_slots = 1 - record.free_slots;
+                        record.last_grant = at;
+                    })),
+                    Step::Away(node, away) => drop(copies.change(NodeIndex(node), |record| record.is_away = away)),
+                }
+                let all: Vec<&LocationRecord> = copies.iter().collect();
+                prop_assert!(all.is_sorted_by_key(|record| record.node) && all.len() == copies.len());
+                prop_assert_eq!(copies.complete(), all.iter().filter(|r| r.state == LocationState::Complete).count());
+                prop_assert_eq!(copies.is_pinned(), all.iter().any(|r| r.retention == Retention::Pinned));
+                let rooted: Vec<NodeIndex> = copies.rooted().map(|r| r.node).collect();
+                prop_assert_eq!(rooted, all.iter().filter(|r| r.is_rooted()).map(|r| r.node).collect::<Vec<_>>());
+                for number in 0..40 {
+                    let name = NodeId::new(&format!("n{number}")).unwrap();
+                    let is_pulled = all.iter().any(|r| r.pulling_from.as_ref() == Some(&name));
+                    prop_assert_eq!(copies.is_pulled_from(&name), is_pulled);
+                }
+                for class in [Class::Complete, Class::Unfinished] {
+                    let mut free: Vec<Rank> = all.iter().filter_map(|r| r.rank()).filter(|r| r.0 == class).collect();
+                    free.sort_unstable();
+                    let found: Vec<Rank> = copies.free(class).filter_map(LocationRecord::rank).collect();
+                    prop_assert_eq!(&found, &free);
+                }
+                let now = Time::from_micros(20);
+                let later = all.iter().filter(|r| r.class() == Class::Unfinished && r.rank().is_some() && r.since > now);
+                prop_assert_eq!(copies.next_bytes(now), later.map(|r| r.since).min());
+            }
+        }
+    }
+}
