@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::message::{GrantId, NodeInfo, RequestId};
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::placement::fnv1a;
+use crate::placement::{fnv1a, mix};
 use crate::time::Time;
 
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
@@ -24,8 +24,8 @@ impl NodeIndex {
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
-    /// A hash of its name.
-    pub(super) seed: u64,
+    /// Its place on the ring: a hash of its name.
+    place: u64,
     pub(super) session: Session,
     /// Counts the sessions of this run of the node.
     pub(super) session_number: u32,
@@ -87,6 +87,8 @@ impl NodeRecord {
 pub(super) struct Nodes {
     records: BTreeMap<NodeIndex, NodeRecord>,
     by_name: BTreeMap<NodeId, NodeIndex>,
+    /// By the hashes of their names.
+    ring: BTreeSet<(u64, NodeIndex)>,
     next: u32,
 }
 
@@ -98,11 +100,13 @@ impl Nodes {
         }
         let index = NodeIndex(self.next);
         self.next = self.next.checked_add(1)?;
+        let place = mix(fnv1a(info.node.as_str().as_bytes()));
         self.by_name.insert(info.node.clone(), index);
+        self.ring.insert((place, index));
         self.records.insert(
             index,
             NodeRecord {
-                seed: fnv1a(info.node.as_str().as_bytes()),
+                place,
                 info,
                 session: Session::Connected { sweep_at: None },
                 session_number: 0,
@@ -118,6 +122,7 @@ impl Nodes {
     pub(super) fn remove(&mut self, index: NodeIndex) -> Option<NodeRecord> {
         let record = self.records.remove(&index)?;
         self.by_name.remove(&record.info.node);
+        self.ring.remove(&(record.place, index));
         Some(record)
     }
 
@@ -140,6 +145,13 @@ impl Nodes {
 
     pub(super) fn get_mut(&mut self, index: NodeIndex) -> Option<&mut NodeRecord> {
         self.records.get_mut(&index)
+    }
+
+    /// The nodes that may be talked to, once around the ring from `place` on.
+    pub(super) fn connected_after(&self, place: u64) -> impl Iterator<Item = NodeIndex> {
+        let start = (place, NodeIndex::FIRST);
+        let around = self.ring.range(start..).chain(self.ring.range(..start));
+        around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
     }
 
     /// All nodes, by name.

@@ -2,7 +2,8 @@
 //!
 //! A shard that restarts knows only what stores publish again, so what nobody has but the other shard of the id would be
 //! known there alone, and those who ask the first one would wait in vain. Therefore a store is asked to keep a copy. If it
-//! does not publish one within the grace of nodes, another store is asked.
+//! does not publish one within the grace of nodes, another store is asked. When several have been asked in vain, all may be
+//! asked again after a while: they may have room by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,18 +22,28 @@ const INTERVAL: Duration = Duration::from_micros(20);
 /// The rate at which they are handed over: 200 MB/s, a sixth of a link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
+/// How many stores are asked to keep an object, one after the other.
+const MAX_ASKED: usize = 16;
+/// After how long the same ones are asked again.
+const ROUND_PAUSE: Duration = Duration::from_secs(30);
+
 /// The objects that need a store to keep them.
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     objects: BTreeMap<ObjectId, Orphan>,
-    /// When the next one may be handed over.
+    /// When the next one may be handed over for the first time.
     next: Time,
+    /// When the next one may be handed over again.
+    next_again: Time,
 }
 
 #[derive(Debug, Default)]
 struct Orphan {
-    /// When a store is asked; `None` until another one connects.
+    /// When a store is asked.
     due: Option<Time>,
+    /// If nobody is left to ask, when all may be asked again.
+    again_at: Option<Time>,
+    /// Those who were asked and have not kept it, at most [`MAX_ASKED`].
     asked: BTreeSet<NodeIndex>,
 }
 
@@ -53,17 +64,23 @@ impl Shard {
     }
 
     fn schedule_orphan(&mut self, now: Time, id: &ObjectId) {
-        let Some(orphan) = self.orphans.objects.get_mut(id) else { return };
         let size_bytes = self.entries.get(id).map_or(0, |entry| entry.size_bytes);
-        let due = self.orphans.next.max(now);
-        self.orphans.next = due + INTERVAL + Duration::from_micros(size_bytes / BYTES_PER_MICROSECOND);
-        orphan.due = Some(due);
+        let due = paced(&mut self.orphans.next, now, size_bytes);
+        self.set_orphan_due(due, id);
+    }
+
+    fn set_orphan_due(&mut self, due: Time, id: &ObjectId) {
+        let Some(orphan) = self.orphans.objects.get_mut(id) else { return };
+        if let Some(earlier) = orphan.due.replace(due) {
+            self.due.orphans.remove(earlier, id.clone());
+        }
         self.due.orphans.insert(due, id.clone());
     }
 
     /// A store does not keep the object: others are asked.
     pub(super) fn decline_orphan(&mut self, id: &ObjectId, node: NodeIndex) {
-        if let Some(orphan) = self.orphans.objects.get_mut(id) {
+        let orphan = self.orphans.objects.get_mut(id);
+        if let Some(orphan) = orphan.filter(|orphan| orphan.asked.len() < MAX_ASKED) {
             orphan.asked.insert(node);
         }
     }
@@ -77,7 +94,7 @@ impl Shard {
 
     /// A store has connected: those that no other store could keep may find room there.
     pub(super) fn reconsider_orphans(&mut self, now: Time) {
-        let idle = self.orphans.objects.iter().filter(|(_, orphan)| orphan.due.is_none());
+        let idle = self.orphans.objects.iter().filter(|(_, orphan)| orphan.again_at.is_some());
         for id in idle.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.schedule_orphan(now, &id);
         }
@@ -89,18 +106,32 @@ impl Shard {
         orphan.due = None;
         let Some(entry) = self.entries.get(id).filter(|entry| entry.pin == Pin::Missing) else { return };
         let Some(bytes) = entry.inline.clone() else { return };
+        if orphan.again_at.take().is_some_and(|at| at <= turn.now) {
+            orphan.asked.clear();
+        }
         // Both shards of the id choose the same one, and different objects go to different ones.
-        let others = self.nodes.iter().filter(|record| record.is_connected());
-        let others = others.filter_map(|record| Some((record, self.nodes.index(&record.info.node)?)));
-        let untried = others.filter(|(_, index)| !orphan.asked.contains(index));
-        let Some((_, chosen)) = untried.max_by_key(|(record, _)| mix(record.seed ^ entry.put.0)) else {
+        let place = mix(entry.put.0);
+        let is_anybody_there = self.nodes.connected_after(place).next().is_some();
+        let untried = self.nodes.connected_after(place).find(|index| !orphan.asked.contains(index));
+        let (put, metadata, size_bytes) = (entry.put, entry.metadata.clone(), entry.size_bytes);
+        let Some(chosen) = untried.filter(|_| orphan.asked.len() < MAX_ASKED) else {
+            let again_at = turn.now + ROUND_PAUSE;
+            orphan.again_at = Some(again_at);
+            if is_anybody_there {
+                self.set_orphan_due(again_at, id);
+            }
             return;
         };
         orphan.asked.insert(chosen);
-        let again = turn.now + self.config.limits.node_grace;
-        orphan.due = Some(again);
-        self.due.orphans.insert(again, id.clone());
-        let (put, metadata) = (entry.put, entry.metadata.clone());
+        let again = paced(&mut self.orphans.next_again, turn.now + self.config.limits.node_grace, size_bytes);
+        self.set_orphan_due(again, id);
         self.send(turn, chosen, ToStore::TakeOver { id: id.clone(), put, metadata, bytes });
     }
+}
+
+/// The first time from `earliest` on at which so many bytes may be sent, after which the `next` ones must wait.
+fn paced(next: &mut Time, earliest: Time, size_bytes: u64) -> Time {
+    let due = earliest.max(*next);
+    *next = due + INTERVAL + Duration::from_micros(size_bytes / BYTES_PER_MICROSECOND);
+    due
 }

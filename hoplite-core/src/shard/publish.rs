@@ -32,10 +32,12 @@ impl Shard {
         if let Some(slot) = publish.slot {
             self.return_slot(turn, node, slot, PullOutcome::Complete);
         }
-        let ended = self.tombstones.get(&(publish.id.clone(), publish.put));
-        if publish.state == LocationState::Partial && ended == Some(&DropReason::Superseded) {
-            // The receiver has not heard of that. Its gets go on with the next put, which a deletion would end.
-            let (id, put, reason) = (publish.id, publish.put, DropReason::Superseded);
+        let ended = self.tombstones.get(&(publish.id.clone(), publish.put)).copied();
+        if let Some(reason @ (DropReason::Superseded | DropReason::Lost)) = ended
+            && publish.state == LocationState::Partial
+        {
+            // The receiver has not heard of that, and has not been deleted: its gets go on with the next put, or end as lost.
+            let (id, put) = (publish.id, publish.put);
             return self.send(turn, node, ToStore::Drop { id, put, reason });
         }
         let standing = self.standing(node, &publish);
