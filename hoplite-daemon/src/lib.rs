@@ -20,6 +20,7 @@ mod security;
 mod authority;
 
 mod logging;
+mod memory;
 pub mod metrics;
 mod parent;
 mod service_manager;
@@ -32,6 +33,7 @@ pub mod launch;
 
 pub use announce::{Addresses, Announcer, READY};
 pub use authority::{Authority, Issued, NotIssued};
+pub use memory::available_bytes;
 pub use notable::is_notable;
 pub use run::{Process, run};
 pub use security::{

@@ -31,8 +31,9 @@ pub struct StoreConfig {
     pub listen: SocketAddr,
     /// What other daemons must prove, and are proven.
     pub credentials: Credentials,
-    /// The address at which other stores reach the data plane, if it differs from the one it listens on.
-    pub advertise: Option<SocketAddr>,
+    /// Where other stores reach the data plane, `HOST:PORT`, if that differs from where it listens. A name is looked up again
+    /// whenever a session with a shard begins.
+    pub advertise: Option<String>,
     /// Where the directory is.
     pub directory: Directory,
     /// The Unix socket for workers.

@@ -5,6 +5,7 @@
 //! * `engine`: performs the decisions.
 //! * `local`: the Unix socket on which workers reach the store.
 //! * `data`: the TCP connections over which stores exchange bytes.
+//! * `advertised`: where other stores reach this one.
 //! * `session`: the gRPC streams to the shards of the directory; `outbox`: what waits to be sent there.
 //! * `metrics`: what Prometheus is told.
 //! * `copies`: the memory of the copies, and who waits for its bytes.
@@ -14,6 +15,7 @@
     expect(clippy::duplicate_mod, reason = "the tests of the data plane run over each transport")
 )]
 
+mod advertised;
 mod config;
 mod copies;
 mod data;

@@ -1,7 +1,6 @@
 //! The node daemon: `hoplite-store`.
 #![forbid(unsafe_code)]
 
-mod memory;
 mod settings;
 
 use std::process::ExitCode;

@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::advertised::Advertised;
 use crate::config::{Directory, Prefault, StoreConfig};
 use crate::data::{self, DataConfig, DataMetrics, Puller, TransportKind};
 use crate::engine::Engine;
@@ -89,6 +90,15 @@ pub enum StoreError {
     AdvertiseNeeded {
         /// The address that is not enough.
         address: SocketAddr,
+    },
+    /// The name to advertise cannot be looked up.
+    #[error("cannot look up {name:?}, which is to be advertised (HOST:PORT)")]
+    AdvertiseUnknown {
+        /// The name.
+        name: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
     },
     /// The embedded directory failed.
     #[error("the embedded directory failed")]
@@ -163,7 +173,7 @@ struct Places {
     data: TcpListener,
     data_address: SocketAddr,
     /// Where other stores reach the data plane.
-    advertised: SocketAddr,
+    advertised: Advertised,
     local: LocalListener,
 }
 
@@ -174,9 +184,14 @@ impl Places {
         let listen_error = |source| StoreError::Listen { address: config.listen, source };
         let data = TcpListener::bind(config.listen).await.map_err(listen_error)?;
         let data_address = data.local_addr().map_err(listen_error)?;
-        let advertised = config.advertise.unwrap_or(data_address);
-        if advertised.ip().is_unspecified() || advertised.port() == 0 {
-            return Err(StoreError::AdvertiseNeeded { address: advertised });
+        let unknown = |source| StoreError::AdvertiseUnknown {
+            name: config.advertise.clone().unwrap_or_default(),
+            source,
+        };
+        let advertised = Advertised::find(config.advertise.clone(), data_address).await.map_err(unknown)?;
+        let address = advertised.address();
+        if address.ip().is_unspecified() || address.port() == 0 {
+            return Err(StoreError::AdvertiseNeeded { address });
         }
         let local = LocalListener::bind(&config.socket, socket_access(config))?;
         Ok(Self { arena, data, data_address, advertised, local })
@@ -242,13 +257,14 @@ impl Running {
         let info = NodeInfo {
             node: config.node.clone(),
             incarnation: Incarnation(random_number()?),
-            data_address: advertised,
+            data_address: advertised.address(),
             labels: config.labels.clone(),
             shards: ShardList::new(shards),
         };
-        let sessions = start_sessions(&engine, &links, &info, &config.cluster, |session, state| {
-            tasks.spawn(session.run(state, leaving.clone(), stop.clone()));
-        });
+        let sessions =
+            start_sessions(&engine, &links, (&info, &advertised), &config.cluster, |session, state| {
+                tasks.spawn(session.run(state, leaving.clone(), stop.clone()));
+            });
         let plane = Arc::new(LocalPlane {
             engine: Arc::clone(&engine),
             access: socket_access(&config),
@@ -256,7 +272,7 @@ impl Running {
             limits: config.limits,
             node: config.node,
             cluster: config.cluster,
-            data_address: advertised,
+            data_address: advertised.address(),
             shards: links,
             prefaulted_bytes,
         });
@@ -333,7 +349,7 @@ fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTrac
 fn start_sessions(
     engine: &Arc<Engine>,
     links: &[ShardLink],
-    info: &NodeInfo,
+    (info, advertised): (&NodeInfo, &Advertised),
     cluster: &ClusterId,
     start: impl Fn(Session, watch::Sender<SessionState>),
 ) -> Sessions {
@@ -344,6 +360,7 @@ fn start_sessions(
             shard,
             link: link.clone(),
             info: info.clone(),
+            advertised: advertised.clone(),
             cluster: cluster.clone(),
         };
         start(session, state);
@@ -475,8 +492,10 @@ mod tests {
         assert!(matches!(refusal_of(shards(&["", "a:1"])).await, StoreError::ShardAddress { .. }));
         assert!(matches!(refusal_of(shards(&["a:1", "b:1", "a:1"])).await, StoreError::ShardTwice { .. }));
         for address in ["0.0.0.0:7400", "10.0.0.1:0"] {
-            let error = refusal_of(|config| config.advertise = address.parse().ok()).await;
+            let error = refusal_of(|config| config.advertise = Some(address.to_owned())).await;
             assert!(matches!(error, StoreError::AdvertiseNeeded { .. }), "{error}");
         }
+        let error = refusal_of(|config| config.advertise = Some("localhost".to_owned())).await;
+        assert!(matches!(error, StoreError::AdvertiseUnknown { .. }), "{error}");
     }
 }

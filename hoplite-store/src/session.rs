@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::outbox::{Batches, outbox};
 
@@ -74,7 +75,9 @@ pub(crate) struct Session {
     /// The shard's number in the configured list.
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
+    /// The data plane's address in here is what it was at the start.
     pub(crate) info: NodeInfo,
+    pub(crate) advertised: Advertised,
     pub(crate) cluster: ClusterId,
 }
 
@@ -124,8 +127,8 @@ impl Session {
 
     async fn run_once(&self, state: &watch::Sender<SessionState>) -> Result<(), Error> {
         let (outbox, batches) = outbox().map_err(|_| Error::unavailable("a timer"))?;
-        let hello =
-            StoreMessages { hello: Some(encode_hello(&self.info, &self.cluster)), messages: Vec::new() };
+        let info = NodeInfo { data_address: self.advertised.now().await, ..self.info.clone() };
+        let hello = StoreMessages { hello: Some(encode_hello(&info, &self.cluster)), messages: Vec::new() };
         let mut client = self.link.client();
         let opening = async {
             let answer =

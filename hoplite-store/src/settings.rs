@@ -4,13 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use hoplite_core::{ClusterId, Error, Limits, NodeId};
-use hoplite_daemon::{NotLoopback, Security, SecurityError, Size, TimeSpan};
+use hoplite_daemon::{NotLoopback, Security, SecurityError, Size, TimeSpan, available_bytes};
 use hoplite_directory::DEFAULT_CLUSTER;
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_shm::Backing;
 use hoplite_store::{Directory, LinkSettings, Prefault, StoreConfig};
-
-use crate::memory::available_bytes;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Owner and group may use the store.
@@ -24,9 +22,9 @@ pub(crate) struct Settings {
     /// Where other stores reach this one; port 0 for any [default: 127.0.0.1:0]
     #[arg(long, env = "HOPLITE_LISTEN", value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// The address to tell other stores, if it is not the one listened on
-    #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "ADDR:PORT")]
-    advertise: Option<SocketAddr>,
+    /// What to tell other stores, if it is not the address listened on; a name is looked up again when sessions begin anew
+    #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "HOST:PORT")]
+    advertise: Option<String>,
     /// All shards of the directory, spelled alike at every store; without it, one runs inside this store
     #[arg(long, env = "HOPLITE_DIRECTORY", value_name = "HOST:PORT,...", value_delimiter = ',')]
     directory: Option<Vec<String>>,

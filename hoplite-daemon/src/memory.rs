@@ -7,7 +7,7 @@ use std::path::Path;
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
 /// The memory that this process may use, in bytes.
-pub(crate) fn available_bytes() -> u64 {
+pub fn available_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     let total_bytes = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

@@ -1,0 +1,85 @@
+//! Where other stores reach this one: an address, or a name that is looked up again whenever a session begins.
+//!
+//! A host that gets another address loses its sessions, and tells the shards the new one with the next.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+/// How long a name server may take.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the shards are told.
+#[derive(Debug, Clone)]
+pub(crate) struct Advertised {
+    /// `HOST:PORT`, unless it is where the data plane listens.
+    name: Option<String>,
+    /// What it was at the start.
+    address: SocketAddr,
+}
+
+impl Advertised {
+    /// That of a store which listens at `listened`; `name` says which address to tell, if it is another.
+    ///
+    /// # Errors
+    /// `name` is not of the form `HOST:PORT`, or cannot be looked up.
+    pub(crate) async fn find(name: Option<String>, listened: SocketAddr) -> io::Result<Self> {
+        let address = match &name {
+            Some(name) => look_up(name, listened).await?,
+            None => listened,
+        };
+        Ok(Self { name, address })
+    }
+
+    /// The address at the start.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address now; that at the start while there is no other to be had.
+    pub(crate) async fn now(&self) -> SocketAddr {
+        match &self.name {
+            Some(name) => look_up(name, self.address).await.unwrap_or(self.address),
+            None => self.address,
+        }
+    }
+}
+
+/// One of the addresses of `name`, of the kind of `like` if there is one.
+async fn look_up(name: &str, like: SocketAddr) -> io::Result<SocketAddr> {
+    let found = timeout(LOOKUP_TIMEOUT, lookup_host(name)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let found: Vec<_> = found.collect();
+    let alike = found.iter().find(|address| address.is_ipv4() == like.is_ipv4());
+    alike.or(found.first()).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn names_are_looked_up_and_addresses_taken_as_they_are() {
+        let listened = "127.0.0.1:5".parse().unwrap();
+        let find = async |name: &str| Advertised::find(Some(name.to_owned()), listened).await;
+        assert_eq!(Advertised::find(None, listened).await.unwrap().now().await, listened);
+        let named = find("localhost:7").await.unwrap();
+        assert_eq!(
+            (named.address(), named.now().await.to_string()),
+            (named.now().await, "127.0.0.1:7".to_owned())
+        );
+        assert_eq!(find("10.1.2.3:4").await.unwrap().address().to_string(), "10.1.2.3:4");
+        for wrong in ["", "localhost", "10.1.2.3", "localhost:port", "no such name:1"] {
+            assert!(find(wrong).await.is_err(), "{wrong}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_gone_stays_what_it_was() {
+        let address = "127.0.0.1:9".parse().unwrap();
+        let gone = Advertised { name: Some("host.invalid:9".to_owned()), address };
+        assert_eq!(gone.now().await, address);
+    }
+}
