@@ -33,13 +33,18 @@ pub(crate) struct StoreArguments {
 impl StoreArguments {
     /// Connects to the store.
     pub(crate) async fn connect(&self) -> hoplite_client::Result<Client> {
-        let socket = self.socket.clone().filter(|path| !path.as_os_str().is_empty());
         Client::connect_with(ConnectOptions {
-            socket: socket.unwrap_or_else(default_socket_path),
+            socket: self.socket(),
             timeout: DEFAULT_CONNECT_TIMEOUT,
             ..ConnectOptions::default()
         })
         .await
+    }
+
+    /// The store's socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        let socket = self.socket.clone().filter(|path| !path.as_os_str().is_empty());
+        socket.unwrap_or_else(default_socket_path)
     }
 
     /// How long a call may take that waits for no object to appear: with a timeout of zero, the daemons still get the

@@ -27,10 +27,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use arguments::StoreArguments;
-use verbs::{certs, delete, get, ls, put, reduce, stat, status, up, wait};
+use verbs::{certs, delete, doctor, get, ls, put, reduce, start, stat, status, stop, up, wait};
 
 const EXAMPLES: &str = "Examples:
-  hoplite-store &                                  a store for this machine, with a directory in it
+  hoplite start                                    a store for this machine, with a directory in it
   hoplite put weights/7 weights.bin --dtype f32    share a file
   hoplite get weights/7 -o copy.bin                on any node of the cluster
   hoplite reduce sum gradient/0 gradient/1         add up what several nodes have put
@@ -70,6 +70,12 @@ enum Command {
     Stat(stat::Arguments),
     /// Show the state of the store, and of the directory as it sees it
     Status(status::Arguments),
+    /// Start a store in the background
+    Start(start::Arguments),
+    /// End a store that `start` has started
+    Stop(stop::Arguments),
+    /// Look for what would keep Hoplite from working on this machine
+    Doctor(doctor::Arguments),
     /// Run a cluster on this machine until Ctrl-C, for development
     Up(up::Arguments),
     /// Make the certificates with which daemons trust each other
@@ -109,6 +115,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Ls(command) => ls::run(&store, command).await,
         Command::Stat(command) => stat::run(&store, command).await,
         Command::Status(command) => status::run(&store, command).await,
+        Command::Start(command) => start::run(&store, command).await,
+        Command::Stop(command) => stop::run(&store, command),
+        Command::Doctor(command) => doctor::run(&store, command).await,
         Command::Up(command) => up::run(command).await,
         Command::Certs(command) => certs::run(&command),
         Command::Demo(command) => demo::run(command).await,

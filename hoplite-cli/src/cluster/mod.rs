@@ -1,24 +1,27 @@
-//! A cluster of real daemons on this machine, for as long as somebody needs it.
+//! Real daemons on this machine: a cluster for as long as somebody needs it, or one store in the background.
 //!
 //! * [`with_cluster`]: starts one, does something with it, and takes it down in any case.
 //! * [`daemon`]: one process.
+//! * [`background`]: a store that goes on when the command that started it has ended.
 //! * [`workplace`]: the directory with the sockets and the logs.
 //! * [`signals`]: being asked to end.
 
+mod background;
 mod daemon;
 mod signals;
 mod workplace;
 
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures::future::{join_all, select_all};
-use hoplite_daemon::launch;
+use futures::future::{join_all, select_all, try_join_all};
+use hoplite_daemon::{Addresses, launch};
 use tokio::time::timeout;
 
-use daemon::Daemon;
+pub(crate) use background::Background;
+pub(crate) use daemon::{Daemon, last_words};
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;
 
@@ -88,9 +91,7 @@ pub(crate) async fn with_cluster<T>(
             let cluster = daemons.start(&options).await?;
             tokio::select! {
                 outcome = body(&cluster) => outcome,
-                (name, status) = daemons.first_end() => {
-                    Err(daemon::ended(&name, status, &daemons.workplace.log(&name)))
-                }
+                ended = daemons.first_end() => Err(ended),
             }
         } => outcome,
         () = signals.received() => Err(Interrupted.into()),
@@ -136,8 +137,7 @@ impl Daemons {
             self.shards.push(self.spawn(&shard_name(shard), launch::shard("127.0.0.1:0"))?);
         }
         let mut shards = Vec::new();
-        for daemon in &mut self.shards {
-            let addresses = daemon.addresses(&self.workplace).await?;
+        for addresses in self.shards_listen().await? {
             shards.push(addresses.directory.context("a shard has no address")?.to_string());
         }
         for node in 0..options.nodes {
@@ -146,18 +146,34 @@ impl Daemons {
             self.stores.push(self.spawn_store(&node_name(node), &shards, memory_bytes, options.pages)?);
         }
         let mut nodes = Vec::new();
-        for daemon in &mut self.stores {
-            let addresses = daemon.addresses(&self.workplace).await?;
+        let addresses = self.stores_ready().await?;
+        for (daemon, addresses) in self.stores.iter().zip(addresses) {
             nodes.push(NodeProcess {
                 name: daemon.name().to_owned(),
                 socket: addresses.socket.context("a store has no socket")?,
                 pid: daemon.pid()?,
             });
         }
-        for daemon in &mut self.stores {
-            daemon.ready(&self.workplace).await?;
-        }
         Ok(Cluster { directory: self.workplace.path().to_owned(), nodes, shards })
+    }
+
+    /// Waits until all shards listen.
+    async fn shards_listen(&mut self) -> anyhow::Result<Vec<Addresses>> {
+        try_join_all(self.shards.iter_mut().map(Daemon::addresses)).await
+    }
+
+    /// Waits until all stores are ready, which they are only as long as all shards live.
+    async fn stores_ready(&mut self) -> anyhow::Result<Vec<Addresses>> {
+        let Self { stores, shards, .. } = self;
+        let ready = stores.iter_mut().map(async |store| {
+            let addresses = store.addresses().await?;
+            store.ready().await?;
+            Ok(addresses)
+        });
+        tokio::select! {
+            ready = try_join_all(ready) => ready,
+            ended = first_end(shards) => Err(ended),
+        }
     }
 
     fn spawn_store(
@@ -175,19 +191,15 @@ impl Daemons {
         self.spawn(name, command)
     }
 
-    fn spawn(&self, name: &str, command: Command) -> anyhow::Result<Daemon> {
-        Daemon::spawn(name, command, &self.workplace.log(name))
+    fn spawn(&self, name: &str, mut command: Command) -> anyhow::Result<Daemon> {
+        // Ctrl-C is for this process, which then ends the daemons in order.
+        launch::bind_to_this_process(&mut command);
+        Daemon::spawn(name, command, self.workplace.log(name))
     }
 
     /// Waits until any of them ends.
-    async fn first_end(&mut self) -> (String, ExitStatus) {
-        let ends = self.stores.iter_mut().chain(&mut self.shards).map(|daemon| {
-            Box::pin(async {
-                let status = daemon.ended().await;
-                (daemon.name().to_owned(), status)
-            })
-        });
-        select_all(ends).await.0
+    async fn first_end(&mut self) -> anyhow::Error {
+        first_end(self.stores.iter_mut().chain(&mut self.shards)).await
     }
 
     /// Ends all of them: the stores first, so that they can say goodbye to the directory.
@@ -197,10 +209,76 @@ impl Daemons {
     }
 }
 
+/// Waits until any of `daemons`, of which there is one at least, ends; how it did.
+async fn first_end(daemons: impl IntoIterator<Item = &mut Daemon>) -> anyhow::Error {
+    let ends = daemons.into_iter().map(|daemon| {
+        Box::pin(async {
+            let status = daemon.ended().await;
+            daemon.has_ended(status)
+        })
+    });
+    select_all(ends).await.0
+}
+
 fn node_name(node: u32) -> String {
     format!("node-{node}")
 }
 
 fn shard_name(shard: u32) -> String {
     format!("directory-{shard}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A program that says and does what `script` does; what is meant for a daemon it does not hear.
+    fn program(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(std::process::Stdio::piped());
+        command
+    }
+
+    /// What becomes of a cluster whose daemons are such programs.
+    async fn start_of(shard: &str, stores: [&str; 2]) -> anyhow::Result<Vec<Addresses>> {
+        let options = ClusterOptions {
+            nodes: 2,
+            shards: 1,
+            directory: None,
+            memory_bytes: 0,
+            first_memory_bytes: None,
+            pages: Pages::OnUse,
+        };
+        let mut daemons = Daemons::new(&options)?;
+        daemons.shards.push(daemons.spawn("directory-0", program(shard))?);
+        for (number, store) in stores.into_iter().enumerate() {
+            daemons.stores.push(daemons.spawn(&node_name(number as u32), program(store))?);
+        }
+        daemons.shards_listen().await?;
+        let ready = daemons.stores_ready().await;
+        daemons.stop().await;
+        ready
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_dies_during_the_start_is_noticed_at_once() {
+        const LISTENS: &str = "echo '{}'; exec sleep 60";
+        const READY: &str = "echo '{}'; echo ready; exec sleep 60";
+        const DIES: &str = "echo '{}'; echo starting >&2; echo 'the disk is on fire' >&2; exit 3";
+        assert_eq!(start_of(LISTENS, [READY, READY]).await.unwrap().len(), 2);
+        for (shard, stores, name) in [
+            (LISTENS, [LISTENS, DIES], "node-1"),
+            (LISTENS, [DIES, LISTENS], "node-0"),
+            (DIES, [LISTENS, LISTENS], "directory-0"),
+            (LISTENS, [READY, "echo no >&2; exit 1"], "node-1"),
+        ] {
+            let began = Instant::now();
+            let error = start_of(shard, stores).await.unwrap_err().to_string();
+            assert!(error.starts_with(name), "{error}");
+            assert!(!stores.contains(&DIES) || error.ends_with("starting; the disk is on fire"), "{error}");
+            assert!(began.elapsed() < START_TIMEOUT / 2, "the others are not waited for");
+        }
+    }
 }

@@ -4,11 +4,14 @@
 
 pub(crate) mod certs;
 pub(crate) mod delete;
+pub(crate) mod doctor;
 pub(crate) mod get;
 pub(crate) mod ls;
 pub(crate) mod put;
 pub(crate) mod reduce;
+pub(crate) mod start;
 pub(crate) mod stat;
 pub(crate) mod status;
+pub(crate) mod stop;
 pub(crate) mod up;
 pub(crate) mod wait;

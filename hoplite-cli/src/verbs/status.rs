@@ -1,12 +1,12 @@
 //! `hoplite status`.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use hoplite_client::{NodeStatus, ShardStatus};
 use serde::Serialize;
 
-use crate::arguments::StoreArguments;
+use crate::arguments::{StoreArguments, parse_duration};
 use crate::output::{self, Alignment, Table};
 
 #[derive(Debug, clap::Args)]
@@ -14,9 +14,23 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Show it again and again until Ctrl-C, by default every 2 seconds
+    #[arg(
+        long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "2s", value_parser = parse_duration,
+        conflicts_with = "json"
+    )]
+    watch: Option<Duration>,
 }
 
+/// From the upper left corner of an empty screen.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+/// Watching more often than this would only disturb the store.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(interval) = arguments.watch {
+        return watch(store, interval.max(SHORTEST_INTERVAL)).await;
+    }
     let status = Report::from(store.connect().await?.status().await?);
     let mut stdout = io::stdout().lock();
     if arguments.json {
@@ -25,6 +39,30 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         status.print(&mut stdout)?;
     }
     Ok(())
+}
+
+/// Shows the state for ever. A store that is there at first may go away and come back.
+async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()> {
+    let mut client = store.connect().await?;
+    loop {
+        let mut text = Vec::new();
+        match client.status().await {
+            Ok(status) => Report::from(status).print(&mut text)?,
+            Err(error) => {
+                writeln!(text, "{error}")?;
+                if let Ok(again) = store.connect().await {
+                    client = again;
+                }
+            }
+        }
+        let mut stdout = io::stdout().lock();
+        // Each in one write, so that the screen does not flicker; one after the other in a file.
+        text.splice(0..0, if stdout.is_terminal() { CLEAR.bytes() } else { "\n".bytes() });
+        stdout.write_all(&text)?;
+        stdout.flush()?;
+        drop(stdout);
+        tokio::time::sleep(interval).await;
+    }
 }
 
 /// The state of a store.

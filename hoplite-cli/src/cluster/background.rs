@@ -1,0 +1,192 @@
+//! A store that goes on when the command that started it has ended: its files, and which process it is.
+//!
+//! They are beside its socket: `store.pid` and `store.log` beside `store.sock`.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
+
+/// The name of the process, as the kernel shows it.
+const PROGRAM: &str = "hoplite-store";
+/// How long a killed process may take to be gone.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The place of a store in the background.
+#[derive(Debug)]
+pub(crate) struct Background {
+    socket: PathBuf,
+}
+
+impl Background {
+    /// That of the store with this socket.
+    pub(crate) const fn of(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    /// Its socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Where it logs.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.socket.with_extension("log")
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.socket.with_extension("pid")
+    }
+
+    /// Makes the directory, if need be, for this user alone; a log that is there is kept under another name. Until what is
+    /// returned is dropped, nobody else starts a store here.
+    pub(crate) fn prepare(&self) -> anyhow::Result<Preparation> {
+        let directory = self.socket.parent().filter(|path| !path.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        let cannot = || format!("cannot use {}", directory.display());
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(cannot)?;
+        let owner = fs::symlink_metadata(directory).with_context(cannot)?.uid();
+        // In a directory of somebody else, the log could be a link to anything.
+        ensure!(
+            owner == geteuid().as_raw(),
+            "{} belongs to user {owner}: start the store as that user, or name another --socket",
+            directory.display()
+        );
+        let path = self.pid_file();
+        let cannot = || format!("cannot use {}", path.display());
+        let open = File::options().create(true).append(true).mode(0o644).open(&path);
+        let pid_file = open.with_context(cannot)?;
+        flock(&pid_file, FlockOperation::NonBlockingLockExclusive)
+            .with_context(|| format!("another start of a store is under way at {}", self.socket.display()))?;
+        Ok(Preparation { _lock: pid_file })
+    }
+
+    /// Keeps the log of the store before this one, under another name.
+    pub(crate) fn keep_log(&self) {
+        // Fails if there is none.
+        let _ = fs::rename(self.log(), self.socket.with_extension("log.old"));
+    }
+
+    /// Notes which process it is.
+    pub(crate) fn record(&self, pid: u32) -> anyhow::Result<()> {
+        let path = self.pid_file();
+        fs::write(&path, format!("{pid}\n")).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Notes that there is none.
+    pub(crate) fn forget(&self) {
+        let _ = fs::remove_file(self.pid_file());
+    }
+
+    /// The process, if it runs; a number that another program has got meanwhile is not it.
+    pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
+        let path = self.pid_file();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        // Not a negative number, which would be a group of processes.
+        Ok(text.trim().parse::<u32>().ok().and_then(Running::find))
+    }
+}
+
+/// The right to start a store.
+#[derive(Debug)]
+pub(crate) struct Preparation {
+    _lock: File,
+}
+
+/// A store that runs in the background.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) pid: u32,
+    /// Names the process as long as this is open, also when its number is used again.
+    process: OwnedFd,
+}
+
+impl Running {
+    fn find(pid: u32) -> Option<Self> {
+        let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
+        // Looked up after it was opened: it is of this process, or of none.
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        (name.trim_end() == PROGRAM).then_some(Self { pid, process })
+    }
+
+    /// Asks it to end; whether it did within `patience`.
+    pub(crate) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
+        self.signal(Signal::TERM)?;
+        Ok(self.ends_within(patience)?)
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&self) -> anyhow::Result<()> {
+        self.signal(Signal::KILL)?;
+        ensure!(self.ends_within(KILL_TIMEOUT)?, "process {} cannot be killed", self.pid);
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        pidfd_send_signal(&self.process, signal).with_context(|| format!("cannot end process {}", self.pid))
+    }
+
+    fn ends_within(&self, patience: Duration) -> io::Result<bool> {
+        let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
+        let mut ends = [PollFd::new(&self.process, PollFlags::IN)];
+        Ok(poll(&mut ends, Some(&patience))? > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_another_process_is_not_the_store() {
+        let place = tempfile::tempdir().unwrap();
+        let background = Background::of(place.path().join("store.sock"));
+        assert!(background.running().unwrap().is_none());
+        for text in ["", "x", "-1", "0", "4194304", "99999999999"] {
+            fs::write(background.pid_file(), text).unwrap();
+            assert!(background.running().unwrap().is_none(), "{text}");
+        }
+        background.record(std::process::id()).unwrap();
+        assert!(background.running().unwrap().is_none(), "this process is no store");
+        background.forget();
+        assert!(!background.pid_file().exists());
+    }
+
+    #[test]
+    fn one_start_at_a_time_and_only_at_home() {
+        let place = tempfile::tempdir().unwrap();
+        let background = Background::of(place.path().join("new/store.sock"));
+        let first = background.prepare().unwrap();
+        assert_eq!(fs::metadata(place.path().join("new")).unwrap().mode() & 0o777, 0o700);
+        let error = background.prepare().unwrap_err();
+        assert!(error.to_string().contains("another start"), "{error}");
+        drop(first);
+        background.prepare().unwrap();
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(place.path().join("new"), Some(12345), None).unwrap();
+            assert!(background.prepare().unwrap_err().to_string().contains("12345"));
+        }
+    }
+
+    #[test]
+    fn the_log_before_is_kept() {
+        let place = tempfile::tempdir().unwrap();
+        let background = Background::of(place.path().join("store.sock"));
+        background.keep_log();
+        fs::write(background.log(), "old").unwrap();
+        background.keep_log();
+        assert_eq!(fs::read_to_string(place.path().join("store.log.old")).unwrap(), "old");
+        assert!(!background.log().exists());
+    }
+}

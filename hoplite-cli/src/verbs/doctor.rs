@@ -1,0 +1,399 @@
+//! `hoplite doctor`: what on this machine would keep Hoplite from working, or slow it down.
+//!
+//! Each check looks at one thing and says one line. None changes anything, none takes longer than a second, and those that
+//! wait for the network run at the same time.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use futures::future::join_all;
+use hoplite_client::{Client, ConnectOptions};
+use hoplite_daemon::{available_bytes, launch};
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use crate::arguments::StoreArguments;
+use crate::output::{self, Alignment, Table};
+
+/// How long a peer may take to accept a connection.
+const NETWORK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Fewer file descriptors than this are too few for a store with a hundred clients and peers.
+const FEW_DESCRIPTORS: u64 = 4096;
+/// The MTU of Ethernet; less means a tunnel, with more packets and less speed.
+const ETHERNET_MTU: u64 = 1500;
+/// Memory that is left for everything else, below which a store is a risk.
+const LITTLE_MEMORY: u64 = 512 << 20;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The shards of the directory that this host is to use: are they reached?
+    #[arg(long, env = "HOPLITE_DIRECTORY", value_name = "HOST:PORT,...", value_delimiter = ',')]
+    directory: Vec<String>,
+    /// An address that a daemon is to listen on: is it free?
+    #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
+    listen: Vec<SocketAddr>,
+    /// The token that a daemon is to use
+    #[arg(long, env = "HOPLITE_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The certificate, key and authority that a daemon is to use
+    #[arg(long, env = "HOPLITE_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// The key of that certificate
+    #[arg(long, env = "HOPLITE_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// The authority that the certificates of others are checked with
+    #[arg(long, env = "HOPLITE_TLS_CA", value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How well something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Good,
+    /// It works, and could be better.
+    Doubtful,
+    /// Something will not work.
+    Bad,
+    /// It was not looked at, or cannot be found out.
+    Unknown,
+}
+
+impl Verdict {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Doubtful => "doubtful",
+            Self::Bad => "BAD",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: String,
+    verdict: Verdict,
+    says: String,
+}
+
+fn finding(what: impl Into<String>, verdict: Verdict, says: impl Into<String>) -> Finding {
+    Finding { what: what.into(), verdict, says: says.into() }
+}
+
+/// Something does not work; what and why was printed.
+#[derive(Debug, thiserror::Error)]
+#[error("{} of {} checks found something that will not work", bad, all)]
+struct Ill {
+    bad: usize,
+    all: usize,
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let mut findings = vec![versions(), memory(), shared_memory(), descriptors()];
+    let listen = join_all(arguments.listen.iter().map(|address| port(*address)));
+    let reached = join_all(arguments.directory.iter().map(|address| shard(address)));
+    let (listen, reached, running) = tokio::join!(listen, reached, running(store));
+    findings.extend(listen);
+    findings.extend(reached);
+    findings.push(running);
+    findings.extend(interfaces(Path::new("/sys/class/net")));
+    findings.push(clock());
+    let secrets = [("token", &arguments.token_file), ("key", &arguments.tls_key)];
+    findings.extend(secrets.into_iter().filter_map(|(what, path)| Some(secret(what, path.as_deref()?))));
+    let certificates = [("certificate", &arguments.tls_cert), ("authority", &arguments.tls_ca)];
+    findings.extend(
+        certificates.into_iter().filter_map(|(what, path)| Some(certificate(what, path.as_deref()?))),
+    );
+    print(&findings, arguments.json)?;
+    let bad = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).count();
+    if bad > 0 { Err(Ill { bad, all: findings.len() }.into()) } else { Ok(()) }
+}
+
+fn print(findings: &[Finding], json: bool) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        output::json(&mut out, &findings)?;
+        return Ok(());
+    }
+    let mut table =
+        Table::new([("CHECK", Alignment::Left), ("VERDICT", Alignment::Left), ("FOUND", Alignment::Left)]);
+    for Finding { what, verdict, says } in findings {
+        table.row([what.clone(), verdict.name().to_owned(), says.clone()]);
+    }
+    table.print(&mut out)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Whether the programs are there, and belong together.
+fn versions() -> Finding {
+    let own = env!("CARGO_PKG_VERSION");
+    let others = ["hoplite-store", "hoplite-directory"].map(|name| {
+        let output = Command::new(launch::program(name)).arg("--version").output();
+        let version = output.ok().filter(|output| output.status.success());
+        let version = version.and_then(|output| String::from_utf8(output.stdout).ok());
+        (name, version.and_then(|text| Some(text.split_whitespace().nth(1)?.to_owned())))
+    });
+    let mut wrong = others.iter().filter(|(_, version)| version.as_deref() != Some(own));
+    match wrong.next() {
+        None => finding("programs", Verdict::Good, format!("all of version {own}")),
+        Some((name, None)) => finding("programs", Verdict::Bad, format!("{name} is not found")),
+        Some((name, Some(version))) => finding(
+            "programs",
+            Verdict::Bad,
+            format!("{name} is of version {version}, and this is {own}: they may not understand each other"),
+        ),
+    }
+}
+
+/// What the store would take unless it is told otherwise, and what is left then.
+fn memory() -> Finding {
+    let may_bytes = available_bytes();
+    let free_bytes = meminfo("MemAvailable").unwrap_or(may_bytes);
+    let says = format!("{} may be used, {} of it now", output::size(may_bytes), output::size(free_bytes));
+    if free_bytes < LITTLE_MEMORY {
+        return finding("memory", Verdict::Bad, format!("{says}: too little for a store"));
+    }
+    if free_bytes < may_bytes / 100 * 30 {
+        let says = format!("{says}: less than the 30% that a store takes unless --memory says otherwise");
+        return finding("memory", Verdict::Doubtful, says);
+    }
+    finding("memory", Verdict::Good, says)
+}
+
+fn meminfo(key: &str) -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Whether anonymous shared memory can be had.
+fn shared_memory() -> Finding {
+    let made = rustix::fs::memfd_create("hoplite-doctor", rustix::fs::MemfdFlags::CLOEXEC)
+        .and_then(|memory| rustix::fs::ftruncate(&memory, 1 << 20));
+    if let Err(error) = made {
+        return finding("shared memory", Verdict::Bad, format!("none can be made: {error}"));
+    }
+    let strict = fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2");
+    if strict {
+        let says = "vm.overcommit_memory is 2: the arena counts as used from the start, and may be refused";
+        return finding("shared memory", Verdict::Doubtful, says);
+    }
+    finding("shared memory", Verdict::Good, "can be made")
+}
+
+fn descriptors() -> Finding {
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if most < FEW_DESCRIPTORS {
+        let says = format!("{most} may be open: too few for many clients; `ulimit -n 65536`");
+        return finding("file descriptors", Verdict::Doubtful, says);
+    }
+    finding("file descriptors", Verdict::Good, format!("{most} may be open"))
+}
+
+/// Whether `address` can be listened on.
+async fn port(address: SocketAddr) -> Finding {
+    let what = format!("listen {address}");
+    match TcpListener::bind(address).await {
+        Ok(_) => finding(what, Verdict::Good, "free"),
+        Err(error) => finding(what, Verdict::Bad, error.to_string()),
+    }
+}
+
+/// Whether a shard is reached.
+async fn shard(address: &str) -> Finding {
+    let what = format!("directory {address}");
+    let reached = async {
+        let found: Vec<_> = lookup_host(address).await?.collect();
+        let stream = TcpStream::connect(found.as_slice()).await?;
+        stream.peer_addr()
+    };
+    match timeout(NETWORK_TIMEOUT, reached).await {
+        Ok(Ok(peer)) => finding(what, Verdict::Good, format!("reached at {peer}")),
+        Ok(Err(error)) => finding(what, Verdict::Bad, error.to_string()),
+        Err(_) => finding(what, Verdict::Bad, "does not answer within a second: a firewall?"),
+    }
+}
+
+/// Whether the store of this host runs, and is well.
+async fn running(store: &StoreArguments) -> Finding {
+    let socket = store.socket();
+    if !socket.exists() {
+        return finding("store", Verdict::Unknown, format!("none listens at {}", socket.display()));
+    }
+    let options =
+        ConnectOptions { socket: socket.clone(), timeout: NETWORK_TIMEOUT, ..ConnectOptions::default() };
+    let status = async { Client::connect_with(options).await?.status().await };
+    let status = match timeout(NETWORK_TIMEOUT, status).await {
+        Ok(Ok(status)) => status,
+        Ok(Err(error)) => return finding("store", Verdict::Bad, error.to_string()),
+        Err(_) => return finding("store", Verdict::Bad, "does not answer within a second"),
+    };
+    let away: Vec<_> =
+        status.shards.iter().filter(|shard| !shard.connected).map(|shard| shard.address.as_str()).collect();
+    if status.version != env!("CARGO_PKG_VERSION") {
+        let says = format!("{} runs version {}: restart it", status.node, status.version);
+        return finding("store", Verdict::Doubtful, says);
+    }
+    match away.len() {
+        0 => finding("store", Verdict::Good, format!("{} runs, with all its shards", status.node)),
+        all if all == status.shards.len() => {
+            finding("store", Verdict::Bad, format!("{} has no session with {}", status.node, away.join(", ")))
+        }
+        _ => finding(
+            "store",
+            Verdict::Doubtful,
+            format!("{} has no session with {}", status.node, away.join(", ")),
+        ),
+    }
+}
+
+/// The MTU of each interface that is up, loopback left out.
+fn interfaces(place: &Path) -> Vec<Finding> {
+    let Ok(entries) = fs::read_dir(place) else {
+        return vec![finding("network", Verdict::Unknown, "the interfaces cannot be listed")];
+    };
+    let mut found = Vec::new();
+    for entry in entries.flatten() {
+        let read = |file| fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Ok(mtu) = read("mtu").trim().parse::<u64>() else { continue };
+        if name == "lo" || read("operstate").trim() == "down" {
+            continue;
+        }
+        let what = format!("MTU {name}");
+        found.push(if mtu < ETHERNET_MTU {
+            finding(
+                what,
+                Verdict::Doubtful,
+                format!("{mtu} bytes, less than Ethernet's {ETHERNET_MTU}: a tunnel"),
+            )
+        } else {
+            finding(what, Verdict::Good, format!("{mtu} bytes"))
+        });
+    }
+    found.sort_by(|one, other| one.what.cmp(&other.what));
+    found
+}
+
+/// Whether something keeps the clock right. Hoplite needs that for the validity of certificates only.
+fn clock() -> Finding {
+    let kept = ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
+    match kept.iter().find(|path| Path::new(path).exists()) {
+        Some(path) => finding("clock", Verdict::Good, format!("kept right ({path})")),
+        None => finding("clock", Verdict::Unknown, "nobody is seen to keep it right: certificates need that"),
+    }
+}
+
+/// Whether a file with a secret is there, and for its owner alone.
+fn secret(what: &str, path: &Path) -> Finding {
+    let metadata = match fs::File::open(path).and_then(|file| file.metadata()) {
+        Ok(metadata) => metadata,
+        Err(error) => return finding(what, Verdict::Bad, format!("{}: {error}", path.display())),
+    };
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let says = format!("{} may be read by others (mode {mode:o}): daemons refuse it", path.display());
+        return finding(what, Verdict::Bad, says);
+    }
+    finding(what, Verdict::Good, path.display().to_string())
+}
+
+/// Whether a file of certificates is there and looks like one; and until when it is valid, if OpenSSL is there to tell.
+fn certificate(what: &str, path: &Path) -> Finding {
+    match fs::read_to_string(path) {
+        Err(error) => return finding(what, Verdict::Bad, format!("{}: {error}", path.display())),
+        Ok(text) if !text.contains("-----BEGIN CERTIFICATE-----") => {
+            return finding(what, Verdict::Bad, format!("{} has no certificate", path.display()));
+        }
+        Ok(_) => {}
+    }
+    let openssl = |flags: &[&str]| {
+        let output = Command::new("openssl").args(["x509", "-noout", "-in"]).arg(path).args(flags).output();
+        output.ok().map(|output| (output.status.success(), output.stdout))
+    };
+    let Some((_, end)) = openssl(&["-enddate"]) else {
+        return finding(what, Verdict::Unknown, "until when it is valid, openssl would tell");
+    };
+    let end = String::from_utf8_lossy(&end).trim().replace("notAfter=", "valid until ");
+    let holds = |seconds: &str| openssl(&["-checkend", seconds]).is_some_and(|(holds, _)| holds);
+    if !holds("0") {
+        finding(what, Verdict::Bad, format!("expired: {end}"))
+    } else if !holds("604800") {
+        finding(what, Verdict::Doubtful, format!("expires within a week: {end}"))
+    } else {
+        finding(what, Verdict::Good, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn ports_and_shards_are_tried() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap();
+        assert_eq!(port(address).await.verdict, Verdict::Bad);
+        let reached = shard(&format!("localhost:{}", address.port())).await;
+        assert_eq!(reached.verdict, Verdict::Good, "{}", reached.says);
+        drop(taken);
+        assert_eq!(port(address).await.verdict, Verdict::Good);
+        assert_eq!(shard(&address.to_string()).await.verdict, Verdict::Bad);
+        assert_eq!(shard("nowhere").await.verdict, Verdict::Bad);
+    }
+
+    #[test]
+    fn secrets_are_for_their_owner_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("token");
+        assert_eq!(secret("token", &path).verdict, Verdict::Bad);
+        fs::write(&path, "x").unwrap();
+        for (mode, verdict) in [(0o600, Verdict::Good), (0o400, Verdict::Good), (0o640, Verdict::Bad)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(secret("token", &path).verdict, verdict, "{mode:o}");
+        }
+        assert_eq!(certificate("certificate", &path).verdict, Verdict::Bad);
+    }
+
+    #[test]
+    fn a_small_mtu_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        for (name, mtu, state) in [
+            ("eth0", "9000", "up"),
+            ("wg0", "1420", "unknown"),
+            ("lo", "65536", "unknown"),
+            ("eth1", "99", "down"),
+        ] {
+            let directory = place.path().join(name);
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("mtu"), mtu).unwrap();
+            fs::write(directory.join("operstate"), state).unwrap();
+        }
+        let found = interfaces(place.path());
+        let found: Vec<_> = found.iter().map(|finding| (finding.what.as_str(), finding.verdict)).collect();
+        assert_eq!(found, [("MTU eth0", Verdict::Good), ("MTU wg0", Verdict::Doubtful)]);
+    }
+
+    #[test]
+    fn this_machine_can_run_a_store() {
+        assert_ne!(shared_memory().verdict, Verdict::Bad);
+        assert!(meminfo("MemAvailable").unwrap() > 1 << 20);
+        assert!(meminfo("Nothing").is_none());
+    }
+}

@@ -1,0 +1,179 @@
+//! `hoplite start`: a store in the background.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::bail;
+use hoplite_daemon::{Addresses, launch};
+use tokio::time::timeout;
+
+use crate::arguments::{StoreArguments, parse_duration, parse_size};
+use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
+
+/// The ports of the guide: what firewalls are told.
+const DATA_PORT: u16 = 7400;
+const DIRECTORY_PORT: u16 = 7401;
+
+const EXAMPLES: &str = "Examples:
+  hoplite start                                          a store for this machine alone
+  hoplite start --head --host 10.0.0.1                   the first node of a cluster, with the directory in its store
+  hoplite start --address 10.0.0.1:7401 --host 10.0.0.2  another node of it
+  hoplite start -- --token-file /etc/hoplite/token       with more flags of hoplite-store
+  hoplite stop                                           ends it
+
+On other than loopback addresses the store wants to authenticate those who connect: see `hoplite-store --help`. Its environment
+variables, such as HOPLITE_TOKEN_FILE, count too. Its log and the number of its process are beside its socket.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Start the first node of a cluster: the directory is in its store, at port 7401
+    #[arg(long, conflicts_with = "address")]
+    head: bool,
+    /// Join the cluster whose directory is here: all its shards
+    #[arg(long, value_name = "HOST:PORT,...")]
+    address: Option<String>,
+    /// The address of this host at which others reach it
+    #[arg(long, value_name = "ADDR", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// The port at which other stores reach this one [default: 7400, or any on loopback]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// The shared memory, such as 8GiB [default: 30% of what there is]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// The name of this node in the cluster [default: host name and process id]
+    #[arg(long, value_name = "NAME")]
+    node_id: Option<String>,
+    /// How long the store may take to be ready: to find its directory, and to touch its memory
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    wait: Duration,
+    /// More flags of hoplite-store
+    #[arg(last = true, value_name = "FLAGS")]
+    store: Vec<OsString>,
+}
+
+impl Arguments {
+    fn command(&self, background: &Background) -> Command {
+        let mut command = Command::new(launch::program("hoplite-store"));
+        let any_or = |port| if self.host.is_loopback() { 0 } else { port };
+        let data = SocketAddr::new(self.host, self.port.unwrap_or_else(|| any_or(DATA_PORT)));
+        command.arg("--print-addresses").arg("--listen").arg(data.to_string());
+        command.arg("--socket").arg(background.socket());
+        if let Some(address) = &self.address {
+            command.arg("--directory").arg(address);
+        } else if self.head {
+            let directory = SocketAddr::new(self.host, DIRECTORY_PORT);
+            command.arg("--directory-listen").arg(directory.to_string());
+        }
+        if let Some(memory) = self.memory {
+            command.arg("--memory").arg(memory.to_string());
+        }
+        if let Some(node) = &self.node_id {
+            command.arg("--node-id").arg(node);
+        }
+        command.args(&self.store).env("NO_COLOR", "1");
+        // Ctrl-C in the terminal is not for it.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        command
+    }
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let background = Background::of(store.socket());
+    let _preparation = background.prepare()?;
+    if let Some(running) = background.running()? {
+        bail!(
+            "a store runs already: process {}, socket {}; `hoplite stop` ends it",
+            running.pid,
+            background.socket().display()
+        );
+    }
+    background.keep_log();
+    let mut daemon = Daemon::spawn("hoplite-store", arguments.command(&background), background.log())?;
+    let ready = async {
+        let addresses = daemon.addresses().await?;
+        daemon.ready().await?;
+        anyhow::Ok(addresses)
+    };
+    let started = unless_interrupted(async {
+        match timeout(arguments.wait, ready).await {
+            Ok(started) => started,
+            Err(_) => bail!(
+                "the store was not ready within {}: {}",
+                humantime::format_duration(arguments.wait),
+                last_words(&background.log())
+            ),
+        }
+    })
+    .await;
+    match started {
+        Ok(addresses) => {
+            let pid = daemon.pid()?;
+            background.record(pid)?;
+            daemon.leave();
+            Ok(announce(&background, pid, &addresses)?)
+        }
+        Err(error) => {
+            daemon.stop().await;
+            background.forget();
+            Err(error)
+        }
+    }
+}
+
+fn announce(background: &Background, pid: u32, addresses: &Addresses) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "store      {}, process {pid}", addresses.node.as_deref().unwrap_or_default())?;
+    writeln!(out, "socket     {}", background.socket().display())?;
+    let addresses =
+        [("data", addresses.data), ("directory", addresses.directory), ("metrics", addresses.metrics)];
+    for (name, address) in addresses {
+        if let Some(address) = address {
+            writeln!(out, "{name:<11}{address}")?;
+        }
+    }
+    writeln!(out, "log        {}", background.log().display())?;
+    writeln!(out, "`hoplite status` shows how it is; `hoplite stop` ends it.")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn flags(line: &str) -> String {
+        let line = Line::try_parse_from(line.split(' ')).unwrap();
+        let command = line.arguments.command(&Background::of("/s/store.sock".into()));
+        let flags: Vec<_> = command.get_args().map(|flag| flag.to_string_lossy().into_owned()).collect();
+        flags.join(" ")
+    }
+
+    #[test]
+    fn the_store_is_told_what_was_said() {
+        let socket = "--socket /s/store.sock";
+        assert_eq!(flags("start"), format!("--print-addresses --listen 127.0.0.1:0 {socket}"));
+        assert_eq!(
+            flags("start --head --host 10.0.0.1 --memory 1MiB"),
+            format!(
+                "--print-addresses --listen 10.0.0.1:7400 {socket} --directory-listen 10.0.0.1:7401 --memory 1048576"
+            )
+        );
+        assert_eq!(
+            flags("start --address a:1,b:2 --host ::1 --port 5 --node-id n -- --insecure"),
+            format!("--print-addresses --listen [::1]:5 {socket} --directory a:1,b:2 --node-id n --insecure")
+        );
+        assert!(Line::try_parse_from(["start", "--head", "--address", "a:1"]).is_err());
+    }
+}

@@ -1,0 +1,170 @@
+//! A store in the background: `hoplite start`, `hoplite stop`, and what `hoplite doctor` says of the machine.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use hoplite_tests::cluster::{await_that, program};
+use tempfile::TempDir;
+
+/// A directory with a store in the background, which is stopped when this is dropped.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join("hoplite").join(name)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(program("hoplite"));
+        for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
+            command.env_remove(variable);
+        }
+        command.arg("--socket").arg(self.path("store.sock"));
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> (i32, String) {
+        said(self.command().args(arguments))
+    }
+
+    fn pid(&self) -> String {
+        std::fs::read_to_string(self.path("store.pid")).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = self.run(&["stop", "--force", "--wait", "10s"]);
+    }
+}
+
+/// The exit code, and all that was written.
+fn said(command: &mut Command) -> (i32, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (status.code().unwrap_or(-1), text)
+}
+
+fn is_alive(pid: &str) -> bool {
+    let state = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
+    // A zombie has ended; nobody in this container may collect it.
+    state.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn a_store_starts_serves_and_stops() {
+    let home = Home::new();
+    assert_eq!(home.run(&["stop"]).0, 0, "there is nothing to stop");
+    let (code, text) = home.run(&["start", "--memory", "16MiB", "--", "--metrics", "0"]);
+    assert_eq!(code, 0, "{text}");
+    let pid = home.pid();
+    assert!(text.contains(&pid) && text.contains("metrics") && is_alive(&pid), "{text}");
+    assert_eq!(home.run(&["status"]).0, 0);
+
+    let (code, text) = home.run(&["start", "--memory", "16MiB"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("runs already") && text.contains(&pid), "{text}");
+    assert!(is_alive(&pid), "the one that runs is left alone");
+
+    let (code, text) = home.run(&["stop"]);
+    assert_eq!(code, 0, "{text}");
+    await_that("the end of the store", || !is_alive(&pid));
+    for name in ["store.pid", "store.sock"] {
+        assert!(!home.path(name).exists(), "{name}");
+    }
+    assert!(std::fs::read_to_string(home.path("store.log")).unwrap().contains("stopped"));
+}
+
+#[test]
+fn a_second_node_joins_the_first() {
+    let (first, second) = (Home::new(), Home::new());
+    let (code, text) = first.run(&["start", "--memory", "16MiB", "--node-id", "first"]);
+    assert_eq!(code, 0, "{text}");
+    let directory = text.lines().find_map(|line| line.strip_prefix("directory")).unwrap().trim().to_owned();
+    let port = directory.rsplit_once(':').unwrap().1;
+    // By name: it is looked up whenever the store connects.
+    let address = format!("localhost:{port}");
+    let (code, text) = second.run(&["start", "--address", &address, "--memory", "16MiB"]);
+    assert_eq!(code, 0, "{text}");
+    let file = first.0.path().join("file");
+    std::fs::write(&file, b"contents").unwrap();
+    assert_eq!(said(first.command().args(["put", "x"]).arg(&file)).0, 0);
+    let copy = second.0.path().join("copy");
+    assert_eq!(said(second.command().args(["get", "x", "-o"]).arg(&copy)).0, 0);
+    assert_eq!(std::fs::read(copy).unwrap(), b"contents");
+}
+
+#[test]
+fn a_store_that_dies_at_once_says_why_and_leaves_nothing() {
+    let home = Home::new();
+    let began = Instant::now();
+    for (flags, word) in [
+        (vec!["start", "--", "--no-such-flag"], "no-such-flag"),
+        (vec!["start", "--memory", "16MiB", "--", "--node-id", "a b"], "not a valid name"),
+        (vec!["start", "--host", "192.0.2.1", "--", "--insecure"], "192.0.2.1"),
+    ] {
+        let (code, text) = home.run(&flags);
+        assert_eq!(code, 1, "{text}");
+        assert!(text.contains(word) && text.contains("ended with"), "{flags:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(!home.path("store.pid").exists());
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "nothing is waited for");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (code, text) = home.run(&["start", "--address", &nobody, "--memory", "16MiB", "--wait", "300ms"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("was not ready within 300ms") && text.contains("cannot reach"), "{text}");
+    assert!(!home.path("store.pid").exists() && !home.path("store.sock").exists());
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_and_hurries() {
+    let home = Home::new();
+    let (code, text) = home.run(&["start", "--memory", "16MiB"]);
+    assert_eq!(code, 0, "{text}");
+    let began = Instant::now();
+    let (code, text) = home.run(&["doctor"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("runs, with all its shards") && text.contains("all of version"), "{text}");
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "it takes a second or two, on a machine that is not busy"
+    );
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let token = home.0.path().join("token");
+    std::fs::write(&token, b"secret").unwrap();
+    let (code, text) = said(
+        home.command()
+            .args([
+                "doctor",
+                "--json",
+                "--listen",
+                &address,
+                "--directory",
+                &format!("localhost:1,{address}"),
+            ])
+            .arg("--token-file")
+            .arg(&token),
+    );
+    assert_eq!(code, 1, "{text}");
+    let (json, error) = text.rsplit_once("hoplite: ").unwrap();
+    let findings: serde_json::Value = serde_json::from_str(json).unwrap();
+    let verdict = |what: &str| {
+        let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
+        found.unwrap_or_else(|| panic!("{what} is not in {findings}"))["verdict"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(verdict(&format!("listen {address}")), "bad");
+    assert_eq!(verdict("directory localhost:1"), "bad");
+    assert_eq!(verdict(&format!("directory {address}")), "good");
+    assert_eq!(verdict("token"), "bad", "everybody may read it");
+    assert!(error.starts_with("3 of "), "{error}");
+}
