@@ -5,6 +5,7 @@
 //! of their defaults.
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,9 @@ pub(crate) struct ProcessArguments {
     /// End when the process with this number, which must be the parent, ends.
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) exit_with_parent: Option<u32>,
+    /// Print the rows of the table in docs/configuration.md
+    #[arg(long, hide = true)]
+    print_reference: bool,
 }
 
 /// What every daemon can be told, beside its own settings.
@@ -70,7 +74,30 @@ pub(crate) fn read<S: Args>(
     let process = ProcessArguments::augment_args(Command::new("process"));
     let command = command.args(process.get_arguments()).args(settings.get_arguments());
     let matches = layered(command, &settings, arguments)?.unwrap_or_else(|error| error.exit());
-    Ok((parsed(&matches), parsed(&matches), parsed(&matches)))
+    let process: ProcessArguments = parsed(&matches);
+    if process.print_reference {
+        // A reader who has gone misses nothing.
+        let _ = write!(io::stdout(), "{}", reference(&settings));
+        std::process::exit(0);
+    }
+    Ok((process, parsed(&matches), parsed(&matches)))
+}
+
+/// One row of a table in Markdown for each setting: its flag, its variable, and what it is.
+fn reference(settings: &Command) -> String {
+    let mut rows = String::new();
+    for argument in settings.get_arguments() {
+        let Some(flag) = argument.get_long() else { continue };
+        let values: Vec<_> =
+            argument.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
+        let variable = argument.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        for default in argument.get_default_values() {
+            help.push_str(&format!(" [default: {}]", default.to_string_lossy()));
+        }
+        rows.push_str(&format!("| `--{flag} {}` | `{variable}` | {help} |\n", values.join(" ")));
+    }
+    rows
 }
 
 fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> T {
