@@ -46,7 +46,7 @@ pub enum Error {
     /// The caller's buffer is too small for the object, or for the objects that were to follow each other in it.
     #[error("{needed_bytes} bytes are needed, the buffer has room for {given_bytes}")]
     BufferTooSmall {
-        /// The size of the object. Of several objects: the size of those up to the first that does not fit.
+        /// The size of the object; if there are several, of those up to the first that does not fit.
         needed_bytes: u64,
         /// The size of the buffer.
         given_bytes: u64,

@@ -85,6 +85,8 @@ pub struct NodeStatus {
     pub pinned_bytes: u64,
     /// How much of the arena is taken by copies that go when room is needed.
     pub evictable_bytes: u64,
+    /// How much of the arena is set aside for targets of reduces that have not begun to grow.
+    pub reserved_bytes: u64,
     /// How much of the arena has been touched, so that first puts are fast.
     pub prefaulted_bytes: u64,
     /// Copies of objects, complete and partial.
@@ -95,6 +97,14 @@ pub struct NodeStatus {
     pub pulls: u64,
     /// Transfers to other stores that run now.
     pub serves: u64,
+    /// Reduces that this store coordinates now.
+    pub reduces: u64,
+    /// Hops of reduces that this store performs now, for itself or others.
+    pub hops: u64,
+    /// Hops that are performed now for the reduces that it coordinates, here or elsewhere.
+    pub directed_hops: u64,
+    /// Combinations of several inputs that run now.
+    pub combinations: u64,
     /// Bytes of objects that were sent to other stores, ever.
     pub sent_bytes: u64,
     /// Bytes of objects that were received from other stores, ever.
@@ -185,11 +195,16 @@ impl From<v1::NodeStatus> for NodeStatus {
             free_bytes: status.free_bytes,
             pinned_bytes: status.pinned_bytes,
             evictable_bytes: status.evictable_bytes,
+            reserved_bytes: status.reserved_bytes,
             prefaulted_bytes: status.prefaulted_bytes,
             copies: status.copies,
             clients: status.clients,
             pulls: status.pulls,
             serves: status.serves,
+            reduces: status.reduces,
+            hops: status.hops,
+            directed_hops: status.directed_hops,
+            combinations: status.combinations,
             sent_bytes: status.sent_bytes,
             received_bytes: status.received_bytes,
             evictions: status.evictions,

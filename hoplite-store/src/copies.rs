@@ -26,8 +26,8 @@ pub(crate) struct LiveCopy {
     progressed: Notify,
     /// Whether the node has called it complete. Not taken from the header, which workers can write to.
     completed: AtomicBool,
-    /// Set before the memory can be given to another copy. Whoever writes to the header without a right of their own to
-    /// the copy holds the lock meanwhile.
+    /// Set before the memory can be given to another copy. A writer to the header that has no right of its own to the copy
+    /// holds the lock meanwhile.
     failure: Mutex<Option<Error>>,
     failed: CancellationToken,
     /// The latest sign of life of the object's producer, if another node has sent it.
@@ -70,7 +70,7 @@ impl LiveCopy {
     }
 
     /// How many leading bytes may be read or passed on now. Before the node calls the copy complete that is never all of
-    /// what a worker writes, whatever it says, nor of what a reduce makes: whoever has all bytes has a complete object.
+    /// what a worker writes, whatever it says, nor of what a reduce makes: a node that has all bytes has a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.passable(self.buffer.valid_bytes(), self.size_bytes())
     }
@@ -119,8 +119,8 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Waits until more than `offset_bytes` are valid, or all are; answers how many. Of an object without bytes, all are
-    /// once it is complete.
+    /// Waits until more than `offset_bytes` are valid, or all are; answers how many. All bytes of an object without any are
+    /// valid once it is complete.
     ///
     /// # Errors
     /// The error with which the copy failed.
@@ -132,7 +132,7 @@ impl LiveCopy {
     }
 
     /// As [`beyond`](Self::beyond), as if the object ended at `end_bytes`. The end of a part, too, is kept back until the copy
-    /// is complete: whoever has all of a part takes it for a part of a complete object.
+    /// is complete: a node that has all of a part takes it for a part of a complete object.
     ///
     /// # Errors
     /// As there.

@@ -476,7 +476,7 @@ impl Engine {
 }
 
 impl State {
-    /// Tells the one who waits for it what the node thinks of a serve. Whoever has left says that the serve has ended.
+    /// Tells the task that waits for it what the node thinks of a serve. A task that has left says that the serve has ended.
     fn decide(&mut self, serve: ServeId, live: Option<Arc<LiveCopy>>) {
         if let Some(verdict) = self.verdicts.remove(&serve) {
             let _ = verdict.send(live);

@@ -162,6 +162,7 @@ fn stat_and_status_tell_who_has_what() {
     assert_eq!(status["node"], "node-0");
     assert_eq!(status["transfers"]["sent_bytes"], 400_000);
     assert_eq!(status["shards"][0]["connected"], true);
+    assert_eq!(status["reduces"]["coordinated"], 0);
     for arguments in [&["stat", "array"][..], &["status"], &["ls"]] {
         let text = String::from_utf8(up.succeed(1, arguments)).unwrap();
         assert!(text.contains("node-0") || text.contains("node-1"), "{text}");

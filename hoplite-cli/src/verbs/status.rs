@@ -77,6 +77,7 @@ struct Report {
     copies: u64,
     clients: u64,
     transfers: Transfers,
+    reduces: Reduces,
     shards: Vec<Shard>,
 }
 
@@ -86,6 +87,7 @@ struct Memory {
     free_bytes: u64,
     pinned_bytes: u64,
     evictable_bytes: u64,
+    reserved_bytes: u64,
     prefaulted_bytes: u64,
     evictions: u64,
 }
@@ -98,6 +100,14 @@ struct Transfers {
     received_bytes: u64,
     corrupt_frames: u64,
     put_conflicts: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Reduces {
+    coordinated: u64,
+    hops: u64,
+    directed_hops: u64,
+    combinations: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -123,6 +133,7 @@ impl From<NodeStatus> for Report {
                 free_bytes: status.free_bytes,
                 pinned_bytes: status.pinned_bytes,
                 evictable_bytes: status.evictable_bytes,
+                reserved_bytes: status.reserved_bytes,
                 prefaulted_bytes: status.prefaulted_bytes,
                 evictions: status.evictions,
             },
@@ -135,6 +146,12 @@ impl From<NodeStatus> for Report {
                 received_bytes: status.received_bytes,
                 corrupt_frames: status.corrupt_frames,
                 put_conflicts: status.put_conflicts,
+            },
+            reduces: Reduces {
+                coordinated: status.reduces,
+                hops: status.hops,
+                directed_hops: status.directed_hops,
+                combinations: status.combinations,
             },
             shards: status.shards.into_iter().map(Shard::from).collect(),
         }
@@ -156,7 +173,7 @@ impl From<ShardStatus> for Shard {
 
 impl Report {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { memory, transfers, .. } = self;
+        let Self { memory, transfers, reduces, .. } = self;
         let uptime = Duration::from_secs(self.uptime_ms / 1000);
         writeln!(out, "node       {} of cluster {}, version {}", self.node, self.cluster, self.version)?;
         writeln!(out, "data       {}", self.data_address)?;
@@ -179,6 +196,11 @@ impl Report {
             transfers.pulls,
             output::size(transfers.sent_bytes),
             transfers.serves,
+        )?;
+        writeln!(
+            out,
+            "reduces    {} coordinated with {} hops, {} hops and {} combinations here",
+            reduces.coordinated, reduces.directed_hops, reduces.hops, reduces.combinations
         )?;
         writeln!(
             out,

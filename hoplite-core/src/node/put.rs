@@ -65,7 +65,7 @@ impl Node {
             return Attempt::Answered(Err(error));
         }
         let Some(room) = self.allocate(create.size_bytes) else { return Attempt::LacksSpace };
-        // Whoever waits here for the object gets this one.
+        // Calls that wait here for the object get this one.
         self.end_fetch(&create.id);
         let put = self.ctx.next_put();
         let phase = Phase::Writing { client };
@@ -124,7 +124,7 @@ impl Node {
         self.complete_put(copy);
     }
 
-    /// All bytes of a put are there: tells the directory, and whoever waits for its verdict once that is known.
+    /// All bytes of a put are there: tells the directory, and the call that waits for its verdict once that is known.
     pub(super) fn complete_put(&mut self, copy: CopyId) {
         self.complete(copy);
         self.publish(copy);

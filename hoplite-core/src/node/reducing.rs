@@ -151,7 +151,7 @@ impl Node {
         if self.copies.live(&id).is_some() {
             return self.fail_reduce(&id.clone(), Error::AlreadyExists { id });
         }
-        // Whoever waits here for the object gets this one.
+        // Calls that wait here for the object get this one.
         self.end_fetch(&id);
         let put = self.ctx.next_put();
         let phase = Phase::Combining { combine: None, valid_bytes: 0 };

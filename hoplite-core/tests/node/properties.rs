@@ -144,7 +144,7 @@ fn reducing_step() -> impl Strategy<Value = Step> {
         2 => (client.clone(), 0..4_usize).prop_map(|(client, which)| Step::Release { client, which }),
         1 => (client.clone(), 0..4_u64).prop_map(|(client, back)| Step::Cancel { client, back }),
         1 => client.prop_map(|client| Step::ClientGone { client }),
-        // Of put 4, which has `SIZE` bytes.
+        // It is put 4, which has `SIZE` bytes.
         4 => (0..4_usize).prop_map(|which| Step::AnswerQuery { which, put: 4, answer: 1 }),
         4 => (0..4_usize, 0..10_u64, any::<u8>())
             .prop_map(|(which, blocks, outcome)| Step::PullEnded { which, blocks, outcome }),

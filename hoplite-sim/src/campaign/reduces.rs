@@ -314,7 +314,7 @@ impl Simulation {
             "{available} sources were there, but {:?} is answered with: {error}",
             call.request
         );
-        // What a hop has is not needed any more, whoever has lost it.
+        // What a hop has is not needed any more, no matter which node has lost it.
         let has_hops =
             *order == ReduceOrder::Fixed || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();

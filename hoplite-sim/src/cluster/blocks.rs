@@ -209,7 +209,7 @@ impl<A: Application> Cluster<A> {
         } else {
             transfer.steps.idle = transfer.steps.idle.saturating_add(1);
         }
-        // Of an object without bytes, only its sender can say that it is complete.
+        // Only the sender of an object without bytes can say that it is complete.
         let has_word = size_bytes > 0 || matches!(job, Job::Combine { .. }) || transfer.inputs[0].is_whole;
         (next_bytes.max(done_bytes) == size_bytes && has_word).then_some(Ending::Complete)
     }

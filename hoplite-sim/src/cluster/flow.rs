@@ -142,7 +142,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Whoever filled a copy has ended: what is there of its bytes is valid.
+    /// The transfer that filled a copy has ended: what is there of its bytes is valid.
     pub(super) fn settle_copy(&mut self, store: usize, copy: CopyId, ending: Ending) {
         if !self.flows() {
             return;

@@ -169,7 +169,7 @@ impl Experiment {
     /// The least that this can take, whatever is decided: the bytes that must go through some node's link, and the latency
     /// of one link. The last one to arrive has an object to send, or to receive.
     ///
-    /// Of an allreduce, 2S(n-1)/n must go through each link (Patarasuk and Yuan, 2009), but much of that may be done when
+    /// An allreduce must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009), but much of that may be done when
     /// the last one arrives.
     pub fn bound(&self) -> Duration {
         let after_the_last = self.last_arrival() + self.transfer_time(1.0);

@@ -66,7 +66,7 @@ fn decode_page(page: v1::ListReply) -> Result<Page, Error> {
     Ok(Page { objects, more: page.more })
 }
 
-/// What an object takes of an answer.
+/// How many bytes of an answer an object takes.
 fn size_bytes(object: &Locations) -> usize {
     encode_locations(object).encoded_len() + OBJECT_OVERHEAD_BYTES
 }
@@ -129,6 +129,11 @@ async fn status(plane: &LocalPlane) -> Response {
         put_conflicts: node.put_conflicts,
         prefaulted_bytes: plane.prefaulted_bytes.load(Ordering::Relaxed),
         shards,
+        reserved_bytes: node.reserved_bytes,
+        reduces: count(node.reductions),
+        hops: count(node.hops),
+        directed_hops: count(node.directed_hops),
+        combinations: count(node.combinations),
     }))
 }
 

@@ -68,7 +68,7 @@ impl SocketAccess {
     ///
     /// The system has checked the permissions of the file. Where those let in the group or others they decide alone,
     /// since of a peer's groups only one is known. A socket for its owner alone is for that user, this daemon's and
-    /// root: whoever else comes, connected before the permissions were set or has got around them.
+    /// root: any other user connected before the permissions were set, or has got around them.
     pub(crate) fn admits(&self, user: u32) -> bool {
         self.mode & 0o022 != 0
             || user == 0

@@ -19,6 +19,9 @@ fn the_hops_of_a_client_that_dies_end() {
     worker.tell("reduce target array-1 array-2 array-3");
     let mut reader = await_half(&cluster, 1, "target", &[1, 2, 3]);
     assert!(free(2) < before[2], "there is a hop");
+    let [coordinator, host] = [0, 2].map(|node| cluster.client(node).status().unwrap());
+    assert_eq!((coordinator.reduces, host.reduces, host.hops), (1, 0, 1));
+    assert!(coordinator.directed_hops >= 1 && host.combinations == 1);
     worker.kill();
     let error = refusal(reader.read(&mut [0; 10], PATIENCE));
     assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");

@@ -219,9 +219,9 @@ impl Reduction {
             }
         }
         let missing = self.request.count - self.joined.len();
-        // Of those that are not ready, each may be at a node of its own.
+        // Each of those that are not ready may be at a node of its own.
         let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
-        // Of a part, the whole: others reduce the other parts at the same time, over the same links.
+        // If a part is reduced, the whole counts: others reduce the other parts at the same time, over the same links.
         let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
         if self.is_fixed() {
             let schedule = Schedule::chain(vertices);
