@@ -89,10 +89,9 @@ impl<T> BatchQueue<T> {
             is_patient &= urgency == Urgency::Patient;
             self.prompt -= usize::from(urgency == Urgency::Prompt);
         }
-        // What is left over leaves next.
-        if is_patient && self.messages.is_empty() {
-            self.linger_until = now + LINGER;
-        }
+        // What is left over leaves next: nobody would be told when else.
+        let lingers = is_patient && self.messages.is_empty();
+        self.linger_until = if lingers { now + LINGER } else { now };
         batch
     }
 }
@@ -145,6 +144,15 @@ mod tests {
         assert_eq!(take(&mut queue, at(0)).len(), MAX_BATCH_MESSAGES);
         assert_eq!(queue.departure(at(0)), Departure::Now);
         assert_eq!(take(&mut queue, at(0)), [MAX_BATCH_MESSAGES as u64]);
+
+        // So does what came after a prompt message, though a patient one would wait now.
+        queue.push(at(1), 0, Urgency::Prompt).unwrap();
+        for number in 1..=MAX_BATCH_MESSAGES as u64 {
+            queue.push(at(1), number, Urgency::Patient).unwrap();
+        }
+        assert_eq!(take(&mut queue, at(1)).len(), MAX_BATCH_MESSAGES);
+        assert_eq!(queue.departure(at(1)), Departure::Now);
+        assert_eq!(take(&mut queue, at(1)), [MAX_BATCH_MESSAGES as u64]);
 
         let mut queue = BatchQueue::default();
         for number in 0..4 {
