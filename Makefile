@@ -1,7 +1,7 @@
 # The two commands of the README are `make demo` and `make test`; the rest are parts of them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-bench demo test lint test-unit test-fuzz doc bench-local clean
+.PHONY: help setup build build-bench demo test lint test-unit test-fuzz doc deb test-deploy bench-local clean
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
@@ -33,7 +33,7 @@ demo: build $(DEMO_ENV) ## A 4-node cluster moves a real file and adds arrays, t
 $(DEMO_ENV): | setup
 	$(PYTHON) -m venv $@
 
-test: setup lint lint-python test-unit test-fuzz doc test-python test-lab ## Everything that a change must pass.
+test: setup lint lint-python test-unit test-fuzz doc test-python test-lab test-deploy ## Everything that a change must pass.
 
 lint: ## Formatting, lints, and the licences and sources of dependencies.
 	$(CARGO) fmt --all --check
@@ -49,6 +49,13 @@ test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
 
 doc: ## The API documentation, without a warning.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+
+deb: build ## A Debian package of the programs and their units, in target/debian.
+	deploy/debian/build.sh $(BINARIES) target/debian
+
+test-deploy: python-env ## Tests of deploy/: units, package, rules. What needs promtool or root is skipped without.
+	$(CARGO) build --workspace --bins
+	cd tests && ../$(PYTHON_ENV)/bin/python -m unittest discover -s deploy -t .
 
 bench-local: build ## Hoplite alone over loopback, for docs/measurements.md.
 	$(BINARIES)/hoplite bench local

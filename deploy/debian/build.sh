@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Makes a Debian package of built programs: build.sh BINARIES OUTPUT. Needs dpkg-deb and objdump, and no network.
+set -euo pipefail
+binaries=$1 output=$2
+source=$(cd "$(dirname "$0")/../.." && pwd)
+programs=(hoplite hoplite-store hoplite-directory)
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+chmod 0755 "$root"
+
+for program in "${programs[@]}"; do
+  install -D -m 0755 "$binaries/$program" "$root/usr/bin/$program"
+  strip --strip-unneeded "$root/usr/bin/$program"
+done
+for unit in store directory; do
+  install -D -m 0644 "$source/deploy/systemd/hoplite-$unit.service" "$root/usr/lib/systemd/system/hoplite-$unit.service"
+  install -D -m 0644 "$source/deploy/config/$unit.toml" "$root/etc/hoplite/$unit.toml"
+done
+install -D -m 0644 "$source/deploy/systemd/hoplite.sysusers" "$root/usr/lib/sysusers.d/hoplite.conf"
+install -D -m 0644 "$source/deploy/systemd/hoplite.tmpfiles" "$root/usr/lib/tmpfiles.d/hoplite.conf"
+install -D -m 0644 "$source/deploy/debian/profile.sh" "$root/etc/profile.d/hoplite.sh"
+install -D -m 0644 "$source/deploy/monitoring/alerts.yml" "$root/usr/share/hoplite/alerts.yml"
+install -D -m 0644 "$source/deploy/monitoring/dashboard.json" "$root/usr/share/hoplite/dashboard.json"
+install -D -m 0644 "$source/deploy/debian/copyright" "$root/usr/share/doc/hoplite/copyright"
+for page in deploy configuration metrics troubleshooting compatibility limits; do
+  install -D -m 0644 "$source/docs/$page.md" "$root/usr/share/doc/hoplite/$page.md"
+done
+
+version=$("$binaries/hoplite" --version | cut -d' ' -f2)
+architecture=$(dpkg --print-architecture)
+# The newest symbol of libc that a program uses is what the package needs.
+libc=$(objdump -T "${programs[@]/#/$root/usr/bin/}" | grep -o 'GLIBC_2[0-9.]*' | sort -Vu | tail -n 1 | cut -d_ -f2)
+install -d -m 0755 "$root/DEBIAN"
+cat >"$root/DEBIAN/control" <<CONTROL
+Package: hoplite
+Version: $version
+Architecture: $architecture
+Maintainer: The Hoplite authors <hoplite@localhost>
+Section: net
+Priority: optional
+Depends: libc6 (>= $libc), libgcc-s1
+Recommends: systemd
+Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
+Description: distributed shared-memory object store with collective communication
+ Workers of a node share objects by memory; stores move them between nodes, and
+ reduce arrays in the network. This package has the node daemon, the directory
+ daemon and the command line. Neither daemon is started by its installation.
+CONTROL
+(cd "$root" && find etc -type f | sed 's|^|/|' | sort) >"$root/DEBIAN/conffiles"
+for script in postinst prerm postrm; do
+  install -m 0755 "$source/deploy/debian/$script" "$root/DEBIAN/$script"
+done
+(cd "$root" && find usr etc -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
+
+mkdir -p "$output"
+package="$output/hoplite_${version}_$architecture.deb"
+dpkg-deb --root-owner-group --build "$root" "$package" >/dev/null
+echo "$package"
