@@ -9,11 +9,13 @@ use hoplite_daemon::metrics::{
 
 use crate::owner::ShardHandle;
 
-const GRANT_REASONS: [GrantReason; 5] = [
+const GRANT_REASONS: [GrantReason; 7] = [
     GrantReason::OnlyCandidate,
     GrantReason::CompleteBeforePartial,
     GrantReason::Closest,
     GrantReason::LeastRecentlyUsed,
+    GrantReason::EarliestBytes,
+    GrantReason::ChainHasBytes,
     GrantReason::AvoidedButOnly,
 ];
 

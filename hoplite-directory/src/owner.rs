@@ -67,7 +67,7 @@ impl ShardHandle {
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let inspection = move |shard: &Shard| {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = reply.send(look(shard));
         };
         self.send(Command::Inspect(Box::new(inspection))).await?;

@@ -102,7 +102,7 @@ pub struct SenderChoice {
 /// then the smallest [`NodeId`]. So the order is total and does not depend on the order of the candidates. O(n) for n
 /// candidates.
 ///
-/// The caller leaves out the receiver itself and those that [`pull_from`](pulls_from) it.
+/// The caller leaves out the receiver itself and those that pull from it, as [`pulls_from`] says.
 ///
 /// Source: Hoplite, section 4.3.
 pub fn choose_sender(

@@ -69,7 +69,7 @@ impl Shard {
     fn carry_out_delete(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId, id: &ObjectId) {
         let put = match self.drop_everywhere(turn, id) {
             Some((put, holders)) => {
-                self.bury(turn, id, put, DropReason::Deleted);
+                self.remember_end(turn, id, put, DropReason::Deleted);
                 let pending = holders.into_iter().collect();
                 self.deletions.insert((id.clone(), put), Deletion { pending, requesters: BTreeSet::new() });
                 put
@@ -97,7 +97,7 @@ impl Shard {
         if self.entries.get(id).is_some_and(|entry| entry.put == put) {
             self.drop_everywhere(turn, id);
         }
-        self.bury(turn, id, put, DropReason::Deleted);
+        self.remember_end(turn, id, put, DropReason::Deleted);
     }
 
     /// A node has dropped its copy of a deleted put.
@@ -130,8 +130,8 @@ impl Shard {
         self.deletions.range(all).next_back().map(|((_, put), _)| *put)
     }
 
-    /// Answers the deletes of an id when no node has a copy left of any of its deleted puts: whoever deletes an id now
-    /// must not see a put that an earlier delete has not removed everywhere yet.
+    /// Answers the deletes of an id when no node has a copy left of any of its deleted puts: a caller that deletes an id
+    /// now must not see a put that an earlier delete has not removed everywhere yet.
     fn finish_if_dropped(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let id = &key.0;
         let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
@@ -170,7 +170,13 @@ impl Shard {
     }
 
     /// Remembers that a put has ended. The oldest tombstones make room for new ones.
-    pub(super) fn bury(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId, reason: DropReason) {
+    pub(super) fn remember_end(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ObjectId,
+        put: PutId,
+        reason: DropReason,
+    ) {
         let key = (id.clone(), put);
         if self.tombstones.contains_key(&key) {
             return;

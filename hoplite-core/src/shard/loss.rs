@@ -87,7 +87,7 @@ impl Shard {
         reason: DropReason,
     ) {
         let Some((entry, holders)) = self.dismantle(id) else { return };
-        self.bury(turn, id, entry.put, reason);
+        self.remember_end(turn, id, entry.put, reason);
         let others = holders.iter().filter(|holder| **holder != producer);
         self.send_drops(turn, others, id, entry.put, reason);
     }

@@ -243,6 +243,10 @@ impl Shard {
             if reason == UnpublishReason::Conceded {
                 // To have others keep the put would bring it back after the one that was first is deleted.
                 self.remove_orphan(id);
+                if self.entries.get(id).is_some_and(|entry| !entry.is_lost() && !entry.has_followers()) {
+                    // Nor is what is left of it here, its bytes, to be listed or given to anybody.
+                    self.dismantle(id);
+                }
             } else {
                 self.decline_orphan(id, node);
             }
