@@ -26,8 +26,12 @@ from hoplite.torch._work import Work
 _UNSET = timedelta(milliseconds=-1)
 
 
-def create(options: Any, _backend_options: object) -> HopliteBackend:
+def create(options: Any, _backend_options: object) -> C10DBackend | dist.ProcessGroup:
     """Makes a group's backend; torch calls it on each of the ranks."""
+    if options.enable_reconfigure:
+        from hoplite.torch._reconfigure import create_reconfigurable
+
+        return create_reconfigurable(options)
     return _create(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
 
 
@@ -36,7 +40,7 @@ def _create(store: Store, rank: int, size: int, name: str, timeout: timedelta) -
     link = links.acquire(agreement.socket, "hoplite.torch")
     try:
         prefixes = [agreement.prefix] * size
-        group = Group(link, prefixes, name, rank, _failed, agreement.neighbours)
+        group = Group(link, prefixes, name, rank, failed, agreement.neighbours)
     except BaseException:
         link.release()
         raise
@@ -60,9 +64,9 @@ class HopliteBackend(C10DBackend):
     supports_window = False
     _supports_time_estimate = False
 
-    def __init__(self, group: Group, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, group: Group | None, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self._group = group
+        self._members = group
         self._rank = rank
         self._size = size
         self._options = C10DBackend.Options(NAME, timeout)
@@ -70,6 +74,12 @@ class HopliteBackend(C10DBackend):
         # The wrapper with which torch checks collectives holds the half of this object only that is written in C++.
         still_open.add(self)
         prepare_exit()
+
+    @property
+    def _group(self) -> Group:
+        if self._members is None:
+            raise dist.DistBackendError("the group has no members yet: reconfigure it first")
+        return self._members
 
     # What torch asks
 
@@ -99,7 +109,8 @@ class HopliteBackend(C10DBackend):
 
     def shutdown(self) -> None:
         """Ends the group, once its collectives are done. Every rank does so, in its own time."""
-        self._group.close()
+        if self._members is not None:
+            self._members.close()
         self._departed()
 
     def abort(self) -> None:
@@ -108,18 +119,21 @@ class HopliteBackend(C10DBackend):
 
     def abort_with(self, reason: str) -> None:
         """Tells the others why."""
-        self._group.abort(reason)
+        if self._members is not None:
+            self._members.abort(reason)
         self._departed()
 
     def abandon(self) -> None:
         """Leaves the group at the end of the process, which has not destroyed it."""
-        self._group.abandon(f"rank {self._rank} has ended without destroying the group")
+        if self._members is not None:
+            self._members.abandon(f"rank {self._rank} has ended without destroying the group")
         self._departed()
 
     def _departed(self) -> None:
         if self in still_open:
             still_open.discard(self)
-            depart(self._group.link.socket, Departed(self._group.done_mark, self._group.neighbours))
+            if (group := self._members) is not None:
+                depart(group.link.socket, Departed(group.done_mark, group.neighbours))
 
     # Collectives of one tensor of each rank
 
@@ -442,7 +456,7 @@ class HopliteBackend(C10DBackend):
         meets: bool = False,
         nbytes: int = 0,
     ) -> Work:
-        if not results and name != "barrier" and meets:
+        if meets and not results and run is not schedules.meet and name != "barrier":
             # It would not tell anybody that this rank is here.
             raise ValueError(f"{name} of no tensors")
         work = Work(name, results, self._group.link)
@@ -486,7 +500,7 @@ class HopliteBackend(C10DBackend):
         return several
 
 
-def _failed(message: str, _cause: BaseException | None) -> Exception:
+def failed(message: str, _cause: BaseException | None) -> Exception:
     return dist.DistBackendError(message)
 
 

@@ -65,7 +65,7 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
     Raises:
         DistBackendError: if there are ranks without a store, or one has another problem.
     """
-    own = _own_record(rank)
+    own = own_record(rank)
     store.set(_RECORD.format(rank), json.dumps(asdict(own)))
     keys = [_RECORD.format(peer) for peer in range(size)]
     store.wait(keys, timeout)
@@ -96,7 +96,7 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
 _HINT = "several nodes need a running hoplite-store each, with a common --directory"
 
 
-def _own_record(rank: int) -> Record:
+def own_record(rank: int) -> Record:
     about: dict[str, Any] = {
         "host": f"{platform.node()} ({_read('/proc/sys/kernel/random/boot_id')})",
         "processes": _inode("/proc/self/ns/pid"),

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # Ray takes seconds to start, and each worker that imports torch; minutes, on a machine that is busy.
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(300), append=False)
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,7 @@ def array(kind: str, count: int, value: float, dtype: str = "float32") -> Any:
 class Member:
     """A member of groups. Its collectives return the tensors that they were given."""
 
-    def init(self, size: int, rank: int, group: str, timeout: str = "60") -> None:
+    def init(self, size: int, rank: int, group: str, timeout: str = "200") -> None:
         os.environ["HOPLITE_COLLECTIVE_TIMEOUT"] = timeout
         collective.init_collective_group(size, rank, "hoplite", group)
 
@@ -367,6 +367,8 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
     before = objects(client)
     victim = Member.options(**on("second")).remote()
     pair = [members[0], victim]
+    # Its process takes its time to start, which is not that of the group.
+    ray.get(victim.__ray_ready__.remote())
     ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
     call_all(pair, "allreduce", [np.ones(100_000)] * 2)
     ray.kill(victim)

@@ -35,6 +35,8 @@ class Setting:
     backend: str = "hoplite"
     timeout: float = TIMEOUT
     environment: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further ones of `init_process_group`."""
 
 
 def run(
@@ -55,7 +57,7 @@ def run(
                 environment["HOPLITE_SOCKET"] = socket
             environment["HOPLITE_BINARIES"] = os.environ.get("HOPLITE_BINARIES", "")
             # By name: what a test module defines is not known to the process from which they are forked.
-            task = pickle.dumps((function, arguments))
+            task = pickle.dumps((function, arguments, setting.options))
             process = _context.Process(
                 target=_be_rank,
                 args=(other, rank, size, setting.backend, setting.timeout, environment, directory, task),
@@ -110,13 +112,14 @@ def _be_rank(
 
     torch.set_num_threads(1)
     try:
-        function, arguments = pickle.loads(task)
+        function, arguments, options = pickle.loads(task)
         dist.init_process_group(
             backend,
             init_method=f"file://{Path(directory) / 'rendezvous'}",
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout),
+            **options,
         )
         value = function(rank, *arguments)
         if dist.is_initialized():

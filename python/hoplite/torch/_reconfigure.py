@@ -1,0 +1,185 @@
+"""Groups whose members may change, for `init_process_group(..., enable_reconfigure=True)`.
+
+A rank tells the others a *handle*, by whatever means; then those that are to be a group call `reconfigure` with the handles
+of all of them and a number that was not used before. That is all that has to be agreed on: the ids of the group follow from
+it, and the handles say which stores there are. So a group can be made smaller or larger, of two or into two, and after an
+abort.
+
+torch asks the C++ half of a backend for its rank and size, which Python cannot change: there they are fields without a
+setter. It asks them through the process group though, whose methods a class in Python can override. So here the process
+group is such a class, too. It does nothing else: all that it is asked goes to its only backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ErrorType
+
+import hoplite
+from hoplite._group import link as links
+from hoplite._group import schedules
+from hoplite._group.member import Group
+from hoplite.errors import ConnectFailed
+from hoplite.torch._backend import _UNSET, HopliteBackend, failed
+from hoplite.torch._exit import still_open
+from hoplite.torch._rendezvous import agree, own_record
+from hoplite.torch._work import Work
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What the others have to know of a rank."""
+
+    token: str
+    """Of this rank only."""
+    host: str
+    processes: int
+    process: int
+    socket: str
+    is_private: bool
+
+
+class ReconfigurableGroup(dist.ProcessGroup):
+    """A process group that has the rank and the size of its backend."""
+
+    def __init__(self, store: Any, backend: ReconfigurableBackend) -> None:
+        super().__init__(store, backend._rank, backend._size)
+        self._hoplite = backend
+
+    def getRank(self) -> int:
+        return self._hoplite._rank
+
+    def getSize(self) -> int:
+        return self._hoplite._size
+
+
+def create_reconfigurable(options: Any) -> ReconfigurableGroup:
+    """Makes a group that has no members yet."""
+    rank, size = options.group_rank, options.group_size
+    socket = agree(options.store, rank, size, options.timeout).socket
+    backend = ReconfigurableBackend(None, rank, size, options.timeout)
+    backend.begin(options.group_id, socket)
+    group = ReconfigurableGroup(options.store, backend)
+    custom = dist.ProcessGroup.BackendType.CUSTOM
+    group._register_backend(torch.device("cpu"), custom, backend)
+    group._set_default_backend(custom)
+    return group
+
+
+class ReconfigurableBackend(HopliteBackend):
+    """A backend whose members may change."""
+
+    supports_reconfigure = True
+    # Its groups would not follow.
+    supports_splitting = False
+
+    def begin(self, name: str, socket: str) -> None:
+        self._name = name
+        self._socket = socket
+        self._token = secrets.token_hex(8)
+        self._used: set[int] = set()
+
+    def get_error(self) -> ErrorType:
+        """What ends a group is told by its operations."""
+        return ErrorType.SUCCESS
+
+    def get_reconfigure_handle(self) -> str:
+        record = own_record(self._rank)
+        try:
+            hoplite.connect(self._socket).close()
+        except ConnectFailed:
+            # It was that of a rank that is gone.
+            self._socket = record.socket or hoplite.init().socket
+        is_private = record.is_private or record.socket is None
+        handle = Handle(self._token, record.host, record.processes, record.process, self._socket, is_private)
+        return json.dumps(asdict(handle), sort_keys=True)
+
+    def reconfigure(self, options: Any) -> Work:
+        """Leaves the members so far, and begins with others.
+
+        Returns:
+            What is done when all of them are there.
+        Raises:
+            RuntimeError: for a number that was used before, and for handles that make no sense.
+        """
+        uuid, given = options.uuid, options.handles
+        if uuid in self._used:
+            raise RuntimeError(
+                f"the uuid {uuid} was already used by this rank: each reconfigure needs another one"
+            )
+        texts = sorted(given) if isinstance(given, (set, frozenset)) else list(given)
+        handles = [_parsed(text) for text in texts]
+        tokens = [handle.token for handle in handles]
+        if self._token not in tokens:
+            raise RuntimeError(
+                "the handle of this rank is not among those that it is to be reconfigured with"
+            )
+        if len(set(tokens)) < len(tokens):
+            raise RuntimeError("a handle is there twice among those to reconfigure with")
+        self._used.add(uuid)
+        if self._members is not None:
+            with contextlib.suppress(dist.DistBackendError):
+                self._members.abandon(f"rank {self._rank} has gone on to another group")
+            self._members = None
+        rank, size = tokens.index(self._token), len(tokens)
+        own = handles[rank]
+        sockets = [_socket_of(handle, handles) for handle in handles]
+        self._rank, self._size, self._socket = rank, size, sockets[rank]
+        timeout = options.timeout if options.timeout not in (None, _UNSET) else self._options._timeout
+        self._members = self._begin(uuid, texts, own, handles, sockets, timeout.total_seconds())
+        still_open.add(self)
+        return self._issue("reconfigure", schedules.meet, [], SimpleNamespace(timeout=timeout), meets=True)
+
+    def _begin(
+        self,
+        uuid: int,
+        texts: list[str],
+        own: Handle,
+        handles: list[Handle],
+        sockets: list[str],
+        timeout: float,
+    ) -> Group:
+        name = hashlib.sha256("\n".join([str(uuid), *(handle.token for handle in handles)]).encode())
+        prefixes = [f"torch/{name.hexdigest()[:16]}/"] * len(handles)
+        neighbours = {
+            peer: handle.process
+            for peer, handle in enumerate(handles)
+            if handle is not own and (handle.host, handle.processes) == (own.host, own.processes)
+        }
+        link = links.acquire(self._socket, "hoplite.torch")
+        try:
+            group = Group(link, prefixes, self._name, self._rank, failed, neighbours)
+        except BaseException:
+            link.release()
+            raise
+        if len({(handle.host, socket) for handle, socket in zip(handles, sockets, strict=True)}) > 1:
+            try:
+                group.hello(timeout)
+            except BaseException as error:
+                group.abort(str(error))
+                raise
+        return group
+
+
+def _parsed(text: Any) -> Handle:
+    try:
+        return Handle(**json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise RuntimeError(f"this is no handle of the hoplite backend: {text!r}") from error
+
+
+def _socket_of(handle: Handle, handles: list[Handle]) -> str:
+    """The store that a rank uses: its own, unless there is one on its machine that others can use, too."""
+    if not handle.is_private:
+        return handle.socket
+    here = [other for other in handles if other.host == handle.host]
+    return min(here, key=lambda other: other.is_private).socket
