@@ -65,7 +65,6 @@ pub mod blocking;
 mod tests;
 
 pub use client::{Client, Page};
-pub use collective::allreduce_ids;
 pub use error::{ConnectFailure, Error, ErrorCode, Loss, Result};
 pub use hoplite_core::node::{ByteRange, ReduceOrder};
 pub use hoplite_core::reduce::ReduceOp;

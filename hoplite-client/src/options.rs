@@ -105,9 +105,6 @@ pub struct AllreduceOptions {
     /// In which order the sources are combined; by default as they become ready. In any case all participants get the
     /// same bits.
     pub order: ReduceOrder,
-    /// The size of a source from which on the work is divided among the participants, if they are three or more. `None`, the
-    /// default, means the size from which on that is expected to be faster: 24 KiB times n (n-1)^2 for n participants.
-    pub segmented_from_bytes: Option<u64>,
     /// How long the whole may take, with the time until all participants are there; by default
     /// [`DEFAULT_REDUCE_TIMEOUT`].
     pub timeout: Duration,
@@ -115,11 +112,6 @@ pub struct AllreduceOptions {
 
 impl Default for AllreduceOptions {
     fn default() -> Self {
-        Self {
-            op: ReduceOp::default(),
-            order: ReduceOrder::default(),
-            segmented_from_bytes: None,
-            timeout: DEFAULT_REDUCE_TIMEOUT,
-        }
+        Self { op: ReduceOp::default(), order: ReduceOrder::default(), timeout: DEFAULT_REDUCE_TIMEOUT }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_core::node::{self, Until};
+use hoplite_core::node::{self, ByteRange, Until};
 use hoplite_core::{Error as ObjectError, Metadata, ObjectId, Operation, PutId};
 use hoplite_proto::local::{Request, Response};
 
@@ -34,20 +34,52 @@ impl ObjectReader {
     pub(crate) async fn open(connection: &Arc<Connection>, id: ObjectId, timeout: Duration) -> Result<Self> {
         let request = node::Request::Get { id, until: Until::Started, timeout };
         match connection.call_node(request, Operation::Get, timeout).await? {
-            node::Response::Object(view) => {
-                let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
-                let bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
-                Ok(Self {
-                    bytes,
-                    reference,
-                    position_bytes: 0,
-                    size_bytes: view.size_bytes,
-                    put: view.put,
-                    metadata: view.metadata,
-                })
-            }
+            node::Response::Object(view) => Self::over(connection, view),
             _ => Err(connection.unexpected()),
         }
+    }
+
+    /// Reads the copy that the store has referred this client to.
+    pub(crate) fn over(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
+        let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
+        let bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
+        Ok(Self {
+            bytes,
+            reference,
+            position_bytes: 0,
+            size_bytes: view.size_bytes,
+            put: view.put,
+            metadata: view.metadata,
+        })
+    }
+
+    /// Copies all bytes into `out`, which has their length, in the order in which they become valid.
+    pub(crate) async fn read_ranges(
+        &mut self,
+        order: &[ByteRange],
+        out: &mut [u8],
+        deadline: Deadline,
+    ) -> Result<()> {
+        for range in order {
+            let mut done_bytes = 0;
+            while done_bytes < range.length_bytes {
+                let stride_bytes = (range.length_bytes - done_bytes).min(STRIDE_BYTES as u64);
+                let counted_bytes = self.position_bytes + stride_bytes;
+                if self.bytes.valid_bytes() < counted_bytes {
+                    self.follow(counted_bytes - 1, deadline.left()).await?;
+                }
+                let start = range.offset_bytes + done_bytes;
+                // They lie in the object, which is as long as `out`.
+                let piece = &mut out[to_index(start)..to_index(start + stride_bytes)];
+                self.bytes
+                    .copy_counted(counted_bytes, start, piece)
+                    .map_err(|error| self.reference.connection().misplaced(&error))?;
+                self.position_bytes = counted_bytes;
+                done_bytes += stride_bytes;
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
 
     /// The size of the whole object, in bytes.
@@ -164,6 +196,11 @@ impl ObjectReader {
             _ => Err(connection.unexpected()),
         }
     }
+}
+
+/// A position in memory that is as long as an object that is mapped.
+fn to_index(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("what is mapped can be counted")
 }
 
 /// Copies an object into `out` while it arrives, and says how long it is.

@@ -7,6 +7,7 @@
 //! * [`shard`]: one shard of the directory, which knows where the copies of objects are and who may pull from whom.
 //! * [`node`]: one store's object table: copies, references, eviction, pulls, publications.
 //! * [`plan`]: the orderings that both consult, such as sender selection.
+//! * [`collective`]: collectives that several stores perform together.
 //! * [`reduce`]: the operations of a reduce and their kernels.
 //! * [`topology`]: what links cost, and which order of ranks makes collectives cheap on them.
 //! * [`stall`]: when a transfer has stalled.
@@ -31,6 +32,7 @@ pub mod plan;
 pub mod topology;
 
 pub mod batch;
+pub mod collective;
 pub mod node;
 pub mod peer;
 pub mod session;

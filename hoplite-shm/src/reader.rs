@@ -53,6 +53,23 @@ impl Reader {
         self.copy_to_uninit(offset_bytes, out).map(|_| ())
     }
 
+    /// As [`copy_to`](Self::copy_to), from an object whose progress counts its bytes in another order than they lie: those that are
+    /// copied are among the first `counted_bytes` of that order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotValid`] if not so many bytes are valid yet, or the object has not so many.
+    pub fn copy_counted(&self, counted_bytes: u64, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let (end_bytes, valid_bytes) = (offset_bytes.saturating_add(out.len() as u64), self.valid_bytes());
+        if counted_bytes > valid_bytes || end_bytes > self.size_bytes() {
+            return Err(Error::NotValid { end_bytes: counted_bytes.max(end_bytes), valid_bytes });
+        }
+        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and only initialised ones are written.
+        let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
+        self.copy_out(offset_bytes, out);
+        Ok(())
+    }
+
     /// As [`copy_to`](Self::copy_to), into memory that need not be initialised. Returns it as initialised.
     ///
     /// # Errors
@@ -68,6 +85,13 @@ impl Reader {
         if end_bytes > valid_bytes {
             return Err(Error::NotValid { end_bytes, valid_bytes });
         }
+        self.copy_out(offset_bytes, out);
+        // SAFETY: all of `out` was copied into.
+        Ok(unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) })
+    }
+
+    /// Copies bytes of the object into all of `out`.
+    fn copy_out(&self, offset_bytes: u64, out: &mut [MaybeUninit<u8>]) {
         let range = self.span.locate_from(offset_bytes, out.len());
         self.mapping.while_preparing(range.clone(), || {
             for (part, start) in out.chunks_mut(STEP_BYTES).zip(range.step_by(STEP_BYTES)) {
@@ -76,8 +100,6 @@ impl Reader {
                 self.mapping.region().copy_out(range, part);
             }
         });
-        // SAFETY: the parts cover all of `out`, and each was copied into.
-        Ok(unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) })
     }
 
     /// Lends all bytes of the object once they are valid, without a copy.

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use dashmap::DashMap;
@@ -16,6 +16,8 @@ use hoplite_core::time::Time;
 use hoplite_shm::Buffer;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+
+use crate::data::Exchange;
 
 /// One local copy, from `CopyOpened` to `CopyClosed`.
 ///
@@ -30,6 +32,8 @@ pub(crate) struct LiveCopy {
     /// holds the lock meanwhile.
     failure: Mutex<Option<Error>>,
     failed: CancellationToken,
+    /// What fills it, if that is a session.
+    exchange: OnceLock<Arc<Exchange>>,
     /// The latest sign of life of the object's producer, if another node has sent it.
     heard: watch::Sender<Sign>,
 }
@@ -55,6 +59,7 @@ impl LiveCopy {
             completed: AtomicBool::new(false),
             failure: Mutex::default(),
             failed: CancellationToken::new(),
+            exchange: OnceLock::new(),
             heard: watch::Sender::default(),
         }
     }
@@ -62,6 +67,17 @@ impl LiveCopy {
     /// The memory of the copy.
     pub(crate) const fn buffer(&self) -> &Buffer {
         &self.buffer
+    }
+
+    /// What fills the copy, if that is a session.
+    pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
+        self.exchange.get()
+    }
+
+    /// A session fills the copy, from now on.
+    pub(crate) fn set_exchange(&self, exchange: Arc<Exchange>) {
+        // A copy is filled once.
+        let _ = self.exchange.set(exchange);
     }
 
     /// The size of the object.

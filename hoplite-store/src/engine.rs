@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use hoplite_core::batch::Full;
+use hoplite_core::collective::{EnlistmentId, MembershipId, Plan, Report, Word};
+use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::node::{
-    ClientId, CombineId, CombineInput, CopyId, Effect, Event, Hop, HopId, HopReport, HostingId, Node,
-    NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
+    ClientId, CollectiveEffect, CollectiveEvent, CombineId, CombineInput, CombineOutcome, CopyId, Effect,
+    Event, Hop, HopId, HopReport, HostingId, Node, NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
 };
 use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;
@@ -29,12 +31,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::copies::{Copies, LiveCopy};
 use crate::data::{
-    CombineRequest, CombineSource, CompareRequest, DataMetrics, HopHost, Hosted, Peer, PullRequest, Puller,
-    ServeRequest, ServeSource, Served,
+    CombineRequest, CombineSource, CompareRequest, DataMetrics, Enlisted, Exchange, HopHost, Hosted,
+    MemberHost, Peer, PullRequest, Puller, ServeRequest, ServeSource, Served, Words,
 };
 use crate::local::{Answers, Work};
 use crate::metrics::Observer;
 use crate::outbox::{Outbox, Outgoing};
+
+/// Most words that a coordinator says to a member.
+const MAX_WORDS: usize = 2;
 
 /// What [`Engine::apply`] changes.
 #[derive(Debug)]
@@ -50,6 +55,10 @@ struct State {
     hops: BTreeMap<HopId, CancellationToken>,
     /// The hops that this store performs for others, and how their coordinators are told of them.
     hostings: BTreeMap<HostingId, mpsc::Sender<HopReport>>,
+    /// The members of sessions that this store coordinates, and how they are told of decisions.
+    enlistments: BTreeMap<EnlistmentId, mpsc::Sender<Word>>,
+    /// The sessions in which this store is a member, and how their coordinators are told of it.
+    memberships: BTreeMap<MembershipId, mpsc::Sender<Report>>,
     /// For each shard, where messages of its present session go.
     sessions: Vec<Option<Outbox>>,
     /// Counts what happens, if anybody wants to know.
@@ -96,6 +105,8 @@ impl Engine {
                 verdicts: BTreeMap::new(),
                 hops: BTreeMap::new(),
                 hostings: BTreeMap::new(),
+                enlistments: BTreeMap::new(),
+                memberships: BTreeMap::new(),
                 sessions: (0..shards).map(|_| None).collect(),
                 observer: None,
             }),
@@ -251,6 +262,7 @@ impl Engine {
                     ended.cancel();
                 }
             }
+            Effect::Collective(effect) => self.perform_collective(state, effect),
             Effect::HopReport { hosting, report } => {
                 if let Some(reports) = state.hostings.get(&hosting)
                     && let Err(error) = reports.try_send(report)
@@ -258,6 +270,104 @@ impl Engine {
                     tracing::debug!(?hosting, %error, "a report of a hop came after its end");
                 }
             }
+        }
+    }
+
+    fn perform_collective(self: &Arc<Self>, state: &mut State, effect: CollectiveEffect) {
+        match effect {
+            CollectiveEffect::Enlist { enlistment, plan } => {
+                let (sender, words) = mpsc::channel(MAX_WORDS);
+                state.enlistments.insert(enlistment, sender);
+                self.spawn_enlistment(enlistment, plan, words);
+            }
+            CollectiveEffect::Tell { enlistment, word } => {
+                let is_last = matches!(word, Word::Stop(_));
+                if let Some(words) = state.enlistments.get(&enlistment)
+                    && let Err(error) = words.try_send(word)
+                {
+                    tracing::debug!(?enlistment, %error, "a member was gone before it could be told");
+                }
+                if is_last {
+                    state.enlistments.remove(&enlistment);
+                }
+            }
+            CollectiveEffect::Dismiss { enlistment } => {
+                state.enlistments.remove(&enlistment);
+            }
+            CollectiveEffect::Report { membership, report } => {
+                if let Some(reports) = state.memberships.get(&membership)
+                    && let Err(error) = reports.try_send(report)
+                {
+                    tracing::debug!(?membership, %error, "a report of a member came after its end");
+                }
+            }
+            CollectiveEffect::Deny { node, address, target, error } => {
+                let engine = Arc::clone(self);
+                let task = async move {
+                    let peer = (node, address);
+                    engine.stop.run_until_cancelled(engine.puller.deny(&peer, &target, &error)).await;
+                };
+                self.tasks.spawn_on(task, &self.runtime);
+            }
+            CollectiveEffect::StartExchange { combine, copy, sources, plan } => {
+                tracing::debug!(?combine, schedule = %plan.schedule, "exchange starts");
+                let live = self.copies.get(copy).expect("a copy is open while it is filled");
+                let sources = sources
+                    .into_iter()
+                    .map(|source| self.copies.get(source).expect("a copy is open while it is read"));
+                let exchange = Arc::new(Exchange::new(plan, sources.collect()));
+                live.set_exchange(Arc::clone(&exchange));
+                let cancelled = self.stop.child_token();
+                state.combines.insert(combine, cancelled.clone());
+                self.spawn_exchange(combine, live, exchange, cancelled);
+            }
+        }
+    }
+
+    fn spawn_exchange(
+        self: &Arc<Self>,
+        combine: CombineId,
+        live: Arc<LiveCopy>,
+        exchange: Arc<Exchange>,
+        cancelled: CancellationToken,
+    ) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let filled = || engine.apply(Event::Collective(CollectiveEvent::Filled { combine }));
+            let outcome = engine.puller.exchange(&exchange, &live, &cancelled, filled).await;
+            let valid_bytes = if outcome == CombineOutcome::Complete { live.size_bytes() } else { 0 };
+            tracing::debug!(?combine, ?outcome, "exchange ended");
+            // The node may free the copies that were read as soon as it hears of the end.
+            drop((exchange, live));
+            let mut state = engine.lock();
+            state.combines.remove(&combine);
+            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
+            engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Keeps in touch with a member, and tells the node what it says.
+    fn spawn_enlistment(self: &Arc<Self>, enlistment: EnlistmentId, plan: Box<Plan>, words: Words) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let report = |report| engine.member_reported(enlistment, report);
+            engine.stop.run_until_cancelled(engine.puller.enlist(&plan, words, &report)).await;
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Tells the node what a member says, unless it is not needed any more.
+    fn member_reported(self: &Arc<Self>, enlistment: EnlistmentId, report: Report) {
+        tracing::debug!(?enlistment, ?report, "a member reported");
+        let mut state = self.lock();
+        let is_wanted = match report {
+            Report::Filled => state.enlistments.contains_key(&enlistment),
+            Report::Failed(_) => state.enlistments.remove(&enlistment).is_some(),
+        };
+        if is_wanted {
+            let event = CollectiveEvent::Reported { enlistment, report };
+            self.apply_locked(&mut state, Event::Collective(event));
         }
     }
 
@@ -529,6 +639,30 @@ impl HopHost for Engine {
             state.hostings.remove(&hosting);
             engine.apply_locked(&mut state, Event::HopReleased { hosting });
         })
+    }
+}
+
+impl MemberHost for Engine {
+    fn enlist(self: &Arc<Self>, plan: Box<Plan>) -> Enlisted {
+        let membership = MembershipId(self.next_number());
+        let (sender, reports) = mpsc::channel(Enlisted::MAX_REPORTS);
+        {
+            let mut state = self.lock();
+            state.memberships.insert(membership, sender);
+            self.apply_locked(&mut state, Event::Collective(CollectiveEvent::Asked { membership, plan }));
+        }
+        let (teller, leaver) = (Arc::clone(self), Arc::clone(self));
+        let tell = move |word| teller.apply(Event::Collective(CollectiveEvent::Told { membership, word }));
+        let leave = move || {
+            let mut state = leaver.lock();
+            state.memberships.remove(&membership);
+            leaver.apply_locked(&mut state, Event::Collective(CollectiveEvent::Left { membership }));
+        };
+        Enlisted::new(reports, tell, leave)
+    }
+
+    fn deny(self: &Arc<Self>, target: ObjectId, error: Error) {
+        self.apply(Event::Collective(CollectiveEvent::Denied { target, error }));
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hoplite_core::collective::{Agreement, Failure, Member, Plan, Report};
 use hoplite_core::error::{Error, MetadataError, Operation, Plane};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
@@ -13,6 +14,7 @@ use hoplite_core::node::{
     Until,
 };
 use hoplite_core::placement::ShardList;
+use hoplite_core::plan::collective::Schedule;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
@@ -358,6 +360,12 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         call().prop_map(|call| node::Request::Unsubscribe { call }),
         call().prop_map(|call| node::Request::Cancel { call }),
         reduce().prop_map(node::Request::Reduce),
+        reduce().prop_map(node::Request::Allreduce),
+        reduce().prop_map(|reduce| node::Request::Join {
+            agreement: Agreement::of(&reduce),
+            target: reduce.target,
+            timeout: reduce.timeout,
+        }),
     ]
 }
 
@@ -488,4 +496,40 @@ pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
             .prop_map(|(index, outcome)| HopFailure::Input { index, outcome }),
         error().prop_map(HopFailure::Refused),
     ]
+}
+
+/// Every plan of a member.
+pub(crate) fn plan() -> impl Strategy<Value = Plan> {
+    let members = prop::collection::vec((node(), address()), 2..12);
+    let sources = prop::collection::vec((id(), put()), 1..5);
+    let what = (select(vec![Dtype::F32, Dtype::U8, Dtype::F64]), 0_u64..1_000_000, 1_u64..1000);
+    (reduce(), put(), members, sources, what, any::<prop::sample::Index>()).prop_map(
+        |(reduce, put, members, sources, (dtype, elements, frame), index)| {
+            let members = members.into_iter().map(|(node, address)| Member { node, address });
+            let members: Vec<Member> = members.collect();
+            Plan {
+                put,
+                agreement: Agreement::of(&reduce),
+                target: reduce.target,
+                size_bytes: elements * dtype.size_bytes(),
+                metadata: Metadata { dtype, ..Metadata::default() },
+                schedule: Schedule::ring(members.len()),
+                frame_bytes: frame * dtype.size_bytes(),
+                index: index.index(members.len()),
+                members,
+                sources,
+                timeout: reduce.timeout,
+            }
+        },
+    )
+}
+
+/// Every failure of a member that it reports itself.
+pub(crate) fn member_report(members: usize) -> impl Strategy<Value = Report> {
+    let failure = hop_failure(members).prop_map(|failure| match failure {
+        HopFailure::Unreachable => Failure::Refused(Error::ShuttingDown),
+        HopFailure::Input { index, outcome } => Failure::Peer { index, outcome },
+        HopFailure::Refused(error) => Failure::Disagrees(error),
+    });
+    failure.prop_map(Report::Failed)
 }

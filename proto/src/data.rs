@@ -1,6 +1,12 @@
 //! The data plane: what stores ask of each other, and how hops of a reduce end.
 
 pub mod frame;
+mod session;
+
+pub use session::{
+    Take, decode_deny, decode_plan, decode_report, decode_stop, decode_take, encode_deny, encode_plan,
+    encode_report, encode_stop, encode_take,
+};
 
 use std::ops::Range;
 
@@ -182,14 +188,19 @@ pub fn decode_hop_failure(end: v1::End, inputs: usize) -> Result<HopFailure> {
     match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Refused, Some(reason), _) => Ok(HopFailure::Refused(error::decode(reason, Plane::Data))),
         (Outcome::InputFailed, _, Some(failed)) => {
-            let index = usize::try_from(failed.index).ok().filter(|index| *index < inputs);
-            let index = index.ok_or(malformed("an input that the hop does not have"))?;
-            match decode_pull_outcome(failed.outcome, Plane::Data)? {
-                PullOutcome::Complete => Err(malformed("a failure of an input that is complete")),
-                outcome => Ok(HopFailure::Input { index, outcome }),
-            }
+            let (index, outcome) = decode_failed_input(&failed, inputs)?;
+            Ok(HopFailure::Input { index, outcome })
         }
         _ => Err(malformed("an end that says nothing of the hop")),
+    }
+}
+
+fn decode_failed_input(failed: &v1::FailedInput, inputs: usize) -> Result<(usize, PullOutcome)> {
+    let index = usize::try_from(failed.index).ok().filter(|index| *index < inputs);
+    let index = index.ok_or(malformed("an input that is not there"))?;
+    match decode_pull_outcome(failed.outcome, Plane::Data)? {
+        PullOutcome::Complete => Err(malformed("a failure of an input that is complete")),
+        outcome => Ok((index, outcome)),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Operations of a reduce on the wire: clients ask for them on the local plane, coordinators on the data plane.
 
+use hoplite_core::collective::Agreement;
 use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::node::ReduceOrder;
 use hoplite_core::reduce::ReduceOp;
 
 use crate::v1;
@@ -14,6 +16,25 @@ pub(crate) fn encode_op(op: ReduceOp) -> i32 {
         ReduceOp::Prod => v1::ReduceOp::Prod,
     };
     wire.into()
+}
+
+pub(crate) fn encode_agreement(agreement: &Agreement) -> v1::Agreement {
+    v1::Agreement {
+        op: encode_op(agreement.op),
+        is_ordered: agreement.order == ReduceOrder::Fixed,
+        participants: agreement.participants,
+        sources: agreement.sources,
+    }
+}
+
+pub(crate) fn decode_agreement(agreement: Option<v1::Agreement>, plane: Plane) -> Result<Agreement> {
+    let agreement = agreement.ok_or(Error::malformed(plane, "participants that agree about nothing"))?;
+    Ok(Agreement {
+        op: decode_op(agreement.op, plane)?,
+        order: if agreement.is_ordered { ReduceOrder::Fixed } else { ReduceOrder::Any },
+        participants: agreement.participants,
+        sources: agreement.sources,
+    })
 }
 
 /// The operation with this number.

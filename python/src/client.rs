@@ -443,7 +443,6 @@ macro_rules! methods {
                     op: op.0,
                     order: order(deterministic),
                     timeout: timeout.0,
-                    ..AllreduceOptions::default()
                 };
                 let keep = vec![out.keep()];
                 self.perform_with(py, Some(target.0.clone()), keep, move |client| {

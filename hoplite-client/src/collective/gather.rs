@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures::stream::{self, FuturesUnordered, Stream, StreamExt, TryStreamExt};
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
-use tokio::sync::Semaphore;
 
 use crate::client::{Client, checked};
 use crate::connection::Connection;
@@ -94,35 +93,6 @@ impl Client {
 /// A rank that is not one of the participants'.
 pub(super) fn no_such_rank() -> Error {
     ObjectError::invalid_request("a rank is less than the number of participants").into()
-}
-
-/// An object, and the place into which it is to be copied, which has its length.
-pub(super) type Place<'a> = (ObjectId, &'a mut [u8]);
-
-/// Copies each object into its place, while they arrive. Adds a permit to `begun` for each that begins to be there.
-pub(super) async fn into_places(
-    connection: &Arc<Connection>,
-    places: Vec<Place<'_>>,
-    begun: &Semaphore,
-    deadline: Deadline,
-) -> Result<()> {
-    let copies = places.into_iter().map(|place| into_place(connection, place, begun, deadline));
-    at_once(connection, copies.collect()).try_collect().await
-}
-
-async fn into_place(
-    connection: &Arc<Connection>,
-    (id, place): Place<'_>,
-    begun: &Semaphore,
-    deadline: Deadline,
-) -> Result<()> {
-    let reader = ObjectReader::open(connection, id.clone(), deadline.left()).await?;
-    begun.add_permits(1);
-    if reader.size_bytes() != place.len() as u64 {
-        let reason = "its size does not follow from that of this participant's source".into();
-        return Err(ObjectError::TypeMismatch { id, reason }.into());
-    }
-    reader.read_whole(place, deadline).await
 }
 
 async fn views(client: &Client, ids: Vec<ObjectId>, deadline: Deadline) -> Result<Vec<ObjectView>> {

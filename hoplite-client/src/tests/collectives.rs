@@ -11,7 +11,7 @@ use hoplite_proto::local::{Request, Response};
 use super::{FakeStore, LONG, connect, pattern};
 use crate::{
     AllreduceOptions, ByteRange, Client, Dtype, Error, Loss, Metadata, ObjectId, PutOptions, ReduceOp,
-    ReduceOptions, ReduceOrder, Result, allreduce_ids, blocking,
+    ReduceOptions, ReduceOrder, Result, blocking,
 };
 
 fn id(text: &str) -> ObjectId {
@@ -39,7 +39,11 @@ fn sum<'a>(arrays: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
 }
 
 fn is_reduce(request: &Request) -> bool {
-    matches!(request, Request::Node(NodeRequest::Reduce(_)))
+    matches!(request, Request::Node(NodeRequest::Reduce(_) | NodeRequest::Allreduce(_)))
+}
+
+fn is_join(request: &Request) -> bool {
+    matches!(request, Request::Node(NodeRequest::Join { .. }))
 }
 
 fn is_get(request: &Request) -> bool {
@@ -53,7 +57,7 @@ fn is_follow(request: &Request) -> bool {
 /// The reduces that the store was asked for.
 fn reduces(store: &FakeStore) -> Vec<node::Reduce> {
     let of_reduce = |request: &Request| match request {
-        Request::Node(NodeRequest::Reduce(reduce)) => Some(reduce.clone()),
+        Request::Node(NodeRequest::Reduce(reduce) | NodeRequest::Allreduce(reduce)) => Some(reduce.clone()),
         _ => None,
     };
     store.state().requests.iter().filter_map(of_reduce).collect()
@@ -305,58 +309,34 @@ async fn allreduced(
 }
 
 #[tokio::test]
-async fn a_small_allreduce_is_one_reduce_by_the_first() {
+async fn an_allreduce_is_coordinated_by_the_first_and_joined_by_all() {
     for participants in [1, 2, 5] {
         let store = FakeStore::start();
         let arrays: Vec<_> = (0..participants).map(|seed| array(1000, seed)).collect();
         for result in allreduced(&store, &arrays, &AllreduceOptions::default()).await {
             assert!(result.unwrap() == sum(&arrays), "{participants}");
         }
-        let [reduce] = &reduces(&store)[..] else { panic!("one reduce is enough") };
+        let [reduce] = &reduces(&store)[..] else { panic!("one coordinator is enough") };
         assert_eq!((&reduce.target, reduce.count, reduce.range), (&id("t"), usize::from(participants), None));
         assert_eq!(reduce.sources[0], id("s/0"));
+        assert_eq!(store.state().count(is_join), usize::from(participants));
         store.until("all references are back", |state| state.references() == 0).await;
     }
-}
-
-#[tokio::test]
-async fn a_large_allreduce_is_a_reduce_of_a_segment_by_each() {
-    let store = FakeStore::start();
-    let size_bytes = 3 * 4096 + 40;
-    let arrays: Vec<_> = (0..5).map(|seed| array(size_bytes, seed)).collect();
-    let options = AllreduceOptions { segmented_from_bytes: Some(10_000), ..AllreduceOptions::default() };
-    for result in allreduced(&store, &arrays, &options).await {
-        assert!(result.unwrap() == sum(&arrays));
-    }
-    let mut reduces = reduces(&store);
-    reduces.sort_by(|one, other| one.target.cmp(&other.target));
-    // Four blocks, the last of them not full: nothing is left for the last participant.
-    let expected = [(0, 4096), (4096, 4096), (8192, 4096), (12_288, 40)];
-    assert_eq!(reduces.len(), expected.len());
-    for (rank, (reduce, (offset_bytes, length_bytes))) in reduces.iter().zip(expected).enumerate() {
-        assert_eq!(reduce.target, id(&format!("t/{rank}")));
-        assert_eq!(reduce.range, Some(ByteRange { offset_bytes, length_bytes }));
-        assert_eq!(reduce.sources.last(), Some(&id(&format!("s/{rank}"))));
-        assert_eq!(reduce.sources[0], id(&format!("s/{}", rank + 1)));
-    }
-    let client = connect(&store).await;
-    assert_eq!(client.delete(allreduce_ids("t", 5).unwrap(), LONG).await.unwrap(), 4);
-    assert!(client.list("t", "", 10).await.unwrap().objects.is_empty());
 }
 
 #[tokio::test]
 async fn an_allreduce_that_cannot_succeed_fails_at_once() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    let segmented = AllreduceOptions { segmented_from_bytes: Some(0), ..AllreduceOptions::default() };
+    let default = AllreduceOptions::default();
     let fail = async |sources: &[&str], rank, options: &AllreduceOptions| {
         client.allreduce("t", sources, rank, options.clone()).await.unwrap_err()
     };
-    let error = fail(&["a", "b", "c"], 3, &segmented).await;
+    let error = fail(&["a", "b", "c"], 3, &default).await;
     assert!(matches!(error, Error::Object(ObjectError::InvalidRequest { .. })), "{error}");
 
     client.put("opaque", &[0; 40]).await.unwrap();
-    let error = fail(&["a", "opaque", "c"], 1, &segmented).await;
+    let error = fail(&["a", "opaque", "c"], 1, &default).await;
     let Error::Object(ObjectError::TypeMismatch { id: named, reason }) = error else { panic!("{error}") };
     assert_eq!((named, &*reason), (id("opaque"), "sum is not defined for elements of type opaque"));
 
@@ -364,14 +344,13 @@ async fn an_allreduce_that_cannot_succeed_fails_at_once() {
         client.put_with(name, &array(40, 1), i32s()).await.unwrap();
     }
     let mut out = [0; 39];
-    let error =
-        client.allreduce_into("t", ["a", "b", "c"], 0, &mut out, segmented.clone()).await.unwrap_err();
+    let error = client.allreduce_into("t", ["a", "b", "c"], 0, &mut out, default.clone()).await.unwrap_err();
     assert!(matches!(error, Error::BufferTooSmall { needed_bytes: 40, given_bytes: 39 }), "{error}");
     assert_eq!(store.state().count(is_reduce), 0);
 
-    // The segments of the others will never come, nor that of the first, but there is a reason.
+    // The target will never come, but there is a reason.
     client.put_with("longer", &array(44, 1), i32s()).await.unwrap();
-    let error = fail(&["a", "b", "longer"], 0, &segmented).await;
+    let error = fail(&["a", "b", "longer"], 0, &default).await;
     assert!(matches!(error, Error::Object(ObjectError::TypeMismatch { .. })), "{error}");
     let error = fail(&["a", "b", "a"], 1, &AllreduceOptions::default()).await;
     assert!(matches!(error, Error::Object(ObjectError::DuplicateId { .. })), "{error}");
@@ -386,15 +365,15 @@ async fn the_reduce_says_why_its_target_was_lost() {
     let array = array(3 * 4096, 1);
     client.put_with("a", &array, i32s()).await.unwrap();
     client.put_with("b", &array, i32s()).await.unwrap();
-    let options = AllreduceOptions { segmented_from_bytes: Some(0), ..AllreduceOptions::default() };
+    let options = AllreduceOptions::default();
     let reason = ObjectError::ObjectLost { id: id("c") };
     let (result, ()) = tokio::join!(client.allreduce("t", ["a", "b", "c"], 0, options), async {
         store.until("the reduce waits", |state| state.count(is_reduce) == 1).await;
-        let segment = store.produce("t/0", &array[..4096], 0);
+        let target = store.produce("t", &array, 0);
         store.until("it is copied", |state| state.count(is_follow) == 1).await;
-        store.lose(segment);
-        // The calls before the reduce: two puts, the look at the own source, and the gets of two segments.
-        store.send_response(6, Err(reason.clone()));
+        store.lose(target);
+        // The calls before the reduce: two puts, the look at the own source, and the join.
+        store.send_response(5, Err(reason.clone()));
     });
     assert_eq!(object_error(result), reason);
 }
@@ -415,7 +394,7 @@ fn collectives_of_the_blocking_client_are_those_of_the_asynchronous_one() {
     let store = FakeStore::start();
     let arrays: Vec<_> = (0..3).map(|seed| array(10_000, seed)).collect();
     let ids = ["s/0", "s/1", "s/2"];
-    let options = AllreduceOptions { segmented_from_bytes: Some(0), ..AllreduceOptions::default() };
+    let options = AllreduceOptions::default();
     std::thread::scope(|scope| {
         for (rank, array) in arrays.iter().enumerate() {
             let (store, arrays, options) = (&store, &arrays, options.clone());

@@ -391,7 +391,9 @@ impl State {
         let before = self.copies.len();
         for waiting in std::mem::take(&mut self.waiting) {
             let answer = match &waiting.request {
-                Request::Node(node::Request::Reduce(reduce)) => self.try_reduce(arena, reduce),
+                Request::Node(node::Request::Reduce(reduce) | node::Request::Allreduce(reduce)) => {
+                    self.try_reduce(arena, reduce)
+                }
                 request => self.try_answer(request),
             };
             let Some(answer) = answer else {
@@ -425,6 +427,11 @@ impl State {
                     }
                     None => return None,
                 }
+            }
+            Request::Node(node::Request::Join { target, timeout, .. }) => {
+                let (id, timeout) = (target.clone(), *timeout);
+                let get = node::Request::Get { id, until: Until::Started, timeout };
+                return self.try_answer(&Request::Node(get));
             }
             Request::Node(node::Request::Follow { copy, beyond_bytes, .. }) => {
                 let copy = &self.copies[copy];

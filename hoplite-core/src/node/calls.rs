@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::context::{Context, Deadline};
 use super::queue::Queue;
 use super::{CallId, ClientId, CopyId, Until};
+use crate::collective::Agreement;
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
 use crate::limits::Limits;
@@ -41,6 +42,8 @@ pub(super) enum Call {
     Get {
         id: ObjectId,
         until: Until,
+        /// What the caller has agreed to, if the object is the target of its allreduce.
+        join: Option<Agreement>,
     },
     Follow,
     Inspect,

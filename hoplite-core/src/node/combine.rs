@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::context::Context;
 use super::hop::HopOwner;
 use super::table::Table;
-use super::{CombineId, CombineInput, CopyId, Effect, HopInput};
+use super::{CollectiveEffect, CombineId, CombineInput, CopyId, Effect, HopInput};
+use crate::collective::{MembershipId, Plan};
 use crate::id::ObjectId;
 use crate::metadata::Dtype;
 use crate::reduce::ReduceOp;
@@ -17,6 +18,8 @@ pub(super) enum CombineUser {
     Target(ObjectId),
     /// A hop.
     Hop(HopOwner),
+    /// The target of a session in which this store is a member.
+    Membership(MembershipId),
 }
 
 /// A combination under way.
@@ -73,6 +76,33 @@ impl Combinations {
         self.running.insert(combine, Combination { copy, held, user });
         table.begin_combine(copy, combine, offset_bytes);
         ctx.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
+    }
+
+    /// Starts to fill `copy` as a member of a session, from these copies and from what other members give.
+    pub(super) fn start_exchange(
+        &mut self,
+        (ctx, table): (&mut Context, &mut Table),
+        copy: CopyId,
+        sources: Vec<CopyId>,
+        plan: Box<Plan>,
+        membership: MembershipId,
+    ) -> CombineId {
+        let combine = CombineId(ctx.next_number());
+        // The copy too: when it is complete, the exchange goes on for others.
+        let held: Vec<CopyId> = sources.iter().copied().chain([copy]).collect();
+        for copy in &held {
+            table.hold(*copy);
+        }
+        let user = CombineUser::Membership(membership);
+        self.running.insert(combine, Combination { copy, held, user });
+        table.begin_combine(copy, combine, 0);
+        ctx.push(Effect::Collective(CollectiveEffect::StartExchange { combine, copy, sources, plan }));
+        combine
+    }
+
+    /// Whether a combination has not ended.
+    pub(super) fn contains(&self, combine: CombineId) -> bool {
+        self.running.contains_key(&combine)
     }
 
     /// A combination no longer touches any memory.

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::calls::CallKey;
 use super::hop::HopOwner;
 use super::{CallId, ClientId, CopyId, Effect, HopId, HopReport, NodeConfig, Response, Urgency};
+use crate::collective::MembershipId;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
@@ -21,6 +22,7 @@ pub(super) enum Deadline {
     Republish(CopyId),
     Hop(HopOwner),
     Reduce(ObjectId),
+    Membership(MembershipId),
 }
 
 /// What one part of the node tells another. It is delivered when the part that tells it is done with the present event, so

@@ -143,6 +143,7 @@ impl Node {
                 SpaceWaiter::Fetch(id) => self.fetch_has_space(&id),
                 SpaceWaiter::Hop(owner) => self.begin_hop(owner),
                 SpaceWaiter::Target(id) => self.reconsider_reduce(&id),
+                SpaceWaiter::Membership(membership) => self.begin_membership(membership),
             }
         }
         true

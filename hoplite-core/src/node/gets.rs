@@ -10,6 +10,7 @@ use super::calls::{Call, CallKey};
 use super::fetch::FetchStep;
 use super::table::{ActivePull, LocalCopy, Phase, SpaceWaiter};
 use super::{CopyId, Effect, Node, PullId, Response, Until};
+use crate::collective::Agreement;
 use crate::error::{Error, Operation};
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
@@ -17,27 +18,50 @@ use crate::shard::{Grant, PullOutcome, UnpublishReason};
 
 impl Node {
     pub(super) fn get(&mut self, key: CallKey, id: ObjectId, until: Until, timeout: Duration) {
-        if let Some(copy) = self.ready_copy(&id, until) {
-            let response = self.refer(key.client, copy).map(Response::Object);
-            return self.ctx.reply(key, response);
-        }
-        let call = Call::Get { id: id.clone(), until };
-        self.calls.enter(&mut self.ctx, key, call, Operation::Get, timeout);
-        self.calls.wait_for_copy(&id, key);
-        self.retry_get(key, &id, until);
+        self.get_or_join(key, id, until, None, timeout);
     }
 
-    /// The copy that answers a get at once. The start of an object without bytes is its end.
-    fn ready_copy(&self, id: &ObjectId, until: Until) -> Option<CopyId> {
+    /// A get, maybe by a participant of an allreduce whose target it is.
+    pub(super) fn get_or_join(
+        &mut self,
+        key: CallKey,
+        id: ObjectId,
+        until: Until,
+        join: Option<Agreement>,
+        timeout: Duration,
+    ) {
+        if let Some(response) = self.ready_copy(key, &id, until, join) {
+            return self.ctx.reply(key, response);
+        }
+        let call = Call::Get { id: id.clone(), until, join };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Get, timeout);
+        self.calls.wait_for_copy(&id, key);
+        self.retry_get(key, &id, until, join);
+    }
+
+    /// Answers a get if there is a copy that can. The start of an object without bytes is its end. What grows in a session is
+    /// only for those who join it.
+    fn ready_copy(
+        &mut self,
+        key: CallKey,
+        id: &ObjectId,
+        until: Until,
+        join: Option<Agreement>,
+    ) -> Option<Result<Response, Error>> {
         let (copy, local) = self.copies.live(id)?;
         let has_begun = until == Until::Started && local.size_bytes > 0;
-        (local.is_complete() || has_begun).then_some(copy)
+        if !local.is_complete() && !local.is_public() {
+            join?;
+            let order = self.order_of(copy)?;
+            return Some(self.refer(key.client, copy).map(|view| Response::Ranges { view, order }));
+        }
+        let is_ready = local.is_complete() || has_begun;
+        is_ready.then(|| self.refer(key.client, copy).map(Response::Object))
     }
 
     /// Answers a get if it can be answered, and else sees to it that the object is on its way.
-    pub(super) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until) {
-        if let Some(copy) = self.ready_copy(id, until) {
-            let response = self.refer(key.client, copy).map(Response::Object);
+    pub(super) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until, join: Option<Agreement>) {
+        if let Some(response) = self.ready_copy(key, id, until, join) {
             self.finish(key, response);
         } else if !self.copies.live(id).is_some_and(|(_, local)| local.is_produced_here()) {
             self.fetch(id);
@@ -60,8 +84,15 @@ impl Node {
 
     /// Ends whatever a fetch waits for and forgets it.
     pub(super) fn end_fetch(&mut self, id: &ObjectId) {
-        let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return };
-        self.copies.refuse_awaiting_of(&mut self.ctx, id);
+        if self.stop_fetch(id) {
+            self.copies.refuse_awaiting_of(&mut self.ctx, id);
+        }
+    }
+
+    /// As [`Node::end_fetch`], when those who wait for this store to have the object are about to be served; whether there was
+    /// a fetch.
+    pub(super) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
+        let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         match step {
             FetchStep::Asking(request) => self.withdraw_ask(request),
             FetchStep::WaitingForSpace { .. } => {
@@ -69,6 +100,7 @@ impl Node {
             }
             FetchStep::Pulling | FetchStep::BackingOff { .. } => {}
         }
+        true
     }
 
     /// Ends a fetch that nobody waits for any more, unless a pull runs: others may stream from what it brings.

@@ -7,7 +7,8 @@
 //!
 //! Its parts own what they decide about, and nobody else changes that: the `table` of copies, open `calls`, `fetch`es, the
 //! questions to the directory (`asks`), what that knows of each copy (`publication`), combinations (`combine`), hops that are
-//! performed here (`hop`) and reductions (`reduce`). All share a `context`. This file routes events to them; what follows for
+//! performed here (`hop`), reductions (`reduce`) and sessions of
+//! collectives (`collecting`). All share a `context`. This file routes events to them; what follows for
 //! the others is done in `requests`, `gets`, `put`, `copies`, `publish`, `shards` and `reducing`.
 //!
 //! # Invariants
@@ -20,6 +21,7 @@
 
 mod asks;
 mod calls;
+mod collecting;
 mod combine;
 mod context;
 mod copies;
@@ -50,6 +52,7 @@ use crate::plan::broadcast::Topology;
 use crate::time::Time;
 use asks::Asks;
 use calls::{CallKey, Calls};
+use collecting::Collectives;
 use combine::Combinations;
 use context::{Context, Deadline, Notice};
 use fetch::Fetches;
@@ -119,6 +122,7 @@ pub struct Node {
     combinations: Combinations,
     hostings: Hostings,
     reductions: Reductions,
+    collectives: Collectives,
     asks: Asks,
     recent_ends: RecentEnds,
     put_conflicts: u64,
@@ -135,6 +139,7 @@ impl Node {
             combinations: Combinations::default(),
             hostings: Hostings::default(),
             reductions: Reductions::default(),
+            collectives: Collectives::default(),
             asks: Asks::default(),
             recent_ends: RecentEnds::default(),
             put_conflicts: 0,
@@ -176,6 +181,7 @@ impl Node {
                 self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
                 self.perform_actions();
             }
+            Event::Collective(event) => self.collective(event),
             Event::Measured { link } => self.ctx.set_link(link),
             Event::Tick => {}
             Event::ShutDown => self.shut_down(),
@@ -198,10 +204,10 @@ impl Node {
     /// What is in the store now.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
-            reductions: self.reductions.len(),
-            hops: self.hostings.len(),
+            reductions: self.reductions.len() + self.collectives.coordinated(),
+            hops: self.hostings.len() + self.collectives.memberships(),
             put_conflicts: self.put_conflicts,
-            directed_hops: self.reductions.hop_count(),
+            directed_hops: self.reductions.hop_count() + self.collectives.enlistments(),
             combinations: self.combinations.len(),
             ..self.copies.status()
         }
@@ -231,6 +237,7 @@ impl Node {
                     self.perform_actions();
                 }
                 Notice::ReduceUnwanted(key, target) => {
+                    self.collective_unwanted(key, &target);
                     self.reductions.call_ended(&mut self.ctx, &self.copies, key, &target);
                     self.perform_actions();
                 }
@@ -246,6 +253,7 @@ impl Node {
                 Deadline::Republish(copy) => self.publish_again(copy),
                 Deadline::Hop(owner) => self.hostings.expired(&mut self.ctx, &mut self.copies, owner),
                 Deadline::Reduce(target) => self.reconsider_reduce(&target),
+                Deadline::Membership(membership) => self.membership_expired(membership),
             }
         }
     }
@@ -256,6 +264,7 @@ impl Node {
             self.finish(key, Err(Error::ShuttingDown));
         }
         self.hostings.shut_down(&mut self.ctx, &mut self.copies);
+        self.shut_down_memberships();
         for copy in self.copies.live_copies() {
             self.withdraw(copy);
         }

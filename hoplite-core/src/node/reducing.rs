@@ -19,10 +19,19 @@ impl Node {
         if let Err(error) = self.check_reduce(key.client, &request) {
             return self.ctx.reply(key, Err(error));
         }
-        let target = request.target.clone();
-        let sources = request.sources.len();
-        let call = Call::Reduce { target: target.clone(), sources, reduced: Vec::new() };
+        self.enter_reduce(key, &request);
+        self.begin_reduction(key, request);
+    }
+
+    pub(super) fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
+        let (target, sources) = (request.target.clone(), request.sources.len());
+        let call = Call::Reduce { target, sources, reduced: Vec::new() };
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
+    }
+
+    /// Coordinates a reduce for a call that was entered.
+    pub(super) fn begin_reduction(&mut self, key: CallKey, request: Reduce) {
+        let target = request.target.clone();
         let existence = self.ask_target(&target);
         let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
@@ -30,11 +39,12 @@ impl Node {
         self.perform_actions();
     }
 
-    fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
+    pub(super) fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
         request.check()?;
         self.calls.check_ids(self.ctx.limits(), client, &request.sources)?;
         let target = &request.target;
-        if self.copies.live(target).is_some() || self.reductions.contains(target) {
+        let is_being_made = self.reductions.contains(target) || self.collectives.contains(target);
+        if self.copies.live(target).is_some() || is_being_made {
             return Err(Error::AlreadyExists { id: target.clone() });
         }
         Ok(())
@@ -42,18 +52,20 @@ impl Node {
 
     /// Looks whether a reduction can go on.
     pub(super) fn reconsider_reduce(&mut self, target: &ObjectId) {
+        self.reconsider_gathering(target);
         self.reductions.reconsider(&mut self.ctx, &self.copies, target);
         self.perform_actions();
     }
 
     pub(super) fn fail_reduce(&mut self, target: &ObjectId, error: Error) {
+        self.fail_collective(target, &error);
         self.reductions.fail(&mut self.ctx, &self.copies, target, error);
         self.perform_actions();
     }
 
     /// Ends the reduction that would make an object that is being deleted; whether there was one.
     pub(super) fn delete_reduction(&mut self, target: &ObjectId) -> bool {
-        let is_under_way = self.reductions.contains(target);
+        let is_under_way = self.reductions.contains(target) || self.collectives.contains(target);
         self.fail_reduce(target, Error::Deleted { id: target.clone() });
         is_under_way
     }
@@ -216,6 +228,7 @@ impl Node {
                 self.reductions.combined(&mut self.ctx, &self.copies, &target, ended);
                 self.perform_actions();
             }
+            CombineUser::Membership(membership) => self.exchange_ended(membership, outcome),
             CombineUser::Hop(owner) => {
                 self.hostings.combined(&mut self.ctx, &mut self.copies, owner, outcome);
             }

@@ -33,6 +33,8 @@ impl Node {
             Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
             Request::Reduce(request) => self.reduce(key, request),
+            Request::Allreduce(request) => self.allreduce(key, request),
+            Request::Join { target, agreement, timeout } => self.join(key, target, agreement, timeout),
             Request::Subscribe { id } => self.subscribe(key, id),
             Request::Inspect(inspection) => self.inspect(key, inspection),
             request => self.take_back(key, &request),
@@ -69,6 +71,7 @@ impl Node {
 
     /// Answers a call and forgets it.
     pub(super) fn finish(&mut self, key: CallKey, response: Result<Response>) {
+        self.end_audience(key, response.as_ref().err());
         self.forget_call(key);
         self.ctx.reply(key, response);
     }
@@ -127,7 +130,7 @@ impl Node {
         }
         for key in self.calls.waiting(id) {
             match self.calls.get(key) {
-                Some(Call::Get { until, .. }) => self.retry_get(key, id, *until),
+                Some(Call::Get { until, join, .. }) => self.retry_get(key, id, *until, *join),
                 Some(Call::Create(_)) => self.retry_create(key),
                 _ => {}
             }

@@ -131,14 +131,8 @@ impl Node {
             }
             ToStore::Locations { request, locations } => match self.asks.purpose_at(shard, request) {
                 Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
-                Some(Purpose::Source(target, index)) => {
-                    self.reductions.source_located(&mut self.ctx, &self.copies, &target, index, locations);
-                    self.perform_actions();
-                }
-                Some(Purpose::Target) => {
-                    self.reductions.target_located(&mut self.ctx, &self.copies, &locations);
-                    self.perform_actions();
-                }
+                Some(Purpose::Source(target, index)) => self.source_located(&target, index, locations),
+                Some(Purpose::Target) => self.target_located(&locations),
                 _ => {}
             },
         }

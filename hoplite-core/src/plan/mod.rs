@@ -3,5 +3,6 @@
 pub mod blocks;
 pub mod broadcast;
 pub mod chain;
+pub mod collective;
 pub mod link;
 pub mod reduce;

@@ -329,6 +329,7 @@ impl Checker {
                 assert!(said.as_ref() != Some(report), "{report:?} of {hosting:?} is said once");
                 *said = Some(report.clone());
             }
+            Effect::Collective(effect) => panic!("{effect:?}, though no allreduce was asked for"),
         }
     }
 

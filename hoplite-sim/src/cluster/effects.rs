@@ -87,6 +87,7 @@ impl<A: Application> Cluster<A> {
             }
             Effect::EndHop { hop } => self.end_hop(store, hop),
             Effect::HopReport { hosting, report } => self.hop_reported(store, hosting, report),
+            Effect::Collective(_) => unreachable!("no client of the simulation asks for an allreduce"),
         }
     }
 

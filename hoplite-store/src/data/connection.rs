@@ -146,12 +146,24 @@ impl PeerConnection {
     ) -> Result<M, ConnectionError> {
         // Bounded by the frame's limit, which was checked with the header.
         let mut payload = vec![0; header.length_bytes() as usize];
+        self.read_payload(header, &mut payload).await?;
+        Ok(M::decode(payload.as_slice())?)
+    }
+
+    /// Reads the payload of a frame into `payload`, which has its length, and checks its checksum.
+    pub(super) async fn read_payload(
+        &mut self,
+        header: &Header,
+        payload: &mut [u8],
+    ) -> Result<(), ConnectionError> {
         let mut filled = 0;
         while filled < payload.len() {
             filled += self.read_part(&mut payload[filled..]).await?;
         }
-        header.check_payload(crc32c(&payload))?;
-        Ok(M::decode(payload.as_slice())?)
+        match header.kind() {
+            Kind::Block => self.check_block(header, || crc32c(payload)),
+            _ => Ok(header.check_payload(crc32c(payload))?),
+        }
     }
 
     /// Reads the next frame, which must be of this kind.
@@ -255,11 +267,24 @@ impl PeerConnection {
     /// Not cancel safe: the connection is of no more use. Nothing touches `buffer` after the future is dropped.
     pub(super) async fn write_block(
         &mut self,
+        range: Range<u64>,
+        buffer: &Buffer,
+    ) -> Result<(), ConnectionError> {
+        self.write_part(range.start, range, buffer).await
+    }
+
+    /// As [`write_block`](Self::write_block), of a stream in which these bytes are at `position_bytes`.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub(super) async fn write_part(
+        &mut self,
+        position_bytes: u64,
         mut range: Range<u64>,
         buffer: &Buffer,
     ) -> Result<(), ConnectionError> {
         let crc = if self.transport.finds_damage() { 0 } else { buffer.crc32c(range.clone()) };
-        let Some(header) = Header::block(range.start, range.end - range.start, crc) else {
+        let Some(header) = Header::block(position_bytes, range.end - range.start, crc) else {
             return Err(ConnectionError::Nonsense("a block of ours is too long for a frame"));
         };
         let head = header.encode();

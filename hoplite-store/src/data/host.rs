@@ -10,9 +10,9 @@ use hoplite_proto::v1;
 use super::connection::{ConnectionError, PeerConnection};
 use super::keepalive::{Awaited, Keepalive, Until};
 use super::server::Server;
-use super::{HopHost, Hosted, ServeSource};
+use super::{HopHost, Hosted, MemberHost, ServeSource};
 
-impl<S: ServeSource + HopHost> Server<S> {
+impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     /// Performs a hop until the coordinator releases it, or it fails. If the coordinator is gone, or is silent for too
     /// long, the hop ends too.
     pub(super) async fn host_hop(

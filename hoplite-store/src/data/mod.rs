@@ -12,6 +12,8 @@ mod pull;
 mod server;
 mod stream;
 
+mod session;
+
 mod combine;
 mod direct;
 mod host;
@@ -50,6 +52,7 @@ pub(crate) use combine::{CombineRequest, CombineSource};
 pub(crate) use pool::Peer;
 pub(crate) use pull::{CompareRequest, PullRequest, Puller};
 pub(crate) use server::run;
+pub(crate) use session::{Enlisted, Exchange, MemberHost, Words};
 
 /// Who this store is, and the limits of its data plane.
 #[derive(Debug, Clone)]

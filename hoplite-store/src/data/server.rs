@@ -11,7 +11,7 @@ use hoplite_core::plan::blocks::BlockSizes;
 use hoplite_core::time::Time;
 use hoplite_daemon::{HalfOpen, HalfOpenPlace, is_notable};
 use hoplite_proto::data::frame::Kind;
-use hoplite_proto::data::{Pull, decode_pull};
+use hoplite_proto::data::{Pull, decode_deny, decode_pull, decode_take};
 use hoplite_proto::v1;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -23,7 +23,7 @@ use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
 use super::handshake::{self, Side};
 use super::keepalive::{Awaited, Keepalive};
-use super::{DataConfig, DataMetrics, HopHost, ServeRequest, ServeSource, Served, count};
+use super::{DataConfig, DataMetrics, HopHost, MemberHost, ServeRequest, ServeSource, Served, count};
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves other stores until `shutdown`, then ends every transfer at once; receivers go on elsewhere.
-pub(crate) async fn run<S: ServeSource + HopHost>(
+pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     listener: TcpListener,
     config: Arc<DataConfig>,
     source: Arc<S>,
@@ -66,7 +66,7 @@ pub(crate) async fn run<S: ServeSource + HopHost>(
 pub(super) struct Server<S> {
     pub(super) config: Arc<DataConfig>,
     pub(super) source: Arc<S>,
-    metrics: Arc<DataMetrics>,
+    pub(super) metrics: Arc<DataMetrics>,
     /// As many as there may be connections past their handshake.
     permits: Semaphore,
     started: Instant,
@@ -74,13 +74,13 @@ pub(super) struct Server<S> {
 
 /// How a serve ended, as the receiver is told.
 #[derive(Debug)]
-enum Ending {
+pub(super) enum Ending {
     Complete,
     NoCopy,
     Refused(Error),
 }
 
-impl<S: ServeSource + HopHost> Server<S> {
+impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     async fn attend(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenPlace) {
         let opening = handshake::open(&self.config, stream, Side::Accepting, self.config.write_stall_timeout);
         let opened = tokio::select! {
@@ -136,8 +136,26 @@ impl<S: ServeSource + HopHost> Server<S> {
                     connection.expect_within(Some(self.config.silence_timeout));
                     self.host_hop(connection, peer, combine).await?;
                 }
-                // A coordinator may say so before it learns that its hop has failed.
-                Kind::Keepalive | Kind::Release => connection.read_control::<()>(&header).await?,
+                Kind::Take => {
+                    let take = decode_take(connection.read_control::<v1::Take>(&header).await?)?;
+                    connection.expect_within(None);
+                    self.answer_take(connection, peer, &take).await?;
+                }
+                Kind::Enlist => {
+                    let enlist = connection.read_control::<v1::Enlist>(&header).await?;
+                    connection.expect_within(Some(self.config.silence_timeout));
+                    self.host_member(connection, peer, enlist).await?;
+                }
+                Kind::Deny => {
+                    let (target, error) = decode_deny(connection.read_control::<v1::Deny>(&header).await?)?;
+                    self.source.deny(target, error);
+                    connection.write_control(Kind::End, &end_message(Ending::Complete)).await?;
+                }
+                // A coordinator may say so before it learns that its hop, or its member, has failed.
+                Kind::Keepalive | Kind::Release | Kind::Commit => {
+                    connection.read_control::<()>(&header).await?;
+                }
+                Kind::Stop => drop(connection.read_control::<v1::Stop>(&header).await?),
                 Kind::DigestRequest => {
                     let request = connection.read_control::<v1::DigestRequest>(&header).await?;
                     connection.expect_within(None);
@@ -247,7 +265,7 @@ async fn send_block(
     timeout(limit, sending).await.map_err(|_| ConnectionError::Idle(limit))?
 }
 
-fn end_message(ending: Ending) -> v1::End {
+pub(super) fn end_message(ending: Ending) -> v1::End {
     let (outcome, error) = match ending {
         Ending::Complete => (v1::end::Outcome::Complete, None),
         Ending::NoCopy => (v1::end::Outcome::NoCopy, None),

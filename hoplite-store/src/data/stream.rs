@@ -285,7 +285,10 @@ fn end_outcome(end: &v1::End, all_arrived: bool) -> Result<PullOutcome, Connecti
         v1::end::Outcome::Complete if all_arrived => Ok(PullOutcome::Complete),
         v1::end::Outcome::Complete => Err(ConnectionError::Nonsense("the end before the last byte")),
         v1::end::Outcome::NoCopy | v1::end::Outcome::Refused => Ok(PullOutcome::SenderHasNoCopy),
-        v1::end::Outcome::InputFailed | v1::end::Outcome::Released | v1::end::Outcome::Unspecified => {
+        v1::end::Outcome::InputFailed
+        | v1::end::Outcome::Released
+        | v1::end::Outcome::Disagrees
+        | v1::end::Outcome::Unspecified => {
             Err(ConnectionError::Nonsense("an end that says nothing of the transfer"))
         }
     }

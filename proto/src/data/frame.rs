@@ -14,8 +14,9 @@
 //! | 24..28 | CRC-32C of bytes 0..24 |
 //!
 //! The header has a checksum of its own, so that a damaged length or offset is found before anything is read or
-//! written by it. The payload of a [`Kind::Block`] is raw bytes of the object, those of [`Kind::Combined`] and
-//! [`Kind::Release`] are empty, all others are messages of `data.proto`.
+//! written by it. The payload of a [`Kind::Block`] is raw bytes of the object, those of [`Kind::Combined`],
+//! [`Kind::Release`], [`Kind::Filled`] and [`Kind::Commit`] are empty, all others are messages of `data.proto`. The offset of a block
+//! that answers a [`Kind::Take`] is that in the stream.
 
 use hoplite_core::checksum::crc32c;
 
@@ -52,10 +53,22 @@ pub enum Kind {
     Combine = 8,
     /// All bytes of the hop's output are there, host to coordinator.
     Combined = 9,
-    /// The hop is needed no longer, coordinator to host.
+    /// The hop, or the member, is needed no longer, coordinator to host.
     Release = 10,
     /// `DataProof`, after the hellos, in either direction, where stores share a token.
     Proof = 11,
+    /// `Enlist`, coordinator to member: take part in a session.
+    Enlist = 12,
+    /// The member has all bytes, member to coordinator.
+    Filled = 13,
+    /// What the session makes is the object, coordinator to member.
+    Commit = 14,
+    /// `Stop`, coordinator to member: the session is given up.
+    Stop = 15,
+    /// `Take`, member to member: send what your program gives me.
+    Take = 16,
+    /// `Deny`, coordinator to the stores of participants: there will be no target. Answered by `End`.
+    Deny = 17,
 }
 
 impl Kind {
@@ -72,6 +85,12 @@ impl Kind {
             9 => Self::Combined,
             10 => Self::Release,
             11 => Self::Proof,
+            12 => Self::Enlist,
+            13 => Self::Filled,
+            14 => Self::Commit,
+            15 => Self::Stop,
+            16 => Self::Take,
+            17 => Self::Deny,
             _ => return None,
         })
     }
@@ -79,7 +98,7 @@ impl Kind {
     const fn max_length_bytes(self) -> u32 {
         match self {
             Self::Block => MAX_BLOCK_BYTES,
-            Self::Combined | Self::Release => 0,
+            Self::Combined | Self::Release | Self::Filled | Self::Commit => 0,
             _ => MAX_CONTROL_BYTES,
         }
     }
@@ -243,7 +262,7 @@ mod tests {
         let block = (any::<u64>(), 0..=MAX_BLOCK_BYTES, any::<u32>())
             .prop_map(|(offset, length, crc)| Header::block(offset, length.into(), crc).unwrap());
         let control =
-            (1_u8..=11, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(number, payload)| {
+            (1_u8..=17, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(number, payload)| {
                 let kind = Kind::from_number(number).unwrap();
                 Header::control(kind, if kind.max_length_bytes() == 0 { &[] } else { &payload }).unwrap()
             });
@@ -305,7 +324,7 @@ mod tests {
         assert!(Header::block(0, u64::MAX, 0).is_none());
         assert!(Header::control(Kind::End, &vec![0; 64 << 10]).is_some());
         assert!(Header::control(Kind::End, &vec![0; (64 << 10) + 1]).is_none());
-        for kind in [Kind::Combined, Kind::Release] {
+        for kind in [Kind::Combined, Kind::Release, Kind::Filled, Kind::Commit] {
             assert!(Header::control(kind, &[0]).is_none());
         }
     }
@@ -334,7 +353,7 @@ mod tests {
             bytes[..4].copy_from_slice(&MAGIC);
             bytes[4] = FRAMING_VERSION;
             bytes[5..].copy_from_slice(&tail);
-            bytes[5] %= 12;
+            bytes[5] %= 19;
             bytes[6..8].fill(0);
             if let Ok(header) = Header::decode(&sealed(bytes)) {
                 prop_assert!(header.length_bytes() <= header.kind().max_length_bytes());

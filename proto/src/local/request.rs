@@ -7,7 +7,7 @@ use hoplite_core::node::{self, ByteRange, CallId, CopyId, Inspection, Reduce, Re
 
 use crate::bounds::{MAX_LISTED_OBJECTS, check_count, decode_timeout, encode_id, encode_timeout};
 use crate::enumeration::enumeration;
-use crate::reduce::{decode_op, encode_op};
+use crate::reduce::{decode_agreement, decode_op, encode_agreement, encode_op};
 use crate::v1::request as wire;
 use crate::{metadata, v1};
 
@@ -90,6 +90,12 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             wire::Body::Describe(wire::Describe { id: encode_id(&id) })
         }
         node::Request::Inspect(Inspection::Status) => wire::Body::Status(wire::Status {}),
+        node::Request::Allreduce(reduce) => wire::Body::Allreduce(encode_reduce(&reduce)),
+        node::Request::Join { target, agreement, timeout } => wire::Body::Join(wire::Join {
+            target: encode_id(&target),
+            agreement: Some(encode_agreement(&agreement)),
+            timeout_ms: encode_timeout(timeout),
+        }),
     }
 }
 
@@ -129,6 +135,12 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Unsubscribe(unsubscribe) => node::Request::Unsubscribe { call: CallId(unsubscribe.call) },
         wire::Body::Cancel(cancel) => node::Request::Cancel { call: CallId(cancel.call) },
         wire::Body::Reduce(reduce) => node::Request::Reduce(decode_reduce(reduce, max_ids)?),
+        wire::Body::Allreduce(reduce) => node::Request::Allreduce(decode_reduce(reduce, max_ids)?),
+        wire::Body::Join(join) => node::Request::Join {
+            target: ObjectId::new(&join.target)?,
+            agreement: decode_agreement(join.agreement, Plane::Local)?,
+            timeout: decode_timeout(join.timeout_ms),
+        },
         wire::Body::Follow(follow) => node::Request::Follow {
             copy: CopyId(follow.copy),
             beyond_bytes: follow.beyond_bytes,

@@ -3,12 +3,13 @@
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::PutId;
-use hoplite_core::node::{self, CallId, CopyId, ObjectView};
+use hoplite_core::node::{self, ByteRange, CallId, CopyId, ObjectView};
+use hoplite_core::plan::collective::MAX_MEMBERS;
 use hoplite_core::shard::Locations;
 
 use crate::bounds::{MAX_LISTED_OBJECTS, check_count};
 use crate::directory::{decode_locations, encode_locations};
-use crate::v1::response as wire;
+use crate::v1::{request, response as wire};
 use crate::{error, metadata, v1};
 
 /// The answer to a successful request.
@@ -56,6 +57,16 @@ fn encode_node_response(response: node::Response) -> wire::Body {
         node::Response::Created(view) => wire::Body::Created(encode_view(&view)),
         node::Response::Existing(view) => wire::Body::Existing(encode_view(&view)),
         node::Response::Object(view) => wire::Body::Object(encode_view(&view)),
+        node::Response::Ranges { view, order } => wire::Body::Ranges(wire::Ranges {
+            view: Some(encode_view(&view)),
+            order: order
+                .into_iter()
+                .map(|ByteRange { offset_bytes, length_bytes }| request::ByteRange {
+                    offset_bytes,
+                    length_bytes,
+                })
+                .collect(),
+        }),
         node::Response::Sealed => wire::Body::Sealed(wire::Sealed {}),
         node::Response::Deleted { count } => {
             wire::Body::Deleted(wire::Deleted { count: u64::try_from(count).unwrap_or(u64::MAX) })
@@ -77,6 +88,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Created(view) => node::Response::Created(decode_view(view)?),
         wire::Body::Existing(view) => node::Response::Existing(decode_view(view)?),
         wire::Body::Object(view) => node::Response::Object(decode_view(view)?),
+        wire::Body::Ranges(ranges) => decode_ranges(ranges)?,
         wire::Body::Sealed(_) => node::Response::Sealed,
         wire::Body::Deleted(deleted) => node::Response::Deleted { count: decode_number(deleted.count)? },
         wire::Body::Ready(ready) => node::Response::Ready { indices: decode_indices(&ready.indices)? },
@@ -124,6 +136,27 @@ fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
         size_bytes: view.size_bytes,
         metadata: metadata::decode(view.metadata, view.size_bytes)?,
     })
+}
+
+/// Checks that the ranges lie in the object and have as many bytes as it, together.
+fn decode_ranges(ranges: wire::Ranges) -> Result<node::Response> {
+    let view = decode_view(ranges.view.ok_or(malformed("ranges of no object"))?)?;
+    check_count("ranges of an object", ranges.order.len(), 2 * MAX_MEMBERS)?;
+    let mut left_bytes = view.size_bytes;
+    let mut order = Vec::with_capacity(ranges.order.len());
+    for request::ByteRange { offset_bytes, length_bytes } in ranges.order {
+        let end_bytes = offset_bytes.checked_add(length_bytes).filter(|end| *end <= view.size_bytes);
+        let left = left_bytes.checked_sub(length_bytes);
+        let (Some(_), Some(left)) = (end_bytes, left) else {
+            return Err(malformed("ranges that are not those of the object"));
+        };
+        left_bytes = left;
+        order.push(ByteRange { offset_bytes, length_bytes });
+    }
+    if left_bytes > 0 {
+        return Err(malformed("ranges that are not all of the object"));
+    }
+    Ok(node::Response::Ranges { view, order })
 }
 
 fn decode_listing(listing: wire::Listing) -> Result<Response> {

@@ -229,6 +229,7 @@ impl World {
             Effect::HopReport { hosting, .. } => {
                 assert!(self.hostings.contains(&hosting), "somebody waits for {hosting:?}");
             }
+            Effect::Collective(_) => unreachable!("nobody asks for an allreduce"),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hoplite_client::blocking::Client;
-use hoplite_client::{AllreduceOptions, Confirmation, Dtype, Metadata, PutOptions, ReduceOp, allreduce_ids};
+use hoplite_client::{AllreduceOptions, Confirmation, Dtype, Metadata, PutOptions, ReduceOp};
 
 use super::super::floor::TcpPipe;
 use super::super::report::Traffic;
@@ -147,7 +147,7 @@ impl<'a> Round<'a> {
                 Ok(())
             })
         })?;
-        self.first.delete(allreduce_ids(TARGET, ids.len())?, TIMEOUT)?;
+        self.first.delete([TARGET], TIMEOUT)?;
         Ok((taken, sums))
     }
 

@@ -204,6 +204,18 @@ impl Reductions {
         self.records.latest(target)
     }
 
+    /// Notes how something went that took the place of a reduce.
+    pub(super) fn remember(&mut self, record: ReduceRecord) {
+        self.records.push(record);
+    }
+
+    /// Notes why a reduce is one, and not a session.
+    pub(super) fn note(&mut self, target: &ObjectId, reason: &str) {
+        if let Some(reduction) = self.by_target.get_mut(target) {
+            reduction.note = Some(reason.to_owned());
+        }
+    }
+
     /// What is to be done next.
     pub(super) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()

@@ -65,6 +65,8 @@ impl Reduction {
                 format!("{}, estimated to take {:.1?}{other}", choice.schedule, choice.estimate)
             }
         };
+        let note = self.note.as_ref().map_or(String::new(), |note| format!("no session, since {note}; "));
+        let plan = format!("{note}{plan}");
         ReduceRecord {
             target: self.request.target.clone(),
             op: self.request.op,

@@ -27,6 +27,8 @@ pub(super) struct Reduction {
     key: CallKey,
     pub(super) request: Reduce,
     pub(super) started: Time,
+    /// Why it is no session, if it could have been one.
+    pub(super) note: Option<String>,
     pub(super) sources: Vec<Source>,
     /// How many sources the directory has not spoken of yet.
     pub(super) unheard: usize,
@@ -136,6 +138,7 @@ impl Reduction {
             key,
             request,
             started,
+            note: None,
             unheard: asks.len(),
             sources: asks.into_iter().map(Source::new).collect(),
             open,

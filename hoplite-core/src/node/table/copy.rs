@@ -115,6 +115,11 @@ impl LocalCopy {
         Self { visibility: Visibility::Private, ..self }
     }
 
+    /// The same copy, which may be evicted when it is complete.
+    pub(in super::super) fn evictable(self) -> Self {
+        Self { retention: Retention::Evictable, ..self }
+    }
+
     pub(in super::super) fn is_public(&self) -> bool {
         self.visibility == Visibility::Public
     }

@@ -192,6 +192,11 @@ impl Table {
         true
     }
 
+    /// A copy that nobody was told of is the object that its id says.
+    pub(super) fn reveal(&mut self, copy: CopyId) {
+        self.copy_mut(copy).visibility = Visibility::Public;
+    }
+
     /// Keeps a complete copy until it is deleted.
     pub(super) fn pin(&mut self, copy: CopyId) {
         let local = self.copy_mut(copy);
@@ -283,7 +288,10 @@ impl Table {
     pub(super) fn end_combine(&mut self, ctx: &mut Context, copy: CopyId, valid_bytes: u64) -> u64 {
         let local = self.copy_mut(copy);
         let valid_bytes = valid_bytes.min(local.size_bytes);
-        local.phase = Phase::Combining { combine: None, valid_bytes };
+        // What is complete stays so: an exchange goes on for others.
+        if matches!(local.phase, Phase::Combining { .. }) {
+            local.phase = Phase::Combining { combine: None, valid_bytes };
+        }
         self.settle(ctx, copy);
         valid_bytes
     }

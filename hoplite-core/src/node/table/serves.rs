@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::context::Context;
 use super::super::{CopyId, Effect, ServeId};
-use super::Table;
+use super::{Table, Visibility};
 use crate::id::{ObjectId, PutId};
 
 impl Table {
@@ -19,7 +19,11 @@ impl Table {
     ) {
         match self.live_put(id, put) {
             _ if ctx.is_shutting_down() => ctx.push(Effect::ServeRefused { serve }),
-            Some(copy) => self.accept_serve(ctx, serve, copy),
+            // Only those who know of a private copy ask for it in this way.
+            Some(copy) if is_expected || self[&copy].visibility == Visibility::Public => {
+                self.accept_serve(ctx, serve, copy);
+            }
+            Some(_) => ctx.push(Effect::ServeRefused { serve }),
             None if is_expected => self.awaiting_serves.push(serve, id, put),
             None => ctx.push(Effect::ServeRefused { serve }),
         }

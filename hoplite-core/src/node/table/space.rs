@@ -7,6 +7,7 @@
 use super::super::calls::CallKey;
 use super::super::hop::HopOwner;
 use super::{CopyId, Table};
+use crate::collective::MembershipId;
 use crate::error::Error;
 use crate::extent::{Extent, HEADER_BYTES};
 use crate::id::ObjectId;
@@ -19,6 +20,7 @@ pub(in super::super) enum SpaceWaiter {
     Fetch(ObjectId),
     Hop(HopOwner),
     Target(ObjectId),
+    Membership(MembershipId),
 }
 
 /// What an attempt to find room came to.

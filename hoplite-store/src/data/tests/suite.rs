@@ -30,7 +30,8 @@ use crate::data::connection::PeerConnection;
 use crate::data::handshake::{self, Side};
 use crate::data::transport::Transport;
 use crate::data::{
-    DataConfig, DataMetrics, HopHost, Hosted, PullRequest, Puller, ServeRequest, ServeSource, Served,
+    DataConfig, DataMetrics, Enlisted, HopHost, Hosted, MemberHost, PullRequest, Puller, ServeRequest,
+    ServeSource, Served,
 };
 
 const PUT: PutId = PutId(7);
@@ -72,6 +73,15 @@ impl HopHost for Shelf {
         let shelf = Arc::clone(self);
         Hosted::new(reports, move || shelf.hosted.send_modify(|hosted| *hosted -= 1))
     }
+}
+
+impl MemberHost for Shelf {
+    fn enlist(self: &Arc<Self>, _plan: Box<hoplite_core::collective::Plan>) -> Enlisted {
+        let (_, reports) = mpsc::channel(Enlisted::MAX_REPORTS);
+        Enlisted::new(reports, |_| {}, || {})
+    }
+
+    fn deny(self: &Arc<Self>, _target: ObjectId, _error: hoplite_core::Error) {}
 }
 
 impl Shelf {

@@ -21,7 +21,6 @@ use anyhow::{Context, bail};
 use hoplite_client::blocking::Client;
 use hoplite_client::{
     AllreduceOptions, Confirmation, ConnectOptions, Dtype, Metadata, ObjectView, PutOptions, ReduceOptions,
-    allreduce_ids,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -258,7 +257,7 @@ impl Worker {
     fn clean(&self) -> anyhow::Result<()> {
         if self.rank == 0 {
             self.client.delete(self.ids(), TIMEOUT)?;
-            self.client.delete(allreduce_ids(self.target(), self.ranks)?, TIMEOUT)?;
+            self.client.delete([self.target()], TIMEOUT)?;
             if let Workload::Training(kind) = self.workload {
                 self.client.delete(self.training(kind).ids()?, TIMEOUT)?;
             }

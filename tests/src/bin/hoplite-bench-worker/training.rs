@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hoplite_client::blocking::Client;
-use hoplite_client::{
-    AllreduceOptions, Dtype, Metadata, ObjectId, ObjectView, PutOptions, ReduceOptions, allreduce_ids,
-};
+use hoplite_client::{AllreduceOptions, Dtype, Metadata, ObjectId, ObjectView, PutOptions, ReduceOptions};
 
 use crate::TIMEOUT;
 use crate::contents::factor;
@@ -72,7 +70,7 @@ impl Training<'_> {
     pub(crate) fn ids(&self) -> anyhow::Result<Vec<ObjectId>> {
         let mut ids = vec![];
         for step in 0..self.steps {
-            ids.extend(allreduce_ids(self.model(step), self.ranks)?);
+            ids.push(ObjectId::new(self.model(step))?);
         }
         for rank in 0..self.ranks {
             for step in 0..=self.steps {

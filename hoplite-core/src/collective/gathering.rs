@@ -1,0 +1,176 @@
+//! Before a session: where the sources are, and whether there is to be one.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{MAX_SOURCES_PER_MEMBER, Member};
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::metadata::Metadata;
+use crate::node::{Reduce, ReduceOrder};
+use crate::plan::collective::MAX_MEMBERS;
+use crate::plan::reduce::Link;
+use crate::shard::{Location, LocationState, Locations, Retention};
+use crate::time::Time;
+
+/// Collectives whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
+/// receives at once, so that any schedule of steps only adds latency.
+const MAX_STAR_BYTES: u64 = 64 << 10;
+/// How long to wait at least for those who are late: some wake-ups and round trips of the directory.
+const MIN_PATIENCE: Duration = Duration::from_millis(2);
+
+/// A member, and its own sources in the order of their ranks.
+pub type Seated = (Member, Vec<(ObjectId, PutId)>);
+
+/// The members of a session to be, in the order of their lowest ranks, each with its own sources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roster {
+    /// The members.
+    pub members: Vec<Seated>,
+    /// The size of each source.
+    pub size_bytes: u64,
+    /// The metadata of the target.
+    pub metadata: Metadata,
+}
+
+/// What a gathering comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outlook {
+    /// Not all sources are known yet. At this time the late ones have been waited for long enough.
+    Waiting(Option<Time>),
+    /// A session can begin.
+    Ready(Roster),
+    /// There will be none, for this reason.
+    General(&'static str),
+}
+
+/// Follows the sources of a collective.
+#[derive(Debug)]
+pub struct Gathering {
+    request: Reduce,
+    news: Vec<Option<Locations>>,
+    first_at: Option<Time>,
+}
+
+impl Gathering {
+    /// Nothing is known yet.
+    pub fn new(request: Reduce) -> Self {
+        let news = vec![None; request.sources.len()];
+        Self { request, news, first_at: None }
+    }
+
+    /// What was asked for.
+    pub const fn request(&self) -> &Reduce {
+        &self.request
+    }
+
+    /// What was asked for, for those who do it in another way.
+    pub fn into_request(self) -> Reduce {
+        self.request
+    }
+
+    /// The directory told what it knows about a source.
+    pub fn located(&mut self, now: Time, index: usize, news: Locations) {
+        if news.object.is_some() {
+            self.first_at.get_or_insert(now);
+        }
+        if let Some(known) = self.news.get_mut(index) {
+            *known = Some(news);
+        }
+    }
+
+    /// Whether a session can begin, seen from `coordinator`.
+    pub fn outlook(&self, now: Time, link: Link, coordinator: &NodeId) -> Outlook {
+        if self.request.order == ReduceOrder::Fixed {
+            return Outlook::General("a fixed order is that of one chain");
+        }
+        if self.request.count < self.request.sources.len() || self.request.range.is_some() {
+            return Outlook::General("not all of all sources is reduced");
+        }
+        let objects = self.news.iter().flatten().filter_map(|news| news.object.as_ref());
+        let mut objects = objects.peekable();
+        let Some(first) = objects.peek().copied() else { return Outlook::Waiting(None) };
+        let (size_bytes, mut metadata) = (first.size_bytes, first.metadata.clone());
+        for object in objects {
+            let is_alike = object.size_bytes == size_bytes
+                && (object.metadata.dtype, &object.metadata.shape) == (metadata.dtype, &metadata.shape);
+            if object.lost || !is_alike {
+                return Outlook::General("the sources are not alike, or one is lost");
+            }
+            if object.metadata.user != metadata.user {
+                metadata.user = Bytes::new();
+            }
+        }
+        let participants = self.request.sources.len() as u64;
+        if size_bytes.saturating_mul(participants) <= MAX_STAR_BYTES {
+            return Outlook::General("so little goes through one node at once");
+        }
+        if !self.request.op.is_defined_for(metadata.dtype)
+            || !size_bytes.is_multiple_of(metadata.dtype.size_bytes())
+        {
+            return Outlook::General("the operation is not defined for the sources");
+        }
+        let Some(members) = self.members() else {
+            let patience = patience(size_bytes, participants, link);
+            return match self.first_at.map(|first_at| first_at + patience) {
+                Some(due) if due <= now => Outlook::General("not all sources came in time"),
+                due => Outlook::Waiting(due),
+            };
+        };
+        let is_member = members.iter().any(|(member, _)| member.node == *coordinator);
+        let is_fit = members.iter().all(|(_, sources)| sources.len() <= MAX_SOURCES_PER_MEMBER);
+        match members.len() {
+            0 | 1 => Outlook::General("all sources are at one node"),
+            count if count > MAX_MEMBERS || !is_fit => Outlook::General("there are too many members"),
+            _ if !is_member => Outlook::General("rank 0 has no source at its node"),
+            _ => Outlook::Ready(Roster { members, size_bytes, metadata }),
+        }
+    }
+
+    /// Where participants may be, as far as is known.
+    pub fn known_members(&self) -> Vec<Member> {
+        let mut members: Vec<Member> = Vec::new();
+        for location in self.news.iter().flatten().flat_map(|news| &news.locations) {
+            if !members.iter().any(|member| member.node == location.node) && members.len() < MAX_MEMBERS {
+                members.push(Member { node: location.node.clone(), address: location.data_address });
+            }
+        }
+        members
+    }
+
+    /// The members, if all sources are somewhere.
+    fn members(&self) -> Option<Vec<Seated>> {
+        let mut members: Vec<Seated> = Vec::new();
+        for (id, news) in self.request.sources.iter().zip(&self.news) {
+            let news = news.as_ref()?;
+            let put = news.object.as_ref()?.put;
+            let location = news.locations.iter().filter_map(preference).min_by_key(|(rank, _)| *rank)?.1;
+            let found = members.iter_mut().find(|(member, _)| member.node == location.node);
+            if let Some((_, sources)) = found {
+                sources.push((id.clone(), put));
+            } else {
+                let member = Member { node: location.node.clone(), address: location.data_address };
+                members.push((member, vec![(id.clone(), put)]));
+            }
+        }
+        Some(members)
+    }
+}
+
+/// Which location a source is read at, the smallest first; `None` for those that need another one to become complete.
+fn preference(location: &Location) -> Option<(u8, &Location)> {
+    match location.state {
+        LocationState::Producing => Some((0, location)),
+        // The node that has put it is where a rank is; others have merely got it.
+        LocationState::Complete if location.retention == Retention::Pinned => Some((1, location)),
+        LocationState::Complete => Some((2, location)),
+        LocationState::Partial => None,
+    }
+}
+
+/// How long to wait for those who are late, after the first source is known: as long as the part of one member takes on its
+/// link. So waiting in vain costs at most 1/(2n) of what is done instead.
+fn patience(size_bytes: u64, participants: u64, link: Link) -> Duration {
+    let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_PATIENCE)
+}

@@ -1,0 +1,112 @@
+//! A member's view of a session.
+
+use super::Plan;
+use crate::node::{CombineId, CopyId};
+use crate::time::Time;
+
+/// How far a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// There is no room for the target yet, and until then there has to be.
+    AwaitingRoom {
+        /// When to give up.
+        deadline: Time,
+    },
+    /// It gives and takes, in this copy.
+    Exchanging {
+        /// The copy.
+        copy: CopyId,
+        /// What fills it.
+        combine: CombineId,
+    },
+    /// It has all bytes, but not the coordinator's word. It still gives.
+    Filled {
+        /// The copy.
+        copy: CopyId,
+    },
+    /// The copy is the target. It still gives.
+    Complete,
+    /// It has failed, or was stopped.
+    Over,
+}
+
+/// A session in which this store is a member.
+#[derive(Debug)]
+pub struct Membership {
+    plan: Box<Plan>,
+    stage: Stage,
+    combine: Option<CombineId>,
+    is_committed: bool,
+}
+
+impl Membership {
+    /// A store was asked to follow `plan`.
+    pub fn new(plan: Box<Plan>, deadline: Time) -> Self {
+        Self { plan, stage: Stage::AwaitingRoom { deadline }, combine: None, is_committed: false }
+    }
+
+    /// What it is to do.
+    pub const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// How far it is.
+    pub const fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// The copy that is not the target yet.
+    pub const fn growing_copy(&self) -> Option<CopyId> {
+        match self.stage {
+            Stage::Exchanging { copy, .. } | Stage::Filled { copy } => Some(copy),
+            _ => None,
+        }
+    }
+
+    /// There is room, and it begins.
+    pub fn begin(&mut self, copy: CopyId, combine: CombineId) {
+        self.stage = Stage::Exchanging { copy, combine };
+        self.combine = Some(combine);
+    }
+
+    /// What fills, or has filled, its copy.
+    pub const fn combine(&self) -> Option<CombineId> {
+        self.combine
+    }
+
+    /// All bytes are there. Answers the copy if it is the target now.
+    pub fn filled(&mut self) -> Option<CopyId> {
+        if let Stage::Exchanging { copy, .. } = self.stage {
+            self.stage = Stage::Filled { copy };
+        }
+        self.settle()
+    }
+
+    /// The coordinator says that what the session makes is the target. Answers the copy if it is there.
+    pub fn commit(&mut self) -> Option<CopyId> {
+        self.is_committed = true;
+        self.settle()
+    }
+
+    /// Whether the coordinator has said so.
+    pub const fn is_committed(&self) -> bool {
+        self.is_committed
+    }
+
+    fn settle(&mut self) -> Option<CopyId> {
+        let Stage::Filled { copy } = self.stage else { return None };
+        self.is_committed.then(|| {
+            self.stage = Stage::Complete;
+            copy
+        })
+    }
+
+    /// It will not have the target from this session. Answers the copy that is of no use any more.
+    pub fn fail(&mut self) -> Option<CopyId> {
+        let copy = self.growing_copy();
+        if self.stage != Stage::Complete {
+            self.stage = Stage::Over;
+        }
+        copy
+    }
+}

@@ -1,0 +1,25 @@
+//! Sessions: collectives that several stores perform together, each by its program.
+//!
+//! An allreduce begins as a reduce whose target all want. The store of rank 0 *coordinates*: it follows the sources until all
+//! are somewhere ([`Gathering`]), and then asks the stores that have them to be *members* of a [`Session`], each with a
+//! [`Plan`]. A member makes room for the target, gives and takes as its program says ([`plan::collective`](crate::plan::collective)),
+//! and reports when it has all bytes. What is not ready in time, or is of no use as a session, is done by one reduce and one
+//! broadcast instead: the *general path*.
+//!
+//! # Invariants
+//! * A member counts its bytes as the target only on the coordinator's word, which it gives once one member has reported all
+//!   bytes. The general path begins only after the coordinator has given that up for good. So no two ranks ever get different
+//!   bits, whoever dies, freezes or is cut off in between.
+//! * After its word the coordinator never takes it back: who has not all bytes yet gets them from those who have.
+
+mod gathering;
+mod membership;
+mod message;
+mod session;
+
+pub use gathering::{Gathering, Outlook, Roster, Seated};
+pub use membership::{Membership, Stage};
+pub use message::{
+    Agreement, EnlistmentId, Failure, MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan, Report, Word,
+};
+pub use session::{Decision, Session, SessionAction};

@@ -1,0 +1,199 @@
+//! The coordinator's decision: whether what a session makes is the target.
+
+use super::{EnlistmentId, Failure, Report, Word};
+use crate::error::Error;
+use crate::id::ObjectId;
+
+/// Whether what a session makes is the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Nobody has all bytes yet.
+    Open,
+    /// It is: for good.
+    Committed,
+    /// It is not: for good.
+    GivenUp,
+}
+
+/// What follows from a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionAction {
+    /// Say this to a member.
+    Tell(EnlistmentId, Word),
+    /// A member is not needed any more.
+    Dismiss(EnlistmentId),
+    /// Do without a session, for this reason.
+    FallBack(String),
+    /// The whole collective has failed.
+    Fail(Error),
+}
+
+/// One attempt, as its coordinator sees it.
+#[derive(Debug)]
+pub struct Session {
+    target: ObjectId,
+    seats: Vec<Seat>,
+    decision: Decision,
+}
+
+#[derive(Debug)]
+struct Seat {
+    enlistment: EnlistmentId,
+    state: SeatState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SeatState {
+    Exchanging,
+    Filled,
+    Out,
+}
+
+impl Session {
+    /// A session of these members, who have just been asked.
+    pub fn new(target: ObjectId, enlistments: impl IntoIterator<Item = EnlistmentId>) -> Self {
+        let seat = |enlistment| Seat { enlistment, state: SeatState::Exchanging };
+        Self { target, seats: enlistments.into_iter().map(seat).collect(), decision: Decision::Open }
+    }
+
+    /// What was decided.
+    pub const fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    /// The members, in the order of the plan, and whether each has all bytes; `None` if it is out.
+    pub fn positions(&self) -> impl Iterator<Item = Option<bool>> {
+        self.seats.iter().map(|seat| match seat.state {
+            SeatState::Exchanging => Some(false),
+            SeatState::Filled => Some(true),
+            SeatState::Out => None,
+        })
+    }
+
+    /// Whether there is nobody left to be heard or told.
+    pub fn is_over(&self) -> bool {
+        let is_heard = |seat: &Seat| seat.state != SeatState::Exchanging;
+        self.decision == Decision::GivenUp || self.seats.iter().all(is_heard)
+    }
+
+    /// A member has reported.
+    pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<SessionAction> {
+        let index = self.seats.iter().position(|seat| seat.enlistment == enlistment);
+        let Some(index) = index.filter(|index| self.seats[*index].state != SeatState::Out) else {
+            return Vec::new();
+        };
+        let failure = match report {
+            Report::Filled => {
+                self.seats[index].state = SeatState::Filled;
+                return self.filled();
+            }
+            Report::Failed(failure) => failure,
+        };
+        self.seats[index].state = SeatState::Out;
+        if self.decision != Decision::Open {
+            return self.dismissals();
+        }
+        let (word, end) = match failure {
+            Failure::Disagrees(error) => (error.clone(), SessionAction::Fail(error)),
+            failure => {
+                let error = Error::Superseded { id: self.target.clone() };
+                (error, SessionAction::FallBack(describe(index, &failure)))
+            }
+        };
+        let mut actions = self.give_up(&word);
+        actions.push(end);
+        actions
+    }
+
+    fn filled(&mut self) -> Vec<SessionAction> {
+        let mut actions = Vec::new();
+        if self.decision == Decision::Open {
+            self.decision = Decision::Committed;
+            let present = self.seats.iter().filter(|seat| seat.state != SeatState::Out);
+            actions.extend(present.map(|seat| SessionAction::Tell(seat.enlistment, Word::Commit)));
+        }
+        actions.extend(self.dismissals());
+        actions
+    }
+
+    /// Once all are heard, nobody needs what another one gives any more.
+    fn dismissals(&self) -> Vec<SessionAction> {
+        if self.decision != Decision::Committed || !self.is_over() {
+            return Vec::new();
+        }
+        let filled = self.seats.iter().filter(|seat| seat.state == SeatState::Filled);
+        filled.map(|seat| SessionAction::Dismiss(seat.enlistment)).collect()
+    }
+
+    /// Gives the session up, unless its result is the target already. Those who wait for it at other nodes are told `error`.
+    pub fn give_up(&mut self, error: &Error) -> Vec<SessionAction> {
+        if self.decision != Decision::Open {
+            return Vec::new();
+        }
+        self.decision = Decision::GivenUp;
+        let present = self.seats.iter().filter(|seat| seat.state != SeatState::Out);
+        present.map(|seat| SessionAction::Tell(seat.enlistment, Word::Stop(error.clone()))).collect()
+    }
+}
+
+fn describe(index: usize, failure: &Failure) -> String {
+    match failure {
+        Failure::Unreachable => format!("member {index} could not be reached"),
+        Failure::Peer { index: peer, outcome } => {
+            format!("member {index} could not take from member {peer}: {outcome:?}")
+        }
+        Failure::Refused(error) | Failure::Disagrees(error) => format!("member {index} refused: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(members: u64) -> Session {
+        Session::new(ObjectId::new("t").unwrap(), (0..members).map(EnlistmentId))
+    }
+
+    fn told(actions: &[SessionAction]) -> Vec<(u64, bool)> {
+        let word = |action: &SessionAction| match action {
+            SessionAction::Tell(to, word) => Some((to.0, *word == Word::Commit)),
+            _ => None,
+        };
+        actions.iter().filter_map(word).collect()
+    }
+
+    #[test]
+    fn the_first_who_has_all_bytes_decides_and_the_last_ends_it() {
+        let mut session = session(3);
+        let actions = session.reported(EnlistmentId(1), Report::Filled);
+        assert_eq!(told(&actions), [(0, true), (1, true), (2, true)]);
+        assert_eq!(session.reported(EnlistmentId(0), Report::Filled), []);
+        let actions = session.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
+        assert_eq!(actions, [0, 1].map(|member| SessionAction::Dismiss(EnlistmentId(member))));
+        assert!(session.is_over());
+        assert_eq!(session.give_up(&Error::ShuttingDown), []);
+        assert_eq!(session.decision(), Decision::Committed);
+    }
+
+    #[test]
+    fn after_it_was_given_up_nobody_can_commit() {
+        let mut session = session(3);
+        let actions = session.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
+        assert_eq!(told(&actions), [(0, false), (1, false)]);
+        assert!(matches!(actions.last(), Some(SessionAction::FallBack(_))));
+        for member in 0..3 {
+            assert_eq!(session.reported(EnlistmentId(member), Report::Filled), []);
+        }
+        assert_eq!(session.decision(), Decision::GivenUp);
+    }
+
+    #[test]
+    fn disagreement_fails_the_collective_and_everybody_hears_why() {
+        let mut session = session(2);
+        let error = Error::TypeMismatch { id: ObjectId::new("t").unwrap(), reason: "max, not sum".into() };
+        let report = Report::Failed(Failure::Disagrees(error.clone()));
+        let actions = session.reported(EnlistmentId(1), report);
+        let stop = SessionAction::Tell(EnlistmentId(0), Word::Stop(error.clone()));
+        assert_eq!(actions, [stop, SessionAction::Fail(error)]);
+    }
+}

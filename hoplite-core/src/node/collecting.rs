@@ -1,0 +1,616 @@
+//! Collectives as a part of the node: allreduces that it coordinates, and sessions in which it is a member.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::calls::{Call, CallKey};
+use super::context::Deadline;
+use super::table::{LocalCopy, Phase, SpaceWaiter};
+use super::{
+    ByteRange, CollectiveEffect, CollectiveEvent, CombineId, CombineOutcome, CopyId, Effect, Node, Reduce,
+    ReduceRecord, Response, Until,
+};
+use crate::collective::{
+    Agreement, Decision, EnlistmentId, Failure, Gathering, Member, Membership, MembershipId, Outlook, Plan,
+    Report, Roster, Session, SessionAction, Stage, Word,
+};
+use crate::error::{Error, Result};
+use crate::id::{ObjectId, PutId};
+use crate::plan::collective::{choose, frame_bytes};
+use crate::shard::{Locations, RequestId};
+use crate::time::Time;
+
+/// How long a member may wait for room, before all do without a session: as a hop does.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// All collectives that this store coordinates, or has a part in.
+#[derive(Debug, Default)]
+pub(super) struct Collectives {
+    /// By target.
+    gatherings: BTreeMap<ObjectId, Gathered>,
+    /// By the put of the attempt.
+    sessions: BTreeMap<PutId, Coordinated>,
+    enlistments: BTreeMap<EnlistmentId, PutId>,
+    memberships: BTreeMap<MembershipId, Membership>,
+    /// Where participants of the allreduces that this store coordinates may wait, and for which target.
+    audiences: BTreeMap<CallKey, (ObjectId, Vec<Member>)>,
+}
+
+/// A collective whose sources are being looked for.
+#[derive(Debug)]
+struct Gathered {
+    key: CallKey,
+    started: Time,
+    gathering: Gathering,
+    asks: Vec<RequestId>,
+    due: Option<Time>,
+}
+
+/// A session that this store coordinates.
+#[derive(Debug)]
+struct Coordinated {
+    /// The call that waits for it.
+    key: Option<CallKey>,
+    started: Time,
+    request: Reduce,
+    session: Session,
+    /// The member that is this store itself.
+    own: Option<EnlistmentId>,
+    members: usize,
+    plan: String,
+}
+
+impl Collectives {
+    /// How many this store coordinates.
+    pub(super) fn coordinated(&self) -> usize {
+        self.gatherings.len() + self.sessions.len()
+    }
+
+    pub(super) fn memberships(&self) -> usize {
+        self.memberships.len()
+    }
+
+    pub(super) fn enlistments(&self) -> usize {
+        self.enlistments.len()
+    }
+
+    /// Whether a target is being made here that does not stand yet.
+    pub(super) fn contains(&self, target: &ObjectId) -> bool {
+        self.gatherings.contains_key(target) || self.open_session(target).is_some()
+    }
+
+    fn open_session(&self, target: &ObjectId) -> Option<PutId> {
+        let open = |(_, coordinated): &(&PutId, &Coordinated)| {
+            coordinated.request.target == *target && coordinated.session.decision() == Decision::Open
+        };
+        self.sessions.iter().find(open).map(|(put, _)| *put)
+    }
+
+    fn member_of(&self, put: PutId) -> Option<MembershipId> {
+        let found = self.memberships.iter().find(|(_, membership)| membership.plan().put == put);
+        found.map(|(membership, _)| *membership)
+    }
+
+    fn growing(&self, target: &ObjectId) -> Option<MembershipId> {
+        let found = self.memberships.iter().find(|(_, membership)| {
+            membership.plan().target == *target && membership.growing_copy().is_some()
+        });
+        found.map(|(membership, _)| *membership)
+    }
+}
+
+impl Node {
+    /// A participant asks for the target of an allreduce.
+    pub(super) fn join(&mut self, key: CallKey, target: ObjectId, agreement: Agreement, timeout: Duration) {
+        if let Some(membership) = self.collectives.growing(&target)
+            && let Some(member) = self.collectives.memberships.get(&membership)
+            && let Err(error) = agreement.check(&target, &member.plan().agreement)
+        {
+            if !member.is_committed() {
+                self.member_failed(membership, Failure::Disagrees(error.clone()), error.clone());
+            }
+            return self.ctx.reply(key, Err(error));
+        }
+        self.get_or_join(key, target, Until::Started, Some(agreement), timeout);
+    }
+
+    /// In which order the bytes of a copy become valid that grows in a session.
+    pub(super) fn order_of(&self, copy: CopyId) -> Option<Vec<ByteRange>> {
+        let mut memberships = self.collectives.memberships.values();
+        let membership = memberships.find(|membership| membership.growing_copy() == Some(copy))?;
+        let program = membership.plan().program();
+        let range = |index: usize| {
+            let range = program.steps()[index].range();
+            ByteRange { offset_bytes: range.start, length_bytes: range.end - range.start }
+        };
+        Some(program.finals().into_iter().map(range).collect())
+    }
+
+    /// Coordinates an allreduce.
+    pub(super) fn allreduce(&mut self, key: CallKey, request: Reduce) {
+        if let Err(error) = self.check_reduce(key.client, &request) {
+            return self.ctx.reply(key, Err(error));
+        }
+        self.enter_reduce(key, &request);
+        let target = request.target.clone();
+        let existence = self.ask_target(&target);
+        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
+        let mut asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
+        asks.push(existence);
+        let (started, gathering) = (self.ctx.now(), Gathering::new(request));
+        let gathered = Gathered { key, started, gathering, asks, due: None };
+        self.collectives.gatherings.insert(target.clone(), gathered);
+        self.reconsider_gathering(&target);
+    }
+
+    /// The directory told what it knows about a source.
+    pub(super) fn source_located(&mut self, target: &ObjectId, index: usize, locations: Locations) {
+        if let Some(gathered) = self.collectives.gatherings.get_mut(target) {
+            gathered.gathering.located(self.ctx.now(), index, locations);
+            return self.reconsider_gathering(target);
+        }
+        self.reductions.source_located(&mut self.ctx, &self.copies, target, index, locations);
+        self.perform_actions();
+    }
+
+    /// The directory told whether there is a target.
+    pub(super) fn target_located(&mut self, locations: &Locations) {
+        if self.collectives.gatherings.contains_key(&locations.id) {
+            if locations.object.as_ref().is_some_and(|object| !object.lost) {
+                let error = Error::AlreadyExists { id: locations.id.clone() };
+                self.fail_collective(&locations.id, &error);
+            }
+            return;
+        }
+        self.reductions.target_located(&mut self.ctx, &self.copies, locations);
+        self.perform_actions();
+    }
+
+    /// Looks whether a session can begin, or there will be none.
+    pub(super) fn reconsider_gathering(&mut self, target: &ObjectId) {
+        let Some(gathered) = self.collectives.gatherings.get_mut(target) else { return };
+        match gathered.gathering.outlook(self.ctx.now(), self.ctx.link(), self.ctx.node()) {
+            Outlook::Waiting(due) => {
+                if due.is_some() && gathered.due != due {
+                    gathered.due = due;
+                    self.ctx.schedule(due.unwrap_or(Time::NEVER), Deadline::Reduce(target.clone()));
+                }
+            }
+            Outlook::Ready(roster) => {
+                if let Some(gathered) = self.end_gathering(target) {
+                    self.begin_session(gathered, roster);
+                }
+            }
+            Outlook::General(reason) => {
+                if let Some(gathered) = self.end_gathering(target) {
+                    self.fall_back(gathered.key, gathered.started, gathered.gathering.into_request(), reason);
+                }
+            }
+        }
+    }
+
+    fn end_gathering(&mut self, target: &ObjectId) -> Option<Gathered> {
+        let gathered = self.collectives.gatherings.remove(target)?;
+        let audience = (target.clone(), gathered.gathering.known_members());
+        self.collectives.audiences.insert(gathered.key, audience);
+        for ask in &gathered.asks {
+            self.withdraw_ask(*ask);
+        }
+        if let Some(due) = gathered.due {
+            self.ctx.unschedule(due, Deadline::Reduce(target.clone()));
+        }
+        Some(gathered)
+    }
+
+    /// Does an allreduce as a reduce, whose target all get.
+    fn fall_back(&mut self, key: CallKey, started: Time, mut request: Reduce, reason: &str) {
+        request.timeout = request.timeout.saturating_sub(self.ctx.now().since(started));
+        let target = request.target.clone();
+        self.begin_reduction(key, request);
+        self.reductions.note(&target, reason);
+    }
+
+    fn begin_session(&mut self, gathered: Gathered, roster: Roster) {
+        let Gathered { key, started, gathering, .. } = gathered;
+        let request = gathering.into_request();
+        let put = self.ctx.next_put();
+        let Roster { members, size_bytes, metadata } = roster;
+        let choice = choose(members.len(), size_bytes, self.ctx.link());
+        let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
+            format!("; the next best is a {schedule}, {estimate:.1?}")
+        });
+        let nodes: Vec<&str> = members.iter().map(|(member, _)| member.node.as_str()).collect();
+        let plan = format!(
+            "{}, estimated to take {:.1?}{other}; waited {:.1?}; order {}",
+            choice.schedule,
+            choice.estimate,
+            self.ctx.now().since(started),
+            nodes.join(" ")
+        );
+        let seats: Vec<_> = members.iter().map(|(member, _)| member.clone()).collect();
+        let time_left = request.timeout.saturating_sub(self.ctx.now().since(started));
+        let (mut enlistments, mut own) = (Vec::new(), None);
+        for (index, (member, sources)) in members.into_iter().enumerate() {
+            let enlistment = EnlistmentId(self.ctx.next_number());
+            if member.node == *self.ctx.node() {
+                own = Some(enlistment);
+            }
+            let plan = Plan {
+                target: request.target.clone(),
+                put,
+                agreement: Agreement::of(&request),
+                size_bytes,
+                metadata: metadata.clone(),
+                schedule: choice.schedule.clone(),
+                frame_bytes: frame_bytes(seats.len(), size_bytes),
+                members: seats.clone(),
+                index,
+                sources,
+                timeout: ROOM_TIMEOUT.min(time_left),
+            };
+            enlistments.push(enlistment);
+            self.collectives.enlistments.insert(enlistment, put);
+            let plan = Box::new(plan);
+            self.ctx.push(Effect::Collective(CollectiveEffect::Enlist { enlistment, plan }));
+        }
+        let (members, session) = (seats.len(), Session::new(request.target.clone(), enlistments));
+        let coordinated = Coordinated { key: Some(key), started, request, session, own, members, plan };
+        self.collectives.sessions.insert(put, coordinated);
+    }
+
+    /// Takes in what happened in a session.
+    pub(super) fn collective(&mut self, event: CollectiveEvent) {
+        match event {
+            CollectiveEvent::Asked { membership, plan } => self.asked(membership, plan),
+            CollectiveEvent::Told { membership, word } => self.told(membership, word),
+            CollectiveEvent::Left { membership } => self.left(membership),
+            CollectiveEvent::Filled { combine } => self.filled(combine),
+            CollectiveEvent::Denied { target, error } => self.denied(&target, &error),
+            CollectiveEvent::Reported { enlistment, report } => self.reported(enlistment, report),
+        }
+    }
+
+    fn reported(&mut self, enlistment: EnlistmentId, report: Report) {
+        let Some(put) = self.collectives.enlistments.get(&enlistment).copied() else { return };
+        let Some(coordinated) = self.collectives.sessions.get_mut(&put) else { return };
+        let is_failure = matches!(report, Report::Failed(_));
+        let was_open = coordinated.session.decision() == Decision::Open;
+        let actions = coordinated.session.reported(enlistment, report);
+        let is_committed = coordinated.session.decision() == Decision::Committed;
+        let (key, own, participants) = (coordinated.key, coordinated.own, coordinated.request.sources.len());
+        if is_failure {
+            self.collectives.enlistments.remove(&enlistment);
+        }
+        if is_committed
+            && was_open
+            && let Some(key) = key
+            && let Some(Call::Reduce { reduced, .. }) = self.calls.get_mut(key)
+        {
+            *reduced = (0..participants).collect();
+        }
+        if is_committed
+            && was_open
+            && let Some(member) = self.collectives.member_of(put)
+        {
+            // At once: the session is forgotten when the last member has all bytes, and its call must not be.
+            self.told(member, Word::Commit);
+        }
+        if is_committed
+            && is_failure
+            && own == Some(enlistment)
+            && let Some(key) = key
+        {
+            // Others have the target, and whoever wants it here gets it from them.
+            self.finish(key, Ok(Response::Reduced { indices: (0..participants).collect() }));
+        }
+        self.perform_session(put, actions);
+    }
+
+    fn perform_session(&mut self, put: PutId, actions: Vec<SessionAction>) {
+        let mut end = None;
+        for action in actions {
+            match action {
+                SessionAction::Tell(enlistment, word) => {
+                    if matches!(word, Word::Stop(_)) {
+                        self.collectives.enlistments.remove(&enlistment);
+                    }
+                    self.ctx.push(Effect::Collective(CollectiveEffect::Tell { enlistment, word }));
+                }
+                SessionAction::Dismiss(enlistment) => {
+                    self.collectives.enlistments.remove(&enlistment);
+                    self.ctx.push(Effect::Collective(CollectiveEffect::Dismiss { enlistment }));
+                }
+                action => end = Some(action),
+            }
+        }
+        let is_over = self.collectives.sessions.get(&put).is_some_and(|found| found.session.is_over());
+        if !is_over {
+            return;
+        }
+        let Some(coordinated) = self.collectives.sessions.remove(&put) else { return };
+        match (end, coordinated.key) {
+            (Some(SessionAction::FallBack(reason)), Some(key)) => {
+                // Before the word has reached it: the same store makes the target in another way.
+                if let Some(own) = self.collectives.member_of(put) {
+                    let id = coordinated.request.target.clone();
+                    self.end_membership(own, Error::Superseded { id });
+                }
+                self.fall_back(key, coordinated.started, coordinated.request, &reason);
+            }
+            (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
+            _ => {}
+        }
+    }
+
+    /// Ends what would make `target`, if that is open, and its call.
+    pub(super) fn fail_collective(&mut self, target: &ObjectId, error: &Error) {
+        if let Some(gathered) = self.end_gathering(target) {
+            self.finish(gathered.key, Err(error.clone()));
+        }
+        if let Some(put) = self.collectives.open_session(target) {
+            let key = self.give_up_session(put, error);
+            if let Some(key) = key {
+                self.finish(key, Err(error.clone()));
+            }
+        }
+    }
+
+    fn give_up_session(&mut self, put: PutId, error: &Error) -> Option<CallKey> {
+        let coordinated = self.collectives.sessions.get_mut(&put)?;
+        let key = coordinated.key.take();
+        let actions = coordinated.session.give_up(error);
+        self.perform_session(put, actions);
+        key
+    }
+
+    /// A call is about to end. If it was for an allreduce that has failed, those who wait for the target elsewhere are told.
+    pub(super) fn end_audience(&mut self, key: CallKey, error: Option<&Error>) {
+        let Some((target, members)) = self.collectives.audiences.remove(&key) else { return };
+        let Some(error) = error else { return };
+        let error = match error {
+            // Their own times are their own matter.
+            Error::Timeout { .. } => Error::ObjectLost { id: target.clone() },
+            error => error.clone(),
+        };
+        for Member { node, address } in members {
+            if node != *self.ctx.node() {
+                let (target, error) = (target.clone(), error.clone());
+                let deny = CollectiveEffect::Deny { node, address, target, error };
+                self.ctx.push(Effect::Collective(deny));
+            }
+        }
+        self.denied(&target, &error);
+    }
+
+    /// There will be no target: those who have joined for it are told why.
+    fn denied(&mut self, target: &ObjectId, error: &Error) {
+        for key in self.calls.gets(target) {
+            if let Some(Call::Get { join: Some(_), .. }) = self.calls.get(key) {
+                self.finish(key, Err(error.clone()));
+            }
+        }
+    }
+
+    /// The call has ended that an allreduce is for.
+    pub(super) fn collective_unwanted(&mut self, key: CallKey, target: &ObjectId) {
+        if self.collectives.gatherings.get(target).is_some_and(|gathered| gathered.key == key) {
+            self.end_gathering(target);
+        }
+        self.end_audience(key, Some(&Error::ObjectLost { id: target.clone() }));
+        let sessions = self.collectives.sessions.iter_mut();
+        let mut of_call = sessions.filter(|(_, coordinated)| coordinated.key == Some(key));
+        let Some((put, coordinated)) = of_call.next() else { return };
+        let (put, decision) = (*put, coordinated.session.decision());
+        coordinated.key = None;
+        if decision == Decision::Open {
+            self.give_up_session(put, &Error::ObjectLost { id: target.clone() });
+        }
+    }
+
+    fn asked(&mut self, membership: MembershipId, plan: Box<Plan>) {
+        let deadline = self.ctx.now() + plan.timeout;
+        self.collectives.memberships.insert(membership, Membership::new(plan, deadline));
+        self.ctx.schedule(deadline, Deadline::Membership(membership));
+        self.begin_membership(membership);
+    }
+
+    /// Takes part in a session if there is room, and waits for room if not.
+    pub(super) fn begin_membership(&mut self, membership: MembershipId) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let Stage::AwaitingRoom { deadline } = member.stage() else { return };
+        let plan = Box::new(member.plan().clone());
+        let sources = match self.check_plan(&plan) {
+            Ok(sources) => sources,
+            Err(failure) => {
+                let error = match &failure {
+                    Failure::Disagrees(error) => error.clone(),
+                    _ => Error::Superseded { id: plan.target.clone() },
+                };
+                return self.member_failed(membership, failure, error);
+            }
+        };
+        let Some(room) = self.allocate(plan.size_bytes) else {
+            return self.copies.wait_for_space(SpaceWaiter::Membership(membership));
+        };
+        self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+        self.ctx.unschedule(deadline, Deadline::Membership(membership));
+        // Whoever waits here for the object gets this one.
+        self.stop_fetch(&plan.target);
+        let phase = Phase::Combining { combine: None, valid_bytes: 0 };
+        let (id, metadata) = (plan.target.clone(), plan.metadata.clone());
+        let opening =
+            LocalCopy::begin(id.clone(), plan.put, plan.size_bytes, metadata, room, phase).private();
+        let is_own = self.collectives.sessions.contains_key(&plan.put);
+        let opening = if is_own { opening } else { opening.evictable() };
+        let copy = self.copies.open(&mut self.ctx, opening);
+        for source in &sources {
+            self.copies.touch(*source);
+        }
+        let parts = (&mut self.ctx, &mut self.copies);
+        let combine = self.combinations.start_exchange(parts, copy, sources, plan, membership);
+        if let Some(member) = self.collectives.memberships.get_mut(&membership) {
+            member.begin(copy, combine);
+        }
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.wake(&id);
+    }
+
+    /// Whether this store can follow a plan now; answers the copies of its sources.
+    fn check_plan(&mut self, plan: &Plan) -> Result<Vec<CopyId>, Failure> {
+        if self.ctx.is_shutting_down() {
+            return Err(Failure::Refused(Error::ShuttingDown));
+        }
+        if self.copies.live(&plan.target).is_some() {
+            return Err(Failure::Refused(Error::AlreadyExists { id: plan.target.clone() }));
+        }
+        self.check_incoming(&plan.target, plan.size_bytes, &plan.metadata).map_err(Failure::Refused)?;
+        for key in self.calls.gets(&plan.target) {
+            if let Some(Call::Get { join: Some(agreement), .. }) = self.calls.get(key)
+                && let Err(error) = agreement.check(&plan.target, &plan.agreement)
+            {
+                self.finish(key, Err(error.clone()));
+                return Err(Failure::Disagrees(error));
+            }
+        }
+        let find = |(id, put): &(ObjectId, PutId)| {
+            let copy = self.copies.live_put(id, *put);
+            let copy = copy.filter(|copy| self.copies[copy].size_bytes == plan.size_bytes);
+            copy.ok_or_else(|| Failure::Refused(Error::ObjectLost { id: id.clone() }))
+        };
+        plan.sources.iter().map(find).collect()
+    }
+
+    /// There was no room for the target in time.
+    pub(super) fn membership_expired(&mut self, membership: MembershipId) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        if let Stage::AwaitingRoom { .. } = member.stage() {
+            let (id, size_bytes) = (member.plan().target.clone(), member.plan().size_bytes);
+            let refusal = Failure::Refused(self.copies.store_full(size_bytes));
+            self.member_failed(membership, refusal, Error::Superseded { id });
+        }
+    }
+
+    fn filled(&mut self, combine: CombineId) {
+        let mut memberships = self.collectives.memberships.iter_mut();
+        let found = memberships.find(|(_, member)| {
+            matches!(member.stage(), Stage::Exchanging { combine: running, .. } if running == combine)
+        });
+        let Some((membership, member)) = found else { return };
+        let (membership, completed) = (*membership, member.filled());
+        self.report_member(membership, Report::Filled);
+        if let Some(copy) = completed {
+            self.complete_member(membership, copy);
+        }
+    }
+
+    fn told(&mut self, membership: MembershipId, word: Word) {
+        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        match word {
+            Word::Commit => {
+                if let Some(copy) = member.commit() {
+                    self.complete_member(membership, copy);
+                }
+            }
+            Word::Stop(error) => {
+                if !member.is_committed() {
+                    self.end_membership(membership, error);
+                }
+            }
+        }
+    }
+
+    /// What a session has made here is the target.
+    fn complete_member(&mut self, membership: MembershipId, copy: CopyId) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let put = member.plan().put;
+        self.copies.reveal(copy);
+        let coordinated = self.collectives.sessions.get_mut(&put);
+        if let Some(coordinated) = coordinated {
+            let (key, started) = (coordinated.key, coordinated.started);
+            let record = ReduceRecord {
+                target: coordinated.request.target.clone(),
+                op: coordinated.request.op,
+                reduced: (coordinated.request.sources.len(), coordinated.request.sources.len()),
+                hops: coordinated.members,
+                plan: coordinated.plan.clone(),
+                link: self.ctx.link(),
+                elapsed: self.ctx.now().since(started),
+                mendings: 0,
+                restarts: 0,
+            };
+            self.reductions.remember(record);
+            if let Some(key) = key {
+                self.copies.publication_mut(copy).set_sealer(key);
+            }
+            return self.complete_put(copy);
+        }
+        self.complete(copy);
+        self.publish(copy);
+    }
+
+    /// The coordinator needs this member no longer, or is gone.
+    fn left(&mut self, membership: MembershipId) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let (id, is_committed) = (member.plan().target.clone(), member.is_committed());
+        // Others have what this one has not, if the coordinator has decided so. Else nobody ever will.
+        let error = if is_committed { Error::Superseded { id } } else { Error::ObjectLost { id } };
+        self.end_membership(membership, error);
+        let running = self.collectives.memberships.remove(&membership).and_then(|member| member.combine());
+        if let Some(combine) = running.filter(|combine| self.combinations.contains(*combine)) {
+            self.ctx.push(Effect::CancelCombine { combine });
+        }
+    }
+
+    /// An exchange has ended: of a member that has not all bytes, too early.
+    pub(super) fn exchange_ended(&mut self, membership: MembershipId, outcome: CombineOutcome) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        if !matches!(member.stage(), Stage::Exchanging { .. }) {
+            return;
+        }
+        let error = Error::Superseded { id: member.plan().target.clone() };
+        let failure = match outcome {
+            CombineOutcome::InputFailed { index, outcome } => Failure::Peer { index, outcome },
+            _ => Failure::Refused(Error::ShuttingDown),
+        };
+        self.member_failed(membership, failure, error);
+    }
+
+    fn member_failed(&mut self, membership: MembershipId, failure: Failure, error: Error) {
+        self.end_membership(membership, error);
+        self.report_member(membership, Report::Failed(failure));
+    }
+
+    fn report_member(&mut self, membership: MembershipId, report: Report) {
+        self.ctx.push(Effect::Collective(CollectiveEffect::Report { membership, report }));
+    }
+
+    /// This store will not have the target from a session. Those who wait for it are told why, or look elsewhere.
+    fn end_membership(&mut self, membership: MembershipId, error: Error) {
+        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        if let Stage::AwaitingRoom { deadline } = member.stage() {
+            self.ctx.unschedule(deadline, Deadline::Membership(membership));
+        }
+        let (copy, id) = (member.fail(), member.plan().target.clone());
+        self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+        let is_waited_for = !matches!(error, Error::Superseded { .. } | Error::ObjectLost { .. });
+        if is_waited_for {
+            self.fail_gets(&id, &error);
+        }
+        if let Some(copy) = copy {
+            self.detach(copy, error);
+        }
+        self.wake(&id);
+    }
+
+    /// The daemon stops.
+    pub(super) fn shut_down_memberships(&mut self) {
+        let memberships: Vec<MembershipId> = self.collectives.memberships.keys().copied().collect();
+        for membership in memberships {
+            let is_over = |member: &Membership| matches!(member.stage(), Stage::Complete | Stage::Over);
+            if !self.collectives.memberships.get(&membership).is_none_or(is_over) {
+                let error = Error::ShuttingDown;
+                self.member_failed(membership, Failure::Refused(error.clone()), error);
+            }
+        }
+    }
+}

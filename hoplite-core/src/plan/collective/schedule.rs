@@ -1,0 +1,217 @@
+//! The family of schedules: a ring in each of several stages.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::program::{Program, Step, Taking};
+
+/// Most members of a session: a plan that names more does not fit in a frame.
+pub const MAX_MEMBERS: usize = 256;
+
+/// Where ranges may begin: a cache line, which holds a whole number of elements of any type.
+const ALIGNMENT_BYTES: u64 = 64;
+
+/// What the members are to have at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Everybody all of the combination.
+    Allreduce,
+    /// Everybody its part of the combination.
+    ReduceScatter,
+    /// Everybody the parts of all.
+    Allgather,
+}
+
+/// How the members of a session exchange data.
+///
+/// The rank of a member is written in mixed radix, one digit for each stage. In each stage, those that differ only in that digit
+/// are a ring: they divide what they have between them, and each ends up with the combination of one part. Then the stages
+/// are gone through backwards, and parts become wholes.
+///
+/// * One stage is the *ring*: 2(n-1) steps.
+/// * Stages of two are *halving-doubling*: 2 log2 n steps. If n is no power of two, that of the largest power below it, to
+///   whose members the others give all they have before, and from whom they get all back after.
+/// * Anything between is *hierarchical*: stage 0 within racks, stage 1 across them.
+///
+/// Each member sends 2S(n-1)/n bytes, in any number of stages; those that others fold their data into send S more.
+///
+/// Source: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, 2009; Thakur et al.,
+/// *Optimization of collective communication operations in MPICH*, 2005; Cho et al., *BlueConnect*, 2019, section 4.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Schedule {
+    members: usize,
+    radices: Vec<usize>,
+}
+
+impl Schedule {
+    /// The ring of so many members.
+    pub fn ring(members: usize) -> Self {
+        Self { members, radices: vec![members.max(1)] }
+    }
+
+    /// Halving-doubling among so many members.
+    pub fn halving_doubling(members: usize) -> Self {
+        Self { members, radices: vec![2; members.max(1).ilog2() as usize] }
+    }
+
+    /// A ring in each stage; the first is among members whose ranks are next to each other. `None` if the product of the
+    /// sizes of the rings is not the number of members, or less of which it is at least half; or if there is no such session.
+    pub fn hierarchical(members: usize, radices: &[usize]) -> Option<Self> {
+        if !(1..=MAX_MEMBERS).contains(&members) || radices.iter().any(|radix| *radix < 2 && members > 1) {
+            return None;
+        }
+        let core = radices.iter().try_fold(1_usize, |product, radix| product.checked_mul(*radix))?;
+        let is_whole = core <= members && members - core <= core;
+        is_whole.then(|| Self { members, radices: radices.to_vec() })
+    }
+
+    /// How many members there are.
+    pub const fn members(&self) -> usize {
+        self.members
+    }
+
+    /// The sizes of the rings of each stage.
+    pub fn radices(&self) -> &[usize] {
+        &self.radices
+    }
+
+    /// How many members take part in the stages.
+    pub(super) fn core(&self) -> usize {
+        self.radices.iter().product()
+    }
+
+    /// Whether some members only give all to another one, and get all back.
+    pub(super) fn is_folded(&self) -> bool {
+        self.core() < self.members
+    }
+
+    /// What member `index` does, for `size_bytes` at each. Of an allgather, that is the size of the result, in which the
+    /// member's own data are where they belong.
+    pub fn program(&self, kind: Kind, index: usize, size_bytes: u64) -> Program {
+        match kind {
+            Kind::Allreduce => self.allreduce(index, size_bytes),
+            Kind::ReduceScatter | Kind::Allgather => {
+                // Only there do the parts come in the order of the ranks.
+                let ring = Stage { first: 0, stride: 1, size: self.members, digit: index };
+                let mut program = Program::default();
+                if kind == Kind::ReduceScatter {
+                    ring.scatter(&mut program, &(0..size_bytes));
+                } else {
+                    ring.gather(&mut program, &(0..size_bytes));
+                }
+                program
+            }
+        }
+    }
+
+    fn allreduce(&self, index: usize, size_bytes: u64) -> Program {
+        let (core, whole) = (self.core(), 0..size_bytes);
+        let mut program = Program::default();
+        if index >= core {
+            let partner = index - core;
+            program.push(Step::Give { range: whole.clone(), to: partner });
+            program.push(Step::Take { range: whole, from: partner, taking: Taking::Replace });
+            return program;
+        }
+        let extra = Some(index + core).filter(|extra| *extra < self.members);
+        if let Some(from) = extra {
+            program.push(Step::Take { range: whole.clone(), from, taking: Taking::Combine });
+        }
+        let mut held = vec![whole.clone()];
+        let stages = self.stages(index);
+        for stage in &stages {
+            let range = held.last().cloned().unwrap_or_default();
+            stage.scatter(&mut program, &range);
+            held.push(part(&range, stage.size, stage.digit));
+        }
+        for (stage, range) in stages.iter().zip(&held).rev() {
+            stage.gather(&mut program, range);
+        }
+        if let Some(to) = extra {
+            program.push(Step::Give { range: whole, to });
+        }
+        program
+    }
+
+    fn stages(&self, index: usize) -> Vec<Stage> {
+        let mut stride = 1;
+        let stage = |size: &usize| {
+            let digit = index / stride % size;
+            let stage = Stage { first: index - digit * stride, stride, size: *size, digit };
+            stride *= size;
+            stage
+        };
+        self.radices.iter().map(stage).collect()
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.radices.as_slice() {
+            [_] if !self.is_folded() => write!(f, "ring of {}", self.members),
+            radices if radices.iter().all(|radix| *radix == 2) => {
+                write!(f, "halving-doubling of {}", self.members)
+            }
+            radices => {
+                let sizes: Vec<String> = radices.iter().map(usize::to_string).collect();
+                write!(f, "hierarchical of {}", sizes.join("x"))
+            }
+        }
+    }
+}
+
+/// A member's place in the ring of one stage.
+#[derive(Debug, Clone, Copy)]
+struct Stage {
+    first: usize,
+    stride: usize,
+    size: usize,
+    digit: usize,
+}
+
+impl Stage {
+    /// The member that is so many places ahead.
+    const fn ahead(&self, places: usize) -> usize {
+        self.first + (self.digit + places) % self.size * self.stride
+    }
+
+    fn next(&self) -> usize {
+        self.ahead(1)
+    }
+
+    fn previous(&self) -> usize {
+        self.ahead(self.size - 1)
+    }
+
+    /// The part so many places behind the member's own.
+    fn behind(&self, whole: &Range<u64>, places: usize) -> Range<u64> {
+        part(whole, self.size, (self.digit + 2 * self.size - places) % self.size)
+    }
+
+    /// Reduce-scatter: the member ends up with the combination of its part.
+    fn scatter(&self, program: &mut Program, whole: &Range<u64>) {
+        for step in 1..self.size {
+            program.push(Step::Give { range: self.behind(whole, step), to: self.next() });
+            let range = self.behind(whole, step + 1);
+            program.push(Step::Take { range, from: self.previous(), taking: Taking::Combine });
+        }
+    }
+
+    /// Allgather: the member, which has its part, ends up with all of them.
+    fn gather(&self, program: &mut Program, whole: &Range<u64>) {
+        for step in 0..self.size - 1 {
+            program.push(Step::Give { range: self.behind(whole, step), to: self.next() });
+            let range = self.behind(whole, step + 1);
+            program.push(Step::Take { range, from: self.previous(), taking: Taking::Replace });
+        }
+    }
+}
+
+/// Part `index` of `count` of a range. The first ones are longer where it does not come out even.
+fn part(whole: &Range<u64>, count: usize, index: usize) -> Range<u64> {
+    let (count, index) = (count as u64, index as u64);
+    let units = (whole.end - whole.start).div_ceil(ALIGNMENT_BYTES);
+    let before = |index: u64| index * (units / count) + index.min(units % count);
+    let start = |index: u64| whole.end.min(whole.start + before(index) * ALIGNMENT_BYTES);
+    start(index)..start(index + 1)
+}

@@ -1,0 +1,174 @@
+//! Runs the programs of all members of a session over symbolic data.
+
+use hoplite_core::plan::collective::{Kind, Program, Schedule, Step, Taking};
+
+/// Ranges of programs consist of these, but for the end of the data.
+const UNIT_BYTES: u64 = 64;
+
+/// How often each member has contributed to some bytes, by index; `None` if nothing was ever there.
+pub(crate) type Value = Option<Vec<u32>>;
+
+/// All members, and how far each stream between them is.
+pub(crate) struct Interpreter {
+    kind: Kind,
+    programs: Vec<Program>,
+    /// The writers before each step of each member.
+    writers: Vec<Vec<Vec<usize>>>,
+    /// What each member has, unit by unit, beside its own data.
+    targets: Vec<Vec<Value>>,
+    /// How many units of each step of each member are done.
+    done: Vec<Vec<u64>>,
+    streams: Vec<Stream>,
+}
+
+/// What one member gives to another one.
+struct Stream {
+    giver: usize,
+    taker: usize,
+    gives: Vec<usize>,
+    takes: Vec<usize>,
+    /// The step in both lists, and the unit in it, that is next.
+    next: (usize, u64),
+}
+
+impl Interpreter {
+    pub(crate) fn new(schedule: &Schedule, kind: Kind, size_bytes: u64) -> Self {
+        let members = schedule.members();
+        let programs: Vec<Program> =
+            (0..members).map(|index| schedule.program(kind, index, size_bytes)).collect();
+        let mut streams = Vec::new();
+        for giver in 0..members {
+            for taker in 0..members {
+                let (gives, takes) = (programs[giver].gives(taker), programs[taker].takes(giver));
+                let units = |member: usize, steps: &[usize]| -> Vec<u64> {
+                    steps.iter().map(|step| units_of(&programs[member].steps()[*step])).collect()
+                };
+                assert_eq!(units(giver, &gives), units(taker, &takes), "{giver} gives what {taker} takes");
+                if !gives.is_empty() {
+                    streams.push(Stream { giver, taker, gives, takes, next: (0, 0) });
+                }
+            }
+        }
+        let units = size_bytes.div_ceil(UNIT_BYTES) as usize;
+        Self {
+            kind,
+            targets: vec![vec![None; units]; members],
+            done: programs.iter().map(|program| vec![0; program.steps().len()]).collect(),
+            writers: programs
+                .iter()
+                .map(|program| (0..program.steps().len()).map(|step| program.writers_before(step)).collect())
+                .collect(),
+            programs,
+            streams,
+        }
+    }
+
+    /// Moves one unit along one of the streams that can, which `choose` picks; whether there was any. The bytes are read only now,
+    /// as if the stream had broken and been resumed at the last moment.
+    pub(crate) fn step(&mut self, choose: impl FnOnce(usize) -> usize) -> bool {
+        let ready: Vec<usize> = (0..self.streams.len()).filter(|stream| self.is_ready(*stream)).collect();
+        if ready.is_empty() {
+            return false;
+        }
+        let stream = ready[choose(ready.len())];
+        let Stream { giver, taker, ref gives, ref takes, next: (index, unit) } = self.streams[stream];
+        let (give, take) = (gives[index], takes[index]);
+        let value = self.value(giver, give, unit);
+        let (Step::Take { taking, .. }, at) =
+            (&self.programs[taker].steps()[take], unit_at(&self.programs[taker].steps()[take], unit))
+        else {
+            panic!("takes are takes");
+        };
+        let value = match taking {
+            Taking::Replace => value,
+            Taking::Combine => {
+                let own = self.value(taker, take, unit);
+                let both = own.unwrap().iter().zip(value.unwrap()).map(|(a, b)| a + b).collect();
+                Some(both)
+            }
+        };
+        self.targets[taker][at] = value;
+        self.done[taker][take] += 1;
+        self.done[giver][give] += 1;
+        let is_last = self.done[taker][take] == units_of(&self.programs[taker].steps()[take]);
+        self.streams[stream].next = if is_last { (index + 1, 0) } else { (index, unit + 1) };
+        true
+    }
+
+    fn is_ready(&self, stream: usize) -> bool {
+        let Stream { giver, taker, gives, takes, next: (index, unit) } = &self.streams[stream];
+        *index < gives.len()
+            && self.may_do(*giver, gives[*index], *unit)
+            && self.may_do(*taker, takes[*index], *unit)
+    }
+
+    /// Whether all writers before this step have done the unit.
+    fn may_do(&self, member: usize, step: usize, unit: u64) -> bool {
+        let program = &self.programs[member];
+        let at = unit_at(&program.steps()[step], unit) as u64;
+        self.writers[member][step].iter().all(|writer| {
+            let range = program.steps()[*writer].range();
+            let (start, end) = (range.start / UNIT_BYTES, range.end.div_ceil(UNIT_BYTES));
+            !(start..end).contains(&at) || at < start + self.done[member][*writer]
+        })
+    }
+
+    /// What a step of a member reads there: its own data, unless an earlier step has written.
+    fn value(&self, member: usize, step: usize, unit: u64) -> Value {
+        let program = &self.programs[member];
+        let at = unit_at(&program.steps()[step], unit);
+        if self.writers[member][step].is_empty() {
+            let mut own = vec![0; self.programs.len()];
+            own[member] = 1;
+            return Some(own);
+        }
+        self.targets[member][at].clone()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.streams.iter().all(|stream| stream.next.0 == stream.gives.len())
+    }
+
+    /// Checks that every member has what it was promised.
+    pub(crate) fn check(&self) {
+        let members = self.programs.len();
+        let units = self.targets.first().map_or(0, Vec::len);
+        for (member, target) in self.targets.iter().enumerate() {
+            for (unit, value) in target.iter().enumerate() {
+                let own_part = || self.part_of(unit, units);
+                match self.kind {
+                    Kind::Allreduce if members > 1 => assert_eq!(*value, Some(vec![1; members]), "{member}"),
+                    Kind::ReduceScatter if members > 1 && own_part() == member => {
+                        assert_eq!(*value, Some(vec![1; members]), "unit {unit} of {member}");
+                    }
+                    Kind::Allgather if own_part() != member => {
+                        let mut expected = vec![0; members];
+                        expected[own_part()] = 1;
+                        assert_eq!(*value, Some(expected), "unit {unit} of {member}");
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Whose part a unit is in, where the parts come in the order of the members.
+    fn part_of(&self, unit: usize, units: usize) -> usize {
+        let members = self.programs.len();
+        let before = |index: usize| index * (units / members) + index.min(units % members);
+        (0..members).find(|index| unit < before(index + 1)).unwrap()
+    }
+
+    /// The programs.
+    pub(crate) fn programs(&self) -> &[Program] {
+        &self.programs
+    }
+}
+
+fn units_of(step: &Step) -> u64 {
+    (step.range().end - step.range().start).div_ceil(UNIT_BYTES)
+}
+
+fn unit_at(step: &Step, unit: u64) -> usize {
+    (step.range().start / UNIT_BYTES + unit) as usize
+}

@@ -1,0 +1,128 @@
+//! The coordinator's side of its connection to a member.
+
+use std::time::Duration;
+
+use hoplite_core::collective::{Failure, Plan, Report, Word};
+use hoplite_core::error::Error;
+use hoplite_core::id::ObjectId;
+use hoplite_proto::data::frame::Kind;
+use hoplite_proto::data::{decode_report, encode_deny, encode_plan, encode_stop};
+use hoplite_proto::v1;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use super::super::call::{Call, CallError};
+use super::super::connection::{ConnectionError, PeerConnection};
+use super::super::count;
+use super::super::keepalive::{Awaited, Keepalive, Until};
+use super::super::pool::Peer;
+use super::super::pull::Puller;
+
+/// How long a member may take to confirm that it has left: many round trips. Without the confirmation the connection is
+/// closed, which ends its membership as well.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a coordinator says to a member: at most `Commit`, and then nothing, or `Stop`. It is over when the sender is gone.
+pub(crate) type Words = mpsc::Receiver<Word>;
+
+impl Puller {
+    /// Has the member that `plan` is for take part in a session until `words` end, and calls `report` with what it says.
+    ///
+    /// Dropping the future closes the connection, which ends its membership too.
+    pub(crate) async fn enlist(
+        &self,
+        plan: &Plan,
+        mut words: Words,
+        report: &(dyn Fn(Report) + Send + Sync),
+    ) {
+        if let Err(error) = self.try_enlist(plan, &mut words, report).await {
+            let member = &plan.members[plan.index].node;
+            tracing::warn!(target = %plan.target, %member, %error, "a member of a session cannot be reached");
+            if matches!(&error, CallError::Connection(error) if error.is_malformed()) {
+                count(&self.metrics.corrupt_frames, 1);
+            }
+            report(Report::Failed(Failure::Unreachable));
+        }
+    }
+
+    /// Tells a store that there will be no target, for this reason. If it cannot be told, those who wait there find out by
+    /// themselves.
+    pub(crate) async fn deny(&self, peer: &Peer, target: &ObjectId, reason: &Error) {
+        let told = async {
+            let mut call = Call::begin(self, peer.clone(), Kind::Deny, &encode_deny(target, reason)).await?;
+            let header = call.read_header().await?;
+            call.connection().read_control::<v1::End>(&header).await?;
+            call.finish();
+            Ok::<(), CallError>(())
+        };
+        if let Err(error) = told.await {
+            tracing::debug!(%target, peer = %peer.0, %error, "a store could not be told of a failure");
+        }
+    }
+
+    async fn try_enlist(
+        &self,
+        plan: &Plan,
+        words: &mut Words,
+        report: &(dyn Fn(Report) + Send + Sync),
+    ) -> Result<(), CallError> {
+        let interval = self.config.keepalive_interval;
+        let keepalive = Keepalive { interval, started: Instant::now(), awaited: Awaited::Producer };
+        let member = &plan.members[plan.index];
+        let peer = (member.node.clone(), member.address);
+        let mut call = Call::begin(self, peer, Kind::Enlist, &encode_plan(plan)).await?;
+        // The member says at once that it has heard; until then the connection may turn out dead.
+        let mut next = tokio::select! {
+            header = call.read_header() => Until::Frame(header?),
+            word = words.recv() => Until::Done(word),
+        };
+        loop {
+            let connection = call.connection();
+            match next {
+                Until::Done(Some(Word::Commit)) => connection.write_control(Kind::Commit, &()).await?,
+                Until::Done(Some(Word::Stop(reason))) => {
+                    connection.write_control(Kind::Stop, &encode_stop(&reason)).await?;
+                    confirmed(connection).await?;
+                    break;
+                }
+                Until::Done(None) => {
+                    connection.write_control(Kind::Release, &()).await?;
+                    confirmed(connection).await?;
+                    break;
+                }
+                Until::Frame(header) => match header.kind() {
+                    Kind::Keepalive => connection.read_control::<()>(&header).await?,
+                    Kind::Filled => {
+                        connection.read_control::<()>(&header).await?;
+                        report(Report::Filled);
+                    }
+                    Kind::End => {
+                        let end = connection.read_control::<v1::End>(&header).await?;
+                        report(decode_report(end, plan.members.len()).map_err(ConnectionError::from)?);
+                        break;
+                    }
+                    kind => return Err(ConnectionError::Unexpected(kind).into()),
+                },
+            }
+            next = keepalive.until(call.connection(), words.recv()).await?;
+        }
+        call.finish();
+        Ok(())
+    }
+}
+
+/// Waits until the member has left.
+async fn confirmed(connection: &mut PeerConnection) -> Result<(), ConnectionError> {
+    let confirmed = async {
+        loop {
+            let header = connection.read_header().await?;
+            match header.kind() {
+                // Said before it heard us; so may be an end that tells of a failure.
+                Kind::Keepalive | Kind::Filled => connection.read_control::<()>(&header).await?,
+                Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),
+                kind => return Err(ConnectionError::Unexpected(kind)),
+            }
+        }
+    };
+    timeout(RELEASE_TIMEOUT, confirmed).await.map_err(|_| ConnectionError::Idle(RELEASE_TIMEOUT))?
+}

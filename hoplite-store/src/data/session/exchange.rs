@@ -1,0 +1,261 @@
+//! How far a member is, as its streams see it.
+//!
+//! Partial results live in the target. What bytes a step reads and which steps it has to wait for follows from the program;
+//! see `hoplite_core::plan::collective`.
+
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hoplite_core::collective::Plan;
+use hoplite_core::plan::collective::{Program, Step};
+use hoplite_core::reduce::combine;
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::copies::LiveCopy;
+
+/// How much is combined at a time: two such pieces stay in the first and second level of the cache while they are read,
+/// combined and written.
+const PIECE_BYTES: usize = 32 << 10;
+/// How much of several own sources is combined between two looks at other tasks.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// One member's part of a session, shared by its streams.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    plan: Box<Plan>,
+    program: Program,
+    /// The member's own data. If there are several, they are combined into the target before anything else.
+    sources: Vec<Arc<LiveCopy>>,
+    /// For each step: the earlier ones that write bytes of it, and how many of its bytes are done.
+    steps: Vec<Progress>,
+    /// How many leading bytes of the target have the combination of the own sources, if there are several.
+    folded_bytes: AtomicU64,
+    /// After which steps bytes are final, in this order.
+    finals: Vec<usize>,
+    progressed: Notify,
+    /// Those who give.
+    givers: TaskTracker,
+    /// Set when nobody may start to give any more.
+    ended: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Progress {
+    writers: Vec<usize>,
+    done_bytes: AtomicU64,
+}
+
+/// The own data of a member cannot be had.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SourceLost;
+
+impl Exchange {
+    /// A member that follows `plan`, with these sources.
+    pub(crate) fn new(plan: Box<Plan>, sources: Vec<Arc<LiveCopy>>) -> Self {
+        let program = plan.program();
+        let progress =
+            |step| Progress { writers: program.writers_before(step), done_bytes: AtomicU64::new(0) };
+        Self {
+            steps: (0..program.steps().len()).map(progress).collect(),
+            finals: program.finals(),
+            plan,
+            program,
+            sources,
+            folded_bytes: AtomicU64::new(0),
+            progressed: Notify::new(),
+            givers: TaskTracker::new(),
+            ended: CancellationToken::new(),
+        }
+    }
+
+    pub(super) const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(super) const fn program(&self) -> &Program {
+        &self.program
+    }
+
+    pub(super) fn step(&self, step: usize) -> &Step {
+        &self.program.steps()[step]
+    }
+
+    /// Lets somebody give, unless the exchange has ended. While it holds what is returned, the memory of the sources stays.
+    pub(super) fn begin_giving(&self) -> Option<TaskTrackerToken> {
+        let token = self.givers.token();
+        (!self.ended.is_cancelled()).then_some(token)
+    }
+
+    /// Waits until the exchange ends for those who give.
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Waits until all have been given what they need, or `cancel`; then nobody reads the sources any more.
+    pub(super) async fn finish(&self, cancel: &CancellationToken) {
+        // Given by then is what was taken: each taker says so by taking no more.
+        cancel.run_until_cancelled(self.all_given()).await;
+        self.ended.cancel();
+        self.givers.close();
+        self.givers.wait().await;
+    }
+
+    async fn all_given(&self) {
+        self.until(|| {
+            let mut gives = self.steps.iter().enumerate().filter(|(step, _)| !self.step(*step).is_take());
+            let is_done = |step: usize| {
+                self.steps[step].done_bytes.load(Ordering::Acquire) == length(self.step(step).range())
+            };
+            gives.all(|(step, _)| is_done(step)).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until `look` finds something.
+    async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let mut progressed = pin!(self.progressed.notified());
+            // From here on no notification is missed, so what is seen below is not stale when we sleep.
+            progressed.as_mut().enable();
+            if let Some(found) = look() {
+                return found;
+            }
+            progressed.await;
+        }
+    }
+
+    /// How many of its bytes a step has done.
+    pub(super) fn done_bytes(&self, step: usize) -> u64 {
+        self.steps[step].done_bytes.load(Ordering::Acquire)
+    }
+
+    /// More bytes of a step are done.
+    pub(super) fn advance(&self, step: usize, done_bytes: u64) {
+        self.steps[step].done_bytes.fetch_max(done_bytes, Ordering::AcqRel);
+        self.progressed.notify_waiters();
+    }
+
+    /// How many bytes of the target are final, counted in the order in which they become so.
+    pub(super) fn final_bytes(&self) -> u64 {
+        let mut final_bytes = 0;
+        for step in &self.finals {
+            let done_bytes = self.done_bytes(*step);
+            final_bytes += done_bytes;
+            if done_bytes < length(self.step(*step).range()) {
+                break;
+            }
+        }
+        final_bytes
+    }
+
+    /// Whether the member's own data lie in the target.
+    fn is_folded(&self) -> bool {
+        self.sources.len() > 1
+    }
+
+    /// Whether the bytes of a step are in the target when it reads them; if not, they are in the only source.
+    fn reads_target(&self, step: usize) -> bool {
+        self.is_folded() || !self.steps[step].writers.is_empty()
+    }
+
+    /// Waits until a step may write its bytes before `end_bytes`, counted from its beginning, which reads nothing.
+    pub(super) async fn may_write(&self, step: usize, end_bytes: u64) {
+        let end = self.step(step).range().start + end_bytes;
+        self.until(|| self.is_reached(step, end).then_some(())).await;
+    }
+
+    /// Waits until a step may do its bytes before `end_bytes`, counted from its beginning.
+    pub(super) async fn may_reach(&self, step: usize, end_bytes: u64) -> Result<(), SourceLost> {
+        let start_bytes = self.step(step).range().start;
+        let end = start_bytes + end_bytes;
+        self.until(|| self.is_reached(step, end).then_some(())).await;
+        if self.reads_target(step) {
+            return Ok(());
+        }
+        // Even if there are enough: a source that has failed is of no use any more.
+        let size_bytes = self.plan.size_bytes;
+        match self.sources[0].beyond_within(end - 1, size_bytes).await {
+            Ok(valid_bytes) if valid_bytes >= end => Ok(()),
+            _ => Err(SourceLost),
+        }
+    }
+
+    /// Whether all that writes before a step has done its bytes before `end`.
+    fn is_reached(&self, step: usize, end: u64) -> bool {
+        if self.is_folded() && self.folded_bytes.load(Ordering::Acquire) < end {
+            return false;
+        }
+        self.steps[step].writers.iter().all(|writer| {
+            let range = self.step(*writer).range();
+            range.start >= end || range.start + self.done_bytes(*writer) >= end.min(range.end)
+        })
+    }
+
+    /// Where the bytes of a step are that gives.
+    pub(super) fn origin<'a>(&'a self, step: usize, target: &'a LiveCopy) -> &'a LiveCopy {
+        if self.reads_target(step) { target } else { &self.sources[0] }
+    }
+
+    /// Combines what was taken with what is there, into the target from `start` on.
+    pub(super) fn combine_into(&self, step: usize, target: &LiveCopy, start: u64, taken: &mut [u8]) {
+        let own = self.origin(step, target).buffer();
+        let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
+        let mut sum = [0; PIECE_BYTES];
+        let mut at = start;
+        for piece in taken.chunks_mut(PIECE_BYTES) {
+            let sum = &mut sum[..piece.len()];
+            own.read(at, sum);
+            combine(op, dtype, sum, piece);
+            target.buffer().write(at, sum);
+            at += piece.len() as u64;
+        }
+    }
+
+    /// Combines the member's own sources into the target, if they are several.
+    pub(super) async fn fold(&self, target: &LiveCopy) -> Result<(), SourceLost> {
+        let Some((first, others)) = self.sources.split_first().filter(|(_, others)| !others.is_empty())
+        else {
+            return Ok(());
+        };
+        let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
+        let size_bytes = self.plan.size_bytes;
+        let (mut sum, mut operand) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
+        let mut done_bytes = 0;
+        while done_bytes < size_bytes {
+            let end_bytes = size_bytes.min(done_bytes + STEP_BYTES);
+            for source in &self.sources {
+                match source.beyond_within(end_bytes - 1, size_bytes).await {
+                    Ok(valid_bytes) if valid_bytes >= end_bytes => {}
+                    _ => return Err(SourceLost),
+                }
+            }
+            for at in (done_bytes..end_bytes).step_by(PIECE_BYTES) {
+                // No longer than a piece.
+                let length = (end_bytes - at).min(PIECE_BYTES as u64) as usize;
+                let sum = &mut sum[..length];
+                first.buffer().read(at, sum);
+                for other in others {
+                    let operand = &mut operand[..length];
+                    other.buffer().read(at, operand);
+                    combine(op, dtype, sum, operand);
+                }
+                target.buffer().write(at, sum);
+            }
+            done_bytes = end_bytes;
+            self.folded_bytes.store(done_bytes, Ordering::Release);
+            self.progressed.notify_waiters();
+            yield_now().await;
+        }
+        Ok(())
+    }
+}
+
+pub(super) const fn length(range: &Range<u64>) -> u64 {
+    range.end - range.start
+}

@@ -1,0 +1,89 @@
+//! The giving end of a stream between two members.
+
+use hoplite_core::id::NodeId;
+use hoplite_proto::data::Take;
+use hoplite_proto::data::frame::Kind;
+
+use super::super::connection::{ConnectionError, PeerConnection};
+use super::super::keepalive::Awaited;
+use super::super::server::{Ending, Server, end_message};
+use super::super::{HopHost, ServeRequest, ServeSource, count};
+use super::MemberHost;
+use super::exchange::{Exchange, length};
+use crate::copies::LiveCopy;
+
+impl<S: ServeSource + HopHost + MemberHost> Server<S> {
+    /// Sends what the program of the member here gives to another one, which may come before this store has its plan.
+    pub(in super::super) async fn answer_take(
+        &self,
+        connection: &mut PeerConnection,
+        peer: &NodeId,
+        take: &Take,
+    ) -> Result<(), ConnectionError> {
+        count(&self.metrics.serves, 1);
+        let request = ServeRequest { id: take.target.clone(), put: take.put, awaits_hop: true };
+        let found = self.source.serve(request);
+        let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
+        let ending = match served.as_ref().and_then(|served| served.exchange()) {
+            Some(exchange) => {
+                let served = served.as_deref().expect("its exchange was found");
+                self.give(connection, peer, take, exchange, served).await
+            }
+            None => Ok(Ending::NoCopy),
+        };
+        let (id, put, member) = (&take.target, take.put, take.index);
+        match &ending {
+            Ok(ending) => tracing::debug!(%id, %put, %peer, member, ?ending, "gave"),
+            Err(error) => tracing::info!(%id, %put, %peer, member, %error, "gave in part"),
+        }
+        connection.write_control(Kind::End, &end_message(ending?)).await
+    }
+
+    async fn give(
+        &self,
+        connection: &mut PeerConnection,
+        peer: &NodeId,
+        take: &Take,
+        exchange: &Exchange,
+        target: &LiveCopy,
+    ) -> Result<Ending, ConnectionError> {
+        let is_member = exchange.plan().members.get(take.index).is_some_and(|member| member.node == *peer);
+        let Some(_giving) = exchange.begin_giving().filter(|_| is_member) else { return Ok(Ending::NoCopy) };
+        let keepalive = self.keepalive(Awaited::Producer);
+        let mut position_bytes = 0;
+        for step in exchange.program().gives(take.index) {
+            let step_bytes = length(exchange.step(step).range());
+            // What the taker has already is skipped.
+            let mut done_bytes = take.offset_bytes.saturating_sub(position_bytes).min(step_bytes);
+            exchange.advance(step, done_bytes);
+            while done_bytes < step_bytes {
+                let end_bytes = step_bytes.min(done_bytes + exchange.plan().frame_bytes);
+                let ready = async {
+                    tokio::select! {
+                        ready = exchange.may_reach(step, end_bytes) => ready.is_ok(),
+                        () = exchange.ended() => false,
+                        () = target.failed() => false,
+                    }
+                };
+                if !keepalive.during(connection, ready).await? {
+                    return Ok(Ending::NoCopy);
+                }
+                let origin = exchange.origin(step, target).buffer();
+                let start = exchange.step(step).range().start;
+                let range = start + done_bytes..start + end_bytes;
+                let sending = connection.write_part(position_bytes + done_bytes, range, origin);
+                tokio::select! {
+                    biased;
+                    sent = sending => sent?,
+                    // The connection is of no more use then: a frame is cut short.
+                    () = exchange.ended() => return Err(ConnectionError::Closed),
+                }
+                count(&self.metrics.sent_bytes, end_bytes - done_bytes);
+                done_bytes = end_bytes;
+                exchange.advance(step, done_bytes);
+            }
+            position_bytes += step_bytes;
+        }
+        Ok(Ending::Complete)
+    }
+}

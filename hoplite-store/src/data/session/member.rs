@@ -1,0 +1,120 @@
+//! The member's side of its connection to the coordinator.
+
+use std::sync::Arc;
+
+use hoplite_core::collective::{Plan, Report, Word};
+use hoplite_core::error::Error;
+use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_proto::data::frame::Kind;
+use hoplite_proto::data::{decode_plan, decode_stop, encode_report};
+use hoplite_proto::v1;
+use tokio::sync::mpsc;
+
+use super::super::connection::{ConnectionError, PeerConnection};
+use super::super::keepalive::{Awaited, Keepalive, Until};
+use super::super::server::Server;
+use super::super::{HopHost, ServeSource};
+
+/// Who takes part in sessions for coordinators.
+pub(crate) trait MemberHost: Send + Sync + 'static {
+    /// Becomes a member, until what is returned is dropped.
+    fn enlist(self: &Arc<Self>, plan: Box<Plan>) -> Enlisted;
+
+    /// There will be no such target.
+    fn deny(self: &Arc<Self>, target: ObjectId, error: Error);
+}
+
+/// A member, for as long as this is not dropped.
+pub(crate) struct Enlisted {
+    /// How it goes: at most `Filled`, and then `Failed`.
+    reports: mpsc::Receiver<Report>,
+    tell: Box<dyn Fn(Word) + Send + Sync>,
+    leave: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Enlisted {
+    /// Most reports that a member makes.
+    pub(crate) const MAX_REPORTS: usize = 2;
+
+    /// A member that tells how it goes through `reports`, is told the coordinator's word by `tell`, and is needed no longer when
+    /// `leave` is called.
+    pub(crate) fn new(
+        reports: mpsc::Receiver<Report>,
+        tell: impl Fn(Word) + Send + Sync + 'static,
+        leave: impl FnOnce() + Send + Sync + 'static,
+    ) -> Self {
+        Self { reports, tell: Box::new(tell), leave: Some(Box::new(leave)) }
+    }
+}
+
+impl Drop for Enlisted {
+    fn drop(&mut self) {
+        if let Some(leave) = self.leave.take() {
+            leave();
+        }
+    }
+}
+
+impl<S: ServeSource + HopHost + MemberHost> Server<S> {
+    /// Takes part in a session until the coordinator has no more need, or it fails. If the coordinator is gone, or is silent for
+    /// too long, it ends too.
+    pub(in super::super) async fn host_member(
+        &self,
+        connection: &mut PeerConnection,
+        coordinator: &NodeId,
+        enlist: v1::Enlist,
+    ) -> Result<(), ConnectionError> {
+        let plan = Box::new(decode_plan(enlist)?);
+        let (target, put) = (plan.target.clone(), plan.put);
+        tracing::info!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins a session");
+        let mut enlisted = self.source.enlist(plan);
+        let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
+        // Before the answer, so that a coordinator which has it finds the member gone.
+        drop(enlisted);
+        match &ended {
+            Ok(end) => tracing::info!(%target, %put, outcome = ?end.outcome(), "left a session"),
+            Err(error) => {
+                tracing::warn!(%target, %put, %coordinator, %error, "a session lost its coordinator")
+            }
+        }
+        connection.write_control(Kind::End, &ended?).await
+    }
+}
+
+/// Tells the coordinator how its member goes, and the member what the coordinator says, until it ends; answers how.
+async fn attend(
+    connection: &mut PeerConnection,
+    enlisted: &mut Enlisted,
+    keepalive: &Keepalive<'_>,
+) -> Result<v1::End, ConnectionError> {
+    // At once, so that the coordinator knows that the request has arrived: it repeats one that nothing came back to.
+    connection.write_keepalive(keepalive.sign()).await?;
+    let released = || v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() };
+    loop {
+        match keepalive.until(connection, enlisted.reports.recv()).await? {
+            Until::Done(Some(Report::Filled)) => connection.write_control(Kind::Filled, &()).await?,
+            Until::Done(report) => {
+                let refused = hoplite_core::collective::Failure::Refused(Error::ShuttingDown);
+                let report = report.unwrap_or(Report::Failed(refused));
+                return Ok(encode_report(&report).unwrap_or_else(released));
+            }
+            Until::Frame(header) => match header.kind() {
+                Kind::Keepalive => connection.read_control::<()>(&header).await?,
+                Kind::Commit => {
+                    connection.read_control::<()>(&header).await?;
+                    (enlisted.tell)(Word::Commit);
+                }
+                Kind::Stop => {
+                    let stop = connection.read_control::<v1::Stop>(&header).await?;
+                    (enlisted.tell)(decode_stop(stop)?);
+                    return Ok(released());
+                }
+                Kind::Release => {
+                    connection.read_control::<()>(&header).await?;
+                    return Ok(released());
+                }
+                kind => return Err(ConnectionError::Unexpected(kind)),
+            },
+        }
+    }
+}

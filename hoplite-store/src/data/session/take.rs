@@ -1,0 +1,254 @@
+//! The taking end of the streams between members, and a member's part of a session as a whole.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use hoplite_core::collective::Member;
+use hoplite_core::node::CombineOutcome;
+use hoplite_core::plan::collective::{Step, Taking};
+use hoplite_core::plan::link::RateSample;
+use hoplite_core::shard::PullOutcome;
+use hoplite_proto::data::frame::{Header, Kind};
+use hoplite_proto::data::{Take, encode_take};
+use hoplite_proto::v1;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::super::call::{Call, CallError};
+use super::super::connection::ConnectionError;
+use super::super::count;
+use super::super::pull::Puller;
+use super::exchange::{Exchange, length};
+use crate::copies::LiveCopy;
+
+/// How often a stream that broke is resumed within [`RESUME_PERIOD`].
+const MAX_RESUMES: u32 = 3;
+/// See [`MAX_RESUMES`].
+const RESUME_PERIOD: Duration = Duration::from_secs(1);
+/// How long to wait before that: a peer that was asked before it had its plan has it by then.
+const RESUME_PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a stream between members ended too early.
+#[derive(Debug, thiserror::Error)]
+enum TakeError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error("the peer has nothing to give")]
+    NothingToGive,
+    #[error("the member's own source is lost")]
+    SourceLost,
+}
+
+impl Puller {
+    /// Does what the program of this member says, until all bytes of `target` are there; then calls `filled`, and goes on until
+    /// the others have what they need, or `cancel`. Nothing touches the memory of any copy afterwards, but for those who are
+    /// served.
+    ///
+    /// On the wire: as many bytes as the program gives, and takes.
+    pub(crate) async fn exchange(
+        &self,
+        exchange: &Exchange,
+        target: &LiveCopy,
+        cancel: &CancellationToken,
+        filled: impl FnOnce() + Send,
+    ) -> CombineOutcome {
+        let taken = cancel.run_until_cancelled(self.take_all(exchange, target)).await;
+        let outcome = match taken {
+            Some(Ok(())) => {
+                filled();
+                exchange.finish(cancel).await;
+                return CombineOutcome::Complete;
+            }
+            Some(Err((index, outcome))) => CombineOutcome::InputFailed { index, outcome },
+            None => CombineOutcome::Cancelled,
+        };
+        let now = CancellationToken::new();
+        now.cancel();
+        exchange.finish(&now).await;
+        outcome
+    }
+
+    async fn take_all(&self, exchange: &Exchange, target: &LiveCopy) -> Result<(), (usize, PullOutcome)> {
+        let own = exchange.plan().index;
+        let fold = async { exchange.fold(target).await.map_err(|_| (own, PullOutcome::SenderHasNoCopy)) };
+        let takes = exchange.program().sources().into_iter().map(|from| async move {
+            self.take_from(exchange, target, from).await.map_err(|outcome| (from, outcome))
+        });
+        tokio::try_join!(fold, try_join_all(takes)).map(drop)
+    }
+
+    /// Takes all that the program takes from one member, resuming the stream where it broke.
+    async fn take_from(
+        &self,
+        exchange: &Exchange,
+        target: &LiveCopy,
+        from: usize,
+    ) -> Result<(), PullOutcome> {
+        let steps = exchange.program().takes(from);
+        let member = &exchange.plan().members[from];
+        let (mut resumes, mut since) = (0, Instant::now());
+        loop {
+            let error = match self.take(exchange, target, from, &steps).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            if since.elapsed() > RESUME_PERIOD {
+                (resumes, since) = (0, Instant::now());
+            }
+            resumes += 1;
+            let (id, node) = (&exchange.plan().target, &member.node);
+            tracing::info!(%id, peer = %node, %error, resumes, "a stream of a session broke");
+            if resumes > MAX_RESUMES || matches!(error, TakeError::SourceLost) {
+                return Err(self.outcome_of(exchange, member, error));
+            }
+            sleep(RESUME_PAUSE).await;
+        }
+    }
+
+    fn outcome_of(&self, exchange: &Exchange, member: &Member, error: TakeError) -> PullOutcome {
+        let id = &exchange.plan().target;
+        match error {
+            TakeError::Call(error) => self.outcome(id, &member.node, &error),
+            TakeError::Connection(error) => self.outcome(id, &member.node, &error.into()),
+            TakeError::NothingToGive | TakeError::SourceLost => PullOutcome::SenderHasNoCopy,
+        }
+    }
+
+    /// One stream, from where the steps are.
+    async fn take(
+        &self,
+        exchange: &Exchange,
+        target: &LiveCopy,
+        from: usize,
+        steps: &[usize],
+    ) -> Result<(), TakeError> {
+        let plan = exchange.plan();
+        let mut position_bytes: u64 = steps.iter().map(|step| exchange.done_bytes(*step)).sum();
+        let request = Take {
+            target: plan.target.clone(),
+            put: plan.put,
+            index: plan.index,
+            offset_bytes: position_bytes,
+        };
+        let member = &plan.members[from];
+        let peer = (member.node.clone(), member.address);
+        count(&self.metrics.pulls, 1);
+        let mut call = Call::begin(self, peer, Kind::Take, &encode_take(&request)).await?;
+        let mut sample = RateSample::default();
+        let mut taken = Vec::new();
+        for step in steps {
+            let step_bytes = length(exchange.step(*step).range());
+            while exchange.done_bytes(*step) < step_bytes {
+                let header = next_block(&mut call).await?;
+                let left_bytes = step_bytes - exchange.done_bytes(*step);
+                let length_bytes = check_block(&header, position_bytes, left_bytes, plan.frame_bytes)?;
+                self.take_block(exchange, target, *step, &mut call, &header, &mut taken).await?;
+                position_bytes += length_bytes;
+                count(&self.metrics.received_bytes, length_bytes);
+                sample.arrived(self.now(), length_bytes);
+                target.advance(exchange.final_bytes());
+            }
+        }
+        self.transferred(sample);
+        self.finish_take(call).await
+    }
+
+    async fn take_block(
+        &self,
+        exchange: &Exchange,
+        target: &LiveCopy,
+        step: usize,
+        call: &mut Call<'_>,
+        header: &Header,
+        taken: &mut Vec<u8>,
+    ) -> Result<(), TakeError> {
+        let Step::Take { range, taking, .. } = exchange.step(step) else {
+            return Err(TakeError::NothingToGive);
+        };
+        let length_bytes = u64::from(header.length_bytes());
+        let done_bytes = exchange.done_bytes(step);
+        let (start, end_bytes) = (range.start + done_bytes, done_bytes + length_bytes);
+        match taking {
+            Taking::Replace => {
+                exchange.may_write(step, end_bytes).await;
+                self.has_room(call);
+                call.connection().read_block(header, target.buffer(), start).await?;
+            }
+            Taking::Combine => {
+                // Read at once, so that the sender goes on while the own data are waited for.
+                taken.resize(header.length_bytes() as usize, 0);
+                call.connection().read_payload(header, taken).await?;
+                exchange.may_reach(step, end_bytes).await.map_err(|_| TakeError::SourceLost)?;
+                self.has_room(call);
+                exchange.combine_into(step, target, start, taken);
+            }
+        }
+        exchange.advance(step, end_bytes);
+        Ok(())
+    }
+
+    /// Own data, or other members, may have been waited for, and the sender with them.
+    fn has_room(&self, call: &mut Call<'_>) {
+        call.connection().expect_within(Some(self.config.silence_timeout));
+    }
+
+    /// Hears the last word, so that the connection can serve others.
+    async fn finish_take(&self, mut call: Call<'_>) -> Result<(), TakeError> {
+        // All bytes are there and were checked: what is lost without the last word is a connection.
+        let last_word = async {
+            loop {
+                let header = call.read_header().await?;
+                match header.kind() {
+                    Kind::Keepalive => drop(call.connection().read_control::<v1::Keepalive>(&header).await?),
+                    Kind::End => {
+                        call.connection().read_control::<v1::End>(&header).await?;
+                        return Ok::<(), CallError>(());
+                    }
+                    kind => return Err(ConnectionError::Unexpected(kind).into()),
+                }
+            }
+        };
+        if let Ok(Ok(())) = tokio::time::timeout(LAST_WORD_TIMEOUT, last_word).await {
+            call.finish();
+        }
+        Ok(())
+    }
+}
+
+/// How long the last word on a stream may take whose bytes are all there. It comes right behind them.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Waits for a block, over keepalives.
+async fn next_block(call: &mut Call<'_>) -> Result<Header, TakeError> {
+    loop {
+        let header = call.read_header().await?;
+        match header.kind() {
+            Kind::Block => return Ok(header),
+            Kind::Keepalive => drop(call.connection().read_control::<v1::Keepalive>(&header).await?),
+            Kind::End => {
+                call.connection().read_control::<v1::End>(&header).await?;
+                return Err(TakeError::NothingToGive);
+            }
+            kind => return Err(ConnectionError::Unexpected(kind).into()),
+        }
+    }
+}
+
+/// Checks that a block is the next one of the stream and goes no further than its step.
+fn check_block(
+    header: &Header,
+    position_bytes: u64,
+    left_bytes: u64,
+    frame_bytes: u64,
+) -> Result<u64, TakeError> {
+    let length_bytes = u64::from(header.length_bytes());
+    if header.offset_bytes() != position_bytes {
+        return Err(ConnectionError::Nonsense("a block that is not the next one").into());
+    }
+    if length_bytes == 0 || length_bytes > left_bytes.min(frame_bytes) {
+        return Err(ConnectionError::Nonsense("a block that is empty, or goes past its step").into());
+    }
+    Ok(length_bytes)
+}

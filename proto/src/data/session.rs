@@ -1,0 +1,289 @@
+//! What coordinator and members of a session say to each other, and what members ask of each other.
+
+use hoplite_core::collective::{Failure, MAX_SOURCES_PER_MEMBER, Member, Plan, Report, Word};
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::plan::collective::{MAX_MEMBERS, Schedule};
+
+use super::frame::MAX_BLOCK_BYTES;
+use super::{decode_failed_input, malformed};
+use crate::bounds::{check_count, decode_address, decode_timeout, encode_id, encode_timeout};
+use crate::directory::encode_pull_outcome;
+use crate::reduce::{decode_agreement, encode_agreement};
+use crate::v1::end::Outcome;
+use crate::{error, metadata, v1};
+
+/// Asks a member for what its program gives to another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Take {
+    /// The target of the session.
+    pub target: ObjectId,
+    /// Its put.
+    pub put: PutId,
+    /// The member that asks.
+    pub index: usize,
+    /// The first byte of the stream that is wanted.
+    pub offset_bytes: u64,
+}
+
+/// The wire form of `take`.
+pub fn encode_take(take: &Take) -> v1::Take {
+    v1::Take {
+        target: encode_id(&take.target),
+        put: take.put.0,
+        index: encode_index(take.index),
+        offset_bytes: take.offset_bytes,
+    }
+}
+
+/// Checks what a member asks for.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decode_take(take: v1::Take) -> Result<Take> {
+    Ok(Take {
+        target: ObjectId::new(&take.target)?,
+        put: PutId(take.put),
+        index: decode_index(take.index, MAX_MEMBERS)?,
+        offset_bytes: take.offset_bytes,
+    })
+}
+
+/// The wire form of `plan`.
+pub fn encode_plan(plan: &Plan) -> v1::Enlist {
+    let member = |member: &Member| v1::SessionMember {
+        node: member.node.as_str().to_owned(),
+        address: member.address.to_string(),
+    };
+    let source = |(id, put): &(ObjectId, PutId)| v1::MemberSource { id: encode_id(id), put: put.0 };
+    v1::Enlist {
+        target: encode_id(&plan.target),
+        put: plan.put.0,
+        agreement: Some(encode_agreement(&plan.agreement)),
+        size_bytes: plan.size_bytes,
+        metadata: Some(metadata::encode(&plan.metadata)),
+        radices: plan.schedule.radices().iter().map(|radix| encode_index(*radix)).collect(),
+        frame_bytes: plan.frame_bytes,
+        members: plan.members.iter().map(member).collect(),
+        index: encode_index(plan.index),
+        sources: plan.sources.iter().map(source).collect(),
+        timeout_ms: encode_timeout(plan.timeout),
+    }
+}
+
+/// Checks a plan that a coordinator asks for: there is such a schedule, the operation is defined for the elements, of which the
+/// size is a whole number, and frames are as long as blocks may be.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
+    check_count("members of a session", enlist.members.len(), MAX_MEMBERS)?;
+    check_count("sources of a member", enlist.sources.len(), MAX_SOURCES_PER_MEMBER)?;
+    check_count("stages of a schedule", enlist.radices.len(), MAX_MEMBERS)?;
+    if enlist.sources.is_empty() || enlist.members.len() < 2 {
+        return Err(malformed("a session without members, or a member without sources"));
+    }
+    let radices = enlist.radices.iter().map(|radix| decode_index(*radix, MAX_MEMBERS + 1));
+    let schedule = Schedule::hierarchical(enlist.members.len(), &radices.collect::<Result<Vec<_>>>()?);
+    let schedule = schedule.ok_or(malformed("a schedule that does not fit the members"))?;
+    let (size_bytes, frame_bytes) = (enlist.size_bytes, enlist.frame_bytes);
+    let metadata = metadata::decode(enlist.metadata, size_bytes)?;
+    let agreement = decode_agreement(enlist.agreement, Plane::Data)?;
+    let element_bytes = metadata.dtype.size_bytes();
+    if !agreement.op.is_defined_for(metadata.dtype) || !size_bytes.is_multiple_of(element_bytes) {
+        return Err(malformed("an operation that the elements do not have"));
+    }
+    if !(1..=u64::from(MAX_BLOCK_BYTES)).contains(&frame_bytes) || !frame_bytes.is_multiple_of(element_bytes)
+    {
+        return Err(malformed("frames that are no blocks"));
+    }
+    let members = enlist.members.into_iter().map(|member| {
+        let address = decode_address(&member.address, Plane::Data)?;
+        Ok(Member { node: NodeId::new(&member.node)?, address })
+    });
+    let members: Vec<Member> = members.collect::<Result<_>>()?;
+    let sources = enlist.sources.into_iter();
+    Ok(Plan {
+        target: ObjectId::new(&enlist.target)?,
+        put: PutId(enlist.put),
+        agreement,
+        size_bytes,
+        metadata,
+        schedule,
+        frame_bytes,
+        index: decode_index(enlist.index, members.len())?,
+        members,
+        sources: sources
+            .map(|source| Ok((ObjectId::new(&source.id)?, PutId(source.put))))
+            .collect::<Result<_>>()?,
+        timeout: decode_timeout(enlist.timeout_ms),
+    })
+}
+
+/// The end of a member that failed; `None` if it has not.
+pub fn encode_report(report: &Report) -> Option<v1::End> {
+    let Report::Failed(failure) = report else { return None };
+    let refused = |outcome: Outcome, reason: &Error| v1::End {
+        outcome: outcome.into(),
+        error: Some(error::encode(reason)),
+        ..Default::default()
+    };
+    Some(match failure {
+        Failure::Peer { index, outcome } => v1::End {
+            outcome: Outcome::InputFailed.into(),
+            failed_input: Some(v1::FailedInput {
+                index: encode_index(*index),
+                outcome: encode_pull_outcome(*outcome),
+            }),
+            ..Default::default()
+        },
+        Failure::Refused(reason) => refused(Outcome::Refused, reason),
+        Failure::Disagrees(reason) => refused(Outcome::Disagrees, reason),
+        // Nobody says this of itself.
+        Failure::Unreachable => refused(Outcome::Refused, &Error::unavailable("the store")),
+    })
+}
+
+/// Why a member of a session of so many ended that was not released.
+///
+/// # Errors
+/// [`Error::Malformed`] if it is no end of such a member.
+pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
+    let failure = match (end.outcome(), end.error, end.failed_input) {
+        (Outcome::Refused, Some(reason), _) => Failure::Refused(error::decode(reason, Plane::Data)),
+        (Outcome::Disagrees, Some(reason), _) => Failure::Disagrees(error::decode(reason, Plane::Data)),
+        (Outcome::InputFailed, _, Some(failed)) => {
+            let (index, outcome) = decode_failed_input(&failed, members)?;
+            Failure::Peer { index, outcome }
+        }
+        _ => return Err(malformed("an end that says nothing of the member")),
+    };
+    Ok(Report::Failed(failure))
+}
+
+/// The wire form of the word that gives a session up.
+pub fn encode_stop(reason: &Error) -> v1::Stop {
+    v1::Stop { error: Some(error::encode(reason)) }
+}
+
+/// The word that gives a session up.
+///
+/// # Errors
+/// [`Error::Malformed`] if it does not say why.
+pub fn decode_stop(stop: v1::Stop) -> Result<Word> {
+    let reason = stop.error.ok_or(malformed("a session that is given up for no reason"))?;
+    Ok(Word::Stop(error::decode(reason, Plane::Data)))
+}
+
+/// The wire form of the news that there will be no target, for this reason.
+pub fn encode_deny(target: &ObjectId, reason: &Error) -> v1::Deny {
+    v1::Deny { target: encode_id(target), error: Some(error::encode(reason)) }
+}
+
+/// Which target there will not be, and why.
+///
+/// # Errors
+/// [`Error::Malformed`] if it does not say so.
+pub fn decode_deny(deny: v1::Deny) -> Result<(ObjectId, Error)> {
+    let reason = deny.error.ok_or(malformed("a target that is denied for no reason"))?;
+    Ok((ObjectId::new(&deny.target)?, error::decode(reason, Plane::Data)))
+}
+
+fn encode_index(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+fn decode_index(index: u32, count: usize) -> Result<usize> {
+    let index = usize::try_from(index).ok().filter(|index| *index < count);
+    index.ok_or(malformed("a member that is not there"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::super::frame::MAX_CONTROL_BYTES;
+    use super::*;
+    use crate::arbitrary;
+
+    proptest! {
+        #[test]
+        fn plans_round_trip(plan in arbitrary::plan()) {
+            prop_assert_eq!(decode_plan(encode_plan(&plan)), Ok(plan));
+        }
+
+        #[test]
+        fn reports_round_trip(report in arbitrary::member_report(MAX_MEMBERS)) {
+            let end = encode_report(&report).unwrap();
+            prop_assert_eq!(decode_report(end, MAX_MEMBERS), Ok(report));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = v1::Enlist::decode(&bytes[..]).map(decode_plan);
+            let _ = v1::Take::decode(&bytes[..]).map(decode_take);
+            let _ = v1::Stop::decode(&bytes[..]).map(decode_stop);
+            let _ = v1::End::decode(&bytes[..]).map(|end| decode_report(end, 2));
+        }
+    }
+
+    fn enlist(members: usize, sources: usize) -> v1::Enlist {
+        let node = |index| format!("{index:063}");
+        v1::Enlist {
+            target: vec![7; 255].into(),
+            put: u64::MAX,
+            agreement: Some(v1::Agreement { op: 1, participants: 256, sources: u64::MAX, is_ordered: false }),
+            size_bytes: 4096,
+            metadata: Some(v1::Metadata {
+                dtype: v1::Dtype::F32.into(),
+                shape: None,
+                user: vec![1; 4096].into(),
+            }),
+            radices: vec![u32::try_from(members).unwrap()],
+            frame_bytes: 16 << 10,
+            members: (0..members)
+                .map(|index| v1::SessionMember { node: node(index), address: "[1::2]:65535".to_owned() })
+                .collect(),
+            index: 1,
+            sources: vec![v1::MemberSource { id: vec![8; 255].into(), put: u64::MAX }; sources],
+            timeout_ms: 2000,
+        }
+    }
+
+    #[test]
+    fn the_largest_plan_fits_in_a_frame() {
+        let largest = enlist(MAX_MEMBERS, MAX_SOURCES_PER_MEMBER);
+        assert!(largest.encoded_len() <= MAX_CONTROL_BYTES as usize, "{}", largest.encoded_len());
+        assert!(decode_plan(largest).is_ok());
+    }
+
+    #[test]
+    fn plans_are_checked() {
+        let refused = |change: fn(&mut v1::Enlist)| {
+            let mut enlist = enlist(4, 1);
+            change(&mut enlist);
+            decode_plan(enlist).is_err()
+        };
+        assert!(!refused(|_| {}));
+        assert!(!refused(|plan| plan.radices = vec![2, 2]));
+        assert!(refused(|plan| plan.radices = vec![2, 3]));
+        assert!(refused(|plan| plan.radices = vec![0]));
+        assert!(refused(|plan| plan.radices = vec![u32::MAX, u32::MAX]));
+        assert!(refused(|plan| plan.radices = vec![1; 300]));
+        assert!(refused(|plan| plan.index = 4));
+        assert!(refused(|plan| plan.members.truncate(1)));
+        assert!(refused(|plan| plan.members = vec![plan.members[0].clone(); MAX_MEMBERS + 1]));
+        assert!(refused(|plan| plan.members[0].address = "x".to_owned()));
+        assert!(refused(|plan| plan.sources.clear()));
+        assert!(refused(|plan| plan.sources = vec![plan.sources[0].clone(); MAX_SOURCES_PER_MEMBER + 1]));
+        assert!(refused(|plan| plan.size_bytes = 4095));
+        assert!(refused(|plan| plan.frame_bytes = 0));
+        assert!(refused(|plan| plan.frame_bytes = 2 << 20));
+        assert!(refused(|plan| plan.frame_bytes = 4098));
+        assert!(refused(|plan| plan.agreement = None));
+        assert!(refused(|plan| plan.target.clear()));
+        assert!(decode_take(v1::Take { target: vec![1].into(), index: 256, ..Default::default() }).is_err());
+        assert!(decode_stop(v1::Stop { error: None }).is_err());
+    }
+}
