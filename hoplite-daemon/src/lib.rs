@@ -17,6 +17,7 @@ mod time_span;
 
 mod security;
 
+mod accounts;
 mod authority;
 
 mod logging;
@@ -31,6 +32,7 @@ mod notable;
 mod announce;
 pub mod launch;
 
+pub use accounts::{Group, NoSuchAccount, User};
 pub use announce::{Addresses, Announcer, READY};
 pub use authority::{Authority, Issued, NotIssued};
 pub use memory::available_bytes;

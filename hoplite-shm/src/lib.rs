@@ -3,7 +3,8 @@
 //! * [`Arena`]: the store's side. It creates the memory, faults it in, and gives out a [`Buffer`] per object.
 //! * [`Mapping`]: a client's side of the same memory, with a [`Reader`] or a [`Writer`] per object.
 //! * [`fds`]: sends file descriptors from the store to its clients.
-//! * [`delivery`]: what only the kernel knows of a connection over which objects go.
+//! * [`delivery`]: what only the kernel knows of a connection over which objects go; [`peer_groups`]: of the process at the
+//!   other end of a Unix socket.
 //!
 //! This crate has no policy. [`hoplite_core::node`] decides which extent belongs to which object and who may write it, with the
 //! help of [`hoplite_core::extent::Allocator`].
@@ -53,6 +54,7 @@ mod writer;
 
 mod error;
 mod header;
+mod peer;
 mod progress;
 mod region;
 mod span;
@@ -69,6 +71,7 @@ pub use buffer::Buffer;
 pub use error::{Error, Result};
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use mapping::Mapping;
+pub use peer::peer_groups;
 pub use progress::State;
 pub use reader::Reader;
 pub use tcp::delivery;

@@ -44,6 +44,8 @@ pub struct StoreConfig {
     pub socket_owner: Option<u32>,
     /// The group of the socket; by default that of the process.
     pub socket_group: Option<u32>,
+    /// Which users may be its clients.
+    pub clients: ClientRules,
     /// The size of the arena.
     pub memory_bytes: u64,
     /// What the arena is made of.
@@ -56,6 +58,17 @@ pub struct StoreConfig {
     pub labels: Vec<(String, String)>,
     /// The limits.
     pub limits: Limits,
+}
+
+/// Which users of this machine may be clients of a store, beside root and the store's own user, who may do anything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClientRules {
+    /// The users. With `groups`, `None` means that the permissions of the socket decide alone.
+    pub users: Option<Vec<u32>>,
+    /// The groups whose members may.
+    pub groups: Option<Vec<u32>>,
+    /// The users who may read only, whatever else is said of them.
+    pub readers: Vec<u32>,
 }
 
 /// What is known of the links between stores, for the planning of reduces. What is unset is measured.

@@ -27,6 +27,6 @@ mod prefault;
 mod run;
 mod session;
 
-pub use config::{Directory, LinkSettings, Prefault, StoreConfig};
+pub use config::{ClientRules, Directory, LinkSettings, Prefault, StoreConfig};
 pub use local::SocketError;
 pub use run::{Addresses, Milestone, StoreError, run};

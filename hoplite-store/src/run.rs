@@ -193,13 +193,14 @@ impl Places {
         if address.ip().is_unspecified() || address.port() == 0 {
             return Err(StoreError::AdvertiseNeeded { address });
         }
-        let local = LocalListener::bind(&config.socket, socket_access(config))?;
+        let local = LocalListener::bind(&config.socket, &socket_access(config))?;
         Ok(Self { arena, data, data_address, advertised, local })
     }
 }
 
 fn socket_access(config: &StoreConfig) -> SocketAccess {
-    SocketAccess { mode: config.socket_mode, owner: config.socket_owner, group: config.socket_group }
+    let StoreConfig { socket_mode: mode, socket_owner: owner, socket_group: group, .. } = *config;
+    SocketAccess { mode, owner, group, clients: config.clients.clone() }
 }
 
 /// The address of each shard, and how the session with it stands.
@@ -454,7 +455,7 @@ mod tests {
     use hoplite_shm::Backing;
 
     use super::*;
-    use crate::config::LinkSettings;
+    use crate::config::{ClientRules, LinkSettings};
 
     async fn refusal_of(change: impl FnOnce(&mut StoreConfig)) -> StoreError {
         let place = tempfile::tempdir().unwrap();
@@ -469,6 +470,7 @@ mod tests {
             socket_mode: 0o600,
             socket_owner: None,
             socket_group: None,
+            clients: ClientRules::default(),
             memory_bytes: 1 << 20,
             backing: Backing::Memfd,
             prefault: Prefault::OnUse,

@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use hoplite_core::{ClusterId, Error, Limits, NodeId};
-use hoplite_daemon::{NotLoopback, Security, SecurityError, Size, TimeSpan, available_bytes};
+use hoplite_daemon::{Group, NotLoopback, Security, SecurityError, Size, TimeSpan, User, available_bytes};
 use hoplite_directory::DEFAULT_CLUSTER;
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_shm::Backing;
-use hoplite_store::{Directory, LinkSettings, Prefault, StoreConfig};
+use hoplite_store::{ClientRules, Directory, LinkSettings, Prefault, StoreConfig};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Owner and group may use the store.
@@ -37,12 +37,21 @@ pub(crate) struct Settings {
     /// Permissions of the socket, octal [default: 660]
     #[arg(long, env = "HOPLITE_SOCKET_MODE", value_name = "MODE")]
     socket_mode: Option<String>,
-    /// Numeric owner of the socket [default: that of the process]
-    #[arg(long, env = "HOPLITE_SOCKET_OWNER", value_name = "UID")]
-    socket_owner: Option<u32>,
-    /// Numeric group of the socket [default: that of the process]
-    #[arg(long, env = "HOPLITE_SOCKET_GROUP", value_name = "GID")]
-    socket_group: Option<u32>,
+    /// Owner of the socket, by name or number [default: that of the process]
+    #[arg(long, env = "HOPLITE_SOCKET_OWNER", value_name = "USER")]
+    socket_owner: Option<User>,
+    /// Group of the socket, by name or number [default: that of the process]
+    #[arg(long, env = "HOPLITE_SOCKET_GROUP", value_name = "GROUP")]
+    socket_group: Option<Group>,
+    /// Only these users, by name or number, and members of --allow-groups, may be clients [default: whom the socket lets in]
+    #[arg(long, env = "HOPLITE_ALLOW_USERS", value_name = "USER,...", value_delimiter = ',')]
+    allow_users: Option<Vec<User>>,
+    /// Only members of these groups, by name or number, and --allow-users, may be clients [default: whom the socket lets in]
+    #[arg(long, env = "HOPLITE_ALLOW_GROUPS", value_name = "GROUP,...", value_delimiter = ',')]
+    allow_groups: Option<Vec<Group>>,
+    /// These users, by name or number, may be clients but only read
+    #[arg(long, env = "HOPLITE_READ_ONLY_USERS", value_name = "USER,...", value_delimiter = ',')]
+    read_only_users: Option<Vec<User>>,
     /// Size of the shared memory, such as 64GiB [default: 30% of what this process may use]
     #[arg(long, env = "HOPLITE_MEMORY", value_name = "SIZE")]
     memory: Option<Size>,
@@ -152,8 +161,13 @@ impl Settings {
             directory,
             socket: self.socket.unwrap_or_else(default_socket_path),
             socket_mode,
-            socket_owner: self.socket_owner,
-            socket_group: self.socket_group,
+            socket_owner: self.socket_owner.map(|user| user.0),
+            socket_group: self.socket_group.map(|group| group.0),
+            clients: ClientRules {
+                users: self.allow_users.map(numbers),
+                groups: self.allow_groups.map(|groups| groups.into_iter().map(|group| group.0).collect()),
+                readers: self.read_only_users.map(numbers).unwrap_or_default(),
+            },
             memory_bytes: self.memory.map_or_else(default_memory_bytes, |size| size.0),
             backing: self.arena_file.map_or(Backing::Memfd, Backing::File),
             prefault: if self.no_prefault == Some(true) { Prefault::OnUse } else { Prefault::AtStart },
@@ -192,6 +206,10 @@ impl Settings {
             ..default
         })
     }
+}
+
+fn numbers(users: Vec<User>) -> Vec<u32> {
+    users.into_iter().map(|user| user.0).collect()
 }
 
 fn label(text: String) -> Result<(String, String), SettingsError> {

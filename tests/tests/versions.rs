@@ -16,7 +16,7 @@ const PREVIOUS: u32 = PROTOCOL_VERSION - 1;
 fn a_client_of_the_previous_version_is_told_both_versions() {
     let mut cluster = Cluster::of(1);
     let mut client = RawClient::connect(&cluster.socket(0));
-    client.say(&ClientHello { version: PREVIOUS, program: "old".to_owned() });
+    client.say(&ClientHello { version: PREVIOUS, program: "old".to_owned(), ..Default::default() });
     let answer: ServerHello = client.hear().expect("the store says why");
     let error = answer.error.expect("it is refused");
     assert_eq!(error.code, ErrorCode::VersionMismatch as u32);

@@ -39,6 +39,17 @@ pub(crate) struct Greeted {
     pub(crate) arena: Arena,
 }
 
+/// Asks the store at `path` for the descriptor with which its arena is written to.
+pub(crate) fn ask_writable(path: &Path, timeout: Duration) -> Result<OwnedFd> {
+    let ask = || {
+        let deadline = Deadline::after(timeout);
+        let hello = v1::ClientHello { wants_writable: true, ..hello("") };
+        let [writable] = introduce(path, &hello, &deadline)?.2;
+        Ok(writable)
+    };
+    ask().map_err(|kind| Error::Connect { path: path.to_owned(), kind })
+}
+
 /// Connects and greets.
 pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
     let deadline = Deadline::after(options.timeout);
@@ -46,8 +57,31 @@ pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
 }
 
 fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, ConnectFailure> {
-    let socket = open(&options.socket, deadline)?;
-    send_hello(&socket, &options.program, deadline)?;
+    // Found again when this process writes, wherever it has gone by then.
+    let path = std::path::absolute(&options.socket).unwrap_or_else(|_| options.socket.clone());
+    let (socket, hello, [readable]) = introduce(&options.socket, &hello(&options.program), deadline)?;
+    let node = NodeId::new(&hello.node).map_err(|_| ConnectFailure::NotAStore)?;
+    let arena = Arena::map(readable, hello.arena_bytes)
+        .map_err(|error| ConnectFailure::Arena { reason: Arc::new(error) })?;
+    Ok(Greeted {
+        socket,
+        path,
+        node,
+        inline_below_bytes: hello.inline_below_bytes,
+        max_calls: usize::try_from(hello.max_calls).unwrap_or(usize::MAX),
+        max_ids: usize::try_from(hello.max_ids).unwrap_or(usize::MAX),
+        arena,
+    })
+}
+
+/// Connects and exchanges the first messages; answers the descriptor that came with the store's.
+fn introduce(
+    path: &Path,
+    hello: &v1::ClientHello,
+    deadline: &Deadline,
+) -> Result<(OwnedFd, v1::ServerHello, [OwnedFd; 1]), ConnectFailure> {
+    let socket = open(path, deadline)?;
+    send_hello(&socket, hello, deadline)?;
     let (hello, fds) = receive_hello(&socket, deadline)?;
     if let Some(error) = hello.error {
         return Err(ConnectFailure::Refused(hoplite_proto::error::decode(error, Plane::Local)));
@@ -56,19 +90,8 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
         let mismatch = hoplite_core::Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version };
         return Err(ConnectFailure::Refused(mismatch));
     }
-    let node = NodeId::new(&hello.node).map_err(|_| ConnectFailure::NotAStore)?;
-    let [readable, writable] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| ConnectFailure::NotAStore)?;
-    let arena = Arena::map(readable, writable, hello.arena_bytes)
-        .map_err(|error| ConnectFailure::Arena { reason: Arc::new(error) })?;
-    Ok(Greeted {
-        socket,
-        path: options.socket.clone(),
-        node,
-        inline_below_bytes: hello.inline_below_bytes,
-        max_calls: usize::try_from(hello.max_calls).unwrap_or(usize::MAX),
-        max_ids: usize::try_from(hello.max_ids).unwrap_or(usize::MAX),
-        arena,
-    })
+    let fds = <[OwnedFd; 1]>::try_from(fds).map_err(|_| ConnectFailure::NotAStore)?;
+    Ok((socket, hello, fds))
 }
 
 /// Makes blocking calls on `socket` end in time.
@@ -126,11 +149,18 @@ fn explain(path: &Path, error: Errno) -> ConnectFailure {
     }
 }
 
-fn send_hello(socket: &OwnedFd, program: &str, deadline: &Deadline) -> Result<(), ConnectFailure> {
+fn hello(program: &str) -> v1::ClientHello {
     let program = program.char_indices().take_while(|(start, c)| start + c.len_utf8() <= MAX_PROGRAM_BYTES);
-    let hello = v1::ClientHello { version: PROTOCOL_VERSION, program: program.map(|(_, c)| c).collect() };
+    v1::ClientHello {
+        version: PROTOCOL_VERSION,
+        program: program.map(|(_, c)| c).collect(),
+        wants_writable: false,
+    }
+}
+
+fn send_hello(socket: &OwnedFd, hello: &v1::ClientHello, deadline: &Deadline) -> Result<(), ConnectFailure> {
     let mut wire = BytesMut::new();
-    framing::encode(&hello, &mut wire).map_err(ConnectFailure::Refused)?;
+    framing::encode(hello, &mut wire).map_err(ConnectFailure::Refused)?;
     let mut unsent = &wire[..];
     while !unsent.is_empty() {
         limit_wait(socket, deadline)?;

@@ -36,6 +36,9 @@ pub(crate) use pump::Pump;
 /// itself, and knows more about the reason.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
+/// How long a store may take to hand out the descriptor for writing.
+const WRITABLE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How a reference is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -118,6 +121,39 @@ impl Connection {
 
     pub(crate) fn arena(&self) -> &Arena {
         &self.link.arena
+    }
+
+    /// Maps the arena for writing, too, if that was not done.
+    ///
+    /// # Errors
+    /// `PermissionDenied`, and what else prevents it.
+    pub(crate) async fn map_writable(&self, timeout: Duration) -> Result<()> {
+        if self.link.arena.is_writable() {
+            return Ok(());
+        }
+        let limit = timeout.min(WRITABLE_TIMEOUT);
+        let asked = match self.link.reception {
+            Reception::Task => {
+                let path = self.link.path.clone();
+                let ask = tokio::task::spawn_blocking(move || handshake::ask_writable(&path, limit));
+                ask.await.map_err(|_| self.link.lost())?
+            }
+            // The thread that drives this waits in any case.
+            Reception::Pump => handshake::ask_writable(&self.link.path, limit),
+        };
+        let writable = asked.map_err(|error| match error {
+            Error::Connect { kind: ConnectFailure::Refused(error), .. } => error.into(),
+            error => error,
+        })?;
+        if !self.link.arena.is_of(&writable) {
+            // The store that this connection was to has ended.
+            self.link.break_off(Loss::Closed);
+            return Err(self.link.lost());
+        }
+        self.link.arena.map_writable(writable).map_err(|error| {
+            let kind = ConnectFailure::Arena { reason: Arc::new(error) };
+            Error::Connect { path: self.link.path.clone(), kind }
+        })
     }
 
     /// Makes one call and waits for its answer; the store is given `timeout` and some slack to answer.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
@@ -52,7 +51,7 @@ impl Service<Uri> for Connector {
             let name = tls.name_at(host).map_err(io::Error::other)?;
             let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(DEFAULT_PORT))).await?;
             stream.set_nodelay(true)?;
-            let connector = TlsConnector::from(Arc::clone(&tls.client(Protocol::Http2)));
+            let connector = TlsConnector::from(tls.client(Protocol::Http2));
             Ok(TokioIo::new(connector.connect(name, stream).await?))
         })
     }

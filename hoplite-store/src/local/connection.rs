@@ -14,7 +14,7 @@ use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
 use hoplite_core::error::{Error, Plane};
-use hoplite_core::node::{CallId, ClientId, Event};
+use hoplite_core::node::{CallId, ClientId, Event, Request as Ask};
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answer, Answers, Work};
-use super::{LocalPlane, inspect};
+use super::{LocalPeer, LocalPlane, Role, inspect};
 
 /// How long a client may take to say who it is.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,6 +51,7 @@ enum Finding {
 struct Connection {
     plane: Arc<LocalPlane>,
     client: ClientId,
+    role: Role,
     answers: Arc<Answers>,
     /// What the node has asked for, for calls of this client.
     works: FuturesUnordered<Working>,
@@ -78,25 +79,25 @@ struct Greeted {
 
 /// Serves one client until it leaves, or the daemon does.
 pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
-    let (user, process) = match stream.peer_cred() {
-        Ok(peer) => (peer.uid(), peer.pid()),
+    let peer = match LocalPeer::of(&stream) {
+        Ok(peer) => peer,
         Err(error) => return tracing::debug!(%error, "a connection whose user is unknown"),
     };
-    if !plane.access.admits(user) {
-        return tracing::debug!(user, ?process, "a connection of a user whom the socket is not for");
-    }
+    let (user, role) = (peer.user, plane.access.role(&peer));
     let greeted = tokio::select! {
-        greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane)) => greeted,
+        greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane, role.clone())) => greeted,
         () = shutdown.cancelled() => return,
     };
     let Greeted { program, seat, inbox } = match greeted {
-        Ok(Ok(greeted)) => greeted,
-        Ok(Err(error)) => return tracing::debug!(%error, "a connection was no client"),
+        Ok(Ok(Some(greeted))) => greeted,
+        Ok(Ok(None)) => return tracing::debug!(user, "a client may write from now on"),
+        Ok(Err(error)) => return tracing::debug!(%error, user, "a connection was no client"),
         Err(_) => return tracing::debug!("a connection said nothing"),
     };
-    let mut connection = Connection::new(plane, seat);
+    let Ok(role) = role else { return };
+    let mut connection = Connection::new(plane, seat, role);
     let client = connection.client;
-    tracing::debug!(?client, program, user, ?process, "client connected");
+    tracing::debug!(?client, program, user, ?role, "client connected");
     if let Err(error) = connection.run(&mut stream, inbox, &shutdown).await {
         tracing::debug!(?client, %error, "client dropped");
         if let ConnectionError::Protocol(error) = error {
@@ -114,8 +115,12 @@ enum ConnectionError {
     Protocol(#[from] Error),
 }
 
-/// Exchanges the first messages.
-async fn greet(stream: &mut UnixStream, plane: &LocalPlane) -> Result<Greeted, ConnectionError> {
+/// Exchanges the first messages. Answers `None` if that was all, since only the descriptor for writing was asked for.
+async fn greet(
+    stream: &mut UnixStream,
+    plane: &LocalPlane,
+    role: Result<Role, Error>,
+) -> Result<Option<Greeted>, ConnectionError> {
     let mut inbox = BytesMut::with_capacity(INBOX_BYTES);
     let hello = loop {
         match framing::decode::<v1::ClientHello>(&mut inbox, MAX_HELLO_BYTES) {
@@ -131,10 +136,15 @@ async fn greet(stream: &mut UnixStream, plane: &LocalPlane) -> Result<Greeted, C
         if hello.version != PROTOCOL_VERSION {
             return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version });
         }
+        match (role?, hello.wants_writable) {
+            (Role::Reader, true) => return Err(no_writer()),
+            (Role::Writer, true) => return Ok(None),
+            (_, false) => {}
+        }
         let limit = plane.limits.max_clients;
         let seat = Arc::clone(&plane.seats).try_acquire_owned();
         let seat = seat.map_err(|_| Error::limit_exceeded("clients of a store", limit as u64))?;
-        Ok((hello.program.chars().take(64).collect(), seat))
+        Ok(Some((hello.program.chars().take(64).collect(), seat)))
     });
     let arena = plane.engine.arena();
     let answer = v1::ServerHello {
@@ -148,23 +158,47 @@ async fn greet(stream: &mut UnixStream, plane: &LocalPlane) -> Result<Greeted, C
     };
     let mut frame = BytesMut::new();
     framing::encode(&answer, &mut frame)?;
-    let fds = [arena.read_only_fd(), arena.writable_fd()];
-    let fds = if accepted.is_ok() { &fds[..] } else { &[][..] };
-    // The file descriptors travel with the first byte that is sent.
+    let fd = accepted.as_ref().ok().map(|asked| match asked {
+        Some(_) => arena.read_only_fd(),
+        None => arena.writable_fd(),
+    });
+    let fds = fd.as_slice();
+    // The file descriptor travels with the first byte that is sent.
     let sent =
         stream.async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds)).await?;
     let mut rest = &frame[sent..];
     tokio::io::AsyncWriteExt::write_all_buf(stream, &mut rest).await?;
-    let (program, seat) = accepted?;
-    Ok(Greeted { program, seat, inbox })
+    Ok(accepted?.map(|(program, seat)| Greeted { program, seat, inbox }))
+}
+
+/// What a reader is told that wants to change something.
+const fn no_writer() -> Error {
+    Error::permission_denied("this user may only read")
+}
+
+/// Whether a reader may ask for this.
+const fn is_for_readers(request: &Ask) -> bool {
+    matches!(
+        request,
+        Ask::Get { .. }
+            | Ask::Follow { .. }
+            | Ask::Release { .. }
+            | Ask::Wait { .. }
+            | Ask::Locate { .. }
+            | Ask::Subscribe { .. }
+            | Ask::Unsubscribe { .. }
+            | Ask::Cancel { .. }
+            | Ask::Inspect(_)
+    )
 }
 
 impl Connection {
-    fn new(plane: Arc<LocalPlane>, seat: OwnedSemaphorePermit) -> Self {
+    fn new(plane: Arc<LocalPlane>, seat: OwnedSemaphorePermit, role: Role) -> Self {
         let (client, answers) = plane.engine.client_connected();
         Self {
             plane,
             client,
+            role,
             answers,
             works: FuturesUnordered::new(),
             ends: HashMap::new(),
@@ -315,6 +349,11 @@ impl Connection {
             Ok(request) => request,
             Err(error) => return self.write((call, Err(error))),
         };
+        if let (Role::Reader, Request::Node(request)) = (self.role, &request)
+            && !is_for_readers(request)
+        {
+            return self.write((call, Err(no_writer())));
+        }
         match request {
             Request::Node(request) => {
                 self.plane.engine.apply(Event::Request { client: self.client, call, request });

@@ -2,16 +2,20 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use hoplite_core::error::Error;
 use hoplite_proto::socket_path::temporary_directory;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::net::{UnixListener, UnixStream};
+
+use crate::config::ClientRules;
 
 /// How long another daemon may take to make its socket beside this one; it takes less than a millisecond.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -53,7 +57,7 @@ pub enum SocketError {
 }
 
 /// Who may use the socket.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
     /// Its permissions.
     pub(crate) mode: u32,
@@ -61,15 +65,65 @@ pub(crate) struct SocketAccess {
     pub(crate) owner: Option<u32>,
     /// Its group; by default that of the process.
     pub(crate) group: Option<u32>,
+    /// Who of those that it lets in may be a client.
+    pub(crate) clients: ClientRules,
+}
+
+/// What a client may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Anything.
+    Writer,
+    /// Nothing that changes anything. It never gets memory that it could write.
+    Reader,
+}
+
+/// The process at the other end of a connection, as the kernel knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LocalPeer {
+    /// Its user.
+    pub(crate) user: u32,
+    /// Its groups.
+    pub(crate) groups: Vec<u32>,
+}
+
+impl LocalPeer {
+    /// Asks the kernel.
+    pub(crate) fn of(stream: &UnixStream) -> io::Result<Self> {
+        let credentials = stream.peer_cred()?;
+        let mut groups = hoplite_shm::peer_groups(stream.as_fd())?;
+        groups.push(credentials.gid());
+        Ok(Self { user: credentials.uid(), groups })
+    }
 }
 
 impl SocketAccess {
+    /// What `peer` may do.
+    ///
+    /// # Errors
+    /// [`Error::PermissionDenied`] if it may not even be a client.
+    pub(crate) fn role(&self, peer: &LocalPeer) -> Result<Role, Error> {
+        let ClientRules { users, groups, readers } = &self.clients;
+        let user = peer.user;
+        if user == 0 || user == rustix::process::geteuid().as_raw() {
+            return Ok(Role::Writer);
+        }
+        let is_reader = readers.contains(&user);
+        let is_listed = users.as_ref().is_some_and(|users| users.contains(&user))
+            || groups.as_ref().is_some_and(|groups| peer.groups.iter().any(|group| groups.contains(group)));
+        let is_open = users.is_none() && groups.is_none();
+        if !self.admits(user) || !(is_open || is_listed || is_reader) {
+            return Err(Error::permission_denied("the store is not for this user"));
+        }
+        Ok(if is_reader { Role::Reader } else { Role::Writer })
+    }
+
     /// Whether a process of `user` that has connected may stay.
     ///
     /// The system has checked the permissions of the file. Where those let in the group or others they decide alone,
     /// since of a peer's groups only one is known. A socket for its owner alone is for that user, this daemon's and
     /// root: any other user connected before the permissions were set, or has got around them.
-    pub(crate) fn admits(&self, user: u32) -> bool {
+    fn admits(&self, user: u32) -> bool {
         self.mode & 0o022 != 0
             || user == 0
             || user == rustix::process::geteuid().as_raw()
@@ -87,7 +141,7 @@ pub(crate) struct LocalListener {
 
 impl LocalListener {
     /// Binds `path` for those whom `access` names. Missing directories are made, accessible to this daemon's user only.
-    pub(crate) fn bind(path: &Path, access: SocketAccess) -> Result<Self, SocketError> {
+    pub(crate) fn bind(path: &Path, access: &SocketAccess) -> Result<Self, SocketError> {
         let io_error = |source| SocketError::Io { path: path.to_owned(), source };
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -194,35 +248,60 @@ fn probe(path: &Path) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    const ACCESS: SocketAccess = SocketAccess { mode: 0o660, owner: None, group: None };
+    const CLIENTS: ClientRules = ClientRules { users: None, groups: None, readers: Vec::new() };
+    const ACCESS: SocketAccess = SocketAccess { mode: 0o660, owner: None, group: None, clients: CLIENTS };
 
     #[tokio::test]
     async fn a_living_daemon_keeps_its_socket_and_a_dead_one_does_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("deep/er/store.sock");
-        let first = LocalListener::bind(&path, ACCESS).unwrap();
+        let first = LocalListener::bind(&path, &ACCESS).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
-        assert!(matches!(LocalListener::bind(&path, ACCESS), Err(SocketError::InUse { .. })));
+        assert!(matches!(LocalListener::bind(&path, &ACCESS), Err(SocketError::InUse { .. })));
         drop(first);
         assert!(!path.exists(), "a clean end leaves nothing");
         // As after kill -9: the file is there, nobody listens.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let second = LocalListener::bind(&path, ACCESS).unwrap();
+        let second = LocalListener::bind(&path, &ACCESS).unwrap();
         drop(second);
         fs::write(&path, "data").unwrap();
-        assert!(matches!(LocalListener::bind(&path, ACCESS), Err(SocketError::NotASocket { .. })));
+        assert!(matches!(LocalListener::bind(&path, &ACCESS), Err(SocketError::NotASocket { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"data");
     }
 
     #[test]
     fn a_socket_for_its_owner_alone_is_for_that_user_the_daemon_and_root() {
-        let private = SocketAccess { mode: 0o600, owner: Some(4_000_000), group: None };
+        let private = SocketAccess { mode: 0o600, owner: Some(4_000_000), group: None, clients: CLIENTS };
         let ours = rustix::process::geteuid().as_raw();
         assert!([0, ours, 4_000_000].into_iter().all(|user| private.admits(user)));
         assert!(!private.admits(4_000_001));
-        assert!(SocketAccess { mode: 0o620, ..private }.admits(4_000_001));
+        assert!(SocketAccess { mode: 0o620, ..private.clone() }.admits(4_000_001));
         assert!(!SocketAccess { mode: 0o644, ..private }.admits(4_000_001));
+    }
+
+    #[test]
+    fn of_those_whom_the_socket_lets_in_only_the_listed_are_clients() {
+        let peer = |user, groups: &[u32]| LocalPeer { user, groups: groups.to_vec() };
+        let clients = ClientRules {
+            users: Some(vec![4_000_001]),
+            groups: Some(vec![4_000_100]),
+            readers: vec![4_000_002, 4_000_003],
+        };
+        let access = SocketAccess { clients, ..ACCESS };
+        let role = |user, groups: &[u32]| access.role(&peer(user, groups));
+        assert_eq!(role(4_000_001, &[1]), Ok(Role::Writer));
+        assert_eq!(role(4_000_005, &[1, 4_000_100]), Ok(Role::Writer));
+        assert_eq!(role(4_000_002, &[1]), Ok(Role::Reader));
+        assert_eq!(role(4_000_003, &[4_000_100]), Ok(Role::Reader), "also if the group may write");
+        assert!(matches!(role(4_000_005, &[1]), Err(Error::PermissionDenied { .. })));
+        for user in [0, rustix::process::geteuid().as_raw()] {
+            assert_eq!(role(user, &[]), Ok(Role::Writer));
+        }
+        let only_readers = ClientRules { readers: vec![4_000_002], ..CLIENTS };
+        let access = SocketAccess { clients: only_readers, ..ACCESS };
+        assert_eq!(access.role(&peer(4_000_005, &[])), Ok(Role::Writer), "the socket decides");
+        assert_eq!(access.role(&peer(4_000_002, &[])), Ok(Role::Reader));
     }
 
     #[test]

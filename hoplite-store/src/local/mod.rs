@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use answers::{Answers, Work};
 pub use listener::SocketError;
-pub(crate) use listener::{LocalListener, SocketAccess};
+pub(crate) use listener::{LocalListener, LocalPeer, Role, SocketAccess};
 
 use crate::engine::Engine;
 use crate::session::ShardLink;

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use super::{LocalPlane, SocketAccess, connection};
 use hoplite_core::plan::broadcast::Topology;
 
+use crate::config::ClientRules;
 use crate::data::{DataConfig, DataMetrics, Puller};
 use crate::engine::Engine;
 
@@ -47,7 +48,7 @@ fn plane(limits: Limits) -> Arc<LocalPlane> {
     let engine = Engine::new(state, arena, puller, metrics, TaskTracker::new(), CancellationToken::new(), 1);
     Arc::new(LocalPlane {
         engine,
-        access: SocketAccess { mode: 0o600, owner: None, group: None },
+        access: SocketAccess { mode: 0o600, owner: None, group: None, clients: ClientRules::default() },
         seats: Arc::new(Semaphore::new(limits.max_clients)),
         limits,
         node,
@@ -70,7 +71,13 @@ impl Client {
         let (ours, theirs) = UnixStream::pair().unwrap();
         tokio::spawn(connection::serve(theirs, Arc::clone(plane), CancellationToken::new()));
         let mut client = Self { stream: ours, inbox: BytesMut::new(), last_call: 0 };
-        client.say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "test".to_owned() }).await;
+        client
+            .say(&v1::ClientHello {
+                version: PROTOCOL_VERSION,
+                program: "test".to_owned(),
+                ..Default::default()
+            })
+            .await;
         client
     }
 

@@ -1,0 +1,56 @@
+//! Users and groups of this machine, by name or by number.
+
+use std::str::FromStr;
+
+/// The number of a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User(pub u32);
+
+/// The number of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group(pub u32);
+
+/// The machine knows no user or group of this name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no {kind} {name:?} on this machine")]
+pub struct NoSuchAccount {
+    kind: &'static str,
+    name: String,
+}
+
+impl FromStr for User {
+    type Err = NoSuchAccount;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchAccount> {
+        let found =
+            text.parse().ok().or_else(|| Some(nix::unistd::User::from_name(text).ok()??.uid.as_raw()));
+        found.map(Self).ok_or_else(|| NoSuchAccount { kind: "user", name: text.chars().take(64).collect() })
+    }
+}
+
+impl FromStr for Group {
+    type Err = NoSuchAccount;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchAccount> {
+        let found =
+            text.parse().ok().or_else(|| Some(nix::unistd::Group::from_name(text).ok()??.gid.as_raw()));
+        found.map(Self).ok_or_else(|| NoSuchAccount { kind: "group", name: text.chars().take(64).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_are_understood() {
+        assert_eq!("1234".parse::<User>().unwrap(), User(1234));
+        assert_eq!("root".parse::<User>().unwrap(), User(0));
+        assert_eq!("1234".parse::<Group>().unwrap(), Group(1234));
+        assert_eq!("root".parse::<Group>().unwrap(), Group(0));
+        for nobody in ["", "no such name here", "-1", "99999999999", "a\0b"] {
+            assert!(nobody.parse::<User>().is_err(), "{nobody}");
+            assert!(nobody.parse::<Group>().is_err(), "{nobody}");
+        }
+    }
+}
