@@ -363,6 +363,7 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         reduce().prop_map(node::Request::Allreduce),
         reduce().prop_map(|reduce| node::Request::Join {
             agreement: Agreement::of(&reduce),
+            is_again: reduce.count > 1,
             target: reduce.target,
             timeout: reduce.timeout,
         }),

@@ -169,9 +169,10 @@ impl Allreduce {
     /// Copies the target into `out` while it comes, however often it has to be begun anew.
     async fn join(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
         let agreement = Agreement::of(&self.request);
+        let mut is_again = false;
         loop {
             let (target, timeout) = (self.request.target.clone(), self.deadline.left());
-            let request = node::Request::Join { target, agreement, timeout };
+            let request = node::Request::Join { target, agreement, is_again, timeout };
             let (view, order) = match connection.call_node(request, Operation::Reduce, timeout).await? {
                 Response::Object(view) => (view, None),
                 Response::Ranges { view, order } => (view, Some(order)),
@@ -184,7 +185,7 @@ impl Allreduce {
             }
             let Some(order) = order else { return reader.read_whole(out, self.deadline).await };
             match reader.read_ranges(&order, out, self.deadline).await {
-                Err(Error::Object(ObjectError::Superseded { .. })) => {}
+                Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
                 ended => return ended,
             }
         }

@@ -1,6 +1,6 @@
 //! Collectives as a part of the node: allreduces that it coordinates, and sessions in which it is a member.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::calls::{Call, CallKey};
@@ -23,6 +23,14 @@ use crate::time::Time;
 /// How long a member may wait for room, before all do without a session: as a hop does.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
+/// may be silent.
+const ORPHAN_PATIENCE: Duration = Duration::from_secs(5);
+/// How long it is remembered that there will be no target: far longer than a client takes to join again.
+const DENIAL_TTL: Duration = Duration::from_secs(10);
+/// Most targets of which it is remembered.
+const MAX_DENIALS: usize = 256;
+
 /// All collectives that this store coordinates, or has a part in.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
@@ -34,6 +42,10 @@ pub(super) struct Collectives {
     memberships: BTreeMap<MembershipId, Membership>,
     /// Where participants of the allreduces that this store coordinates may wait, and for which target.
     audiences: BTreeMap<CallKey, (ObjectId, Vec<Member>)>,
+    /// Of which targets this store has heard lately that there will be none, and when, oldest first.
+    denials: VecDeque<(ObjectId, Time, Error)>,
+    /// Targets of sessions that have lost their coordinator.
+    orphans: BTreeMap<MembershipId, ObjectId>,
 }
 
 /// A collective whose sources are being looked for.
@@ -101,7 +113,19 @@ impl Collectives {
 
 impl Node {
     /// A participant asks for the target of an allreduce.
-    pub(super) fn join(&mut self, key: CallKey, target: ObjectId, agreement: Agreement, timeout: Duration) {
+    pub(super) fn join(
+        &mut self,
+        key: CallKey,
+        target: ObjectId,
+        (agreement, is_again): (Agreement, bool),
+        timeout: Duration,
+    ) {
+        if is_again
+            && let Some((_, _, error)) = self.collectives.denials.iter().rev().find(|(id, ..)| *id == target)
+        {
+            let error = error.clone();
+            return self.ctx.reply(key, Err(error));
+        }
         if let Some(membership) = self.collectives.growing(&target)
             && let Some(member) = self.collectives.memberships.get(&membership)
             && let Err(error) = agreement.check(&target, &member.plan().agreement)
@@ -335,7 +359,9 @@ impl Node {
                     let id = coordinated.request.target.clone();
                     self.end_membership(own, Error::Superseded { id });
                 }
+                let target = coordinated.request.target.clone();
                 self.fall_back(key, coordinated.started, coordinated.request, &reason);
+                self.reductions.expect_sources(&target);
             }
             (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
             _ => {}
@@ -384,6 +410,14 @@ impl Node {
 
     /// There will be no target: those who have joined for it are told why.
     fn denied(&mut self, target: &ObjectId, error: &Error) {
+        let denials = &mut self.collectives.denials;
+        let limit = self.ctx.now();
+        while denials.front().is_some_and(|(_, at, _)| limit.since(*at) > DENIAL_TTL)
+            || denials.len() >= MAX_DENIALS
+        {
+            denials.pop_front();
+        }
+        denials.push_back((target.clone(), limit, error.clone()));
         for key in self.calls.gets(target) {
             if let Some(Call::Get { join: Some(_), .. }) = self.calls.get(key) {
                 self.finish(key, Err(error.clone()));
@@ -409,6 +443,8 @@ impl Node {
 
     fn asked(&mut self, membership: MembershipId, plan: Box<Plan>) {
         let deadline = self.ctx.now() + plan.timeout;
+        // What was said of an earlier attempt does not hold for this one.
+        self.collectives.denials.retain(|(target, ..)| *target != plan.target);
         self.collectives.memberships.insert(membership, Membership::new(plan, deadline));
         self.ctx.schedule(deadline, Deadline::Membership(membership));
         self.begin_membership(membership);
@@ -482,6 +518,12 @@ impl Node {
 
     /// There was no room for the target in time.
     pub(super) fn membership_expired(&mut self, membership: MembershipId) {
+        if let Some(target) = self.collectives.orphans.remove(&membership) {
+            if self.copies.live(&target).is_none() {
+                self.denied(&target.clone(), &Error::ObjectLost { id: target });
+            }
+            return;
+        }
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
         if let Stage::AwaitingRoom { .. } = member.stage() {
             let (id, size_bytes) = (member.plan().target.clone(), member.plan().size_bytes);
@@ -552,9 +594,14 @@ impl Node {
     fn left(&mut self, membership: MembershipId) {
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
         let (id, is_committed) = (member.plan().target.clone(), member.is_committed());
-        // Others have what this one has not, if the coordinator has decided so. Else nobody ever will.
-        let error = if is_committed { Error::Superseded { id } } else { Error::ObjectLost { id } };
-        self.end_membership(membership, error);
+        let is_orphan = !is_committed && member.stage() != Stage::Over;
+        // Others have what this one has not, if the coordinator has decided so. Else it may still make it in another way, if
+        // it is only this store that cannot hear it.
+        self.end_membership(membership, Error::Superseded { id: id.clone() });
+        if is_orphan {
+            self.collectives.orphans.insert(membership, id);
+            self.ctx.schedule(self.ctx.now() + ORPHAN_PATIENCE, Deadline::Membership(membership));
+        }
         let running = self.collectives.memberships.remove(&membership).and_then(|member| member.combine());
         if let Some(combine) = running.filter(|combine| self.combinations.contains(*combine)) {
             self.ctx.push(Effect::CancelCombine { combine });

@@ -266,6 +266,8 @@ pub enum Request {
         target: ObjectId,
         /// What this participant has agreed to.
         agreement: Agreement,
+        /// Whether it was told that what it had joined is superseded: what it hears now may have been said already.
+        is_again: bool,
         /// How long the target may take to begin.
         timeout: Duration,
     },

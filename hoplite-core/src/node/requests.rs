@@ -34,7 +34,9 @@ impl Node {
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
             Request::Reduce(request) => self.reduce(key, request),
             Request::Allreduce(request) => self.allreduce(key, request),
-            Request::Join { target, agreement, timeout } => self.join(key, target, agreement, timeout),
+            Request::Join { target, agreement, is_again, timeout } => {
+                self.join(key, target, (agreement, is_again), timeout);
+            }
             Request::Subscribe { id } => self.subscribe(key, id),
             Request::Inspect(inspection) => self.inspect(key, inspection),
             request => self.take_back(key, &request),

@@ -91,7 +91,8 @@ fn encode_node_request(request: node::Request) -> wire::Body {
         }
         node::Request::Inspect(Inspection::Status) => wire::Body::Status(wire::Status {}),
         node::Request::Allreduce(reduce) => wire::Body::Allreduce(encode_reduce(&reduce)),
-        node::Request::Join { target, agreement, timeout } => wire::Body::Join(wire::Join {
+        node::Request::Join { target, agreement, is_again, timeout } => wire::Body::Join(wire::Join {
+            is_again,
             target: encode_id(&target),
             agreement: Some(encode_agreement(&agreement)),
             timeout_ms: encode_timeout(timeout),
@@ -139,6 +140,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Join(join) => node::Request::Join {
             target: ObjectId::new(&join.target)?,
             agreement: decode_agreement(join.agreement, Plane::Local)?,
+            is_again: join.is_again,
             timeout: decode_timeout(join.timeout_ms),
         },
         wire::Body::Follow(follow) => node::Request::Follow {

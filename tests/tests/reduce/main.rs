@@ -8,6 +8,7 @@
 //! * `shards`: the directory in the middle of a reduce.
 //! * `chances`: a node dies at a random moment, many times.
 //! * `collectives`: allreduce, gather and allgather.
+//! * `sessions`: allreduces whose members, coordinator or participants fail, or disagree.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod arrays;
@@ -15,6 +16,7 @@ mod chances;
 mod collectives;
 mod ends;
 mod results;
+mod sessions;
 mod shards;
 mod sources;
 mod stores;

@@ -209,6 +209,13 @@ impl Reductions {
         self.records.push(record);
     }
 
+    /// All sources of a reduce were there before it began: those that are not any more are lost.
+    pub(super) fn expect_sources(&mut self, target: &ObjectId) {
+        if let Some(reduction) = self.by_target.get_mut(target) {
+            reduction.sources.iter_mut().for_each(sources::Source::expect);
+        }
+    }
+
     /// Notes why a reduce is one, and not a session.
     pub(super) fn note(&mut self, target: &ObjectId, reason: &str) {
         if let Some(reduction) = self.by_target.get_mut(target) {

@@ -111,6 +111,11 @@ impl Source {
         }
     }
 
+    /// It was there before the reduce began: if it is known to nobody any more, it is lost.
+    pub(super) const fn expect(&mut self) {
+        self.was_taken = true;
+    }
+
     pub(super) const fn is_apart(&self) -> bool {
         matches!(self.place, SourcePlace::Apart)
     }

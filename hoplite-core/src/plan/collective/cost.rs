@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::schedule::Schedule;
+use super::schedule::{ALIGNMENT_BYTES, Schedule};
 use crate::plan::reduce::Link;
 
 /// What a step costs beside the link: two wake-ups, a checksum, a call of the kernel. Measured where 16 stores share 2 cores.
@@ -28,7 +28,9 @@ pub struct Choice {
 /// How long the frames of a session are.
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
-    (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES)
+    let frame_bytes = (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);
+    // Parts are of whole units, and no element lies in two frames.
+    frame_bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES
 }
 
 /// How long an allreduce takes by this schedule.
@@ -120,5 +122,6 @@ mod tests {
         assert_eq!(frame_bytes(16, 1 << 20), 16 << 10);
         assert_eq!(frame_bytes(4, 1 << 20), 64 << 10);
         assert_eq!(frame_bytes(4, 1 << 30), 256 << 10);
+        assert!((2..100).all(|members| frame_bytes(members, 2 << 20).is_multiple_of(64)));
     }
 }

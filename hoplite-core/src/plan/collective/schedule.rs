@@ -9,7 +9,7 @@ use super::program::{Program, Step, Taking};
 pub const MAX_MEMBERS: usize = 256;
 
 /// Where ranges may begin: a cache line, which holds a whole number of elements of any type.
-const ALIGNMENT_BYTES: u64 = 64;
+pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
 /// What the members are to have at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,0 +1,211 @@
+//! Allreduces whose members, coordinator or participants fail, or mean different things.
+
+use std::thread::scope;
+use std::time::Duration;
+
+use hoplite_client::{AllreduceOptions, Dtype, ReduceOp, ReduceOrder, Result};
+use hoplite_tests::cluster::Cluster;
+use rustix::process::Signal;
+
+use super::*;
+
+const ALL: [u64; 3] = [0, 1, 2];
+
+fn options(op: ReduceOp) -> AllreduceOptions {
+    AllreduceOptions { op, timeout: PATIENCE, ..AllreduceOptions::default() }
+}
+
+/// Three nodes, each with half a source, and a session among them that has closed its ring.
+struct Begun {
+    cluster: Cluster,
+    halves: Vec<Unfinished>,
+}
+
+impl Begun {
+    /// Begins, lets `disturb` do something to the session, and answers what the ranks that are called get.
+    fn disturbed(
+        ranks: &[usize],
+        disturb: impl FnOnce(&mut Cluster, Vec<Unfinished>),
+    ) -> (Cluster, Vec<Result<Vec<u8>>>) {
+        let cluster = Cluster::start(chained(3));
+        let halves = (0..3).map(|rank| Unfinished::half(&cluster, rank, LARGE, rank as u64)).collect();
+        for source in ids(&ALL) {
+            cluster.client(0).locate(source, PATIENCE).unwrap();
+        }
+        let mut begun = Self { cluster, halves };
+        let results = scope(|scope| {
+            let calls: Vec<_> = ranks
+                .iter()
+                .map(|rank| {
+                    let (client, rank) = (begun.cluster.client(*rank), *rank);
+                    scope.spawn(move || client.allreduce("target", ids(&ALL), rank, options(ReduceOp::Sum)))
+                })
+                .collect();
+            for rank in 0..3 {
+                let client = begun.cluster.client(rank);
+                await_that("the ring is closed", || client.status().unwrap().serves > 0);
+            }
+            disturb(&mut begun.cluster, std::mem::take(&mut begun.halves));
+            calls.into_iter().map(|call| call.join().unwrap()).collect()
+        });
+        (begun.cluster, results)
+    }
+}
+
+fn assert_sums(results: Vec<Result<Vec<u8>>>) {
+    let expected = LARGE.reduced(ReduceOp::Sum, &ALL);
+    for result in results {
+        assert!(result.unwrap() == expected);
+    }
+}
+
+#[test]
+fn a_frozen_member_ends_the_session_and_all_get_the_same_without_it() {
+    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
+        cluster.store(1).signal(Signal::STOP);
+        let mut halves = halves.into_iter();
+        let [first, frozen, last] = std::array::from_fn(|_| halves.next().unwrap());
+        finish_all([first, last]);
+        // Longer than a member may be silent.
+        std::thread::sleep(Duration::from_secs(7));
+        cluster.store(1).signal(Signal::CONT);
+        frozen.finish().unwrap();
+    });
+    assert_sums(results);
+    let record = cluster.client(0).describe("target").unwrap().reduce.unwrap();
+    assert!(record.plan.contains("no session, since member"), "{}", record.plan);
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_participant_that_leaves_costs_the_others_nothing() {
+    // Ranks 0 and 2 call; rank 1 never does, but its node takes part.
+    let (mut cluster, results) = Begun::disturbed(&[0, 2], |_, halves| finish_all(halves));
+    assert_sums(results);
+    let record = cluster.client(0).describe("target").unwrap().reduce.unwrap();
+    assert!(record.plan.starts_with("ring of 3, estimated to take"), "{}", record.plan);
+    assert!(cluster.client(1).get("target", PATIENCE).unwrap()[..] == LARGE.reduced(ReduceOp::Sum, &ALL));
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn without_its_coordinator_a_session_fails_at_the_others() {
+    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
+        cluster.kill_store(0);
+        let mut halves = halves.into_iter();
+        assert!(halves.next().unwrap().finish().is_err());
+        finish_all(halves);
+    });
+    for result in results.into_iter().skip(1) {
+        let error = refusal(result);
+        assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
+    }
+    cluster.restart_store(0);
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_target_that_is_deleted_fails_everywhere() {
+    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
+        assert_eq!(cluster.client(0).delete(["target"], PATIENCE).unwrap(), 1);
+        finish_all(halves);
+    });
+    for result in results {
+        let error = refusal(result);
+        assert!(matches!(error, ObjectError::Deleted { .. }), "{error}");
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_source_that_is_aborted_fails_everywhere() {
+    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |_, mut halves| {
+        drop(halves.pop());
+        finish_all(halves);
+    });
+    for result in results {
+        let error = refusal(result);
+        assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn participants_that_ask_for_different_things_are_told_so() {
+    let mut cluster = Cluster::start(chained(3));
+    for rank in 0..3 {
+        put(&cluster, rank, LARGE, rank as u64);
+    }
+    let results: Vec<_> = scope(|scope| {
+        let call = |rank: usize, op| {
+            let client = cluster.client(rank);
+            scope.spawn(move || client.allreduce("target", ids(&ALL), rank, options(op)))
+        };
+        let dissenter = call(1, ReduceOp::Max);
+        // Its store has heard of it before the plan comes.
+        std::thread::sleep(Duration::from_millis(300));
+        let others = [call(0, ReduceOp::Sum), call(2, ReduceOp::Sum)];
+        [dissenter].into_iter().chain(others).map(|call| call.join().unwrap()).collect()
+    });
+    for result in results {
+        let error = refusal(result).to_string();
+        let names_both = error.contains("max of 3 sources") && error.contains("rank 0 for sum of 3 sources");
+        assert!(names_both, "{error}");
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn ranks_of_one_node_are_one_member() {
+    let mut cluster = Cluster::start(chained(2));
+    let all = [0, 1, 2, 3];
+    for rank in all {
+        put(&cluster, rank as usize % 2, LARGE, rank);
+    }
+    let expected = LARGE.reduced(ReduceOp::Sum, &all);
+    scope(|scope| {
+        let call = |rank: u64| {
+            let client = cluster.client(rank as usize % 2);
+            scope.spawn(move || client.allreduce("target", ids(&all), rank as usize, options(ReduceOp::Sum)))
+        };
+        for call in all.map(call) {
+            assert!(call.join().unwrap().unwrap() == expected);
+        }
+    });
+    let record = cluster.client(0).describe("target").unwrap().reduce.unwrap();
+    assert!(record.plan.starts_with("ring of 2"), "{}", record.plan);
+    for node in 0..2 {
+        let status = cluster.client(node).status().unwrap();
+        assert_eq!((status.sent_bytes, status.received_bytes), (LARGE.size_bytes(), LARGE.size_bytes()));
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn elements_of_every_type_are_reduced() {
+    let mut cluster = Cluster::start(chained(3));
+    for dtype in Dtype::ALL.iter().copied().filter(|dtype| ReduceOp::Sum.is_defined_for(*dtype)) {
+        let arrays = Arrays { dtype, length: 40_001 };
+        for rank in 0..3 {
+            put(&cluster, rank, arrays, rank as u64);
+        }
+        let expected = arrays.reduced(ReduceOp::Sum, &ALL);
+        for order in [ReduceOrder::Any, ReduceOrder::Fixed] {
+            scope(|scope| {
+                let calls: Vec<_> = (0..3)
+                    .map(|rank| {
+                        let (client, options) =
+                            (cluster.client(rank), AllreduceOptions { order, ..options(ReduceOp::Sum) });
+                        scope.spawn(move || client.allreduce("target", ids(&ALL), rank, options))
+                    })
+                    .collect();
+                for call in calls {
+                    assert!(call.join().unwrap().unwrap() == expected, "{dtype}, {order:?}");
+                }
+            });
+            cluster.client(0).delete(["target"], PATIENCE).unwrap();
+        }
+        cluster.client(0).delete(ids(&ALL), PATIENCE).unwrap();
+    }
+    assert_nothing_left(&mut cluster);
+}
