@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 from distributed import Client, Nanny, Scheduler, SpecCluster
-from harness.cluster import NoCluster, stores
 
 import hoplite
 import hoplite.dask
+from harness.cluster import NoCluster, stores
 
 #: Besides the arrays of a round: those of the round before are deleted half a minute later.
 SPARE_BYTES = 64 << 20
