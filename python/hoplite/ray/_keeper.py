@@ -64,6 +64,13 @@ class Settings:
     """Where a store listens on each node that somebody else started; None for where one listens by default."""
     options: tuple[str, ...]
     """Further flags of `hoplite-store`."""
+    token_file: str | None = None
+    """A secret that the daemons share."""
+
+    @property
+    def on_network(self) -> bool:
+        """Whether the daemons may be reached from other machines."""
+        return self.insecure or self.token_file is not None
 
 
 @dataclass(frozen=True)
@@ -329,6 +336,8 @@ class Keeper:
         common = ["--cluster", f"ray-{self._place.cluster}"]
         if settings.insecure:
             common.append("--insecure")
+        if settings.token_file is not None:
+            common += ["--token-file", settings.token_file]
         store = [program("hoplite-store"), "--print-addresses", *common]
         store += ["--listen", f"{listen}:0", "--socket", str(self._place.socket)]
         store += ["--node-id", f"ray-{self._place.node}", *settings.options]

@@ -25,6 +25,7 @@ _CALLS_AT_ONCE = 8
 def start_on_all_nodes(
     *,
     memory: str | int | None = None,
+    token_file: str | None = None,
     insecure: bool = False,
     socket: str | None = None,
     store_options: Sequence[str] = (),
@@ -40,8 +41,10 @@ def start_on_all_nodes(
 
     Args:
         memory: the size of the shared memory of each store, in bytes or as in "64GiB"; None for 30% of what there is.
-        insecure: whether the stores may listen on the network, although nobody is authenticated: who reaches their ports can
-            read, write and delete objects. Needed if there are nodes on several machines.
+        token_file: a file with a secret, at this path on each node, which only the user of Ray may read. The stores
+            listen on the network, and refuse all who do not have the secret.
+        insecure: whether the stores may listen on the network although nobody is authenticated: everybody who reaches their
+            ports can read, write and delete objects. If there are nodes on several machines, one of the two is needed.
         socket: where the stores listen that were started by somebody else, if not where they listen by default.
         store_options: further flags of `hoplite-store`.
         timeout: how long it may take, in seconds.
@@ -49,10 +52,12 @@ def start_on_all_nodes(
         RuntimeError: says on which node a store did not start, and why; or that only some nodes have a store of
             somebody else.
         ConnectFailed: if no store listens at `socket`, or one that somebody else has started does not let us in.
-        ValueError: if `insecure` was not said and is needed.
+        ValueError: if there are several machines, and neither `token_file` nor `insecure` was said.
         ray.exceptions.GetTimeoutError
     """
-    settings = Settings(None if memory is None else str(memory), insecure, socket, tuple(store_options))
+    settings = Settings(
+        None if memory is None else str(memory), insecure, socket, tuple(store_options), token_file
+    )
     while True:
         nodes = alive_nodes()
         try:
@@ -102,6 +107,7 @@ def refresh(timeout: float = 120.0) -> list[Node]:
             continue
         return start_on_all_nodes(
             memory=settings.memory,
+            token_file=settings.token_file,
             insecure=settings.insecure,
             socket=settings.socket,
             store_options=settings.options,
@@ -132,15 +138,15 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
 
 def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: float) -> list[Node]:
     addresses = {node["NodeManagerAddress"] for node in nodes}
-    if len(addresses) > 1 and not settings.insecure:
+    if len(addresses) > 1 and not settings.on_network:
         raise ValueError(
-            f"the nodes are on {len(addresses)} machines, so the stores must listen on the network, where nobody is "
-            "authenticated yet: if you trust everybody who can reach these machines, say insecure=True"
+            f"the nodes are on {len(addresses)} machines, so the stores must listen on the network: say who may use them, "
+            "with token_file=, or insecure=True if everybody who can reach these machines may"
         )
 
     def start(index: int, directory: str | None) -> Any:
         # Stores of one machine need nobody else to reach them.
-        listen = nodes[index]["NodeManagerAddress"] if settings.insecure else _LOOPBACK
+        listen = nodes[index]["NodeManagerAddress"] if settings.on_network else _LOOPBACK
         return keepers[index].start.remote(settings, listen, directory)
 
     known = _on_all(nodes, [keeper.directory.remote() for keeper in keepers], timeout)

@@ -255,6 +255,21 @@ def test_a_store_that_cannot_start_says_why(two_nodes: Cluster) -> None:
     assert round_trip()
 
 
+def test_daemons_that_share_a_secret(two_nodes: Cluster, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a secret of the tests")
+    token.chmod(0o600)
+    hoplite.ray.stop_on_all_nodes()
+    options = ["--no-prefault"]
+    hoplite.ray.start_on_all_nodes(memory=MEMORY, store_options=options, token_file=str(token))
+    assert round_trip()
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes(here().directory.parent)]
+    assert sum(f"--token-file\0{token}".encode() in command for command in commands) == 3
+    hoplite.ray.stop_on_all_nodes()
+    start_stores()
+    assert round_trip()
+
+
 def test_several_machines_need_to_be_trusted() -> None:
     nodes = [{"NodeManagerAddress": address, "Resources": {}} for address in ("10.0.0.1", "10.0.0.2")]
     with pytest.raises(ValueError, match="insecure=True"):
