@@ -197,9 +197,7 @@ class Calls:
         self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
     ) -> None:
         """See `hoplite.Client.delete_allreduce`."""
-        sources = listed(sources)
-        left = _native.allreduce_ids(key(target), len(sources))
-        await settled(self._native.delete([*sources, *left], timeout))
+        await settled(self._native.delete([*listed(sources), target], timeout))
 
     async def delete(self, ids: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:
         """See `hoplite.Client.delete`."""

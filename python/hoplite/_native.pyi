@@ -15,7 +15,6 @@ __all__ = [
     "Mailbox",
     "Reader",
     "View",
-    "allreduce_ids",
     "check_allreduce",
     "connect",
     "connect_async",
@@ -32,7 +31,6 @@ VERSION: str
 
 def default_socket_path() -> str: ...
 def check_allreduce(target: _Id, sources: Iterable[_Id], op: str, timeout: float | None) -> None: ...
-def allreduce_ids(target: bytes, participants: int) -> list[str | bytes]: ...
 def connect(socket: str | PathLike[str] | None, timeout: float | None, program: str) -> Client: ...
 def connect_async(
     socket: str | PathLike[str] | None, timeout: float | None, program: str

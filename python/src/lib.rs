@@ -54,13 +54,4 @@ mod native {
     #[pyfunction]
     #[expect(unused_variables, reason = "to be extracted is all that they are for")]
     fn check_allreduce(target: Id, sources: Ids, op: Op, timeout: Timeout) {}
-
-    /// The ids under which an allreduce may leave its result.
-    #[pyfunction]
-    #[expect(unused_variables, reason = "an allreduce of any number leaves one object")]
-    fn allreduce_ids(py: Python<'_>, target: Vec<u8>, participants: usize) -> PyResult<Vec<Py<PyAny>>> {
-        let target = hoplite_client::ObjectId::new(target)
-            .map_err(|error| crate::errors::exception(py, &error.into()))?;
-        Ok(vec![crate::report::id(py, &target)])
-    }
 }

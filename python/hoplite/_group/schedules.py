@@ -9,7 +9,7 @@ and buffers of S bytes, each on a node of its own, a node receives and sends at 
 | broadcast | S | S, in whatever tree comes about | 1 put, 1 get |
 | reduce, at the root | S | S | 1 put, 1 reduce along a chain or tree |
 | allreduce, reduce_scatter, barrier, below 64 KiB and 17 ranks | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
-| allreduce | 2S (n-1)/n; 2S, below 1 MiB or 3 ranks | as much | 1 put, then reduces and gets that overlap |
+| allreduce | 2S (n-1)/n | as much | 1 put, then what the stores exchange: 2 (n-1) steps or 2 log2 n |
 | reduce_scatter, of n parts of S | S, and what the chains carry | | 1 put, n reduces at once |
 | allgather | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
 | gather, at the root | S (n-1) | | 1 put, n-1 gets at once |
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hoplite import _native
 from hoplite._calls import Op
 from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 
@@ -59,9 +58,6 @@ async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -
     sources = round.ids(f"{part}s")
     target = round.id(f"{part}t", 0)
     round.awaited = dict(enumerate(sources))
-    results = _native.allreduce_ids(target.encode(), round.size)
-    # Each deletes what it may have made: rank 0 the target, or each its segment.
-    round.made += [str(id) for id in results[1 + round.rank : 2 + round.rank]]
     if round.rank == 0:
         round.made.append(target)
     await round.put(sources[round.rank], buffer)
