@@ -1,0 +1,156 @@
+//! Clusters with a token, with certificates, with readers; and strangers on every port of theirs.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use hoplite_proto::{PROTOCOL_VERSION, v1};
+use hoplite_tests::cluster::{Cluster, Plan, program, run_to_end};
+use hoplite_tests::raw::{Kind, RawPeer, hello};
+
+fn write_private(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn arguments(flags: &[(&str, &Path)]) -> Vec<String> {
+    flags.iter().flat_map(|(flag, path)| [(*flag).to_owned(), path.display().to_string()]).collect()
+}
+
+fn secured(flags: &[(&str, &Path)]) -> Cluster {
+    Cluster::start(Plan {
+        nodes: 2,
+        shards: 2,
+        store_arguments: arguments(flags),
+        shard_arguments: arguments(flags),
+        ..Plan::default()
+    })
+}
+
+/// A store with the arguments of `cluster` but for the last `without`, which should be refused: what it says.
+fn refusal_of_a_store(cluster: &Cluster, without: usize, with: &[(&str, &Path)]) -> String {
+    let member = cluster.store_command(7);
+    let kept: Vec<_> = member.get_args().take(member.get_args().count() - without).collect();
+    let mut command = Command::new(member.get_program());
+    command.args(kept).args(arguments(with));
+    let (code, text) = run_to_end(&mut command);
+    assert_eq!(code, 1, "{text}");
+    text
+}
+
+#[test]
+fn a_stranger_without_the_token_can_do_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let (token, other) = (place.path().join("token"), place.path().join("other"));
+    write_private(&token, "a secret of the tests\n");
+    write_private(&other, "another secret of the tests\n");
+    let mut cluster = secured(&[("--token-file", &token)]);
+    cluster.assert_serves();
+    cluster.client(0).put("x", b"not for strangers").unwrap();
+
+    // As a store.
+    let text = refusal_of_a_store(&cluster, 2, &[]);
+    assert!(text.contains("permission denied") && text.contains("has a token"), "{text}");
+    let text = refusal_of_a_store(&cluster, 2, &[("--token-file", &other)]);
+    assert!(text.contains("permission denied") && text.contains("another token"), "{text}");
+
+    // On the data plane: whatever it asks for, the answer is the hello, and then nothing.
+    let pull = v1::Pull { id: b"x".as_slice().into(), put: 1, size_bytes: 17, ..v1::Pull::default() };
+    for challenge in [0, 32] {
+        let mut peer = RawPeer::connect(&cluster.data_address(0));
+        let said =
+            v1::DataHello { challenge: vec![7; challenge].into(), ..hello("hoplite", PROTOCOL_VERSION) };
+        peer.say(Kind::Hello, &said);
+        peer.say(Kind::Pull, &pull);
+        assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::Hello as u8));
+        assert_eq!(peer.hear(), None);
+    }
+    // On the control plane.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for address in &cluster.shard_addresses {
+        runtime.block_on(async {
+            let uri = format!("http://{address}");
+            let mut client = v1::directory_client::DirectoryClient::connect(uri).await.unwrap();
+            let status = client.list(v1::ListRequest::default()).await.unwrap_err();
+            assert_eq!(status.code(), tonic::Code::PermissionDenied);
+        });
+    }
+    cluster.assert_serves();
+    for daemon in cluster.stores.iter().chain(&cluster.shards).flatten() {
+        assert!(!daemon.log().contains("secret"), "nothing of the token is logged");
+    }
+}
+
+/// What `hoplite certs` has made for a machine.
+fn certificates(directory: &Path, name: &str) -> [PathBuf; 3] {
+    let output = Command::new(program("hoplite")).arg("certs").arg(directory).arg(name).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ["n.pem", "n-key.pem", "ca.pem"].map(|file| directory.join(file))
+}
+
+#[test]
+fn a_stranger_without_a_certificate_can_do_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let [cert, key, ca] = certificates(&place.path().join("ours"), "n,127.0.0.1");
+    let flags = [("--tls-cert", &*cert), ("--tls-key", &key), ("--tls-ca", &ca)];
+    let mut cluster = secured(&flags);
+    cluster.assert_serves();
+
+    let mut peer = RawPeer::connect(&cluster.data_address(0));
+    peer.say(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
+    peer.await_close();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let uri = format!("http://{}", cluster.shard_addresses[0]);
+        let asked = async {
+            let mut client = v1::directory_client::DirectoryClient::connect(uri).await.ok()?;
+            client.list(v1::ListRequest::default()).await.ok()
+        };
+        assert!(asked.await.is_none());
+    });
+    cluster.assert_serves();
+}
+
+/// Runs the command line as another user.
+fn as_user(user: u32, socket: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(program("hoplite"));
+    command.arg("--socket").arg(socket).args(["--timeout", "10s"]).args(arguments).current_dir("/");
+    command.uid(user).gid(user).output().unwrap()
+}
+
+#[test]
+fn users_are_told_apart_on_the_local_socket() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can run programs as other users");
+        return;
+    }
+    let rules = ["--socket-mode", "666", "--allow-users", "4000001", "--read-only-users", "4000002"];
+    let cluster = Cluster::start(Plan {
+        nodes: 1,
+        store_arguments: rules.map(str::to_owned).to_vec(),
+        ..Plan::default()
+    });
+    fs::set_permissions(cluster.directory(), fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = cluster.socket(0);
+    if as_user(4_000_001, &socket, &["--version"]).status.code().is_none() {
+        eprintln!("skipped: other users cannot run the programs where they were built");
+        return;
+    }
+    let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let put = as_user(4_000_001, &socket, &["put", "x", "/proc/self/cmdline"]);
+    assert!(put.status.success(), "{}", text(&put));
+    let read = as_user(4_000_002, &socket, &["get", "x"]);
+    assert!(read.status.success(), "{}", text(&read));
+    for change in [&["put", "y", "/proc/self/cmdline"][..], &["delete", "x"], &["reduce", "z", "x"]] {
+        let refused = as_user(4_000_002, &socket, change);
+        assert_eq!(refused.status.code(), Some(1), "{change:?}");
+        assert!(text(&refused).contains("may only read"), "{}", text(&refused));
+    }
+    let stranger = as_user(4_000_003, &socket, &["get", "x"]);
+    assert_eq!(stranger.status.code(), Some(1));
+    assert!(text(&stranger).contains("not for this user"), "{}", text(&stranger));
+    assert!(as_user(4_000_001, &socket, &["delete", "x"]).status.success());
+}
