@@ -8,6 +8,8 @@ FUZZ_SECONDS ?= 20
 PYTHON ?= python3
 BINARIES := target/release
 DEMO_ENV := target/demo-env
+# What tests run. Tests have further features of dependencies: built without them, nearly all would be built twice.
+BUILD_TESTED := $(CARGO) build --workspace --all-targets
 # The wheel builds the same packages: with others beside them, their dependencies would have other features, and nearly all
 # would be built again.
 PROGRAMS := -p hoplite-cli -p hoplite-store -p hoplite-directory
@@ -41,7 +43,7 @@ lint: ## Formatting, lints, and the licences and sources of dependencies.
 	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
 
 test-unit: ## Unit, property, simulation, conformance and process tests.
-	$(CARGO) build --workspace --bins
+	$(BUILD_TESTED)
 	$(CARGO) test --workspace --no-fail-fast
 
 test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
@@ -54,7 +56,7 @@ deb: build ## A Debian package of the programs and their units, in target/debian
 	deploy/debian/build.sh $(BINARIES) target/debian
 
 test-deploy: python-env ## Tests of deploy/: units, package, rules. What needs promtool or root is skipped without.
-	$(CARGO) build --workspace --bins
+	$(BUILD_TESTED)
 	cd tests && ../$(PYTHON_ENV)/bin/python -m unittest discover -s deploy -t .
 
 bench-local: build ## Hoplite alone over loopback, for docs/measurements.md.
@@ -93,11 +95,11 @@ bench-report: ## Writes docs/benchmarks.md from the results of the last run.
 
 test-lab: ## Tests of the lab, of Hoplite in it, and of the benchmarks themselves; most need root. Two minutes.
 	@[ "$$(id -u)" = 0 ] || echo "test-lab: not root, so there are no hosts and links: what needs them is skipped" >&2
-	$(CARGO) build --workspace --bins
+	$(BUILD_TESTED)
 	cd tests && $(PYTHON) -m unittest discover -s lab/tests -t . && $(PYTHON) -m unittest discover -s bench/tests -t .
 
 test-peers: bench-peers ## Every system of the benchmarks, each workload once: before a long run. Root; two minutes.
-	$(CARGO) build --workspace --bins
+	$(BUILD_TESTED)
 	cd tests && HOPLITE_TEST_PEERS=1 $(PYTHON) -m unittest -v bench.tests.test_systems
 
 # The Python package, in an environment of its own that is kept.
@@ -112,7 +114,7 @@ $(PYTHON_ENV)/.installed: python/requirements-dev.txt python/requirements-integr
 	touch $@
 
 python: python-env ## Builds the Python package, unoptimised and in place, and the programs that it uses.
-	$(CARGO) build $(PROGRAMS)
+	$(BUILD_TESTED)
 	cd python && .venv/bin/maturin develop --quiet
 
 lint-python: python-env ## Formatting, mistakes and types of the Python package.
