@@ -109,8 +109,13 @@ impl Node {
     pub(super) fn unpublish(&mut self, copy: CopyId, reason: UnpublishReason) {
         let local = &self.copies[&copy];
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
-        for shard in local.publication().known_at().to_vec() {
-            self.ctx.tell_shard(shard, message.clone());
+        for shard in 0..self.ctx.shard_count() {
+            // A shard that has handed the bytes over, from a time when another one was away, would do so again and again, and
+            // bring the put back when the one that was first is deleted.
+            let has_bytes = reason == UnpublishReason::Conceded && self.ctx.is_up(shard);
+            if has_bytes || local.publication().known_at().contains(&shard) {
+                self.ctx.tell_shard(shard, message.clone());
+            }
         }
         if matches!(reason, UnpublishReason::Aborted | UnpublishReason::Superseded) {
             self.remember_end(message);
