@@ -258,7 +258,8 @@ async fn a_handshake_of_tls_that_is_never_finished_is_closed_in_time() {
     for stream in [&mut garbage, &mut silent, &mut half] {
         let _ = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
     }
-    let member = tls(place.path(), "elsewhere", &ours, &[&ours]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let member = tls(elsewhere.path(), "elsewhere", &ours, &[&ours]);
     server.client(&member).await.status(v1::StatusRequest {}).await.unwrap();
     server.stop().await;
 }

@@ -9,7 +9,7 @@ use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::v1;
 
-use super::faults::{BIG_BYTES, flipping_proxy};
+use super::faults::{BIG_BYTES, damaged_positions, flipping_proxy};
 use super::*;
 use crate::data::{CombineRequest, CombineSource};
 
@@ -365,7 +365,7 @@ async fn damaged_or_wrong_bytes_are_never_combined() {
     let inputs: [_; 2] = std::array::from_fn(|seed| seeded(300_000, seed));
     let all = expected(Dtype::F32, &inputs);
     a.shelf.add("x", &filled(&inputs[0]));
-    for (position, least_valid) in [(150_000, 65_536), (5_000, 0), (60, 0)] {
+    for (position, least_valid) in damaged_positions() {
         let here = TestNode::start("h").await;
         let proxy = flipping_proxy(a.address, position).await;
         let out = output(300_000);
