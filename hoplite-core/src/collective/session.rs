@@ -70,6 +70,12 @@ impl Session {
         })
     }
 
+    /// Whether a member, or any if none is given, is there and has all bytes.
+    pub fn is_filled(&self, member: Option<EnlistmentId>) -> bool {
+        let is_meant = |seat: &&Seat| member.is_none_or(|member| seat.enlistment == member);
+        self.seats.iter().filter(is_meant).any(|seat| seat.state == SeatState::Filled)
+    }
+
     /// Whether there is nobody left to be heard or told.
     pub fn is_over(&self) -> bool {
         let is_heard = |seat: &Seat| seat.state != SeatState::Exchanging;

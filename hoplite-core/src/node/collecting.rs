@@ -55,6 +55,9 @@ struct Gathered {
     started: Time,
     gathering: Gathering,
     asks: Vec<RequestId>,
+    /// The question whether there is a target, and whether it was answered: with no.
+    existence: RequestId,
+    is_new: bool,
     due: Option<Time>,
 }
 
@@ -65,6 +68,8 @@ struct Coordinated {
     key: Option<CallKey>,
     started: Time,
     request: Reduce,
+    /// The question whether there is a target, until this session decides that there is.
+    existence: Option<RequestId>,
     session: Session,
     /// The member that is this store itself.
     own: Option<EnlistmentId>,
@@ -159,10 +164,9 @@ impl Node {
         let target = request.target.clone();
         let existence = self.ask_target(&target);
         let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
-        let mut asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
-        asks.push(existence);
+        let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
         let (started, gathering) = (self.ctx.now(), Gathering::new(request));
-        let gathered = Gathered { key, started, gathering, asks, due: None };
+        let gathered = Gathered { key, started, gathering, asks, existence, is_new: false, due: None };
         self.collectives.gatherings.insert(target.clone(), gathered);
         self.reconsider_gathering(&target);
     }
@@ -179,10 +183,13 @@ impl Node {
 
     /// The directory told whether there is a target.
     pub(super) fn target_located(&mut self, locations: &Locations) {
-        if self.collectives.gatherings.contains_key(&locations.id) {
+        let target = &locations.id;
+        if self.collectives.contains(target) {
             if locations.object.as_ref().is_some_and(|object| !object.lost) {
-                let error = Error::AlreadyExists { id: locations.id.clone() };
-                self.fail_collective(&locations.id, &error);
+                self.fail_collective(target, &Error::AlreadyExists { id: target.clone() });
+            } else if let Some(gathered) = self.collectives.gatherings.get_mut(target) {
+                gathered.is_new = true;
+                self.reconsider_gathering(target);
             }
             return;
         }
@@ -200,17 +207,26 @@ impl Node {
                     self.ctx.schedule(due.unwrap_or(Time::NEVER), Deadline::Reduce(target.clone()));
                 }
             }
+            // Whether there is a target already was asked at the same time, so this is no wait in general.
+            Outlook::Ready(_) if !gathered.is_new => {}
             Outlook::Ready(roster) => {
                 if let Some(gathered) = self.end_gathering(target) {
                     self.begin_session(gathered, roster);
                 }
             }
             Outlook::General(reason) => {
-                if let Some(gathered) = self.end_gathering(target) {
+                if let Some(gathered) = self.drop_gathering(target) {
                     self.fall_back(gathered.key, gathered.started, gathered.gathering.into_request(), reason);
                 }
             }
         }
+    }
+
+    /// There will be no session.
+    fn drop_gathering(&mut self, target: &ObjectId) -> Option<Gathered> {
+        let gathered = self.end_gathering(target)?;
+        self.withdraw_ask(gathered.existence);
+        Some(gathered)
     }
 
     fn end_gathering(&mut self, target: &ObjectId) -> Option<Gathered> {
@@ -235,7 +251,7 @@ impl Node {
     }
 
     fn begin_session(&mut self, gathered: Gathered, roster: Roster) {
-        let Gathered { key, started, gathering, .. } = gathered;
+        let Gathered { key, started, gathering, existence, .. } = gathered;
         let request = gathering.into_request();
         let put = self.ctx.next_put();
         let Roster { members, size_bytes, metadata } = roster;
@@ -278,7 +294,8 @@ impl Node {
             self.ctx.push(Effect::Collective(CollectiveEffect::Enlist { enlistment, plan }));
         }
         let (members, session) = (seats.len(), Session::new(request.target.clone(), enlistments));
-        let coordinated = Coordinated { key: Some(key), started, request, session, own, members, plan };
+        let (key, existence) = (Some(key), Some(existence));
+        let coordinated = Coordinated { key, started, request, existence, session, own, members, plan };
         self.collectives.sessions.insert(put, coordinated);
     }
 
@@ -301,7 +318,11 @@ impl Node {
         let was_open = coordinated.session.decision() == Decision::Open;
         let actions = coordinated.session.reported(enlistment, report);
         let is_committed = coordinated.session.decision() == Decision::Committed;
-        let (key, own, participants) = (coordinated.key, coordinated.own, coordinated.request.sources.len());
+        let (key, participants) = (coordinated.key, coordinated.request.sources.len());
+        let existence = coordinated.existence.take_if(|_| is_committed);
+        if let Some(existence) = existence {
+            self.withdraw_ask(existence);
+        }
         if is_failure {
             self.collectives.enlistments.remove(&enlistment);
         }
@@ -318,14 +339,6 @@ impl Node {
         {
             // At once: the session is forgotten when the last member has all bytes, and its call must not be.
             self.told(member, Word::Commit);
-        }
-        if is_committed
-            && is_failure
-            && own == Some(enlistment)
-            && let Some(key) = key
-        {
-            // Others have the target, and whoever wants it here gets it from them.
-            self.finish(key, Ok(Response::Reduced { indices: (0..participants).collect() }));
         }
         self.perform_session(put, actions);
     }
@@ -352,6 +365,9 @@ impl Node {
             return;
         }
         let Some(coordinated) = self.collectives.sessions.remove(&put) else { return };
+        if let Some(existence) = coordinated.existence {
+            self.withdraw_ask(existence);
+        }
         match (end, coordinated.key) {
             (Some(SessionAction::FallBack(reason)), Some(key)) => {
                 // Before the word has reached it: the same store makes the target in another way.
@@ -364,13 +380,27 @@ impl Node {
                 self.reductions.expect_sources(&target);
             }
             (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
+            (None, Some(key)) if coordinated.session.decision() == Decision::Committed => {
+                let indices = (0..coordinated.request.sources.len()).collect();
+                match (coordinated.session.is_filled(coordinated.own), coordinated.session.is_filled(None)) {
+                    // Its copy answers the call when the directory knows it.
+                    (true, _) => {}
+                    // Others have the target, and clients here get it from them.
+                    (false, true) => self.finish(key, Ok(Response::Reduced { indices })),
+                    // All who had all bytes are lost.
+                    (false, false) => {
+                        let id = coordinated.request.target;
+                        self.finish(key, Err(Error::ObjectLost { id }));
+                    }
+                }
+            }
             _ => {}
         }
     }
 
     /// Ends what would make `target`, if that is open, and its call.
     pub(super) fn fail_collective(&mut self, target: &ObjectId, error: &Error) {
-        if let Some(gathered) = self.end_gathering(target) {
+        if let Some(gathered) = self.drop_gathering(target) {
             self.finish(gathered.key, Err(error.clone()));
         }
         if let Some(put) = self.collectives.open_session(target) {
@@ -393,6 +423,13 @@ impl Node {
     pub(super) fn end_audience(&mut self, key: CallKey, error: Option<&Error>) {
         let Some((target, members)) = self.collectives.audiences.remove(&key) else { return };
         let Some(error) = error else { return };
+        let stands = |coordinated: &Coordinated| {
+            coordinated.key == Some(key) && coordinated.session.decision() == Decision::Committed
+        };
+        if self.collectives.sessions.values().any(stands) {
+            // The call ends, but not what it was for.
+            return;
+        }
         let error = match error {
             // Their own times are their own matter.
             Error::Timeout { .. } => Error::ObjectLost { id: target.clone() },
@@ -428,7 +465,7 @@ impl Node {
     /// The call has ended that an allreduce is for.
     pub(super) fn collective_unwanted(&mut self, key: CallKey, target: &ObjectId) {
         if self.collectives.gatherings.get(target).is_some_and(|gathered| gathered.key == key) {
-            self.end_gathering(target);
+            self.drop_gathering(target);
         }
         self.end_audience(key, Some(&Error::ObjectLost { id: target.clone() }));
         let sessions = self.collectives.sessions.iter_mut();
@@ -465,7 +502,15 @@ impl Node {
                 return self.member_failed(membership, failure, error);
             }
         };
-        let Some(room) = self.allocate(plan.size_bytes) else {
+        // Room for the target must not be made by evicting what it is computed from.
+        for source in &sources {
+            self.copies.hold(*source);
+        }
+        let room = self.allocate(plan.size_bytes);
+        for source in &sources {
+            self.copies.let_go(&mut self.ctx, *source);
+        }
+        let Some(room) = room else {
             return self.copies.wait_for_space(SpaceWaiter::Membership(membership));
         };
         self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
@@ -496,7 +541,7 @@ impl Node {
         if self.ctx.is_shutting_down() {
             return Err(Failure::Refused(Error::ShuttingDown));
         }
-        if self.copies.live(&plan.target).is_some() {
+        if self.copies.live(&plan.target).is_some() || self.reductions.contains(&plan.target) {
             return Err(Failure::Refused(Error::AlreadyExists { id: plan.target.clone() }));
         }
         self.check_incoming(&plan.target, plan.size_bytes, &plan.metadata).map_err(Failure::Refused)?;

@@ -239,7 +239,8 @@ impl Reductions {
         asks: Vec<RequestId>,
     ) {
         let target = request.target.clone();
-        let is_here = |index: &usize| table.live(&request.sources[*index]).is_some();
+        let is_here =
+            |index: &usize| table.live(&request.sources[*index]).is_some_and(|(_, local)| local.is_public());
         let open = (0..asks.len()).filter(is_here).collect();
         let reduction = Reduction::new(key, request, ctx.now(), existence, asks, open);
         self.by_target.insert(target.clone(), reduction);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use hoplite_core::collective::Member;
+use hoplite_core::collective::{Member, Plan};
 use hoplite_core::node::CombineOutcome;
 use hoplite_core::plan::collective::{Step, Taking};
 use hoplite_core::plan::link::RateSample;
@@ -39,6 +39,22 @@ enum TakeError {
     NothingToGive,
     #[error("the member's own source is lost")]
     SourceLost,
+}
+
+impl TakeError {
+    /// Whether it is of no use to resume the stream: the peer was silent for as long as a peer may be, or cannot be reached
+    /// at all, or what it was to be combined with is lost.
+    const fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::SourceLost
+                | Self::Connection(ConnectionError::Idle(_))
+                | Self::Call(
+                    CallError::Connect(ConnectionError::Idle(_))
+                        | CallError::Connection(ConnectionError::Idle(_))
+                )
+        )
+    }
 }
 
 impl Puller {
@@ -88,19 +104,22 @@ impl Puller {
     ) -> Result<(), PullOutcome> {
         let steps = exchange.program().takes(from);
         let member = &exchange.plan().members[from];
+        let taken_bytes = || -> u64 { steps.iter().map(|step| exchange.done_bytes(*step)).sum() };
         let (mut resumes, mut since) = (0, Instant::now());
         loop {
+            let before_bytes = taken_bytes();
             let error = match self.take(exchange, target, from, &steps).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            if since.elapsed() > RESUME_PERIOD {
+            // Only a stream that gets on is worth as many resumes again.
+            if since.elapsed() > RESUME_PERIOD && taken_bytes() > before_bytes {
                 (resumes, since) = (0, Instant::now());
             }
             resumes += 1;
             let (id, node) = (&exchange.plan().target, &member.node);
             tracing::info!(%id, peer = %node, %error, resumes, "a stream of a session broke");
-            if resumes > MAX_RESUMES || matches!(error, TakeError::SourceLost) {
+            if resumes > MAX_RESUMES || error.is_final() {
                 return Err(self.outcome_of(exchange, member, error));
             }
             sleep(RESUME_PAUSE).await;
@@ -143,7 +162,7 @@ impl Puller {
             while exchange.done_bytes(*step) < step_bytes {
                 let header = next_block(&mut call).await?;
                 let left_bytes = step_bytes - exchange.done_bytes(*step);
-                let length_bytes = check_block(&header, position_bytes, left_bytes, plan.frame_bytes)?;
+                let length_bytes = check_block(&header, position_bytes, left_bytes, plan)?;
                 self.take_block(exchange, target, *step, &mut call, &header, &mut taken).await?;
                 position_bytes += length_bytes;
                 count(&self.metrics.received_bytes, length_bytes);
@@ -237,18 +256,16 @@ async fn next_block(call: &mut Call<'_>) -> Result<Header, TakeError> {
 }
 
 /// Checks that a block is the next one of the stream and goes no further than its step.
-fn check_block(
-    header: &Header,
-    position_bytes: u64,
-    left_bytes: u64,
-    frame_bytes: u64,
-) -> Result<u64, TakeError> {
+fn check_block(header: &Header, position_bytes: u64, left_bytes: u64, plan: &Plan) -> Result<u64, TakeError> {
     let length_bytes = u64::from(header.length_bytes());
     if header.offset_bytes() != position_bytes {
         return Err(ConnectionError::Nonsense("a block that is not the next one").into());
     }
-    if length_bytes == 0 || length_bytes > left_bytes.min(frame_bytes) {
+    if length_bytes == 0 || length_bytes > left_bytes.min(plan.frame_bytes) {
         return Err(ConnectionError::Nonsense("a block that is empty, or goes past its step").into());
+    }
+    if !length_bytes.is_multiple_of(plan.metadata.dtype.size_bytes()) {
+        return Err(ConnectionError::Nonsense("a block that ends in the middle of an element").into());
     }
     Ok(length_bytes)
 }
