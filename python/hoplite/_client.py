@@ -203,12 +203,12 @@ class Client:
         """Reduces the arrays of all participants, and returns the result to each of them, as a private array.
 
         Every participant calls this with the same `target`, the same sources in the same order, and its own `rank`, its
-        index among them; in its own time, for there is no group to form. All get the same bits. From 1 MiB and three
-        participants on, the work is divided among them, so that no node receives more than twice the array.
+        index among them; in its own time, for there is no group to form. All get the same bits. The nodes divide
+        the work, so that none receives more than twice the array.
 
         Args:
-            target: a new id for this round. Objects under it and under it with "/0", "/1" and so on after it stay until
-                they are deleted: `delete_allreduce`, once all participants have their result.
+            target: a new id for this round. It stays until it is deleted: `delete_allreduce`, once all participants have
+                their result.
             sources: an id for each participant.
             value: this participant's array, to be put under `sources[rank]`; None if it was put already.
             out: where to put the result, instead of in a new array: a contiguous one like the sources.
@@ -224,7 +224,7 @@ class Client:
     def delete_allreduce(
         self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
     ) -> None:
-        """Deletes what an allreduce has left: its sources, and its result wherever that is kept."""
+        """Deletes what an allreduce has left: its sources and its result."""
         run(self._calls.delete_allreduce(target, sources, timeout))
 
     def delete(self, ids: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:

@@ -51,8 +51,7 @@ pub enum Workload {
     Broadcast,
     /// Every node puts an object; the first one reduces them.
     Reduce,
-    /// As [`Self::Reduce`], and all get the target while it grows: what `Client::allreduce` does below the size from which
-    /// it divides objects into segments.
+    /// As [`Self::Reduce`], and all get the target while it grows: the general path of an allreduce. Sessions are not simulated.
     Allreduce,
 }
 

@@ -32,7 +32,7 @@ OPS = {
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
 }
-#: Inline in the directory; a whole object; an allreduce in segments.
+#: Inline in the directory; small for a session of the stores; large.
 COUNTS = [1, 100_000, 400_000]
 
 
