@@ -31,7 +31,7 @@ from hoplite._group.ledger import Ledger
 from hoplite._group.link import Link
 from hoplite._group.round import Round
 from hoplite._group.schedules import meet
-from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ShuttingDown, Timeout
+from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ObjectLost, ShuttingDown, Timeout
 
 #: How long a rank tries to tell the others that it is gone. If the directory is too, they learn of it by their own means.
 GOODBYE_TIMEOUT = 5.0
@@ -127,6 +127,7 @@ class Group:
         self._deleter: asyncio.Task[None] | None = None
         #: The earliest of the ends that this rank knows of, and how many of those that were put it has heard.
         self._end: End | None = None
+        self._has_heard = asyncio.Event()
         self._heard = 0
         self._has_failed = False
         #: The ranks that have said that they take no more part.
@@ -298,6 +299,12 @@ class Group:
             assert task is not None
             task.uncancel()
             return self._ended(operation)
+        if isinstance(cause, ObjectLost):
+            # A rank that is gone takes along what it has made: the group hears of both at about the same time.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_heard.wait(), FAREWELL_TIMEOUT)
+            if self._end is not None:
+                return self._ended(operation)
         what = f"{operation.name}{which} of {self._described()}"
         if isinstance(cause, Timeout):
             message = f"{what} failed: timeout after {operation.timeout:g} s{await self._missing(round)}"
@@ -364,6 +371,7 @@ class Group:
         self._gone.add(end.rank)
         if self._end is None or end.after < self._end.after:
             self._end = end
+        self._has_heard.set()
         self._has_failed |= end.is_failure
         if self._runner is not None and self._is_running and self._sequence > self._end.after:
             self._runner.cancel()
