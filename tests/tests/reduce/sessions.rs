@@ -131,6 +131,26 @@ fn a_source_that_is_aborted_fails_everywhere() {
 }
 
 #[test]
+fn a_reduce_of_a_target_that_a_session_makes_waits_for_it() {
+    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
+        put(cluster, 1, LARGE, 3);
+        let client = cluster.client(1);
+        let sources = [ids(&[3]).remove(0), "target".into()];
+        let reduce = std::thread::spawn(move || client.reduce("sum", sources, ReduceOp::Sum, PATIENCE));
+        let client = cluster.client(1);
+        await_that("the reduce has begun", || client.status().unwrap().reduces > 0);
+        finish_all(halves);
+        reduce.join().unwrap().unwrap();
+        let sum = client.get("sum", PATIENCE).unwrap();
+        assert!(sum[..] == LARGE.reduced(ReduceOp::Sum, &[0, 1, 2, 3]));
+        drop(sum);
+        client.delete(["sum".into(), ids(&[3]).remove(0)], PATIENCE).unwrap();
+    });
+    assert_sums(results);
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
 fn participants_that_ask_for_different_things_are_told_so() {
     let mut cluster = Cluster::start(chained(3));
     for rank in 0..3 {
