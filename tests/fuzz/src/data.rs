@@ -4,11 +4,14 @@ use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Plane;
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::MAX_HOP_INPUTS;
+use hoplite_core::plan::collective::MAX_MEMBERS;
 use hoplite_proto::data::frame::{HEADER_BYTES, Header, Kind, MAX_BLOCK_BYTES};
-use hoplite_proto::data::{decode_hop, decode_hop_failure, decode_pull, encode_hop, encode_pull};
+use hoplite_proto::data::{
+    decode_deny, decode_hop, decode_hop_failure, decode_plan, decode_pull, decode_report, decode_stop, decode_take,
+    encode_hop, encode_plan, encode_pull, encode_take,
+};
 use hoplite_proto::{error, v1};
 use prost::Message;
-
 
 /// Reads frames from `bytes`, after the first byte, until one is refused.
 ///
@@ -71,6 +74,7 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         Kind::End => {
             let Ok(end) = v1::End::decode(payload) else { return };
             let _ = decode_hop_failure(end.clone(), MAX_HOP_INPUTS);
+            let _ = decode_report(end.clone(), MAX_MEMBERS);
             if let Some(reason) = end.error {
                 let decoded = error::decode(reason, Plane::Data);
                 // Twice, since each end sees the versions of a mismatch the other way round.
@@ -87,7 +91,27 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         Kind::Proof => {
             let _ = v1::DataProof::decode(payload);
         }
-        Kind::Combined | Kind::Release => {
+        Kind::Enlist => {
+            if let Ok(Ok(plan)) = v1::Enlist::decode(payload).map(decode_plan) {
+                // Any plan for a target that an arena can hold makes a program.
+                if plan.size_bytes < 1 << 50 {
+                    let _ = plan.program();
+                }
+                assert_eq!(decode_plan(encode_plan(&plan)), Ok(plan));
+            }
+        }
+        Kind::Take => {
+            if let Ok(Ok(take)) = v1::Take::decode(payload).map(decode_take) {
+                assert_eq!(decode_take(encode_take(&take)), Ok(take));
+            }
+        }
+        Kind::Stop => {
+            let _ = v1::Stop::decode(payload).map(decode_stop);
+        }
+        Kind::Deny => {
+            let _ = v1::Deny::decode(payload).map(decode_deny);
+        }
+        Kind::Combined | Kind::Release | Kind::Filled | Kind::Commit => {
             assert!(payload.is_empty(), "nothing is said with a {kind:?}")
         }
         Kind::Block => {}

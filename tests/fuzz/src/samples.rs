@@ -87,7 +87,7 @@ pub fn responses() -> Vec<Vec<u8>> {
         size_bytes: SIZE,
         metadata: metadata(),
     };
-    let requests = [
+    let of_nodes = [
         node::Response::Created(view.clone()),
         node::Response::Existing(view.clone()),
         node::Response::Object(view),

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::broadcast::{CostMatrix, Topology};
@@ -54,6 +55,8 @@ struct Session {
     unanswered: BTreeMap<RequestId, usize>,
     /// The queries that must be answered by themselves.
     queries: BTreeSet<RequestId>,
+    /// What is watched, and may be told to be deleted again and again.
+    subscriptions: BTreeSet<RequestId>,
 }
 
 impl World {
@@ -94,8 +97,12 @@ impl World {
             return;
         }
         assert!(!is_replaced || previous.is_some(), "only a session that is open is replaced");
-        let session =
-            Session { incarnation: info.incarnation, unanswered: BTreeMap::new(), queries: BTreeSet::new() };
+        let session = Session {
+            incarnation: info.incarnation,
+            unanswered: BTreeMap::new(),
+            queries: BTreeSet::new(),
+            subscriptions: BTreeSet::new(),
+        };
         self.sessions.insert(info.node.clone(), session);
     }
 
@@ -118,17 +125,31 @@ impl World {
         }
     }
 
-    /// Lets all deadlines pass.
+    /// Lets all deadlines pass: those of queries, and, when all stores have gone, the others. As long as there are stores, they are
+    /// asked again and again to keep what none of them keeps.
     fn finish(mut self) {
-        for _ in 0..MAX_LAST_TICKS {
-            let Some(due) = self.shard.next_deadline().filter(|due| *due != Time::NEVER) else { break };
-            self.now = self.now.max(due);
-            self.apply(Event::Tick);
-        }
-        assert!(self.shard.next_deadline().is_none_or(|due| due == Time::NEVER), "it comes to rest");
+        self.tick_while(|world| world.sessions.values().any(|session| !session.queries.is_empty()));
         for (node, session) in &self.sessions {
             assert!(session.queries.is_empty(), "{node} waits for {:?}", session.queries);
         }
+        let open = self.sessions.iter().map(|(node, session)| (node.clone(), session.incarnation));
+        for (node, incarnation) in open.collect::<Vec<_>>() {
+            self.apply(Event::Disconnected { node, incarnation });
+        }
+        self.tick_while(|_| true);
+        assert!(self.next_deadline().is_none(), "it comes to rest");
+    }
+
+    fn tick_while(&mut self, goes_on: impl Fn(&Self) -> bool) {
+        for _ in 0..MAX_LAST_TICKS {
+            let Some(due) = self.next_deadline().filter(|_| goes_on(self)) else { break };
+            self.now = self.now.max(due);
+            self.apply(Event::Tick);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.shard.next_deadline().filter(|due| *due != Time::NEVER)
     }
 }
 
@@ -139,11 +160,15 @@ impl Session {
                 self.queries.insert(*request);
                 *self.unanswered.entry(*request).or_default() += 1;
             }
-            ToShard::Delete { request, .. } | ToShard::Subscribe { request, .. } => {
+            ToShard::Delete { request, .. } => *self.unanswered.entry(*request).or_default() += 1,
+            ToShard::Subscribe { request, .. } => {
+                self.subscriptions.insert(*request);
                 *self.unanswered.entry(*request).or_default() += 1;
             }
-            ToShard::Cancel { request } | ToShard::Unsubscribe { request } => {
+            ToShard::Cancel { request } => drop(self.queries.remove(request)),
+            ToShard::Unsubscribe { request } => {
                 self.queries.remove(request);
+                self.subscriptions.remove(request);
             }
             _ => {}
         }
@@ -152,6 +177,7 @@ impl Session {
     fn is_told(&mut self, message: &ToStore) {
         let request = match message {
             ToStore::Granted(grant) => grant.request,
+            ToStore::Failed { request, error: Error::Deleted { .. } } if self.subscriptions.contains(request) => return,
             ToStore::Inline { request, .. }
             | ToStore::Failed { request, .. }
             | ToStore::DeleteDone { request, .. } => *request,
