@@ -17,17 +17,17 @@ use crate::{error, metadata, v1};
 pub enum Response {
     /// An answer of the node's state machine.
     Node(node::Response),
-    /// The answer to [`Request::List`](super::Request::List).
+    /// The answer to [`Inspection::List`](hoplite_core::node::Inspection::List).
     Listing {
         /// The objects, in the order of their ids.
         objects: Vec<Locations>,
         /// Whether there are more after them.
         more: bool,
     },
-    /// The answer to [`Request::Describe`](super::Request::Describe), for people and tools. The store passes on what the
+    /// The answer to [`Inspection::Describe`](hoplite_core::node::Inspection::Describe), for people and tools. The store passes on what the
     /// directory said.
     Description(wire::Description),
-    /// The answer to [`Request::Status`](super::Request::Status): for people and tools.
+    /// The answer to [`Inspection::Status`](hoplite_core::node::Inspection::Status): for people and tools.
     Status(Box<v1::NodeStatus>),
 }
 
