@@ -263,8 +263,8 @@ def test_daemons_that_share_a_secret(two_nodes: Cluster, tmp_path: Path) -> None
     options = ["--no-prefault"]
     hoplite.ray.start_on_all_nodes(memory=MEMORY, store_options=options, token_file=str(token))
     assert round_trip()
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes(here().directory.parent)]
-    assert sum(f"--token-file\0{token}".encode() in command for command in commands) == 3
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes(token)]
+    assert sum(f"--token-file\0{token}".encode() in command for command in commands) == 3, "the directory too"
     hoplite.ray.stop_on_all_nodes()
     start_stores()
     assert round_trip()
