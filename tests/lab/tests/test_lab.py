@@ -226,6 +226,9 @@ class Crashes(unittest.TestCase):
         await_that("the end of the lab", lambda: name not in registry.names())
 
     def test_an_owner_that_is_asked_to_end_removes_its_lab(self) -> None:
+        # A program does not hear of a SIGINT that its parent ignores, as a shell does for what runs in the background.
+        ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, ignored)
         for number in (signal.SIGTERM, signal.SIGINT):
             owner, name = self.start()
             owner.send_signal(number)
