@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use hoplite_core::batch::Full;
-use hoplite_core::collective::{EnlistmentId, MembershipId, Plan, Report, Word};
+use hoplite_core::collective::{
+    CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId, Plan, Report, Word,
+};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::node::{
-    ClientId, CollectiveEffect, CollectiveEvent, CombineId, CombineInput, CombineOutcome, CopyId, Effect,
-    Event, Hop, HopId, HopReport, HostingId, Node, NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
+    ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, Hop, HopId, HopReport,
+    HostingId, Node, NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
 };
 use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;

@@ -12,11 +12,13 @@
 //!   bits, whoever dies, freezes or is cut off in between.
 //! * After its word the coordinator never takes it back: who has not all bytes yet gets them from those who have.
 
+mod event;
 mod gathering;
 mod membership;
 mod message;
 mod session;
 
+pub use event::{CollectiveEffect, CollectiveEvent};
 pub use gathering::{Gathering, Outlook, Roster, Seated};
 pub use membership::{Membership, Stage};
 pub use message::{

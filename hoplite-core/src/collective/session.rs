@@ -61,15 +61,6 @@ impl Session {
         self.decision
     }
 
-    /// The members, in the order of the plan, and whether each has all bytes; `None` if it is out.
-    pub fn positions(&self) -> impl Iterator<Item = Option<bool>> {
-        self.seats.iter().map(|seat| match seat.state {
-            SeatState::Exchanging => Some(false),
-            SeatState::Filled => Some(true),
-            SeatState::Out => None,
-        })
-    }
-
     /// Whether a member, or any if none is given, is there and has all bytes.
     pub fn is_filled(&self, member: Option<EnlistmentId>) -> bool {
         let is_meant = |seat: &&Seat| member.is_none_or(|member| seat.enlistment == member);

@@ -7,12 +7,11 @@ use super::calls::{Call, CallKey};
 use super::context::Deadline;
 use super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::{
-    ByteRange, CollectiveEffect, CollectiveEvent, CombineId, CombineOutcome, CopyId, Effect, Node, Reduce,
-    ReduceRecord, Response, Until,
+    ByteRange, CombineId, CombineOutcome, CopyId, Effect, Node, Reduce, ReduceRecord, Response, Until,
 };
 use crate::collective::{
-    Agreement, Decision, EnlistmentId, Failure, Gathering, Member, Membership, MembershipId, Outlook, Plan,
-    Report, Roster, Session, SessionAction, Stage, Word,
+    Agreement, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Gathering, Member,
+    Membership, MembershipId, Outlook, Plan, Report, Roster, Session, SessionAction, Stage, Word,
 };
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
