@@ -10,7 +10,7 @@ use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::session::Attempts;
 use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig};
 use hoplite_core::stall::Sign;
-use hoplite_core::{NodeId, ObjectId, Time};
+use hoplite_core::{Error, NodeId, ObjectId, Time};
 
 use super::line::Line;
 use super::network::Break;
@@ -147,6 +147,14 @@ fn introduction(store: usize, run: u64, shards: usize) -> NodeInfo {
         labels: Vec::new(),
         shards: ShardList::new((0..shards).map(shard_name)),
     }
+}
+
+/// How a shard receives a session that was just opened.
+pub(super) enum Reception {
+    Accepted,
+    /// It takes the place of the one that the shard has.
+    Replaces,
+    Refused(Error),
 }
 
 impl<A: Application> Cluster<A> {
@@ -311,12 +319,12 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Feeds a shard; returns whether it refused a session.
-    pub(super) fn shard_event(&mut self, shard: usize, event: shard::Event) -> bool {
+    /// Feeds a shard, and performs what it decides. Returns how it receives a session, if the event is a new one.
+    pub(super) fn shard_event(&mut self, shard: usize, event: shard::Event) -> Reception {
         let (now, mut effects) = (self.now(), Vec::new());
         let host = &mut self.shards[shard];
         if !host.is_alive {
-            return false;
+            return Reception::Accepted;
         }
         if self.config.checks_slots() {
             host.slots.before(&event);
@@ -324,7 +332,7 @@ impl<A: Application> Cluster<A> {
         let began = Instant::now();
         host.shard.apply(now, event, &mut effects);
         host.thought += began.elapsed();
-        let mut is_refused = false;
+        let mut reception = Reception::Accepted;
         for effect in effects {
             match effect {
                 shard::Effect::Send { node, message } => {
@@ -335,10 +343,9 @@ impl<A: Application> Cluster<A> {
                     let store = self.store_named(&node);
                     self.send_to_store(shard, store, message);
                 }
-                shard::Effect::Refuse { .. } => is_refused = true,
+                shard::Effect::Refuse { error, .. } => reception = Reception::Refused(error),
+                shard::Effect::Replaced { .. } => reception = Reception::Replaces,
                 shard::Effect::Granted { .. } => self.counts.grants += 1,
-                // The session that is replaced is closed by the caller.
-                shard::Effect::Replaced { .. } => {}
             }
         }
         let host = &mut self.shards[shard];
@@ -352,7 +359,7 @@ impl<A: Application> Cluster<A> {
                 }
             });
         }
-        is_refused
+        reception
     }
 
     /// Feeds a store, and performs what it decides.

@@ -8,6 +8,7 @@ use hoplite_core::node::{self, Urgency};
 use hoplite_core::session::{CONNECT_TIMEOUT, Next, SHARD_PINGS, STORE_PINGS};
 use hoplite_core::shard::{self, NodeInfo, ToShard, ToStore};
 
+use super::hosts::Reception;
 use super::network::{Break, Place};
 use super::{Application, Cluster};
 
@@ -87,28 +88,31 @@ impl<A: Application> Cluster<A> {
             cluster.stores[store].attempts[shard].opened();
             cluster.store_event(store, node::Event::ShardUp { shard });
         });
-        let is_refused = self.introduce(shard, store, info);
-        if is_refused {
-            self.note(|_| format!("shard {shard} refuses session {number} of store {store}"));
-            self.shards[shard].sessions[store] = previous;
-            let node = self.stores[store].info.node.clone();
-            if let Some(session) = self.sessions.get_mut(&number) {
-                session.refusal = Some(Error::NodeIdInUse { node });
+        match self.introduce(shard, store, info) {
+            Reception::Accepted => {}
+            Reception::Replaces => {
+                let replaced = previous.expect("a shard replaces a session that it has");
+                self.break_session(replaced, Break::Reset);
             }
-            self.break_session(number, Break::Reset);
-        } else if let Some(previous) = previous {
-            self.break_session(previous, Break::Reset);
+            Reception::Refused(error) => {
+                self.note(|_| format!("shard {shard} refuses session {number} of store {store}: {error}"));
+                self.shards[shard].sessions[store] = previous;
+                if let Some(session) = self.sessions.get_mut(&number) {
+                    session.refusal = Some(error);
+                }
+                self.break_session(number, Break::Reset);
+            }
         }
     }
 
-    /// Introduces a store to a shard; returns whether its session is refused.
-    fn introduce(&mut self, shard: usize, store: usize, info: NodeInfo) -> bool {
+    /// Introduces a store to a shard.
+    fn introduce(&mut self, shard: usize, store: usize, info: NodeInfo) -> Reception {
         let previous = self.shards[shard].known[store].replace(info.incarnation);
-        let is_refused = self.shard_event(shard, shard::Event::Connected(info));
-        if is_refused {
+        let reception = self.shard_event(shard, shard::Event::Connected(info));
+        if matches!(reception, Reception::Refused(_)) {
             self.shards[shard].known[store] = previous;
         }
-        is_refused
+        reception
     }
 
     /// Breaks a session; both ends notice on their own.
