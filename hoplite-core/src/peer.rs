@@ -14,6 +14,12 @@ pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a receiver may accept nothing at all while there is something to send to it: it may be combining slowly, so this
 /// is several times as long as it may be silent.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the last word on a transfer may take whose bytes are all there. It comes right behind them; what is lost by not
+/// waiting is a connection.
+pub const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long a host may take to confirm that it has released a hop, or left a session: many round trips. Without the
+/// confirmation the connection is closed, which releases it as well.
+pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a receiver keeps an idle connection.
 pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a sender keeps an idle connection: longer than the receiver, so that it is rarely the one that closes.

@@ -1,30 +1,17 @@
 //! What tools are told of a shard, on the wire.
 
 use hoplite_core::shard::{
-    Description, GrantReason, GrantRecord, Locations, NodeStatus, PullOutcome, ShardStatus,
+    Description, GrantReason, GrantRecord, MAX_PAGE_BYTES, NodeStatus, Page, PullOutcome, ShardStatus,
 };
 use hoplite_core::{ClusterId, NodeId};
 use hoplite_proto::directory::encode_locations;
 use hoplite_proto::v1;
 use prost::Message;
 
-/// A page of a listing is closed when it has so many bytes.
-const PAGE_BYTES: usize = 4 << 20;
-
-/// A page of a listing: as many of `objects` as fit.
-pub(crate) fn listing(objects: &[Locations], more: bool) -> v1::ListReply {
-    let mut reply = v1::ListReply { objects: Vec::new(), more };
-    let mut bytes = 0;
-    for object in objects {
-        if bytes >= PAGE_BYTES {
-            reply.more = true;
-            break;
-        }
-        let object = encode_locations(object);
-        bytes += object.encoded_len();
-        reply.objects.push(object);
-    }
-    reply
+/// As much of a page of a listing as fits into an answer.
+pub(crate) fn listing(page: Page) -> v1::ListReply {
+    let Page { objects, more } = page.cut(MAX_PAGE_BYTES, |object| encode_locations(object).encoded_len());
+    v1::ListReply { objects: objects.iter().map(encode_locations).collect(), more }
 }
 
 /// All that is known of one object.

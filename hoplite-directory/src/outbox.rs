@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::stream::{self, Stream, StreamExt};
+use hoplite_core::batch::{MAX_BATCH_BYTES, MAX_BATCH_MESSAGES};
 use hoplite_core::error::Error;
 use hoplite_core::shard::ToStore;
 use hoplite_proto::directory::{encode_to_store, welcome};
@@ -21,10 +22,6 @@ use tonic::Status;
 pub(crate) const MAX_QUEUED: usize = 1 << 16;
 /// A session reads no more requests while so many answers wait.
 const PAUSE_ABOVE: usize = 1 << 13;
-/// Most messages in one frame.
-const BATCH_MESSAGES: usize = 256;
-/// A frame is closed when it has about so many bytes.
-const BATCH_BYTES: usize = 1 << 20;
 
 /// The store does not listen: more than the limit of messages wait for it.
 #[derive(Debug, PartialEq, Eq)]
@@ -145,9 +142,9 @@ impl Drop for CloseOnDrop {
 }
 
 fn take_batch(queue: &mut VecDeque<ToStore>) -> Vec<ToStore> {
-    let mut batch = Vec::with_capacity(queue.len().min(BATCH_MESSAGES));
+    let mut batch = Vec::with_capacity(queue.len().min(MAX_BATCH_MESSAGES));
     let mut bytes = 0;
-    while batch.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
+    while batch.len() < MAX_BATCH_MESSAGES && bytes < MAX_BATCH_BYTES {
         let Some(message) = queue.pop_front() else { break };
         bytes += about_bytes(&message);
         batch.push(message);
@@ -156,10 +153,10 @@ fn take_batch(queue: &mut VecDeque<ToStore>) -> Vec<ToStore> {
 }
 
 /// About how many bytes `message` has on the wire.
-fn about_bytes(message: &ToStore) -> usize {
+fn about_bytes(message: &ToStore) -> u64 {
     match message {
-        ToStore::Inline { bytes, .. } | ToStore::TakeOver { bytes, .. } => 256 + bytes.len(),
-        ToStore::Locations { locations, .. } => 256 + 128 * locations.locations.len(),
+        ToStore::Inline { bytes, .. } | ToStore::TakeOver { bytes, .. } => 256 + bytes.len() as u64,
+        ToStore::Locations { locations, .. } => 256 + 128 * locations.locations.len() as u64,
         _ => 256,
     }
 }

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use futures::stream::Stream;
 use hoplite_core::error::Error;
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
+use hoplite_core::shard::Page;
 use hoplite_proto::bounds::MAX_LISTED_OBJECTS;
 use hoplite_proto::status::to_status;
 use hoplite_proto::v1::directory_server::Directory;
@@ -50,7 +51,7 @@ impl Directory for DirectoryService {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS);
         let look = self.host.shard.inspect(move |shard| shard.list(&prefix, &after, limit));
         let (objects, more) = look.await.map_err(|error| to_status(&error))?;
-        Ok(Response::new(answers::listing(&objects, more)))
+        Ok(Response::new(answers::listing(Page { objects, more })))
     }
 
     async fn describe(

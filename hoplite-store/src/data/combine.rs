@@ -1,11 +1,11 @@
 //! Combines several inputs, element by element, into a local copy, as their bytes arrive.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{CombineOutcome, HopInput};
+use hoplite_core::peer::LAST_WORD_TIMEOUT;
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::reduce::{ReduceOp, combine};
 use hoplite_core::shard::PullOutcome;
@@ -19,12 +19,9 @@ use crate::copies::LiveCopy;
 
 /// How much is combined at a time: two such pieces stay in the first and second level of the cache while they are read,
 /// combined and written.
-const PIECE_BYTES: usize = 32 << 10;
+pub(super) const PIECE_BYTES: usize = 32 << 10;
 /// How much is combined between two looks at other tasks and at progress, as much as the longest frame: some 100 us.
-const STEP_BYTES: u64 = 1 << 20;
-/// How long the last word on an input may take whose bytes are all there. It comes right behind them; what is lost by
-/// not waiting is a connection.
-const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);
+pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 /// What to combine.
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! The coordinator's side of a hop: asks another store to perform it, and listens to how it goes.
 
-use std::time::Duration;
-
 use hoplite_core::node::{Hop, HopFailure, HopReport};
+use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop_failure, encode_hop};
 use hoplite_proto::v1;
@@ -15,10 +14,6 @@ use super::count;
 use super::keepalive::{Awaited, Keepalive, Until};
 use super::pool::Peer;
 use super::pull::Puller;
-
-/// How long a host may take to confirm that it has released a hop: many round trips. Without the confirmation the
-/// connection is closed, which releases the hop as well.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Puller {
     /// Has `host` perform `hop` until `ended`, and calls `report` with what it says of it: maybe with `Complete`, and then

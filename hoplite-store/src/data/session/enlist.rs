@@ -1,10 +1,9 @@
 //! The coordinator's side of its connection to a member.
 
-use std::time::Duration;
-
 use hoplite_core::collective::{Failure, Plan, Report, Word};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
+use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_report, encode_deny, encode_plan, encode_stop};
 use hoplite_proto::v1;
@@ -17,10 +16,6 @@ use super::super::count;
 use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::pool::Peer;
 use super::super::pull::Puller;
-
-/// How long a member may take to confirm that it has left: many round trips. Without the confirmation the connection is
-/// closed, which ends its membership as well.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a coordinator says to a member: at most `Commit`, and then nothing, or `Stop`. It is over when the sender is gone.
 pub(crate) type Words = mpsc::Receiver<Word>;

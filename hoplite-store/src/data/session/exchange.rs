@@ -17,13 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::super::combine::{PIECE_BYTES, STEP_BYTES};
 use crate::copies::LiveCopy;
-
-/// How much is combined at a time: two such pieces stay in the first and second level of the cache while they are read,
-/// combined and written.
-const PIECE_BYTES: usize = 32 << 10;
-/// How much of several own sources is combined between two looks at other tasks.
-const STEP_BYTES: u64 = 1 << 20;
 
 /// One member's part of a session, shared by its streams.
 #[derive(Debug)]
