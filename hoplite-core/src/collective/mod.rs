@@ -16,6 +16,7 @@ mod event;
 mod gathering;
 mod membership;
 mod message;
+mod resume;
 mod session;
 
 pub use event::{CollectiveEffect, CollectiveEvent};
@@ -24,4 +25,5 @@ pub use membership::{Membership, Stage};
 pub use message::{
     Agreement, EnlistmentId, Failure, MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan, Report, Word,
 };
+pub use resume::{Break, Resumes};
 pub use session::{Decision, Session, SessionAction};

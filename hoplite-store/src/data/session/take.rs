@@ -1,17 +1,16 @@
 //! The taking end of the streams between members, and a member's part of a session as a whole.
 
-use std::time::Duration;
-
 use futures::future::try_join_all;
-use hoplite_core::collective::{Member, Plan};
+use hoplite_core::collective::{Break, Member, Plan, Resumes};
 use hoplite_core::node::CombineOutcome;
+use hoplite_core::peer::LAST_WORD_TIMEOUT;
 use hoplite_core::plan::collective::{Step, Taking};
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::shard::PullOutcome;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Take, encode_take};
 use hoplite_proto::v1;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::super::call::{Call, CallError};
@@ -20,13 +19,6 @@ use super::super::count;
 use super::super::pull::Puller;
 use super::exchange::{Exchange, length};
 use crate::copies::LiveCopy;
-
-/// How often a stream that broke is resumed within [`RESUME_PERIOD`].
-const MAX_RESUMES: u32 = 3;
-/// See [`MAX_RESUMES`].
-const RESUME_PERIOD: Duration = Duration::from_secs(1);
-/// How long to wait before that: a peer that was asked before it had its plan has it by then.
-const RESUME_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a stream between members ended too early.
 #[derive(Debug, thiserror::Error)]
@@ -42,18 +34,16 @@ enum TakeError {
 }
 
 impl TakeError {
-    /// Whether it is of no use to resume the stream: the peer was silent for as long as a peer may be, or cannot be reached
-    /// at all, or what it was to be combined with is lost.
-    const fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Self::SourceLost
-                | Self::Connection(ConnectionError::Idle(_))
-                | Self::Call(
-                    CallError::Connect(ConnectionError::Idle(_))
-                        | CallError::Connection(ConnectionError::Idle(_))
-                )
-        )
+    const fn cause(&self) -> Break {
+        match self {
+            Self::SourceLost => Break::SourceLost,
+            Self::Connection(ConnectionError::Idle(_))
+            | Self::Call(
+                CallError::Connect(ConnectionError::Idle(_))
+                | CallError::Connection(ConnectionError::Idle(_)),
+            ) => Break::Silent,
+            Self::Call(_) | Self::Connection(_) | Self::NothingToGive => Break::Broken,
+        }
     }
 }
 
@@ -104,25 +94,19 @@ impl Puller {
     ) -> Result<(), PullOutcome> {
         let steps = exchange.program().takes(from);
         let member = &exchange.plan().members[from];
-        let taken_bytes = || -> u64 { steps.iter().map(|step| exchange.done_bytes(*step)).sum() };
-        let (mut resumes, mut since) = (0, Instant::now());
+        let mut resumes = Resumes::new(self.now());
         loop {
-            let before_bytes = taken_bytes();
             let error = match self.take(exchange, target, from, &steps).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            // Only a stream that gets on is worth as many resumes again.
-            if since.elapsed() > RESUME_PERIOD && taken_bytes() > before_bytes {
-                (resumes, since) = (0, Instant::now());
-            }
-            resumes += 1;
+            let taken_bytes = steps.iter().map(|step| exchange.done_bytes(*step)).sum();
             let (id, node) = (&exchange.plan().target, &member.node);
-            tracing::info!(%id, peer = %node, %error, resumes, "a stream of a session broke");
-            if resumes > MAX_RESUMES || error.is_final() {
-                return Err(self.outcome_of(exchange, member, error));
+            tracing::info!(%id, peer = %node, %error, taken_bytes, "a stream of a session broke");
+            match resumes.broke(self.now(), taken_bytes, error.cause()) {
+                Some(pause) => sleep(pause).await,
+                None => return Err(self.outcome_of(exchange, member, error)),
             }
-            sleep(RESUME_PAUSE).await;
         }
     }
 
@@ -235,9 +219,6 @@ impl Puller {
         Ok(())
     }
 }
-
-/// How long the last word on a stream may take whose bytes are all there. It comes right behind them.
-const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Waits for a block, over keepalives.
 async fn next_block(call: &mut Call<'_>) -> Result<Header, TakeError> {

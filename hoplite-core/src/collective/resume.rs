@@ -1,0 +1,84 @@
+//! Whether a stream between two members that broke is resumed.
+
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// How often a stream that broke is resumed within [`PERIOD`], and at all while it does not get on.
+const MAX_RESUMES: u32 = 3;
+/// See [`MAX_RESUMES`].
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long to wait before that: a peer that was asked before it had its plan has it by then.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a stream ended before all was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Break {
+    /// The connection broke, or could not be made, or the peer had nothing to give.
+    Broken,
+    /// The peer was silent for as long as a peer may be.
+    Silent,
+    /// The member's own source is lost.
+    SourceLost,
+}
+
+/// What is known of the breaks of one stream.
+#[derive(Debug)]
+pub struct Resumes {
+    count: u32,
+    since: Time,
+    taken_bytes: u64,
+}
+
+impl Resumes {
+    /// A stream that begins now.
+    pub const fn new(now: Time) -> Self {
+        Self { count: 0, since: now, taken_bytes: 0 }
+    }
+
+    /// The stream broke when so many bytes were taken in all. Answers after which pause to resume it, if at all.
+    pub fn broke(&mut self, now: Time, taken_bytes: u64, cause: Break) -> Option<Duration> {
+        // Only a stream that gets on is worth as many resumes again.
+        if now.since(self.since) > PERIOD && taken_bytes > self.taken_bytes {
+            *self = Self::new(now);
+        }
+        self.taken_bytes = taken_bytes;
+        self.count += 1;
+        (cause == Break::Broken && self.count <= MAX_RESUMES).then_some(PAUSE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Time {
+        Time::from_micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_stream_that_gets_on_is_resumed_again_and_one_that_does_not_is_given_up() {
+        let mut stream = Resumes::new(at(0));
+        for second in 1..=10 {
+            assert_eq!(stream.broke(at(2 * second), second, Break::Broken), Some(PAUSE), "{second}");
+        }
+        for second in 11..=12 {
+            assert_eq!(stream.broke(at(2 * second), 10, Break::Broken), Some(PAUSE), "{second}");
+        }
+        assert_eq!(stream.broke(at(100), 10, Break::Broken), None);
+    }
+
+    #[test]
+    fn a_stream_that_breaks_often_is_given_up_though_it_gets_on() {
+        let mut stream = Resumes::new(at(0));
+        let answers = [1, 2, 3, 4].map(|bytes| stream.broke(at(0), bytes, Break::Broken));
+        assert_eq!(answers, [Some(PAUSE), Some(PAUSE), Some(PAUSE), None]);
+    }
+
+    #[test]
+    fn a_silent_peer_and_a_lost_source_are_no_reasons_to_resume() {
+        for cause in [Break::Silent, Break::SourceLost] {
+            assert_eq!(Resumes::new(at(0)).broke(at(1), 1, cause), None);
+        }
+    }
+}
