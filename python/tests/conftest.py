@@ -56,6 +56,13 @@ def node(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_client_is_left() -> Iterator[None]:
+    """The client of this process, of `hoplite.init`, is that of one module's store."""
+    yield
+    hoplite.shutdown()
+
+
 _numbers = itertools.count()
 
 
