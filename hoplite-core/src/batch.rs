@@ -1,7 +1,7 @@
 //! What a store has yet to say to one shard: a queue that decides which messages share a frame, and when it leaves.
 //!
 //! Publications of small objects come in bursts, and a frame for each of them would cost the processor more than the puts
-//! themselves, in the store and in the shard. Such messages are *patient*: after a frame that nothing else needed, they wait
+//! themselves, in the store and in the shard. Such messages are *deferrable*: after a frame that nothing else needed, they wait
 //! for others to go along with, at most [`LINGER`]. A prompt message leaves at once and takes all before it along.
 
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::node::Urgency;
 use crate::time::Time;
 
-/// How long a patient message waits for others: about ten small puts, and less than a person or a task can tell from the
+/// How long a deferrable message waits for others: about ten small puts, and less than a person or a task can tell from the
 /// round trip to another node.
 pub const LINGER: Duration = Duration::from_micros(200);
 /// Most messages that may wait for one session: a full publication of a store with the default limit on copies fits.
@@ -26,13 +26,13 @@ pub struct BatchQueue<T> {
     messages: VecDeque<(T, Urgency)>,
     /// How many of them are prompt.
     prompt: usize,
-    /// Until when patient messages wait, because a frame of such has just left.
+    /// Until when deferrable messages wait, because a frame of such has just left.
     linger_until: Time,
 }
 
 /// When the next frame leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Departure {
+pub enum NextFrame {
     /// Now.
     Now,
     /// Then, unless a prompt message comes before.
@@ -56,41 +56,41 @@ impl<T> BatchQueue<T> {
     ///
     /// # Errors
     /// [`Full`] if [`MAX_QUEUED_MESSAGES`] wait.
-    pub fn push(&mut self, now: Time, message: T, urgency: Urgency) -> Result<Option<Departure>, Full> {
+    pub fn push(&mut self, now: Time, message: T, urgency: Urgency) -> Result<Option<NextFrame>, Full> {
         if self.messages.len() >= MAX_QUEUED_MESSAGES {
             return Err(Full);
         }
-        let before = self.departure(now);
+        let before = self.next_frame(now);
         self.messages.push_back((message, urgency));
         self.prompt += usize::from(urgency == Urgency::Prompt);
-        let after = self.departure(now);
+        let after = self.next_frame(now);
         Ok((after != before).then_some(after))
     }
 
     /// When the next frame leaves.
-    pub fn departure(&self, now: Time) -> Departure {
+    pub fn next_frame(&self, now: Time) -> NextFrame {
         match (self.messages.is_empty(), self.prompt > 0 || self.linger_until <= now) {
-            (true, _) => Departure::Never,
-            (false, true) => Departure::Now,
-            (false, false) => Departure::At(self.linger_until),
+            (true, _) => NextFrame::Never,
+            (false, true) => NextFrame::Now,
+            (false, false) => NextFrame::At(self.linger_until),
         }
     }
 
     /// Takes the messages of a frame that leaves now, whether or not it is due. `inline_bytes` tells how many bytes of an
     /// object go with a message.
     pub fn take_batch(&mut self, now: Time, inline_bytes: impl Fn(&T) -> u64) -> Vec<T> {
-        let (mut batch, mut batch_bytes, mut is_patient) = (Vec::new(), 0, true);
+        let (mut batch, mut batch_bytes, mut is_deferrable) = (Vec::new(), 0, true);
         while batch.len() < MAX_BATCH_MESSAGES
             && batch_bytes < MAX_BATCH_BYTES
             && let Some((message, urgency)) = self.messages.pop_front()
         {
             batch_bytes += inline_bytes(&message);
             batch.push(message);
-            is_patient &= urgency == Urgency::Patient;
+            is_deferrable &= urgency == Urgency::Deferrable;
             self.prompt -= usize::from(urgency == Urgency::Prompt);
         }
         // What is left over leaves next: nobody would be told when else.
-        let lingers = is_patient && self.messages.is_empty();
+        let lingers = is_deferrable && self.messages.is_empty();
         self.linger_until = if lingers { now + LINGER } else { now };
         batch
     }
@@ -109,49 +109,49 @@ mod tests {
     }
 
     #[test]
-    fn patient_messages_wait_only_after_a_frame_of_such() {
+    fn deferrable_messages_wait_only_after_a_frame_of_such() {
         let mut queue = BatchQueue::default();
-        assert_eq!(queue.departure(at(0)), Departure::Never);
-        let pushed = queue.push(at(0), 1, Urgency::Patient);
-        assert_eq!(pushed, Ok(Some(Departure::Now)), "after a quiet moment, at once");
+        assert_eq!(queue.next_frame(at(0)), NextFrame::Never);
+        let pushed = queue.push(at(0), 1, Urgency::Deferrable);
+        assert_eq!(pushed, Ok(Some(NextFrame::Now)), "after a quiet moment, at once");
         assert_eq!(take(&mut queue, at(0)), [1]);
-        assert_eq!(queue.push(at(50), 2, Urgency::Patient), Ok(Some(Departure::At(at(200)))));
-        assert_eq!(queue.push(at(60), 3, Urgency::Patient), Ok(None), "it goes along");
-        assert_eq!(queue.departure(at(199)), Departure::At(at(200)));
-        assert_eq!(queue.departure(at(200)), Departure::Now);
+        assert_eq!(queue.push(at(50), 2, Urgency::Deferrable), Ok(Some(NextFrame::At(at(200)))));
+        assert_eq!(queue.push(at(60), 3, Urgency::Deferrable), Ok(None), "it goes along");
+        assert_eq!(queue.next_frame(at(199)), NextFrame::At(at(200)));
+        assert_eq!(queue.next_frame(at(200)), NextFrame::Now);
         assert_eq!(take(&mut queue, at(200)), [2, 3]);
     }
 
     #[test]
     fn a_prompt_message_takes_all_along_and_nothing_waits_after_it() {
         let mut queue = BatchQueue::default();
-        queue.push(at(0), 1, Urgency::Patient).unwrap();
+        queue.push(at(0), 1, Urgency::Deferrable).unwrap();
         assert_eq!(take(&mut queue, at(0)), [1]);
-        queue.push(at(10), 2, Urgency::Patient).unwrap();
-        assert_eq!(queue.push(at(20), 3, Urgency::Prompt), Ok(Some(Departure::Now)));
+        queue.push(at(10), 2, Urgency::Deferrable).unwrap();
+        assert_eq!(queue.push(at(20), 3, Urgency::Prompt), Ok(Some(NextFrame::Now)));
         assert_eq!(take(&mut queue, at(20)), [2, 3]);
-        assert_eq!(queue.push(at(200), 4, Urgency::Prompt), Ok(Some(Departure::Now)));
+        assert_eq!(queue.push(at(200), 4, Urgency::Prompt), Ok(Some(NextFrame::Now)));
         assert_eq!(take(&mut queue, at(200)), [4]);
-        assert_eq!(queue.push(at(201), 5, Urgency::Patient), Ok(Some(Departure::Now)));
+        assert_eq!(queue.push(at(201), 5, Urgency::Deferrable), Ok(Some(NextFrame::Now)));
     }
 
     #[test]
     fn frames_are_bounded_and_what_is_left_over_leaves_next() {
         let mut queue = BatchQueue::default();
         for number in 0..=MAX_BATCH_MESSAGES as u64 {
-            queue.push(at(0), number, Urgency::Patient).unwrap();
+            queue.push(at(0), number, Urgency::Deferrable).unwrap();
         }
         assert_eq!(take(&mut queue, at(0)).len(), MAX_BATCH_MESSAGES);
-        assert_eq!(queue.departure(at(0)), Departure::Now);
+        assert_eq!(queue.next_frame(at(0)), NextFrame::Now);
         assert_eq!(take(&mut queue, at(0)), [MAX_BATCH_MESSAGES as u64]);
 
-        // So does what came after a prompt message, though a patient one would wait now.
+        // So does what came after a prompt message, though a deferrable one would wait now.
         queue.push(at(1), 0, Urgency::Prompt).unwrap();
         for number in 1..=MAX_BATCH_MESSAGES as u64 {
-            queue.push(at(1), number, Urgency::Patient).unwrap();
+            queue.push(at(1), number, Urgency::Deferrable).unwrap();
         }
         assert_eq!(take(&mut queue, at(1)).len(), MAX_BATCH_MESSAGES);
-        assert_eq!(queue.departure(at(1)), Departure::Now);
+        assert_eq!(queue.next_frame(at(1)), NextFrame::Now);
         assert_eq!(take(&mut queue, at(1)), [MAX_BATCH_MESSAGES as u64]);
 
         let mut queue = BatchQueue::default();

@@ -72,7 +72,7 @@ pub(crate) fn accept(
     tls: Option<Tls>,
     abort: CancellationToken,
     tasks: TaskTracker,
-) -> impl Stream<Item = io::Result<Connection>> {
+) -> impl Stream<Item = io::Result<Incoming>> {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let half_open = HalfOpen::new(MAX_HALF_OPEN);
     let state = (listener, tls, abort, tasks, permits, half_open);
@@ -93,7 +93,7 @@ pub(crate) fn accept(
             Some(tls) => Wire::tls(tls.server(Protocol::Http2), stream),
             None => Wire::Plain(stream),
         };
-        let connection = Connection {
+        let connection = Incoming {
             wire,
             peer: Peer { address, is_admitted: Arc::default() },
             abort: Box::pin(abort.clone().cancelled_owned()),
@@ -106,7 +106,7 @@ pub(crate) fn accept(
 }
 
 /// A connection that can be broken from outside, and that must begin to speak soon.
-pub(crate) struct Connection {
+pub(crate) struct Incoming {
     wire: Wire,
     peer: Peer,
     abort: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -138,7 +138,7 @@ impl HalfOpenState {
     }
 }
 
-impl Connection {
+impl Incoming {
     /// HTTP/2 always waits for input, so that the checks on reading also end a connection that only writes; but not before
     /// the handshake of TLS, for which either waits.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
@@ -161,7 +161,7 @@ impl Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for Incoming {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -177,7 +177,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for Incoming {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.half_open.is_some() {
             self.check(cx)?;
@@ -212,7 +212,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-impl Connected for Connection {
+impl Connected for Incoming {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {

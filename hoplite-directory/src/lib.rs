@@ -7,9 +7,9 @@
 //! * `guard`: who may make them; `service`: the calls.
 //! * `session`: one session with a store: hello, then messages in.
 //! * `owner`: the task that owns the shard, and the only one that touches it.
-//! * `outbox`: messages out.
+//! * `send_queue`: messages out.
 //! * `metrics`: what Prometheus is told.
-//! * `answers`: what tools see.
+//! * `inspections`: what tools see.
 #![forbid(unsafe_code)]
 
 mod server;
@@ -23,8 +23,8 @@ mod wire;
 mod owner;
 
 mod metrics;
-mod outbox;
+mod send_queue;
 
-mod answers;
+mod inspections;
 
 pub use server::{DEFAULT_CLUSTER, DirectoryConfig, DirectoryError, run};

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{SessionEnd, ShardMetrics};
-use crate::outbox::{MAX_QUEUED, Outbox, Overflow};
+use crate::send_queue::{MAX_QUEUED, Overflow, SendQueue};
 
 /// Most commands that wait; a session has at most one of them, so this only limits what is done between two looks at
 /// the clock.
@@ -26,7 +26,7 @@ pub(crate) struct SessionId(u64);
 type Inspection = Box<dyn FnOnce(&Shard) + Send>;
 
 enum Command {
-    Open { info: NodeInfo, outbox: Arc<Outbox>, reply: oneshot::Sender<Result<SessionId>> },
+    Open { info: NodeInfo, send_queue: Arc<SendQueue>, reply: oneshot::Sender<Result<SessionId>> },
     Messages { session: SessionId, messages: Vec<ToShard> },
     Close { session: SessionId },
     Inspect(Inspection),
@@ -40,13 +40,13 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    /// Announces the store `info`, to which the shard speaks through `outbox`.
+    /// Announces the store `info`, to which the shard speaks through `send_queue`.
     ///
     /// # Errors
     /// Why the shard refuses it, or [`Error::ShuttingDown`].
-    pub(crate) async fn open(&self, info: NodeInfo, outbox: Arc<Outbox>) -> Result<SessionId> {
+    pub(crate) async fn open(&self, info: NodeInfo, send_queue: Arc<SendQueue>) -> Result<SessionId> {
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Open { info, outbox, reply }).await?;
+        self.send(Command::Open { info, send_queue, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
@@ -106,7 +106,7 @@ pub(crate) struct ShardOwner {
 struct Session {
     node: NodeId,
     incarnation: Incarnation,
-    outbox: Arc<Outbox>,
+    send_queue: Arc<SendQueue>,
 }
 
 impl ShardOwner {
@@ -147,14 +147,14 @@ impl ShardOwner {
             }
         }
         for session in self.sessions.values() {
-            session.outbox.fail(Error::ShuttingDown);
+            session.send_queue.fail(Error::ShuttingDown);
         }
     }
 
     fn perform(&mut self, command: Command) {
         match command {
-            Command::Open { info, outbox, reply } => {
-                let answer = self.open(info, outbox);
+            Command::Open { info, send_queue, reply } => {
+                let answer = self.open(info, send_queue);
                 let opened = answer.as_ref().ok().copied();
                 if reply.send(answer).is_err()
                     && let Some(session) = opened
@@ -179,7 +179,7 @@ impl ShardOwner {
         }
     }
 
-    fn open(&mut self, info: NodeInfo, outbox: Arc<Outbox>) -> Result<SessionId> {
+    fn open(&mut self, info: NodeInfo, send_queue: Arc<SendQueue>) -> Result<SessionId> {
         let (node, incarnation) = (info.node.clone(), info.incarnation);
         let mut effects = Vec::new();
         self.shard.apply(self.now(), Event::Connected(info), &mut effects);
@@ -203,7 +203,7 @@ impl ShardOwner {
         self.current.insert(node.clone(), session);
         tracing::info!(%node, "a store has connected");
         self.count(ShardMetrics::opened);
-        self.sessions.insert(session, Session { node, incarnation, outbox });
+        self.sessions.insert(session, Session { node, incarnation, send_queue });
         self.carry_out(effects);
         Ok(session)
     }
@@ -213,14 +213,16 @@ impl ShardOwner {
         if let Some(older) = self.current.remove(node).and_then(|session| self.sessions.remove(&session)) {
             tracing::info!(node = %older.node, "a newer session of the store takes the place of this one");
             self.count(|metrics| metrics.ended(SessionEnd::Replaced));
-            older.outbox.fail(Error::unavailable("this session, since the store has opened another one,"));
+            older
+                .send_queue
+                .fail(Error::unavailable("this session, since the store has opened another one,"));
         }
     }
 
     /// Ends a session, and tells the shard.
     fn close(&mut self, session: SessionId, end: SessionEnd) {
-        let Some(Session { node, incarnation, outbox }) = self.sessions.remove(&session) else { return };
-        outbox.close();
+        let Some(Session { node, incarnation, send_queue }) = self.sessions.remove(&session) else { return };
+        send_queue.close();
         self.current.remove(&node);
         tracing::info!(%node, "the session of a store has ended");
         self.count(|metrics| metrics.ended(end));
@@ -252,7 +254,9 @@ impl ShardOwner {
         for session in deaf {
             if let Some(session) = self.sessions.get(&session) {
                 tracing::warn!(node = %session.node, "the store does not listen: its session is ended");
-                session.outbox.fail(Error::limit_exceeded("unread messages of a session", MAX_QUEUED as u64));
+                session
+                    .send_queue
+                    .fail(Error::limit_exceeded("unread messages of a session", MAX_QUEUED as u64));
             }
             self.close(session, SessionEnd::Deaf);
         }
@@ -260,9 +264,9 @@ impl ShardOwner {
 
     fn send(&self, node: &NodeId, message: ToStore) -> Result<(), (SessionId, Overflow)> {
         let Some(session) = self.current.get(node) else { return Ok(()) };
-        let Some(Session { outbox, .. }) = self.sessions.get(session) else { return Ok(()) };
+        let Some(Session { send_queue, .. }) = self.sessions.get(session) else { return Ok(()) };
         self.count(|metrics| metrics.sent(&message));
-        outbox.push(message).map_err(|overflow| (*session, overflow))
+        send_queue.push(message).map_err(|overflow| (*session, overflow))
     }
 
     fn count(&self, what: impl FnOnce(&ShardMetrics)) {

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::answers;
+use crate::inspections;
 use crate::session::{self, Host};
 
 /// Translates calls; the decisions are the shard's.
@@ -39,8 +39,9 @@ impl Directory for DirectoryService {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (opened, answer) = oneshot::channel();
         self.tasks.spawn(session::serve(self.host.clone(), request.into_inner(), opened));
-        let outbox = answer.await.unwrap_or(Err(Error::ShuttingDown)).map_err(|error| to_status(&error))?;
-        Ok(Response::new(Box::pin(outbox.into_stream())))
+        let send_queue =
+            answer.await.unwrap_or(Err(Error::ShuttingDown)).map_err(|error| to_status(&error))?;
+        Ok(Response::new(Box::pin(send_queue.into_stream())))
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListReply>, Status> {
@@ -51,7 +52,7 @@ impl Directory for DirectoryService {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS);
         let look = self.host.shard.inspect(move |shard| shard.list(&prefix, &after, limit));
         let (objects, more) = look.await.map_err(|error| to_status(&error))?;
-        Ok(Response::new(answers::listing(Page { objects, more })))
+        Ok(Response::new(inspections::listing(Page { objects, more })))
     }
 
     async fn describe(
@@ -61,12 +62,12 @@ impl Directory for DirectoryService {
         let id = ObjectId::new(&request.into_inner().id).map_err(|error| to_status(&error))?;
         let look = self.host.shard.inspect(move |shard| shard.describe(&id));
         let description = look.await.map_err(|error| to_status(&error))?;
-        Ok(Response::new(answers::description(&description)))
+        Ok(Response::new(inspections::description(&description)))
     }
 
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
         let look = self.host.shard.inspect(hoplite_core::shard::Shard::status);
         let status = look.await.map_err(|error| to_status(&error))?;
-        Ok(Response::new(answers::status(&status, &self.host.cluster, self.host.shard.uptime())))
+        Ok(Response::new(inspections::status(&status, &self.host.cluster, self.host.shard.uptime())))
     }
 }

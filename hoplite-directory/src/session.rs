@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
-use crate::outbox::Outbox;
 use crate::owner::{SessionId, ShardHandle};
+use crate::send_queue::SendQueue;
 
 /// Who a session is opened with: the shard, and the cluster that it belongs to.
 #[derive(Debug, Clone)]
@@ -29,18 +29,18 @@ pub(crate) struct Host {
 
 /// Serves what arrives in one session.
 ///
-/// `opened` is given the outbox once the store is accepted, or the reason why not. The session is closed in any case,
+/// `opened` is given the queue once the store is accepted, or the reason why not. The session is closed in any case,
 /// also when the call that opened it is gone by then.
 pub(crate) async fn serve(
     host: Host,
     mut inbound: Streaming<StoreMessages>,
-    opened: oneshot::Sender<Result<Arc<Outbox>>>,
+    opened: oneshot::Sender<Result<Arc<SendQueue>>>,
 ) {
     let opening = tokio::select! {
         opening = open(&host, &mut inbound) => opening,
         () = host.stop.cancelled() => Err(Error::ShuttingDown),
     };
-    let (session, outbox) = match opening {
+    let (session, send_queue) = match opening {
         Ok(session) => session,
         Err(error) => {
             tracing::debug!(%error, "a session was not opened");
@@ -48,12 +48,12 @@ pub(crate) async fn serve(
             return;
         }
     };
-    if opened.send(Ok(outbox.clone())).is_ok() {
-        match read(&host.shard, session, &outbox, inbound).await {
+    if opened.send(Ok(send_queue.clone())).is_ok() {
+        match read(&host.shard, session, &send_queue, inbound).await {
             Ok(()) => {}
             Err(error) => {
                 tracing::debug!(%error, "a session was broken");
-                outbox.fail(error);
+                send_queue.fail(error);
             }
         }
     }
@@ -61,7 +61,7 @@ pub(crate) async fn serve(
     let _ = host.shard.close(session).await;
 }
 
-async fn open(host: &Host, inbound: &mut Streaming<StoreMessages>) -> Result<(SessionId, Arc<Outbox>)> {
+async fn open(host: &Host, inbound: &mut Streaming<StoreMessages>) -> Result<(SessionId, Arc<SendQueue>)> {
     let first = timeout(HELLO_TIMEOUT, inbound.message())
         .await
         .map_err(|_| Error::Timeout { operation: Operation::Connect, waited: HELLO_TIMEOUT })?
@@ -71,29 +71,29 @@ async fn open(host: &Host, inbound: &mut Streaming<StoreMessages>) -> Result<(Se
     };
     let info = decode_hello(hello, &host.cluster)?;
     let early = decode_store_batch(StoreMessages { hello: None, messages })?;
-    let outbox = Arc::new(Outbox::default());
-    let session = host.shard.open(info, outbox.clone()).await?;
+    let send_queue = Arc::new(SendQueue::default());
+    let session = host.shard.open(info, send_queue.clone()).await?;
     if !early.is_empty() {
         host.shard.say(session, early).await?;
     }
-    Ok((session, outbox))
+    Ok((session, send_queue))
 }
 
 /// Reads until the store or the shard ends the session.
 async fn read(
     shard: &ShardHandle,
     session: SessionId,
-    outbox: &Outbox,
+    send_queue: &SendQueue,
     mut inbound: Streaming<StoreMessages>,
 ) -> Result<()> {
     loop {
         let next = async {
-            outbox.room().await;
+            send_queue.room().await;
             inbound.message().await
         };
         let batch = tokio::select! {
             next = next => next.map_err(|status| from_status(&status))?,
-            () = outbox.closed() => None,
+            () = send_queue.closed() => None,
         };
         let Some(batch) = batch else { return Ok(()) };
         shard.say(session, decode_store_batch(batch)?).await?;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hoplite_core::batch::{BatchQueue, Departure, Full};
+use hoplite_core::batch::{BatchQueue, Full, NextFrame};
 use hoplite_core::node::Urgency;
 use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;
@@ -52,7 +52,7 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     news: Notify,
-    /// Wakes the session when patient messages have waited long enough. Tokio's own timers count in milliseconds.
+    /// Wakes the session when deferrable messages have waited long enough. Tokio's own timers count in milliseconds.
     timer: AsyncFd<OwnedFd>,
     origin: Instant,
 }
@@ -67,11 +67,11 @@ impl Shared {
     }
 
     /// Has the session look at the queue when a frame leaves.
-    fn wake(&self, departure: Departure) {
-        let is_armed = match departure {
-            Departure::Never => return,
-            Departure::Now => false,
-            Departure::At(time) => self.arm(time.since(self.now())),
+    fn wake(&self, next_frame: NextFrame) {
+        let is_armed = match next_frame {
+            NextFrame::Never => return,
+            NextFrame::Now => false,
+            NextFrame::At(time) => self.arm(time.since(self.now())),
         };
         // Without the timer, nothing waits.
         if !is_armed {
@@ -115,8 +115,8 @@ impl Outbox {
     /// Adds a message.
     pub(crate) fn push(&self, message: Outgoing, urgency: Urgency) -> Result<(), Full> {
         let change = self.0.lock().batches.push(self.0.now(), message, urgency)?;
-        if let Some(departure) = change {
-            self.0.wake(departure);
+        if let Some(next_frame) = change {
+            self.0.wake(next_frame);
         }
         Ok(())
     }
@@ -150,7 +150,7 @@ impl Batches {
     fn take(&self) -> Option<Vec<Outgoing>> {
         let now = self.0.now();
         let mut queue = self.0.lock();
-        let is_due = queue.is_closed || queue.batches.departure(now) == Departure::Now;
+        let is_due = queue.is_closed || queue.batches.next_frame(now) == NextFrame::Now;
         is_due.then(|| queue.batches.take_batch(now, Outgoing::inline_bytes))
     }
 }
@@ -193,10 +193,10 @@ mod tests {
     #[tokio::test]
     async fn messages_that_wait_leave_when_their_time_has_come() {
         let (outbox, mut batches) = outbox().unwrap();
-        outbox.push(message(1), Urgency::Patient).unwrap();
+        outbox.push(message(1), Urgency::Deferrable).unwrap();
         assert_eq!(next(&mut batches).await, Some(1));
-        outbox.push(message(2), Urgency::Patient).unwrap();
-        outbox.push(message(3), Urgency::Patient).unwrap();
+        outbox.push(message(2), Urgency::Deferrable).unwrap();
+        outbox.push(message(3), Urgency::Deferrable).unwrap();
         let mut waiting = 0;
         while waiting < 2 {
             waiting += next(&mut batches).await.unwrap();
@@ -212,16 +212,16 @@ mod tests {
         tokio::task::yield_now().await;
         outbox.push(message(1), Urgency::Prompt).unwrap();
         tokio::task::yield_now().await;
-        outbox.push(message(2), Urgency::Patient).unwrap();
+        outbox.push(message(2), Urgency::Deferrable).unwrap();
         assert_eq!(session.await.unwrap(), (Some(1), Some(1)));
     }
 
     #[tokio::test]
     async fn what_is_queued_leaves_before_the_end() {
         let (outbox, mut batches) = outbox().unwrap();
-        outbox.push(message(1), Urgency::Patient).unwrap();
+        outbox.push(message(1), Urgency::Deferrable).unwrap();
         assert_eq!(next(&mut batches).await, Some(1));
-        outbox.push(message(2), Urgency::Patient).unwrap();
+        outbox.push(message(2), Urgency::Deferrable).unwrap();
         drop(outbox);
         assert_eq!(next(&mut batches).await, Some(1));
         assert_eq!(next(&mut batches).await, None);

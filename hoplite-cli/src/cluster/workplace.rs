@@ -13,14 +13,14 @@ const LOGS: &str = "logs";
 /// Where a cluster keeps its files. Dropping it removes them.
 #[derive(Debug)]
 pub(super) struct Workplace {
-    place: Place,
+    root: Root,
     logs: Logs,
     /// The names of the daemons that have files here.
     names: Vec<String>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Root {
     Temporary(TempDir),
     Given {
         path: PathBuf,
@@ -47,10 +47,10 @@ enum Logs {
 impl Workplace {
     /// Makes the directory, if need be, for the files of the daemons `names`.
     pub(super) fn create(directory: Option<&Path>, names: Vec<String>) -> anyhow::Result<Self> {
-        let place = match directory {
+        let root = match directory {
             None => {
                 let directory = tempfile::Builder::new().prefix("hoplite-").tempdir();
-                Place::Temporary(directory.context("cannot create a temporary directory")?)
+                Root::Temporary(directory.context("cannot create a temporary directory")?)
             }
             Some(path) => {
                 let create = || format!("cannot use the directory {}", path.display());
@@ -61,18 +61,18 @@ impl Workplace {
                 flock(&lock, FlockOperation::NonBlockingLockExclusive)
                     .with_context(|| format!("another cluster uses the directory {}", path.display()))?;
                 // The daemons are told absolute paths, and so are people.
-                Place::Given { path: fs::canonicalize(path).with_context(create)?, existence, _lock: lock }
+                Root::Given { path: fs::canonicalize(path).with_context(create)?, existence, _lock: lock }
             }
         };
-        let workplace = Self { place, logs: Logs::Remove, names };
+        let workplace = Self { root, logs: Logs::Remove, names };
         fs::create_dir_all(workplace.logs_path()).context("cannot create the directory of the logs")?;
         Ok(workplace)
     }
 
     pub(super) fn path(&self) -> &Path {
-        match &self.place {
-            Place::Temporary(directory) => directory.path(),
-            Place::Given { path, .. } => path,
+        match &self.root {
+            Root::Temporary(directory) => directory.path(),
+            Root::Given { path, .. } => path,
         }
     }
 
@@ -97,7 +97,7 @@ impl Workplace {
 impl Drop for Workplace {
     fn drop(&mut self) {
         // A temporary directory removes itself, with all that is in it.
-        let Place::Given { path, existence, .. } = &self.place else { return };
+        let Root::Given { path, existence, .. } = &self.root else { return };
         for name in &self.names {
             // Daemons that ended in order have done it themselves.
             let _ = fs::remove_file(self.socket(name));

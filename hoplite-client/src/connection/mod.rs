@@ -1,14 +1,14 @@
 //! One connection to a store: calls and their answers, and what must be given back to the store.
 //!
 //! [`Connection`] is what clients, views and writers hold; the socket stays open until the last of them is gone,
-//! because the store takes back all references when it closes. Each caller writes its own requests ([`outbox`]). One task
+//! because the store takes back all references when it closes. Each caller writes its own requests ([`sender`]). One task
 //! reads ([`receiver`]); for the blocking client, one of the threads that wait reads ([`pump`]).
 
 mod calls;
 pub(crate) mod handshake;
-mod outbox;
 mod pump;
 mod receiver;
+mod sender;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use crate::arena::Arena;
 use crate::error::{ConnectFailure, Error, Loss, Result};
 
 use calls::{Answer, Calls, Delivery, NotOpened, Waiter};
-use outbox::{Outbox, Priority, SendFailure};
+use sender::{Priority, SendFailure, Sender};
 
 pub(crate) use calls::News;
 pub(crate) use pump::Pump;
@@ -51,12 +51,12 @@ pub(crate) enum Role {
 /// The connection that clients, views and writers share.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    link: Arc<Link>,
+    shared: Arc<Shared>,
 }
 
 /// The part of a connection that the receiving task shares. It does not keep the connection open.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
     process: u32,
     path: PathBuf,
@@ -65,7 +65,7 @@ pub(crate) struct Link {
     max_ids: usize,
     arena: Arena,
     calls: Calls,
-    outbox: Arc<Outbox>,
+    sender: Arc<Sender>,
     reception: Reception,
 }
 
@@ -86,41 +86,41 @@ impl Connection {
 
     /// As [`Connection::start`], for the process `process`. In any other process the connection cannot be used.
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
-        let link = Link::new(process, greeted, Reception::Task);
-        receiver::spawn(Arc::clone(&link))?;
-        Ok(Arc::new(Self { link }))
+        let shared = Shared::new(process, greeted, Reception::Task);
+        receiver::spawn(Arc::clone(&shared))?;
+        Ok(Arc::new(Self { shared }))
     }
 
     /// A connection without a receiving task: the futures that [`Pump::run`] drives receive for themselves.
     pub(crate) fn pumped(greeted: handshake::Greeted) -> Result<(Arc<Self>, Pump)> {
-        let link = Link::new(std::process::id(), greeted, Reception::Pump);
-        let pump = Pump::new(Arc::clone(&link)).map_err(|error| Error::Connect {
-            path: link.path.clone(),
+        let shared = Shared::new(std::process::id(), greeted, Reception::Pump);
+        let pump = Pump::new(Arc::clone(&shared)).map_err(|error| Error::Connect {
+            path: shared.path.clone(),
             kind: ConnectFailure::System { kind: std::io::Error::from(error).kind() },
         })?;
-        Ok((Arc::new(Self { link }), pump))
+        Ok((Arc::new(Self { shared }), pump))
     }
 
     pub(crate) fn node(&self) -> &NodeId {
-        &self.link.node
+        &self.shared.node
     }
 
     pub(crate) fn inline_below_bytes(&self) -> u64 {
-        self.link.inline_below_bytes
+        self.shared.inline_below_bytes
     }
 
     /// Most ids that the store takes in one request.
     pub(crate) fn max_ids(&self) -> usize {
-        self.link.max_ids
+        self.shared.max_ids
     }
 
     /// Most calls that the store lets a client have open.
     pub(crate) fn max_calls(&self) -> usize {
-        self.link.calls.limit()
+        self.shared.calls.limit()
     }
 
     pub(crate) fn arena(&self) -> &Arena {
-        &self.link.arena
+        &self.shared.arena
     }
 
     /// Maps the arena for writing, too, if that was not done.
@@ -128,31 +128,31 @@ impl Connection {
     /// # Errors
     /// `PermissionDenied`, and what else prevents it.
     pub(crate) async fn map_writable(&self, timeout: Duration) -> Result<()> {
-        if self.link.arena.is_writable() {
+        if self.shared.arena.is_writable() {
             return Ok(());
         }
         let limit = timeout.min(WRITABLE_TIMEOUT);
-        let asked = match self.link.reception {
+        let asked = match self.shared.reception {
             Reception::Task => {
-                let path = self.link.path.clone();
+                let path = self.shared.path.clone();
                 let ask = tokio::task::spawn_blocking(move || handshake::ask_writable(&path, limit));
-                ask.await.map_err(|_| self.link.lost())?
+                ask.await.map_err(|_| self.shared.lost())?
             }
             // The thread that drives this waits in any case.
-            Reception::Pump => handshake::ask_writable(&self.link.path, limit),
+            Reception::Pump => handshake::ask_writable(&self.shared.path, limit),
         };
         let writable = asked.map_err(|error| match error {
             Error::Connect { kind: ConnectFailure::Refused(error), .. } => error.into(),
             error => error,
         })?;
-        if !self.link.arena.is_of(&writable) {
+        if !self.shared.arena.is_of(&writable) {
             // The store that this connection was to has ended.
-            self.link.break_off(Loss::Closed);
-            return Err(self.link.lost());
+            self.shared.break_off(Loss::Closed);
+            return Err(self.shared.lost());
         }
-        self.link.arena.map_writable(writable).map_err(|error| {
+        self.shared.arena.map_writable(writable).map_err(|error| {
             let kind = ConnectFailure::Arena { reason: Arc::new(error) };
-            Error::Connect { path: self.link.path.clone(), kind }
+            Error::Connect { path: self.shared.path.clone(), kind }
         })
     }
 
@@ -170,7 +170,7 @@ impl Connection {
         let limit = timeout.saturating_add(TIMEOUT_SLACK);
         match self.within(limit, &mut call.answer).await {
             Some(Ok(answer)) => Ok(answer?),
-            Some(Err(_)) => Err(self.link.lost()),
+            Some(Err(_)) => Err(self.shared.lost()),
             None => Err(Error::timeout(operation, limit)),
         }
     }
@@ -191,15 +191,15 @@ impl Connection {
     /// Starts a subscription, of which only the latest news is kept.
     pub(crate) fn subscribe(&self, request: node::Request) -> Result<(CallId, watch::Receiver<News>)> {
         let (sender, receiver) = watch::channel(None);
-        let call = self.link.open(Waiter::Latest(sender))?;
-        self.link.send_call(call, Request::Node(request))?;
+        let call = self.shared.open(Waiter::Latest(sender))?;
+        self.shared.send_call(call, Request::Node(request))?;
         Ok((call, receiver))
     }
 
     /// Ends a subscription. Never blocks.
     pub(crate) fn unsubscribe(&self, call: CallId) {
-        if self.link.check_process().is_ok() && self.link.calls.close(call) {
-            self.link.give_back(&[Request::Node(node::Request::Unsubscribe { call })]);
+        if self.shared.check_process().is_ok() && self.shared.calls.close(call) {
+            self.shared.give_back(&[Request::Node(node::Request::Unsubscribe { call })]);
         }
     }
 
@@ -211,21 +211,21 @@ impl Connection {
         operation: Operation,
         timeout: Duration,
     ) -> Result<()> {
-        let position = self.link.tell(requests)?;
+        let position = self.shared.tell(requests)?;
         let limit = timeout.saturating_add(TIMEOUT_SLACK);
-        let sent = pin!(self.link.outbox.sent(position));
+        let sent = pin!(self.shared.sender.sent(position));
         if self.within(limit, sent).await.is_none() {
             return Err(Error::timeout(operation, limit));
         }
-        match self.link.calls.loss() {
+        match self.shared.calls.loss() {
             None => Ok(()),
-            Some(_) => Err(self.link.lost()),
+            Some(_) => Err(self.shared.lost()),
         }
     }
 
     /// Waits for `future` for at most `limit`; `None` if it takes longer.
     pub(crate) async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        match self.link.reception {
+        match self.shared.reception {
             Reception::Task => tokio::time::timeout(limit, future).await.ok(),
             Reception::Pump => pump::within(limit, future).await,
         }
@@ -250,14 +250,14 @@ impl Connection {
 
     /// Rings the doorbell of a copy whose progress somebody waits for. Never blocks.
     pub(crate) fn ring(&self, copy: CopyId) -> Result<()> {
-        self.link.tell(&[Request::Doorbell { copy }]).map(|_| ())
+        self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
     /// Gives back a reference. Never blocks and works on any thread. Does nothing in a forked child, whose parent still has
     /// the reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
-        if self.link.check_process().is_ok() {
-            self.link.give_back_reference(copy, role);
+        if self.shared.check_process().is_ok() {
+            self.shared.give_back_reference(copy, role);
         }
     }
 
@@ -274,25 +274,25 @@ impl Connection {
 
     /// The store sent something impossible.
     pub(crate) fn malformed(&self, reason: &'static str) -> Error {
-        self.link.break_off(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
-        self.link.lost()
+        self.shared.break_off(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
+        self.shared.lost()
     }
 
     pub(crate) fn lost(&self) -> Error {
-        self.link.lost()
+        self.shared.lost()
     }
 
     /// Whether the connection can still be used.
     pub(crate) fn check_usable(&self) -> Result<()> {
-        self.link.check_process()?;
-        if self.link.calls.loss().is_some() { Err(self.link.lost()) } else { Ok(()) }
+        self.shared.check_process()?;
+        if self.shared.calls.loss().is_some() { Err(self.shared.lost()) } else { Ok(()) }
     }
 
     fn begin(&self, request: Request) -> Result<OpenCall<'_>> {
         let (sender, answer) = oneshot::channel();
-        let call = self.link.open(Waiter::Once(sender))?;
-        let open = OpenCall { link: &self.link, call, answer };
-        self.link.send_call(call, request)?;
+        let call = self.shared.open(Waiter::Once(sender))?;
+        let open = OpenCall { shared: &self.shared, call, answer };
+        self.shared.send_call(call, request)?;
         Ok(open)
     }
 }
@@ -300,37 +300,37 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         // Not in a forked child: that would end the connection of its parent.
-        if self.link.check_process().is_ok() {
-            self.link.calls.lose(Loss::Closed);
-            self.link.shut_down();
+        if self.shared.check_process().is_ok() {
+            self.shared.calls.lose(Loss::Closed);
+            self.shared.shut_down();
         }
     }
 }
 
 /// A call that was sent. To drop it before its answer cancels it.
 struct OpenCall<'a> {
-    link: &'a Arc<Link>,
+    shared: &'a Arc<Shared>,
     call: CallId,
     answer: oneshot::Receiver<Answer>,
 }
 
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
-        if self.link.check_process().is_err() {
+        if self.shared.check_process().is_err() {
             return;
         }
-        if self.link.calls.close(self.call) {
-            self.link.give_back(&[Request::Node(node::Request::Cancel { call: self.call })]);
+        if self.shared.calls.close(self.call) {
+            self.shared.give_back(&[Request::Node(node::Request::Cancel { call: self.call })]);
         }
         // The receiving task may have delivered the answer just before: then it is here.
         self.answer.close();
         if let Ok(answer) = self.answer.try_recv() {
-            self.link.discard(answer);
+            self.shared.discard(answer);
         }
     }
 }
 
-impl Link {
+impl Shared {
     fn new(process: u32, greeted: handshake::Greeted, reception: Reception) -> Arc<Self> {
         let socket = Arc::new(greeted.socket);
         Arc::new(Self {
@@ -341,7 +341,7 @@ impl Link {
             max_ids: greeted.max_ids,
             arena: greeted.arena,
             calls: Calls::new(greeted.max_calls),
-            outbox: Arc::new(Outbox::new(Arc::clone(&socket))),
+            sender: Arc::new(Sender::new(Arc::clone(&socket))),
             socket,
             reception,
         })
@@ -365,7 +365,7 @@ impl Link {
     }
 
     fn send_call(&self, call: CallId, request: Request) -> Result<()> {
-        let sent = self.outbox.send(&[encode_request(call, request)], Priority::Call);
+        let sent = self.sender.send(&[encode_request(call, request)], Priority::Call);
         sent.map(|_| ()).map_err(|failure| {
             self.calls.close(call);
             self.send_failed(failure)
@@ -374,14 +374,14 @@ impl Link {
 
     fn tell(&self, requests: &[Request]) -> Result<u64> {
         self.check_process()?;
-        self.outbox
+        self.sender
             .send(&unanswered(requests), Priority::GiveBack)
             .map_err(|failure| self.send_failed(failure))
     }
 
     /// Tells the store, and ignores a failure: if the connection is broken, the store takes everything back by itself.
     fn give_back(&self, requests: &[Request]) {
-        if let Err(SendFailure::Lost(reason)) = self.outbox.send(&unanswered(requests), Priority::GiveBack) {
+        if let Err(SendFailure::Lost(reason)) = self.sender.send(&unanswered(requests), Priority::GiveBack) {
             self.break_off(reason);
         }
     }

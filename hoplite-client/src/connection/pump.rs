@@ -21,9 +21,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::Link;
-use super::outbox::system;
+use super::Shared;
 use super::receiver::deliver;
+use super::sender::system;
 use crate::error::Loss;
 
 /// How many bytes are read from the socket at once. Answers are short, apart from listings.
@@ -37,7 +37,7 @@ thread_local! {
 /// Drives futures, and receives for one connection meanwhile.
 #[derive(Debug)]
 pub(crate) struct Pump {
-    link: Arc<Link>,
+    shared: Arc<Shared>,
     /// Interrupts the leader's `poll`.
     interrupt: Arc<OwnedFd>,
     /// Locked by the leader.
@@ -52,10 +52,10 @@ struct Incoming {
 }
 
 impl Pump {
-    pub(super) fn new(link: Arc<Link>) -> Result<Self, Errno> {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Self, Errno> {
         let interrupt = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let incoming = Mutex::new(Incoming { chunk: vec![0; CHUNK_BYTES], received: BytesMut::new() });
-        Ok(Self { link, interrupt, incoming, followers: Mutex::default() })
+        Ok(Self { shared, interrupt, incoming, followers: Mutex::default() })
     }
 
     /// Blocks until `future` is done. Any number of threads may do so at once.
@@ -71,7 +71,7 @@ impl Pump {
                 return output;
             }
             let wake_at = WAKE_AT.get();
-            if self.link.calls.loss().is_some() {
+            if self.shared.calls.loss().is_some() {
                 // Nothing more arrives. What this future waits for comes from another thread.
                 sleeper.sleep(wake_at);
             } else if let Some(incoming) = self.try_lead() {
@@ -95,7 +95,7 @@ impl Pump {
         sleeper.leads.store(true, Ordering::SeqCst);
         while !sleeper.woken.load(Ordering::SeqCst) && wake_at.is_none_or(|at| Instant::now() < at) {
             if let Err(loss) = self.receive(&mut incoming, wake_at) {
-                self.link.break_off(loss);
+                self.shared.break_off(loss);
                 break;
             }
         }
@@ -104,7 +104,7 @@ impl Pump {
 
     fn receive(&self, incoming: &mut Incoming, wake_at: Option<Instant>) -> Result<(), Loss> {
         let mut fds =
-            [PollFd::new(&*self.link.socket, PollFlags::IN), PollFd::new(&*self.interrupt, PollFlags::IN)];
+            [PollFd::new(&*self.shared.socket, PollFlags::IN), PollFd::new(&*self.interrupt, PollFlags::IN)];
         let timeout = wake_at.and_then(|at| {
             // A time that does not fit the type is as good as no limit.
             Timespec::try_from(at.saturating_duration_since(Instant::now())).ok()
@@ -121,11 +121,11 @@ impl Pump {
         if fds[0].revents().is_empty() {
             return Ok(());
         }
-        match recv(&*self.link.socket, &mut incoming.chunk[..], RecvFlags::DONTWAIT) {
+        match recv(&*self.shared.socket, &mut incoming.chunk[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) | Err(Errno::CONNRESET) => Err(Loss::Closed),
             Ok((_, length)) => {
                 incoming.received.extend_from_slice(&incoming.chunk[..length]);
-                deliver(&self.link, &mut incoming.received)
+                deliver(&self.shared, &mut incoming.received)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(error) => Err(system(error)),

@@ -9,7 +9,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::node::{Reduce, ReduceOrder};
 use crate::plan::collective::MAX_MEMBERS;
-use crate::plan::reduce::Link;
+use crate::plan::link::LinkEstimate;
 use crate::shard::{Location, LocationState, Locations, Retention};
 use crate::time::Time;
 
@@ -80,7 +80,7 @@ impl Gathering {
     }
 
     /// Whether a session can begin, seen from `coordinator`.
-    pub fn outlook(&self, now: Time, link: Link, coordinator: &NodeId) -> Outlook {
+    pub fn outlook(&self, now: Time, link: LinkEstimate, coordinator: &NodeId) -> Outlook {
         if self.request.order == ReduceOrder::Fixed {
             return Outlook::General("a fixed order is that of one chain");
         }
@@ -170,7 +170,7 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
 
 /// How long to wait for those who are late, after the first source is known: as long as the part of one member takes on its
 /// link. So waiting in vain costs at most 1/(2n) of what is done instead.
-fn patience(size_bytes: u64, participants: u64, link: Link) -> Duration {
+fn patience(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_PATIENCE)
 }

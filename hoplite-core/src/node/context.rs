@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::mix;
-use crate::plan::reduce::Link;
+use crate::plan::link::LinkEstimate;
 use crate::shard::{ToShard, UnpublishReason};
 use crate::time::Time;
 
@@ -46,7 +46,7 @@ pub(super) enum Notice {
 pub(super) struct Context {
     config: NodeConfig,
     now: Time,
-    link: Link,
+    link: LinkEstimate,
     effects: Vec<Effect>,
     notices: VecDeque<Notice>,
     deadlines: BTreeSet<(Time, Deadline)>,
@@ -61,7 +61,7 @@ impl Context {
             shards_up: vec![false; config.shards.len()],
             config,
             now: Time::ZERO,
-            link: Link::default(),
+            link: LinkEstimate::default(),
             effects: Vec::new(),
             notices: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -93,11 +93,11 @@ impl Context {
     }
 
     /// What the links between this node and others are taken for.
-    pub(super) const fn link(&self) -> Link {
+    pub(super) const fn link(&self) -> LinkEstimate {
         self.link
     }
 
-    pub(super) fn set_link(&mut self, link: Link) {
+    pub(super) fn set_link(&mut self, link: LinkEstimate) {
         self.link = link;
     }
 
@@ -199,7 +199,7 @@ impl Context {
 
     pub(super) fn tell_shard(&mut self, shard: usize, message: ToShard) {
         let urgency = match message {
-            ToShard::Unpublish { reason: UnpublishReason::Evicted, .. } => Urgency::Patient,
+            ToShard::Unpublish { reason: UnpublishReason::Evicted, .. } => Urgency::Deferrable,
             _ => Urgency::Prompt,
         };
         self.push(Effect::ToShard { shard, message, inline_from: None, urgency });

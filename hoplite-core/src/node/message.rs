@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::{Dtype, Metadata};
-use crate::plan::reduce::Link;
+use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
 use crate::shard::{Locations, PullOutcome, ToShard, ToStore};
 
@@ -466,7 +466,7 @@ pub enum Event {
     /// The links between this node and others were measured anew.
     Measured {
         /// The bandwidth and latency that planners assume.
-        link: Link,
+        link: LinkEstimate,
     },
     /// A client's connection is closed: its process ended, or its last reference is gone.
     ClientGone {
@@ -568,7 +568,7 @@ pub enum Urgency {
     /// A client may wait for its effect.
     Prompt,
     /// No client of this store waits for its effect.
-    Patient,
+    Deferrable,
 }
 
 /// What the shell must do, in this order.

@@ -73,7 +73,7 @@ impl Node {
         });
         let is_awaited =
             slot.is_some() || (wants_answer && (!carries_bytes || local.publication().sealer().is_some()));
-        let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Patient };
+        let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Deferrable };
         let inline_from = carries_bytes.then_some(copy);
         self.ctx.push(Effect::ToShard { shard, message, inline_from, urgency });
     }

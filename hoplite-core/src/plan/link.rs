@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::reduce::Link;
+use super::blocks::{BLOCK_TIME, MAX_BLOCK_BYTES};
 use crate::time::Time;
 
 /// A shorter sample says more about buffers and schedulers than about the link.
@@ -14,6 +14,38 @@ const WEIGHT: f64 = 1.0 / 8.0;
 /// A connection that takes this long had to ask twice: it is the first retransmission timeout of a handshake (RFC 6298,
 /// section 2.1), and says nothing about distance.
 const RETRANSMISSION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a link between two nodes does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkEstimate {
+    /// Bytes per second that one stream gets.
+    pub bytes_per_second: u64,
+    /// From the sending of a byte to its arrival.
+    pub latency: Duration,
+}
+
+impl Default for LinkEstimate {
+    /// What is assumed before anything is measured: 1 Gbit/s, and the 125 us of the paper's evaluation (section 6.1). A link
+    /// that is taken for slower than it is gets a chain where a tree would save some milliseconds; one that is taken for
+    /// faster gets a star, which takes n times as long.
+    fn default() -> Self {
+        Self { bytes_per_second: 125_000_000, latency: Duration::from_micros(125) }
+    }
+}
+
+impl LinkEstimate {
+    /// S/B.
+    pub(super) fn transfer_seconds(self, size_bytes: u64) -> f64 {
+        size_bytes as f64 / self.bytes_per_second.max(1) as f64
+    }
+
+    /// L: what one more hop adds to the way of a byte. A relay passes a block on when all of it is there.
+    pub(super) fn hop_seconds(self, size_bytes: u64) -> f64 {
+        let block_seconds =
+            BLOCK_TIME.as_secs_f64().min(self.transfer_seconds(size_bytes.min(MAX_BLOCK_BYTES)));
+        self.latency.as_secs_f64() + block_seconds
+    }
+}
 
 /// Running means over the links to all other nodes. What was set by hand is not measured.
 ///
@@ -52,13 +84,13 @@ impl LinkEstimator {
     }
 
     /// What the links do: as set, or as measured, or as one assumes before that.
-    pub fn link(&self) -> Link {
-        let assumed = Link::default();
+    pub fn link(&self) -> LinkEstimate {
+        let assumed = LinkEstimate::default();
         // A rate has no sign, and the fraction does not matter.
         let measured_rate = self.bytes_per_second.map(|rate| rate as u64);
         let measured_latency =
             self.latency_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        Link {
+        LinkEstimate {
             bytes_per_second: self.set_rate.or(measured_rate).unwrap_or(assumed.bytes_per_second),
             latency: self.set_latency.or(measured_latency).unwrap_or(assumed.latency),
         }
@@ -118,17 +150,20 @@ mod tests {
         sample
     }
 
-    const fn link(bytes_per_second: u64, latency_us: u64) -> Link {
-        Link { bytes_per_second, latency: Duration::from_micros(latency_us) }
+    const fn link(bytes_per_second: u64, latency_us: u64) -> LinkEstimate {
+        LinkEstimate { bytes_per_second, latency: Duration::from_micros(latency_us) }
     }
 
     #[test]
     fn a_long_transfer_without_pauses_shows_the_rate() {
         let mut estimator = LinkEstimator::default();
         estimator.transferred(sample(50, PAUSE));
-        assert_eq!(estimator.link(), Link::default());
+        assert_eq!(estimator.link(), LinkEstimate::default());
         estimator.transferred(sample(50, Duration::ZERO));
-        assert_eq!(estimator.link(), Link { bytes_per_second: 100_000_000, ..Link::default() });
+        assert_eq!(
+            estimator.link(),
+            LinkEstimate { bytes_per_second: 100_000_000, ..LinkEstimate::default() }
+        );
     }
 
     #[test]
@@ -140,7 +175,7 @@ mod tests {
         estimator.transferred(sample(0, Duration::ZERO));
         estimator.transferred(RateSample::Empty);
         estimator.connected(Duration::from_millis(1001));
-        assert_eq!(estimator.link(), Link::default());
+        assert_eq!(estimator.link(), LinkEstimate::default());
     }
 
     #[test]

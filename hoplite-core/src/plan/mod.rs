@@ -6,3 +6,16 @@ pub mod chain;
 pub mod collective;
 pub mod link;
 pub mod reduce;
+
+use std::time::Duration;
+
+/// A schedule, and what it is expected to take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice<S> {
+    /// The schedule.
+    pub schedule: S,
+    /// The estimate.
+    pub estimate: Duration,
+    /// The best of the others, if there are any, and its estimate.
+    pub runner_up: Option<(S, Duration)>,
+}

@@ -50,14 +50,14 @@ pub(super) enum Pin {
 /// The slots of an object that are granted now, with who serves whom.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
-    links: BTreeMap<(NodeIndex, GrantId), Link>,
+    links: BTreeMap<(NodeIndex, GrantId), Transfer>,
     /// How many receivers each node serves.
     served: BTreeMap<NodeIndex, u32>,
 }
 
 /// A slot in use, beside its receiver.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Link {
+pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
     /// Whether the receiver began before its sender could pass anything on, so that the time between their ends is a hop.
     pub(super) is_timed: bool,
@@ -72,12 +72,12 @@ impl Transfers {
         self.links.is_empty()
     }
 
-    pub(super) fn insert(&mut self, receiver: NodeIndex, grant: GrantId, link: Link) {
+    pub(super) fn insert(&mut self, receiver: NodeIndex, grant: GrantId, link: Transfer) {
         self.links.insert((receiver, grant), link);
         *self.served.entry(link.sender).or_default() += 1;
     }
 
-    pub(super) fn remove(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<Link> {
+    pub(super) fn remove(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<Transfer> {
         let link = self.links.remove(&(receiver, grant))?;
         if let Some(count) = self.served.get_mut(&link.sender) {
             *count -= 1;
@@ -89,7 +89,7 @@ impl Transfers {
     }
 
     /// All of them: receiver, slot, link.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeIndex, GrantId, &Link)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeIndex, GrantId, &Transfer)> {
         self.links.iter().map(|((receiver, grant), link)| (*receiver, *grant, link))
     }
 

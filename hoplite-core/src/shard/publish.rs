@@ -19,7 +19,7 @@ use crate::time::Time;
 const MAX_COMPARED: usize = 64;
 
 /// How a publication relates to what is known of its id.
-enum Standing {
+enum Relation {
     New,
     /// The same put as before, whose copies were lost.
     Returned,
@@ -40,17 +40,17 @@ impl Shard {
             let (id, put) = (publish.id, publish.put);
             return self.send(turn, node, ToStore::Drop { id, put, reason });
         }
-        let standing = self.standing(node, &publish);
-        let is_recorded = match &standing {
-            Standing::Refused(_) => false,
-            Standing::New => self.make_room(&publish.id),
+        let relation = self.relation(node, &publish);
+        let is_recorded = match &relation {
+            Relation::Refused(_) => false,
+            Relation::New => self.make_room(&publish.id),
             // A partial copy cannot bring a lost object back.
-            Standing::Returned => publish.state != LocationState::Partial,
-            Standing::Known => true,
+            Relation::Returned => publish.state != LocationState::Partial,
+            Relation::Known => true,
         };
-        let verdict = match standing {
-            Standing::Refused(verdict) => verdict,
-            Standing::New if !is_recorded => Verdict::ShardFull,
+        let verdict = match relation {
+            Relation::Refused(verdict) => verdict,
+            Relation::New if !is_recorded => Verdict::ShardFull,
             _ => Verdict::Accepted,
         };
         let (id, put) = (publish.id.clone(), publish.put);
@@ -66,19 +66,19 @@ impl Shard {
         }
     }
 
-    fn standing(&self, node: NodeIndex, publish: &Publish) -> Standing {
+    fn relation(&self, node: NodeIndex, publish: &Publish) -> Relation {
         if self.tombstones.contains_key(&(publish.id.clone(), publish.put)) {
-            return Standing::Refused(Verdict::Deleted);
+            return Relation::Refused(Verdict::Deleted);
         }
-        let Some(entry) = self.entries.get(&publish.id) else { return Standing::New };
+        let Some(entry) = self.entries.get(&publish.id) else { return Relation::New };
         let is_same = entry.put == publish.put && entry.agrees_with(publish);
         match (is_same, entry.is_lost()) {
-            (true, false) => Standing::Known,
-            (true, true) => Standing::Returned,
-            (false, true) => Standing::New,
+            (true, false) => Relation::Known,
+            (true, true) => Relation::Returned,
+            (false, true) => Relation::New,
             (false, false) => {
                 let equality = self.compare(node, entry, publish);
-                Standing::Refused(Verdict::Conflict { winner: entry.put, equality })
+                Relation::Refused(Verdict::Conflict { winner: entry.put, equality })
             }
         }
     }
@@ -101,7 +101,7 @@ impl Shard {
 
     /// Makes room for a new entry of `id`, if need be at the expense of a lost object.
     fn make_room(&mut self, id: &ObjectId) -> bool {
-        // Standing::New with an entry means a marker of a lost object.
+        // Relation::New with an entry means a marker of a lost object.
         self.dismantle(id);
         if self.entries.len() < self.config.limits.max_objects {
             return true;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bursts::SHARED_FROM_BYTES;
 use super::copies::{Class, LocationRecord};
-use super::entry::{Entry, Link, Pin};
+use super::entry::{Entry, Pin, Transfer};
 use super::history::GrantRecord;
 use super::message::{
     Grant, GrantId, GrantReason, LocationState, PullOutcome, Query, RequestId, Retention, ToStore,
@@ -324,7 +324,7 @@ impl Shard {
             }
         });
         let is_timed = sender_state == LocationState::Partial && turn.now < sender_has;
-        entry.transfers.insert(node, grant, Link { sender, is_timed });
+        entry.transfers.insert(node, grant, Transfer { sender, is_timed });
         self.grants.insert(grant, id.clone());
         record.receiving.insert(grant, id.clone());
         let grant_record = GrantRecord {
@@ -422,7 +422,7 @@ impl Shard {
     }
 
     /// Frees a slot of a receiver; returns of which object.
-    pub(super) fn release(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<(ObjectId, Link)> {
+    pub(super) fn release(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<(ObjectId, Transfer)> {
         let id = self.grants.remove(&grant)?;
         let entry = self.entries.get_mut(&id)?;
         let link = entry.transfers.remove(receiver, grant)?;

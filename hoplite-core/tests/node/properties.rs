@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::node::*;
-use hoplite_core::plan::reduce::Link;
+use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, LocationState, PullOutcome, Query, RequestId, ToShard, ToStore, Verdict,
@@ -623,7 +623,7 @@ proptest! {
     #[test]
     fn each_source_counts_once_in_all_bytes(
         (sources, count, kind) in (prop_oneof![Just(0b10_1111_u8), 1..64_u8], 1..6_usize, any::<u8>()),
-        link in prop_oneof![Just(SLOW), Just(Link::default())],
+        link in prop_oneof![Just(SLOW), Just(LinkEstimate::default())],
         steps in proptest::collection::vec(reducing_step(), 20..200),
     ) {
         let mut world = World::new();

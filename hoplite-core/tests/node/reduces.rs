@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_core::node::*;
-use hoplite_core::plan::reduce::Link;
+use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{DropReason, LocationState, Locations, PullOutcome, Verdict};
 use hoplite_core::{Dtype, Error, Limits, Metadata, PutId};
@@ -65,7 +65,9 @@ fn many_small_sources_are_reduced_on_the_way_if_links_are_slow() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let fetched = |bytes_per_second, size_bytes| {
         let mut h = Harness::with_limits(Limits::default());
-        h.event(Event::Measured { link: Link { bytes_per_second, latency: Duration::from_micros(100) } });
+        h.event(Event::Measured {
+            link: LinkEstimate { bytes_per_second, latency: Duration::from_micros(100) },
+        });
         h.request_reduce(reduce("t", &names));
         for (source, name) in (1..).zip(&names) {
             h.tell(inline_at(name, source, size_bytes, &[&format!("n{source}")]));
@@ -80,7 +82,9 @@ fn many_small_sources_are_reduced_on_the_way_if_links_are_slow() {
 #[test]
 fn with_fast_links_every_source_goes_straight_to_the_receiver() {
     let mut h = Harness::new();
-    h.event(Event::Measured { link: Link { bytes_per_second: 1 << 40, latency: Duration::from_secs(1) } });
+    h.event(Event::Measured {
+        link: LinkEstimate { bytes_per_second: 1 << 40, latency: Duration::from_secs(1) },
+    });
     h.request_reduce(reduce("t", &["a", "b"]));
     h.ready("a", 1, "n1");
     h.ready("b", 2, "n2");

@@ -3,7 +3,7 @@
 use hoplite_core::Time;
 
 use super::{Faults, Kind, Simulation};
-use crate::cluster::Place;
+use crate::cluster::LinkEnd;
 
 impl Simulation {
     /// Plans the next fault.
@@ -64,7 +64,7 @@ impl Simulation {
             0..25 => sim.crash_for_a_while(store),
             25..50 => sim.crash_for_a_while(other),
             50..70 if store != other => {
-                let (one, other) = (Place::Store(store), Place::Store(other));
+                let (one, other) = (LinkEnd::Store(store), LinkEnd::Store(other));
                 sim.cut_link(one, other);
                 let delay = sim.random.millis(1..1000);
                 sim.after(delay, move |sim| sim.mend_link(one, other));
@@ -92,13 +92,13 @@ impl Simulation {
         }
     }
 
-    fn any_link(&mut self) -> (Place, Place) {
+    fn any_link(&mut self) -> (LinkEnd, LinkEnd) {
         let one = self.random.index(self.app.scenario.stores);
         let other = self.random.index(self.app.scenario.stores - 1);
         if self.random.chance(50) {
-            (Place::Store(one), Place::Shard(self.random.index(self.app.scenario.shards)))
+            (LinkEnd::Store(one), LinkEnd::Shard(self.random.index(self.app.scenario.shards)))
         } else {
-            (Place::Store(one), Place::Store(if other < one { other } else { other + 1 }))
+            (LinkEnd::Store(one), LinkEnd::Store(if other < one { other } else { other + 1 }))
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hoplite_core::plan::broadcast::{CostMatrix, Topology};
-use hoplite_core::plan::reduce::Link;
+use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::{Dtype, ObjectId};
 
 use crate::cluster::node_id;
@@ -39,7 +39,7 @@ pub struct Scenario {
     /// Whether no store ever lacks room.
     pub is_roomy: bool,
     /// What stores take their links for.
-    pub link: Link,
+    pub link: LinkEstimate,
     /// What they know of the topology.
     pub topology: Topology,
     /// The arena of each store.
@@ -88,7 +88,7 @@ impl Scenario {
             reduced_bytes: *random.pick(&sizes),
             has_mistakes: random.chance(10),
             faults_per_1000_steps: *random.pick(&[0, 1, 5, 20]),
-            link: Link {
+            link: LinkEstimate {
                 bytes_per_second: *random.pick(&[1_000_000, 1_000_000_000, 1_000_000_000_000]),
                 latency: random.micros(1..100_000),
             },

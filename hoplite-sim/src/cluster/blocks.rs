@@ -7,7 +7,7 @@ use hoplite_core::shard::PullOutcome;
 use hoplite_core::stall::{Heard, Sign, StallDetector};
 
 use super::contents::{MIXED, Operand, part, shape_of};
-use super::network::Place;
+use super::network::LinkEnd;
 use super::transfers::{Connection, Ending, Job, Origin, Reader, Transfer, TransferId};
 use super::{Application, Cluster, Network};
 
@@ -104,7 +104,7 @@ impl<A: Application> Cluster<A> {
             }
             Origin::Elsewhere { remote, connection: connection @ Connection::Open(_) } => {
                 let (Connection::Open(serve), sender) = (*connection, remote.sender) else { return Ok(()) };
-                if !self.is_linked(Place::Store(transfer.store), Place::Store(sender)) {
+                if !self.is_linked(LinkEnd::Store(transfer.store), LinkEnd::Store(sender)) {
                     let is_given_up = now.since(input.heard_at) > SILENCE_TIMEOUT;
                     return if is_given_up { Err(PullOutcome::SenderUnreachable) } else { Ok(()) };
                 }

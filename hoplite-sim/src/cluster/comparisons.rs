@@ -6,7 +6,7 @@ use hoplite_core::node::{CopyId, Event, ServeId};
 use hoplite_core::peer::SILENCE_TIMEOUT;
 use hoplite_core::{ObjectId, PutId, Time};
 
-use super::network::Place;
+use super::network::LinkEnd;
 use super::transfers::{Remote, ServeState};
 use super::{Application, Cluster};
 
@@ -57,7 +57,7 @@ impl<A: Application> Cluster<A> {
         if !self.stores[store].is_running(run) {
             return self.end_serve(holder, serve);
         }
-        if self.is_linked(Place::Store(store), Place::Store(holder)) {
+        if self.is_linked(LinkEnd::Store(store), LinkEnd::Store(holder)) {
             comparison.heard_at = self.now();
         }
         let is_silent = self.now().since(comparison.heard_at) > SILENCE_TIMEOUT;

@@ -7,7 +7,7 @@ use hoplite_core::node::{Event, Hop, HopFailure, HopId, HopReport, HostingId};
 use hoplite_core::peer::{CONNECT_TIMEOUT, KEEPALIVE_INTERVAL, SILENCE_TIMEOUT};
 use hoplite_core::session::Pings;
 
-use super::network::{Break, Place};
+use super::network::{Break, LinkEnd};
 use super::{Application, Cluster, Network};
 
 /// How either end of such a connection notices that the other is gone.
@@ -85,7 +85,7 @@ impl<A: Application> Cluster<A> {
         if connection.coordinator.stage != Stage::Open {
             return;
         }
-        let unreachable_after = if !self.is_linked(Place::Store(store), Place::Store(host)) {
+        let unreachable_after = if !self.is_linked(LinkEnd::Store(store), LinkEnd::Store(host)) {
             Some(CONNECT_TIMEOUT)
         } else if !self.stores[host].is_alive {
             Some(self.latency())

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use hoplite_core::node::{CallId, ClientId, Effect, HopId, Response};
 use hoplite_core::plan::broadcast::Topology;
-use hoplite_core::plan::reduce::Link;
+use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::{Error, Limits, NodeId, Time};
 
 use crate::clock::Clock;
@@ -43,7 +43,7 @@ use flow::Nic;
 use hops::HopConnection;
 pub use hosts::ShardLoad;
 pub(crate) use hosts::{Copy, ShardHost, StoreHost, node_id, shard_name};
-pub(crate) use network::{Network, Place};
+pub(crate) use network::{LinkEnd, Network};
 use sessions::Session;
 use transfers::{Transfer, TransferId};
 
@@ -71,7 +71,7 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) topology: Topology,
     /// What stores take their links for.
-    pub(crate) link: Link,
+    pub(crate) link: LinkEstimate,
     /// The arena of each store.
     pub(crate) capacity_bytes: u64,
     /// For how long a new shard waits for stores to publish again.
@@ -141,7 +141,7 @@ pub(crate) struct Cluster<A> {
     clock: Clock<Self>,
     last_number: u64,
     by_name: BTreeMap<NodeId, usize>,
-    cut: BTreeSet<(Place, Place)>,
+    cut: BTreeSet<(LinkEnd, LinkEnd)>,
     sessions: BTreeMap<u64, Session>,
     hop_connections: BTreeMap<u64, HopConnection>,
     /// The connection of each hop, by its coordinator.

@@ -38,7 +38,7 @@ pub(super) enum Break {
 
 /// An end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum LinkEnd {
     Store(usize),
     Shard(usize),
 }
@@ -80,26 +80,26 @@ impl<A: Application> Cluster<A> {
     }
 
     /// Whether messages pass between two places.
-    pub(super) fn is_linked(&self, one: Place, other: Place) -> bool {
+    pub(super) fn is_linked(&self, one: LinkEnd, other: LinkEnd) -> bool {
         !self.cut.contains(&(one.min(other), one.max(other)))
     }
 
     /// Cuts a link, until it is mended.
-    pub(crate) fn cut_link(&mut self, one: Place, other: Place) {
+    pub(crate) fn cut_link(&mut self, one: LinkEnd, other: LinkEnd) {
         self.note(|_| format!("the link {one:?} {other:?} is cut"));
         self.cut.insert((one.min(other), one.max(other)));
         self.break_sessions(Break::Silence, |session| {
-            let ends = (Place::Store(session.store), Place::Shard(session.shard));
+            let ends = (LinkEnd::Store(session.store), LinkEnd::Shard(session.shard));
             ends == (one, other) || ends == (other, one)
         });
         self.break_hop_connections(Break::Silence, |connection| {
-            let ends = (Place::Store(connection.coordinator.store), Place::Store(connection.host.store));
+            let ends = (LinkEnd::Store(connection.coordinator.store), LinkEnd::Store(connection.host.store));
             ends == (one, other) || ends == (other, one)
         });
     }
 
     /// Mends a link.
-    pub(crate) fn mend_link(&mut self, one: Place, other: Place) {
+    pub(crate) fn mend_link(&mut self, one: LinkEnd, other: LinkEnd) {
         self.note(|_| format!("the link {one:?} {other:?} is mended"));
         self.cut.remove(&(one.min(other), one.max(other)));
     }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use hoplite_core::Error;
-use hoplite_core::batch::{BatchQueue, Departure};
+use hoplite_core::batch::{BatchQueue, NextFrame};
 use hoplite_core::node::{self, Urgency};
 use hoplite_core::session::{CONNECT_TIMEOUT, Next, SHARD_PINGS, STORE_PINGS};
 use hoplite_core::shard::{self, NodeInfo, ToShard, ToStore};
 
 use super::hosts::Reception;
-use super::network::{Break, Place};
+use super::network::{Break, LinkEnd};
 use super::{Application, Cluster};
 
 /// One session. Each end forgets it when it notices that it is broken.
@@ -33,7 +33,7 @@ impl<A: Application> Cluster<A> {
         if !self.stores[store].is_running(run) || self.stores[store].sessions[shard].is_some() {
             return;
         }
-        let unreachable_after = if !self.is_linked(Place::Store(store), Place::Shard(shard)) {
+        let unreachable_after = if !self.is_linked(LinkEnd::Store(store), LinkEnd::Shard(shard)) {
             Some(CONNECT_TIMEOUT)
         } else if !self.shards[shard].is_alive {
             Some(self.latency())
@@ -179,10 +179,10 @@ impl<A: Application> Cluster<A> {
         let change =
             session.queue.push(now, message, urgency).expect("the queue is longer than a simulation");
         match change {
-            None | Some(Departure::Never) => {}
+            None | Some(NextFrame::Never) => {}
             // What is said in one go leaves together.
-            Some(Departure::Now) => self.after(Duration::ZERO, move |cluster| cluster.send_batch(number)),
-            Some(Departure::At(time)) => self.at_time(time, move |cluster| cluster.send_batch(number)),
+            Some(NextFrame::Now) => self.after(Duration::ZERO, move |cluster| cluster.send_batch(number)),
+            Some(NextFrame::At(time)) => self.at_time(time, move |cluster| cluster.send_batch(number)),
         }
     }
 
@@ -192,7 +192,7 @@ impl<A: Application> Cluster<A> {
         let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {
             return;
         };
-        if session.queue.departure(now) != Departure::Now {
+        if session.queue.next_frame(now) != NextFrame::Now {
             return;
         }
         session.to_shard = session.to_shard.max(at);

@@ -15,7 +15,7 @@ use super::blocks::Steps;
 use super::contents::Operand;
 use super::flow::Flow;
 use super::line::Line;
-use super::network::Place;
+use super::network::LinkEnd;
 use super::{Application, Cluster, Network};
 
 /// One transfer.
@@ -239,7 +239,7 @@ impl<A: Application> Cluster<A> {
         reader: Option<Reader>,
     ) -> Result<ServeId, Duration> {
         let &Remote { sender, ref id, put, awaits_hop } = remote;
-        if !self.is_linked(Place::Store(receiver), Place::Store(sender)) {
+        if !self.is_linked(LinkEnd::Store(receiver), LinkEnd::Store(sender)) {
             return Err(CONNECT_TIMEOUT);
         }
         if !self.stores[sender].is_alive {

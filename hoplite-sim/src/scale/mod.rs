@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use hoplite_core::Limits;
 use hoplite_core::plan::blocks::block_bytes;
 use hoplite_core::plan::broadcast::Topology;
-use hoplite_core::plan::reduce::Link;
+use hoplite_core::plan::link::LinkEstimate;
 
 use crate::cluster::{Cluster, Config, Counts, Network, ShardLoad};
 pub use outcome::{Cost, Outcome};
@@ -152,7 +152,7 @@ impl Experiment {
             shards: self.shards,
             limits: Limits { slots_per_location: self.slots, ..Limits::default() },
             topology: Topology::Uniform,
-            link: Link { bytes_per_second: self.bytes_per_second, latency: self.latency },
+            link: LinkEstimate { bytes_per_second: self.bytes_per_second, latency: self.latency },
             capacity_bytes: self.size_bytes * ARENA_OBJECTS + (1 << 20),
             // Shards have been there for long, with all stores connected.
             warm_up: Duration::ZERO,

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::plan::link::{LinkEstimator, RateSample};
-use hoplite_core::plan::reduce::Link;
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::time::Time;
 use hoplite_proto::data::frame::Kind;
@@ -73,7 +73,7 @@ impl Puller {
     }
 
     /// What the links to other stores do: as set, or as measured, or as one assumes before that.
-    pub(crate) fn link(&self) -> Link {
+    pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }
 

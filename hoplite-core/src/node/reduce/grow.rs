@@ -11,8 +11,9 @@ use super::sources::{Readiness, SourcePlace};
 use super::target::TargetState;
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::plan::Choice;
 use crate::plan::broadcast::Topology;
-use crate::plan::reduce::{Choice, Schedule, Vertex, VertexId, choose, estimate};
+use crate::plan::reduce::{Schedule, Vertex, VertexId, choose, estimate};
 use crate::shard::Location;
 
 /// Most sources of one node in one hop: half of what a hop takes in, the rest is for streams.
@@ -209,7 +210,7 @@ impl Reduction {
         Ok(())
     }
 
-    fn choose_schedule(&self, world: &World<'_>) -> Choice {
+    fn choose_schedule(&self, world: &World<'_>) -> Choice<Schedule> {
         let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
         let mut at_nodes = 0;
         for index in &self.open {

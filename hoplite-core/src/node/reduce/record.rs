@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::reduction::Reduction;
 use crate::id::ObjectId;
-use crate::plan::reduce::Link;
+use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
 use crate::time::Time;
 
@@ -26,7 +26,7 @@ pub struct ReduceRecord {
     /// Why it was planned so: the schedule and what it was expected to take, and the best of the others.
     pub plan: String,
     /// What the links were taken for.
-    pub link: Link,
+    pub link: LinkEstimate,
     /// How long it took, from the call to the last byte.
     pub elapsed: Duration,
     /// How often it was mended.
@@ -55,7 +55,7 @@ impl Records {
 
 impl Reduction {
     /// How it went, now that it is over.
-    pub(super) fn record(&self, link: Link, now: Time) -> ReduceRecord {
+    pub(super) fn record(&self, link: LinkEstimate, now: Time) -> ReduceRecord {
         let plan = match &self.choice {
             None => "at the receiver, since all sources are there or small".to_owned(),
             Some(choice) => {

@@ -13,7 +13,8 @@ use super::target::TargetState;
 use super::{Action, World};
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::plan::reduce::{Choice, Tree, VertexId};
+use crate::plan::Choice;
+use crate::plan::reduce::{Schedule, Tree, VertexId};
 use crate::shard::RequestId;
 use crate::time::Time;
 
@@ -42,7 +43,7 @@ pub(super) struct Reduction {
     pub(super) existence: Option<RequestId>,
     /// What all sources have in common, once one is known.
     pub(super) common: Option<Common>,
-    pub(super) choice: Option<Choice>,
+    pub(super) choice: Option<Choice<Schedule>>,
     pub(super) tree: Tree<Run>,
     /// The vertices that are new or are to be done again; among them are all whose hop is to be begun.
     pub(super) to_begin: BTreeSet<VertexId>,

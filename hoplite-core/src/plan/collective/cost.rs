@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::schedule::{ALIGNMENT_BYTES, Schedule};
-use crate::plan::reduce::Link;
+use crate::plan::Choice;
+use crate::plan::link::LinkEstimate;
 
 /// What a step costs beside the link: two wake-ups, a checksum, a call of the kernel. Measured where 16 stores share 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
@@ -13,17 +14,6 @@ const MIN_FRAME_BYTES: u64 = 16 << 10;
 const MAX_FRAME_BYTES: u64 = 256 << 10;
 /// How many frames the part of a member is divided into, so that it travels while it is combined.
 const FRAMES_PER_PART: u64 = 4;
-
-/// A schedule, and what it is expected to take.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
-    /// The schedule.
-    pub schedule: Schedule,
-    /// The estimate.
-    pub estimate: Duration,
-    /// The best of the others, if there are any, and its estimate.
-    pub runner_up: Option<(Schedule, Duration)>,
-}
 
 /// How long the frames of a session are.
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
@@ -37,7 +27,7 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
 ///
 /// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB). If a part is longer than a frame and what is under
 /// way on a link, steps overlap, and the latency is paid once in each direction.
-pub fn estimate(schedule: &Schedule, size_bytes: u64, link: Link) -> Duration {
+pub fn estimate(schedule: &Schedule, size_bytes: u64, link: LinkEstimate) -> Duration {
     let rate = link.bytes_per_second.max(1) as f64;
     let latency = (link.latency + STEP_OVERHEAD).as_secs_f64();
     let frame_bytes = frame_bytes(schedule.members(), size_bytes) as f64;
@@ -56,7 +46,7 @@ pub fn estimate(schedule: &Schedule, size_bytes: u64, link: Link) -> Duration {
 }
 
 /// Chooses the cheapest schedule of an allreduce, where all links are alike. Among equals the ring wins.
-pub fn choose(members: usize, size_bytes: u64, link: Link) -> Choice {
+pub fn choose(members: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Schedule> {
     let mut candidates = vec![Schedule::ring(members)];
     candidates.extend(Schedule::hierarchical(members, &prime_factors(members)));
     candidates.push(Schedule::halving_doubling(members));
@@ -89,7 +79,8 @@ fn prime_factors(number: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    const LINK: Link = Link { bytes_per_second: 25_000_000, latency: Duration::from_micros(100) };
+    const LINK: LinkEstimate =
+        LinkEstimate { bytes_per_second: 25_000_000, latency: Duration::from_micros(100) };
 
     #[test]
     fn large_data_go_round_a_ring_and_small_ones_by_halving() {

@@ -20,6 +20,6 @@ mod cost;
 mod program;
 mod schedule;
 
-pub use cost::{Choice, choose, estimate, frame_bytes};
+pub use cost::{choose, estimate, frame_bytes};
 pub use program::{Program, Step, Taking};
 pub use schedule::{Kind, MAX_MEMBERS, Schedule};

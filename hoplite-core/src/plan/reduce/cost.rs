@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::schedule::Schedule;
-use crate::plan::blocks::{BLOCK_TIME, MAX_BLOCK_BYTES};
+use crate::plan::Choice;
 use crate::plan::broadcast::Topology;
+use crate::plan::link::LinkEstimate;
 
 /// More dimensions than this have no shape of their own: 2^16 vertices are more than a shard takes nodes.
 const MAX_DIMENSIONS: u32 = 16;
@@ -12,51 +13,8 @@ const MAX_DIMENSIONS: u32 = 16;
 /// Most streams that a receiver takes in at once by plan. Each needs a connection, and a frame's worth of memory.
 const MAX_STREAMS: usize = 64;
 
-/// What a link between two nodes does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
-    /// Bytes per second that one stream gets.
-    pub bytes_per_second: u64,
-    /// From the sending of a byte to its arrival.
-    pub latency: Duration,
-}
-
-impl Default for Link {
-    /// What is assumed before anything is measured: 1 Gbit/s, and the 125 us of the paper's evaluation (section 6.1). A link
-    /// that is taken for slower than it is gets a chain where a tree would save some milliseconds; one that is taken for
-    /// faster gets a star, which takes n times as long.
-    fn default() -> Self {
-        Self { bytes_per_second: 125_000_000, latency: Duration::from_micros(125) }
-    }
-}
-
-impl Link {
-    /// S/B.
-    fn transfer_seconds(self, size_bytes: u64) -> f64 {
-        size_bytes as f64 / self.bytes_per_second.max(1) as f64
-    }
-
-    /// L: what one more hop adds to the way of a byte. A relay passes a block on when all of it is there.
-    fn hop_seconds(self, size_bytes: u64) -> f64 {
-        let block_seconds =
-            BLOCK_TIME.as_secs_f64().min(self.transfer_seconds(size_bytes.min(MAX_BLOCK_BYTES)));
-        self.latency.as_secs_f64() + block_seconds
-    }
-}
-
-/// A schedule, and what it is expected to take.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
-    /// The schedule.
-    pub schedule: Schedule,
-    /// The estimate.
-    pub estimate: Duration,
-    /// The best of the others, if there are any, and its estimate.
-    pub runner_up: Option<(Schedule, Duration)>,
-}
-
 /// How long a reduce takes by this schedule: inflow * S/B + depth * L, see [`Schedule`].
-pub fn estimate(schedule: &Schedule, vertices: usize, size_bytes: u64, link: Link) -> Duration {
+pub fn estimate(schedule: &Schedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
     let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
         + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
@@ -68,7 +26,7 @@ pub fn estimate(schedule: &Schedule, vertices: usize, size_bytes: u64, link: Lin
 /// be laid along the topology. Among equals the plainest wins: chain, star, more dimensions, tree.
 ///
 /// Source: Hoplite, appendix A: between one and two dimensions this is the test n B L > S.
-pub fn choose(vertices: usize, size_bytes: u64, link: Link, topology: &Topology) -> Choice {
+pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate, topology: &Topology) -> Choice<Schedule> {
     let mut candidates = vec![Schedule::chain(vertices)];
     let is_flat = *topology == Topology::Uniform;
     if is_flat && vertices <= MAX_STREAMS {
@@ -96,8 +54,8 @@ mod tests {
     use super::*;
     use crate::plan::broadcast::CostMatrix;
 
-    fn link(megabits: u64, latency_us: u64) -> Link {
-        Link { bytes_per_second: megabits * 125_000, latency: Duration::from_micros(latency_us) }
+    fn link(megabits: u64, latency_us: u64) -> LinkEstimate {
+        LinkEstimate { bytes_per_second: megabits * 125_000, latency: Duration::from_micros(latency_us) }
     }
 
     #[test]
@@ -125,7 +83,7 @@ mod tests {
     #[test]
     fn the_runner_up_differs_and_is_not_cheaper() {
         for vertices in 1..40 {
-            let choice = choose(vertices, 1 << 20, Link::default(), &Topology::Uniform);
+            let choice = choose(vertices, 1 << 20, LinkEstimate::default(), &Topology::Uniform);
             let (other, estimate) = choice.runner_up.unwrap();
             assert!(other != choice.schedule && estimate >= choice.estimate);
         }

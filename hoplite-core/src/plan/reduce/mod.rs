@@ -11,6 +11,6 @@ mod cost;
 mod schedule;
 mod tree;
 
-pub use cost::{Choice, Link, choose, estimate};
+pub use cost::{choose, estimate};
 pub use schedule::Schedule;
 pub use tree::{Tree, Vertex, VertexId};

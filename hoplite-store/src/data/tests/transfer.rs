@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::error::Error;
-use hoplite_core::plan::reduce::Link;
+use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::PullOutcome;
 use hoplite_shm::{Doorbell, Mapping};
 use tokio::time::timeout;
@@ -39,7 +39,7 @@ async fn objects_of_all_sizes_arrive() {
 #[tokio::test]
 async fn transfers_show_what_the_link_does() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
-    let assumed = Link::default();
+    let assumed = LinkEstimate::default();
     assert_eq!(receiver.puller.link(), assumed);
     for (name, size_bytes) in [("small", 10_000), ("large", 8 << 20)] {
         sender.shelf.add(name, &filled(&content(size_bytes)));

@@ -2,7 +2,7 @@
 //!
 //! The task that owns the shard puts messages in without ever waiting; the stream that gRPC drives takes them out in
 //! batches. A store that does not listen runs into the limit and loses its session. One that only asks faster than it
-//! listens is slowed down before that: its session reads on when there is [`Outbox::room`].
+//! listens is slowed down before that: its session reads on when there is [`SendQueue::room`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(crate) struct Overflow;
 
 /// The queue of one session.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct SendQueue {
     state: Mutex<State>,
     filled: Notify,
     drained: Notify,
@@ -43,8 +43,8 @@ struct State {
     error: Option<Error>,
 }
 
-impl Outbox {
-    /// Queues `message`; does nothing once the outbox is closed.
+impl SendQueue {
+    /// Queues `message`; does nothing once the queue is closed.
     ///
     /// # Errors
     /// [`Overflow`] if the queue is full.
@@ -77,7 +77,7 @@ impl Outbox {
         self.close();
     }
 
-    /// Ends when the outbox is closed by either side.
+    /// Ends when the queue is closed by either side.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }
@@ -89,8 +89,8 @@ impl Outbox {
         }
     }
 
-    /// The messages as the frames of a session, a welcome first. There is to be one stream per outbox; when it is
-    /// dropped the outbox is closed.
+    /// The messages as the frames of a session, a welcome first. There is to be one stream per queue; when it is
+    /// dropped the queue is closed.
     pub(crate) fn into_stream(
         self: Arc<Self>,
     ) -> impl Stream<Item = Result<ShardMessages, Status>> + Send + 'static {
@@ -133,7 +133,7 @@ impl Outbox {
 }
 
 #[derive(Debug)]
-struct CloseOnDrop(Arc<Outbox>);
+struct CloseOnDrop(Arc<SendQueue>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
@@ -176,19 +176,19 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_queued_comes_in_full_batches_and_then_the_end() {
-        let outbox = Arc::new(Outbox::default());
+        let send_queue = Arc::new(SendQueue::default());
         for number in 0..300 {
-            outbox.push(promote(number)).unwrap();
+            send_queue.push(promote(number)).unwrap();
         }
-        outbox.close();
-        let frames: Vec<_> = outbox.into_stream().map(Result::unwrap).collect().await;
+        send_queue.close();
+        let frames: Vec<_> = send_queue.into_stream().map(Result::unwrap).collect().await;
         assert!(frames[0].welcome.is_some());
         assert_eq!(frames.iter().map(|frame| frame.messages.len()).collect::<Vec<_>>(), [0, 256, 44]);
     }
 
     #[tokio::test]
     async fn large_messages_fill_a_batch_early() {
-        let outbox = Arc::new(Outbox::default());
+        let send_queue = Arc::new(SendQueue::default());
         for _ in 0..3 {
             let id = ObjectId::new("x").unwrap();
             let bytes = Bytes::from(vec![0; 600_000]);
@@ -199,19 +199,19 @@ mod tests {
                 metadata: Metadata::default(),
                 bytes,
             };
-            outbox.push(inline).unwrap();
+            send_queue.push(inline).unwrap();
         }
-        outbox.close();
-        let frames: Vec<_> = outbox.into_stream().map(Result::unwrap).collect().await;
+        send_queue.close();
+        let frames: Vec<_> = send_queue.into_stream().map(Result::unwrap).collect().await;
         assert_eq!(frames.iter().map(|frame| frame.messages.len()).collect::<Vec<_>>(), [0, 2, 1]);
     }
 
     #[tokio::test]
     async fn a_failure_is_said_at_once_and_ends_the_stream() {
-        let outbox = Arc::new(Outbox::default());
-        outbox.push(promote(1)).unwrap();
-        outbox.fail(Error::ShuttingDown);
-        let frames: Vec<_> = outbox.into_stream().collect().await;
+        let send_queue = Arc::new(SendQueue::default());
+        send_queue.push(promote(1)).unwrap();
+        send_queue.fail(Error::ShuttingDown);
+        let frames: Vec<_> = send_queue.into_stream().collect().await;
         assert_eq!(frames.len(), 2);
         let status = frames[1].as_ref().unwrap_err();
         assert_eq!(hoplite_proto::status::from_status(status), Error::ShuttingDown);
@@ -219,19 +219,19 @@ mod tests {
 
     #[tokio::test]
     async fn the_queue_is_bounded_and_room_returns_when_it_is_drained() {
-        let outbox = Arc::new(Outbox::default());
+        let send_queue = Arc::new(SendQueue::default());
         for number in 0..MAX_QUEUED as u64 {
-            outbox.push(promote(number)).unwrap();
+            send_queue.push(promote(number)).unwrap();
         }
-        assert_eq!(outbox.push(promote(0)), Err(Overflow));
-        let mut stream = Box::pin(outbox.clone().into_stream());
+        assert_eq!(send_queue.push(promote(0)), Err(Overflow));
+        let mut stream = Box::pin(send_queue.clone().into_stream());
         let drain = async {
-            while outbox.lock().queue.len() > PAUSE_ABOVE {
+            while send_queue.lock().queue.len() > PAUSE_ABOVE {
                 stream.next().await.unwrap().unwrap();
             }
         };
-        tokio::join!(outbox.room(), drain);
+        tokio::join!(send_queue.room(), drain);
         drop(stream);
-        outbox.closed().await;
+        send_queue.closed().await;
     }
 }

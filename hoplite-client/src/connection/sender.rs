@@ -40,7 +40,7 @@ pub(super) enum SendFailure {
 
 /// The sending half of a connection.
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(super) struct Sender {
     socket: Arc<OwnedFd>,
     unsent: Mutex<Unsent>,
     progressed: Notify,
@@ -63,13 +63,13 @@ enum Flusher {
     Running,
 }
 
-impl Outbox {
+impl Sender {
     pub(super) fn new(socket: Arc<OwnedFd>) -> Self {
         Self { socket, unsent: Mutex::default(), progressed: Notify::new() }
     }
 
     /// Sends `requests`, or queues the bytes that the socket does not take now. Returns the position to pass to
-    /// [`Outbox::sent`]. Never blocks.
+    /// [`Sender::sent`]. Never blocks.
     pub(super) fn send(
         self: &Arc<Self>,
         requests: &[v1::Request],
@@ -127,10 +127,10 @@ impl Outbox {
         if unsent.buffer.is_empty() || unsent.flusher == Flusher::Running {
             return Ok(());
         }
-        let outbox = Arc::clone(self);
+        let sender = Arc::clone(self);
         match thread::Builder::new()
             .name("hoplite-flush".to_owned())
-            .spawn(move || outbox.flush_in_background())
+            .spawn(move || sender.flush_in_background())
         {
             Ok(_) => unsent.flusher = Flusher::Running,
             // The next request tries again. Until then the bytes are late, but not lost.
@@ -197,19 +197,19 @@ mod tests {
         v1::Request { call: 0, body: Some(v1::request::Body::Release(v1::request::Release { copy })) }
     }
 
-    fn pair() -> (Arc<Outbox>, UnixStream) {
+    fn pair() -> (Arc<Sender>, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (Arc::new(Outbox::new(Arc::new(ours.into()))), theirs)
+        (Arc::new(Sender::new(Arc::new(ours.into()))), theirs)
     }
 
     #[test]
     fn what_the_socket_does_not_take_follows_in_order() {
-        let (outbox, mut theirs) = pair();
+        let (sender, mut theirs) = pair();
         let count = 20_000;
         for copy in 0..count {
-            outbox.send(&[release(copy)], Priority::GiveBack).unwrap();
+            sender.send(&[release(copy)], Priority::GiveBack).unwrap();
         }
-        assert!(!outbox.lock().buffer.is_empty(), "the socket took everything at once");
+        assert!(!sender.lock().buffer.is_empty(), "the socket took everything at once");
         let mut received = BytesMut::new();
         let mut chunk = [0; 4096];
         let mut expected = 0;
@@ -225,15 +225,15 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_for_what_was_sent_ends_when_it_is_or_when_the_peer_is_gone() {
-        let (outbox, theirs) = pair();
-        let position = outbox.send(&[release(1)], Priority::GiveBack).unwrap();
-        outbox.sent(position).await;
+        let (sender, theirs) = pair();
+        let position = sender.send(&[release(1)], Priority::GiveBack).unwrap();
+        sender.sent(position).await;
         let mut last = position;
         for copy in 0..20_000 {
-            last = outbox.send(&[release(copy)], Priority::GiveBack).unwrap();
+            last = sender.send(&[release(copy)], Priority::GiveBack).unwrap();
         }
         drop(theirs);
-        outbox.sent(last).await;
-        assert!(matches!(outbox.send(&[release(1)], Priority::Call), Err(SendFailure::Lost(Loss::Closed))));
+        sender.sent(last).await;
+        assert!(matches!(sender.send(&[release(1)], Priority::Call), Err(SendFailure::Lost(Loss::Closed))));
     }
 }
