@@ -183,8 +183,7 @@ impl LiveCopy {
     }
 
     fn is_old_news(&self, valid_bytes: u64, offset_bytes: u64, end_bytes: u64) -> bool {
-        let is_all = valid_bytes == end_bytes && (valid_bytes > 0 || self.is_completed());
-        valid_bytes <= offset_bytes && !is_all
+        !node::is_news(self.is_completed(), valid_bytes, offset_bytes, end_bytes)
     }
 
     /// All bytes of a small, complete copy; `None` if it has failed, because they may be another's by now.

@@ -42,7 +42,7 @@ mod shards;
 mod table;
 
 pub use message::*;
-pub use passable::passable;
+pub use passable::{is_news, passable};
 
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};

@@ -27,6 +27,13 @@ pub const fn passable(
     }
 }
 
+/// Whether it is news to somebody who knows of `offset_bytes` that `passable_bytes` of those before `end_bytes` may be passed on.
+/// All of them always are, but that an object without bytes is complete must be known.
+pub const fn is_news(is_complete: bool, passable_bytes: u64, offset_bytes: u64, end_bytes: u64) -> bool {
+    let is_all = passable_bytes == end_bytes && (passable_bytes > 0 || is_complete);
+    passable_bytes > offset_bytes || is_all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +57,13 @@ mod tests {
             assert_eq!(passable(producer, false, SIZE, SIZE, 2 * 4096), 4096);
             assert_eq!(passable(producer, false, SIZE, SIZE, 5000), 4096);
         }
+    }
+
+    #[test]
+    fn the_end_is_always_news() {
+        assert!(is_news(false, 5, 4, 9) && !is_news(false, 5, 5, 9));
+        assert!(is_news(false, 9, 9, 9) && is_news(true, 0, 0, 0));
+        assert!(!is_news(false, 0, 0, 0), "it may yet be aborted");
     }
 
     #[test]

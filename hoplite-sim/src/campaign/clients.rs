@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_core::node::{CallId, ClientId, CopyId, Event, ObjectView, Request, Response, Until};
+use bytes::Bytes;
+use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, ObjectView, Request, Response, Until};
+use hoplite_core::session::ANSWER_TIMEOUT;
+use hoplite_core::shard::Page;
 use hoplite_core::{Dtype, Error, Metadata, ObjectId, Time};
 
 use super::scenario::DTYPE;
@@ -21,6 +24,9 @@ pub(super) const SETTLED: Duration = Duration::from_millis(300);
 
 /// A get of this length of an object that is there succeeds, unless something fails or everything is slow.
 const ENOUGH_TIME: Duration = Duration::from_secs(1);
+
+/// An inspection waits so long for a shard that does not answer, after the question has travelled.
+const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 /// Sizes of objects: empty, inline, a few blocks, many blocks, odd ones.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
@@ -44,6 +50,15 @@ pub(super) struct PendingCall {
     deadline: Time,
     what: String,
     then: Option<Continuation>,
+}
+
+/// A page of objects that a client asked for.
+#[derive(Debug)]
+pub(super) struct Listing {
+    client: u64,
+    after: Vec<u8>,
+    limit: usize,
+    started: Time,
 }
 
 /// A put under way.
@@ -93,6 +108,7 @@ impl Simulation {
         self.app.clients.retain(|_, client| client.store != store);
         let clients = &self.app.clients;
         self.app.calls.retain(|(client, _), _| clients.contains_key(client));
+        self.app.listings.retain(|(client, _), _| clients.contains_key(client));
         self.end_reduces_of_gone();
     }
 
@@ -101,6 +117,7 @@ impl Simulation {
         let Some(Client { store, held, is_visitor }) = self.app.clients.remove(&client) else { return };
         self.note(|_| format!("client {client} of store {store} dies"));
         self.app.calls.retain(|(owner, _), _| *owner != client);
+        self.app.listings.retain(|(owner, _), _| *owner != client);
         self.end_reduces_of_gone();
         for (copy, count) in held {
             self.copy(store, copy).references -= count;
@@ -256,6 +273,7 @@ impl Simulation {
             88..91 => self.locate(client),
             91..94 => self.subscribe(client),
             94..96 => self.cancelled_get(client),
+            96 => self.list(client),
             _ => self.kill_client(client),
         }
     }
@@ -419,7 +437,7 @@ impl Simulation {
                 sim.check_view(client, &id, &view, started);
                 sim.release_later(client, view.copy);
             }
-            Ok(Response::Object(view)) => sim.follow(client, id, view, started),
+            Ok(Response::Object(view)) => sim.follow(client, id, view, 0, started),
             Ok(other) => panic!("a get is answered with {other:?}"),
             Err(error) => {
                 sim.check_refusal(client, &id, &error, started);
@@ -429,19 +447,27 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Follows a copy until it is complete, or fails, or that takes too long.
-    fn follow(&mut self, client: u64, id: ObjectId, view: ObjectView, started: Time) {
-        let Some(Client { store, .. }) = self.app.clients.get(&client) else { return };
-        let store = *store;
-        let copy = self.copy(store, view.copy);
-        let has_ended = copy.is_complete || copy.has_failed;
-        if copy.is_complete && !copy.has_failed {
-            self.check_view(client, &id, &view, started);
-        }
-        if has_ended || self.app.is_winding_down || self.random.chance(1) {
-            return self.release_later(client, view.copy);
-        }
-        self.after(Duration::from_millis(10), move |sim| sim.follow(client, id, view, started));
+    /// Follows a copy until all of it is there, or it fails, or that takes too long.
+    fn follow(&mut self, client: u64, id: ObjectId, view: ObjectView, beyond_bytes: u64, started: Time) {
+        let (copy, timeout) = (view.copy, self.any_timeout());
+        let then = move |sim: &mut Self, answer: Answer| match answer {
+            Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
+                let store = sim.app.clients[&client].store;
+                // The end of what a store pulls is passed on before the copy is complete.
+                if sim.copy(store, copy).is_complete {
+                    sim.check_view(client, &id, &view, started);
+                }
+                sim.release_later(client, copy);
+            }
+            Ok(Response::Progress { valid_bytes }) => {
+                assert!((beyond_bytes + 1..view.size_bytes).contains(&valid_bytes), "{valid_bytes} is news");
+                sim.follow(client, id, view, valid_bytes, started);
+            }
+            Ok(other) => panic!("a follow is answered with {other:?}"),
+            Err(_) => sim.release_later(client, copy),
+        };
+        let request = Request::Follow { copy, beyond_bytes, timeout };
+        self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
     /// Judges what a get returned.
@@ -551,6 +577,37 @@ impl Simulation {
         let then = move |sim: &mut Self, _: Answer| sim.act_later(client);
         let deadline = or_one_answer(timeout);
         self.call(client, Request::Locate { id, timeout }, Some(deadline), Some(Box::new(then)));
+    }
+
+    /// Asks for one page of the objects.
+    fn list(&mut self, client: u64) {
+        let after = if self.random.chance(50) { self.any_object().as_bytes().to_vec() } else { Vec::new() };
+        let page = Listing { client, after, limit: self.random.index(20), started: self.now() };
+        let inspection =
+            Inspection::List { prefix: Bytes::new(), after: page.after.clone().into(), limit: page.limit };
+        let call = self.call(client, Request::Inspect(inspection), Some(LISTING_TIME), None);
+        self.app.listings.insert((client, call.0), page);
+    }
+
+    pub(super) fn listed(&mut self, key: CallKey, answer: Result<Page, Error>) {
+        let Some(Listing { client, after, limit, started }) = self.app.listings.remove(&key) else { return };
+        self.app.calls.remove(&key);
+        if let Ok(Page { objects, more }) = answer {
+            assert!(objects.len() <= limit, "{} objects in a page of {limit}", objects.len());
+            assert!(objects.is_sorted_by(|one, next| one.id < next.id), "the objects are in order");
+            assert!(objects.iter().all(|object| *object.id.as_bytes() > *after), "and after the one given");
+            let end = objects.last().filter(|_| more).map(|object| object.id.clone());
+            let is_in_page = |id: &ObjectId| {
+                *id.as_bytes() > *after
+                    && end.as_ref().is_none_or(|end| id <= end)
+                    && (!more || end.is_some())
+            };
+            let is_settled = self.app.scenario.faults == Faults::None && started.since(Time::ZERO) > SETTLED;
+            for id in self.app.history.available_since(started).filter(|id| is_settled && is_in_page(id)) {
+                assert!(objects.iter().any(|object| object.id == *id), "{id} is there, but not listed");
+            }
+        }
+        self.act_later(client);
     }
 
     fn subscribe(&mut self, client: u64) {

@@ -143,6 +143,12 @@ impl History {
             && writers.ended_at < started
     }
 
+    /// Objects that were there all the time since `time`.
+    pub(super) fn available_since(&self, time: Time) -> impl Iterator<Item = &ObjectId> {
+        let is_available = move |known: &Availability| known.confirmed_at.is_some_and(|at| at < time);
+        self.availability.iter().filter(move |(_, known)| is_available(known)).map(|(id, _)| id)
+    }
+
     /// Whether bytes with this tag were ever put under this id.
     pub(super) fn is_put(&self, id: &ObjectId, tag: u64, size_bytes: u64) -> bool {
         self.contents.get(&(id.clone(), tag)).is_some_and(|contents| contents.size_bytes == size_bytes)

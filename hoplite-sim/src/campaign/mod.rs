@@ -22,12 +22,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hoplite_core::node::{CallId, ClientId, Effect};
-use hoplite_core::shard::{PullOutcome, ToShard, UnpublishReason};
-use hoplite_core::{Limits, ObjectId, Time};
+use hoplite_core::shard::{Page, PullOutcome, ToShard, UnpublishReason};
+use hoplite_core::{Error, Limits, ObjectId, Time};
 
 use crate::cluster::{Answer, Application, Cluster, Config, Counts, Network};
 use crate::trace::Trace;
-use clients::{CallKey, Client, PendingCall};
+use clients::{CallKey, Client, Listing, PendingCall};
 use history::History;
 use reduces::ReduceCall;
 use scenario::Kind;
@@ -76,6 +76,8 @@ pub(crate) struct Campaign {
     scenario: Scenario,
     clients: BTreeMap<u64, Client>,
     calls: BTreeMap<CallKey, PendingCall>,
+    /// The pages that clients asked for.
+    listings: BTreeMap<CallKey, Listing>,
     history: History,
     reduces: BTreeMap<CallKey, ReduceCall>,
     /// The objects made by one reduce each.
@@ -96,6 +98,16 @@ type Simulation = Cluster<Campaign>;
 impl Application for Campaign {
     fn answered(cluster: &mut Simulation, store: usize, client: ClientId, call: CallId, answer: Answer) {
         cluster.call_answered(store, client, call, answer);
+    }
+
+    fn inspected(
+        cluster: &mut Simulation,
+        _store: usize,
+        client: ClientId,
+        call: CallId,
+        answer: Result<Page, Error>,
+    ) {
+        cluster.listed((client.0, call.0), answer);
     }
 
     fn observe(cluster: &mut Simulation, store: usize, effect: &Effect) {
@@ -138,6 +150,7 @@ pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
     let campaign = Campaign {
         clients: BTreeMap::new(),
         calls: BTreeMap::new(),
+        listings: BTreeMap::new(),
         history: History::default(),
         reduces: BTreeMap::new(),
         results: Vec::new(),

@@ -24,8 +24,14 @@ impl<A: Application> Cluster<A> {
     pub(super) fn perform(&mut self, store: usize, effect: Effect) {
         A::observe(self, store, &effect);
         match effect {
-            Effect::Follow { .. } | Effect::Inspect { .. } | Effect::CallEnded { .. } => {
-                unreachable!("clients look at copies and shards themselves")
+            Effect::Follow { client, call, copy, beyond_bytes } => {
+                self.watch_copy((store, client, call), copy, beyond_bytes);
+            }
+            Effect::Inspect { client, call, inspection, shards } => {
+                self.inspect((store, client, call), inspection, shards);
+            }
+            Effect::CallEnded { client, call } => {
+                self.watches.remove(&(store, client, call));
             }
             Effect::Reply { client, call, response } => A::answered(self, store, client, call, response),
             Effect::ToShard { shard, mut message, inline_from, urgency } => {

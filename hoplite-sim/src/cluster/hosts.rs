@@ -248,6 +248,7 @@ impl<A: Application> Cluster<A> {
         host.copies.clear();
         host.tick_at = None;
         self.hop_numbers.retain(|(coordinator, _), _| *coordinator != store);
+        self.watches.retain(|(watcher, ..), _| *watcher != store);
         self.break_sessions(Break::Reset, |session| session.store == store);
         self.break_hop_connections(Break::Reset, |connection| {
             connection.host.store == store || connection.coordinator.store == store

@@ -12,6 +12,7 @@
 //! * `blocks`: how their bytes move one block at a time, and what those bytes are (`contents`).
 //! * `flow`: how their bytes flow at rates that links leave them, for thousands of nodes (`line`).
 //! * `comparisons`: comparisons of two puts of one id.
+//! * `watches`: calls that follow a copy, or ask what shards know.
 //! * `hops`: connections over which one store has another combine something.
 
 mod blocks;
@@ -26,6 +27,7 @@ mod network;
 mod sessions;
 mod slots;
 mod transfers;
+mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -33,6 +35,7 @@ use std::time::Duration;
 use hoplite_core::node::{CallId, ClientId, Effect, HopId, Response};
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::link::LinkEstimate;
+use hoplite_core::shard::Page;
 use hoplite_core::{Error, Limits, NodeId, Time};
 
 use crate::clock::Clock;
@@ -46,6 +49,7 @@ pub(crate) use hosts::{Copy, ShardHost, StoreHost, node_id, shard_name};
 pub(crate) use network::{LinkEnd, Network};
 use sessions::Session;
 use transfers::{Transfer, TransferId};
+use watches::{Watch, WatchKey};
 
 /// What a store answers to a call.
 pub(crate) type Answer = Result<Response, Error>;
@@ -54,6 +58,16 @@ pub(crate) type Answer = Result<Response, Error>;
 pub(crate) trait Application: Sized + 'static {
     /// A store answers a call of a client.
     fn answered(cluster: &mut Cluster<Self>, store: usize, client: ClientId, call: CallId, answer: Answer);
+
+    /// Shards have answered a call of a client that asks what they know.
+    fn inspected(
+        _cluster: &mut Cluster<Self>,
+        _store: usize,
+        _client: ClientId,
+        _call: CallId,
+        _answer: Result<Page, Error>,
+    ) {
+    }
 
     /// A store is about to perform an effect.
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
@@ -147,6 +161,7 @@ pub(crate) struct Cluster<A> {
     /// The connection of each hop, by its coordinator.
     hop_numbers: BTreeMap<(usize, HopId), u64>,
     transfers: BTreeMap<TransferId, Transfer>,
+    watches: BTreeMap<WatchKey, Watch>,
     /// What the links of each store carry, if bytes flow.
     nics: Vec<Nic>,
     /// Flows that must be looked at before time goes on.
@@ -172,6 +187,7 @@ impl<A: Application> Cluster<A> {
             hop_connections: BTreeMap::new(),
             hop_numbers: BTreeMap::new(),
             transfers: BTreeMap::new(),
+            watches: BTreeMap::new(),
             nics: Vec::new(),
             dirty: BTreeSet::new(),
             trace,
@@ -207,6 +223,7 @@ impl<A: Application> Cluster<A> {
         self.counts.events += 1;
         action(self);
         self.settle_flows();
+        self.settle_follows();
         true
     }
 
@@ -228,8 +245,11 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Whether nobody directs a hop, and nothing is transferred.
+    /// Whether nobody directs a hop, nothing is transferred, and no call looks at something.
     pub(crate) fn is_idle(&self) -> bool {
-        self.hop_connections.is_empty() && self.hop_numbers.is_empty() && self.transfers.is_empty()
+        self.hop_connections.is_empty()
+            && self.hop_numbers.is_empty()
+            && self.transfers.is_empty()
+            && self.watches.is_empty()
     }
 }

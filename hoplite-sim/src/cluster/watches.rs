@@ -1,0 +1,109 @@
+//! What a store does for a call that only looks: it follows a copy while that grows, or asks shards what they know.
+
+use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, is_news, passable};
+use hoplite_core::session::ANSWER_TIMEOUT;
+use hoplite_core::shard::Page;
+use hoplite_core::{Error, ObjectId};
+
+use super::network::LinkEnd;
+use super::{Application, Cluster};
+
+/// A call that looks, of a client of a store.
+pub(super) type WatchKey = (usize, ClientId, CallId);
+
+/// What a call looks at.
+#[derive(Debug)]
+pub(super) enum Watch {
+    /// Whether a copy has more valid bytes than these.
+    Copy { copy: CopyId, beyond_bytes: u64 },
+    /// What each of the shards answers, as far as it has.
+    Shards { inspection: Inspection, pages: Vec<Option<Page>>, unanswered: usize },
+}
+
+impl<A: Application> Cluster<A> {
+    pub(super) fn watch_copy(&mut self, key: WatchKey, copy: CopyId, beyond_bytes: u64) {
+        self.watches.insert(key, Watch::Copy { copy, beyond_bytes });
+    }
+
+    /// Tells stores which of the copies that they follow have grown or failed.
+    pub(super) fn settle_follows(&mut self) {
+        if self.watches.is_empty() {
+            return;
+        }
+        let stores = &self.stores;
+        let progressed = self.watches.iter().filter_map(|(key, watch)| {
+            let Watch::Copy { copy, beyond_bytes } = watch else { return None };
+            let copy = &stores[key.0].copies[copy];
+            if copy.has_failed {
+                let id =
+                    copy.id.clone().unwrap_or_else(|| ObjectId::try_from("private").expect("it is valid"));
+                return Some((*key, Err(Error::ObjectLost { id })));
+            }
+            let (is_complete, end_bytes) = (copy.is_complete, copy.size_bytes);
+            let valid_bytes = passable(copy.producer, is_complete, copy.valid_bytes, end_bytes, end_bytes);
+            is_news(is_complete, valid_bytes, *beyond_bytes, end_bytes).then_some((*key, Ok(valid_bytes)))
+        });
+        for (key, progress) in progressed.collect::<Vec<_>>() {
+            self.watches.remove(&key);
+            let (store, client, call) = key;
+            self.store_event(store, Event::Followed { client, call, progress });
+        }
+    }
+
+    /// Asks these shards, and answers with what they know together when the last of them has answered or had its time.
+    pub(super) fn inspect(&mut self, key: WatchKey, inspection: Inspection, shards: Vec<usize>) {
+        let (store, run) = (key.0, self.stores[key.0].run);
+        let (pages, unanswered) = (vec![None; shards.len()], shards.len());
+        self.watches.insert(key, Watch::Shards { inspection, pages, unanswered });
+        for (position, shard) in shards.into_iter().enumerate() {
+            let delay = self.latency();
+            self.after(delay, move |cluster| {
+                let page = cluster.page_of(key, shard);
+                let delay = if page.is_some() { cluster.latency() } else { ANSWER_TIMEOUT };
+                cluster.after(delay, move |cluster| {
+                    if cluster.stores[store].is_running(run) {
+                        cluster.inspected(key, position, page);
+                    }
+                });
+            });
+        }
+    }
+
+    /// What a shard answers to a call, if the question reaches it.
+    fn page_of(&self, key: WatchKey, shard: usize) -> Option<Page> {
+        let Watch::Shards { inspection, .. } = self.watches.get(&key)? else { return None };
+        let is_linked = self.is_linked(LinkEnd::Store(key.0), LinkEnd::Shard(shard));
+        let host = Some(&self.shards[shard]).filter(|host| host.is_alive && is_linked)?;
+        Some(match inspection {
+            Inspection::List { prefix, after, limit } => {
+                let (objects, more) = host.shard.list(prefix, after, *limit);
+                Page { objects, more }
+            }
+            Inspection::Describe { id } => {
+                Page { objects: vec![host.shard.describe(id).locations], more: false }
+            }
+            Inspection::Status => Page { objects: Vec::new(), more: false },
+        })
+    }
+
+    /// A shard has answered, or had its time. The call may have ended meanwhile.
+    fn inspected(&mut self, key: WatchKey, position: usize, page: Option<Page>) {
+        let Some(Watch::Shards { inspection, pages, unanswered }) = self.watches.get_mut(&key) else {
+            return;
+        };
+        pages[position] = page;
+        *unanswered -= 1;
+        if *unanswered > 0 {
+            return;
+        }
+        let pages = std::mem::take(pages);
+        let answer = match inspection {
+            Inspection::List { limit, .. } => Page::merge(pages, *limit),
+            Inspection::Describe { .. } | Inspection::Status => pages.into_iter().flatten().next(),
+        };
+        self.watches.remove(&key);
+        let (store, client, call) = key;
+        self.store_event(store, Event::Inspected { client, call });
+        A::inspected(self, store, client, call, answer.ok_or(Error::unavailable("the directory")));
+    }
+}
