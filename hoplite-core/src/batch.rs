@@ -15,6 +15,12 @@ use crate::time::Time;
 pub const LINGER: Duration = Duration::from_micros(200);
 /// Most messages that may wait for one session: a full publication of a store with the default limit on copies fits.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
+/// Most messages that may wait in a shard for one store; 16 times the default limit on the open requests of one client. A store
+/// that does not listen loses its session.
+pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
+/// A shard reads no more requests of a store while so many answers wait: one that only asks faster than it listens is slowed down
+/// long before it loses its session.
+pub const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
 /// Most messages in one frame: enough that the cost of a frame is shared by many, and a fraction of what a frame may hold.
 pub const MAX_BATCH_MESSAGES: usize = 256;
 /// A batch is closed when it holds about so many bytes of inline objects: the receiver's limit is 4 MiB.

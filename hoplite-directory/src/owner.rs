@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::Time;
+use hoplite_core::batch::MAX_QUEUED_ANSWERS;
 use hoplite_core::error::{Error, Result};
 use hoplite_core::id::{Incarnation, NodeId};
 use hoplite_core::shard::{Effect, Event, NodeInfo, Shard, ShardConfig, ToShard, ToStore};
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{SessionEnd, ShardMetrics};
-use crate::send_queue::{MAX_QUEUED, Overflow, SendQueue};
+use crate::send_queue::{Overflow, SendQueue};
 
 /// Most commands that wait; a session has at most one of them, so this only limits what is done between two looks at
 /// the clock.
@@ -256,7 +257,7 @@ impl ShardOwner {
                 tracing::warn!(node = %session.node, "the store does not listen: its session is ended");
                 session
                     .send_queue
-                    .fail(Error::limit_exceeded("unread messages of a session", MAX_QUEUED as u64));
+                    .fail(Error::limit_exceeded("unread messages of a session", MAX_QUEUED_ANSWERS as u64));
             }
             self.close(session, SessionEnd::Deaf);
         }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::stream::{self, Stream, StreamExt};
-use hoplite_core::batch::{MAX_BATCH_BYTES, MAX_BATCH_MESSAGES};
+use hoplite_core::batch::{MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MAX_QUEUED_ANSWERS, PAUSE_ABOVE_ANSWERS};
 use hoplite_core::error::Error;
 use hoplite_core::shard::ToStore;
 use hoplite_proto::directory::{encode_to_store, welcome};
@@ -17,11 +17,6 @@ use hoplite_proto::v1::ShardMessages;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-
-/// Most messages that may wait; 16 times the default limit on the open requests of one client.
-pub(crate) const MAX_QUEUED: usize = 1 << 16;
-/// A session reads no more requests while so many answers wait.
-const PAUSE_ABOVE: usize = 1 << 13;
 
 /// The store does not listen: more than the limit of messages wait for it.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,7 +48,7 @@ impl SendQueue {
             return Ok(());
         }
         let mut state = self.lock();
-        if state.queue.len() >= MAX_QUEUED {
+        if state.queue.len() >= MAX_QUEUED_ANSWERS {
             return Err(Overflow);
         }
         state.queue.push_back(message);
@@ -84,7 +79,7 @@ impl SendQueue {
 
     /// Ends when few enough messages wait. For one waiter at a time.
     pub(crate) async fn room(&self) {
-        while self.lock().queue.len() > PAUSE_ABOVE {
+        while self.lock().queue.len() > PAUSE_ABOVE_ANSWERS {
             self.drained.notified().await;
         }
     }
@@ -220,13 +215,13 @@ mod tests {
     #[tokio::test]
     async fn the_queue_is_bounded_and_room_returns_when_it_is_drained() {
         let send_queue = Arc::new(SendQueue::default());
-        for number in 0..MAX_QUEUED as u64 {
+        for number in 0..MAX_QUEUED_ANSWERS as u64 {
             send_queue.push(promote(number)).unwrap();
         }
         assert_eq!(send_queue.push(promote(0)), Err(Overflow));
         let mut stream = Box::pin(send_queue.clone().into_stream());
         let drain = async {
-            while send_queue.lock().queue.len() > PAUSE_ABOVE {
+            while send_queue.lock().queue.len() > PAUSE_ABOVE_ANSWERS {
                 stream.next().await.unwrap().unwrap();
             }
         };

@@ -307,6 +307,24 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether a client may ask for this that is to change nothing: it looks, or gives back what it got by looking.
+    pub const fn is_for_readers(&self) -> bool {
+        matches!(
+            self,
+            Self::Get { .. }
+                | Self::Follow { .. }
+                | Self::Release { .. }
+                | Self::Wait { .. }
+                | Self::Locate { .. }
+                | Self::Subscribe { .. }
+                | Self::Unsubscribe { .. }
+                | Self::Cancel { .. }
+                | Self::Inspect(_)
+        )
+    }
+}
+
 /// What people and tools ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inspection {

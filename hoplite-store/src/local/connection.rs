@@ -14,7 +14,7 @@ use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
 use hoplite_core::error::{Error, Plane};
-use hoplite_core::node::{CallId, ClientId, Event, Request as Ask};
+use hoplite_core::node::{CallId, ClientId, Event};
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
@@ -176,22 +176,6 @@ const fn no_writer() -> Error {
     Error::permission_denied("this user may only read")
 }
 
-/// Whether a reader may ask for this.
-const fn is_for_readers(request: &Ask) -> bool {
-    matches!(
-        request,
-        Ask::Get { .. }
-            | Ask::Follow { .. }
-            | Ask::Release { .. }
-            | Ask::Wait { .. }
-            | Ask::Locate { .. }
-            | Ask::Subscribe { .. }
-            | Ask::Unsubscribe { .. }
-            | Ask::Cancel { .. }
-            | Ask::Inspect(_)
-    )
-}
-
 impl Connection {
     fn new(plane: Arc<LocalPlane>, seat: OwnedSemaphorePermit, role: Role) -> Self {
         let (client, answers) = plane.engine.client_connected();
@@ -350,7 +334,7 @@ impl Connection {
             Err(error) => return self.write((call, Err(error))),
         };
         if let (Role::Reader, Request::Node(request)) = (self.role, &request)
-            && !is_for_readers(request)
+            && !request.is_for_readers()
         {
             return self.write((call, Err(no_writer())));
         }
