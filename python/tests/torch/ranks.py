@@ -21,9 +21,20 @@ PATIENCE = 90.0
 #: How long a collective may take that is to succeed.
 TIMEOUT = 60.0
 
-# They are forked from a process that has imported what they need but uses nothing of it yet.
+# They are forked from a process that has imported what they need but uses nothing of it yet. Some of it torch imports
+# late: each rank would take seconds for it.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "hoplite", "hoplite.torch._backend"])
+_context.set_forkserver_preload(
+    [
+        "hoplite.torch._backend",
+        "pytest",
+        "sklearn.datasets",
+        "torch._dynamo",
+        "torch.distributed.checkpoint",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor",
+    ]
+)
 
 
 @dataclass

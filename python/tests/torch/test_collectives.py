@@ -25,22 +25,35 @@ DTYPES = sorted(_NAMES_OF_TORCH)
 OPS = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
 
 
-def contribution(rank: int, dtype: Any, shape: tuple[int, ...] = (5, 3)) -> Any:
+def spread(pattern: Any, shape: tuple[int, ...]) -> Any:
+    """A tensor in which a few elements recur, which is quick to make, however large it is."""
     count = int(torch.Size(shape).numel())
-    values = (torch.arange(count) * 7 + rank * 3) % 5
-    return (values % 2 if dtype == torch.bool else values).reshape(shape).to(dtype)
+    return pattern.repeat(count // len(pattern) + 1)[:count].reshape(shape)
+
+
+def pattern(rank: int, dtype: Any) -> Any:
+    values = (torch.arange(5) * 7 + rank * 3) % 5
+    return (values % 2 if dtype == torch.bool else values).to(dtype)
+
+
+def contribution(rank: int, dtype: Any, shape: tuple[int, ...] = (5, 3)) -> Any:
+    return spread(pattern(rank, dtype), shape)
 
 
 def reduced(op: str, dtype: Any, shape: tuple[int, ...] = (5, 3)) -> Any:
-    parts = [contribution(rank, dtype, shape) for rank in range(SIZE)]
+    parts = [pattern(rank, dtype) for rank in range(SIZE)]
     if dtype == torch.bool:
-        return functools.reduce(torch.logical_or if op in ("SUM", "MAX") else torch.logical_and, parts)
+        logical = torch.logical_or if op in ("SUM", "MAX") else torch.logical_and
+        return spread(functools.reduce(logical, parts), shape)
     wide = torch.float64 if dtype.is_floating_point else torch.int64
-    return functools.reduce(OPS[op], [part.to(wide) for part in parts]).to(dtype)
+    return spread(functools.reduce(OPS[op], [part.to(wide) for part in parts]).to(dtype), shape)
 
 
 def check(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    if found.dtype != expected.dtype or not torch.equal(found, expected):
+        # It says what differs, but takes long to find nothing.
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        raise AssertionError(f"{found} is not {expected}")
 
 
 #: Reduced by each rank, by the stores, and by the stores in parts.
