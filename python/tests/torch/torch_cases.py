@@ -11,7 +11,9 @@ import os
 import re
 import sys
 import tempfile
+import time
 import unittest
+from types import SimpleNamespace
 from typing import Any
 
 #: What torch's list of its own backends says, and does not hold for this one.
@@ -32,9 +34,13 @@ EXCLUDED = re.compile("cuda|nccl|any_source|(?<!full)_group(_|$)|_v_|object_list
 def load(world_size: str, directory: str) -> type[unittest.TestCase]:
     os.environ.update(BACKEND="hoplite", WORLD_SIZE=world_size, TEMP_DIR=directory)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    # The last three are what each process of a test would take seconds to import, late.
     import torch
+    import torch._dynamo
+    import torch.distributed.tensor
     from torch.testing._internal import common_distributed, common_utils
 
+    import hoplite.torch._backend  # noqa: F401
     from hoplite.torch import register
 
     register()
@@ -48,6 +54,10 @@ def load(world_size: str, directory: str) -> type[unittest.TestCase]:
         condition and not UNTRUE.search(reason), reason
     )
     from torch.testing._internal.distributed import distributed_test as cases
+
+    # Ten times a second they look whether others are there: here they do so more often.
+    quick = SimpleNamespace(**{**vars(time), "sleep": lambda s: time.sleep(0.01 if s == 0.1 else s)})
+    cases.time = common_distributed.time = quick
 
     class OnHoplite(cases.TestDistBackend, cases.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
         def setUp(self) -> None:
