@@ -18,6 +18,11 @@ from hoplite._programs import program
 PATIENCE = 60.0
 #: How long what should not happen is waited for.
 SHORT = 0.2
+#: How long a directory takes a store that is away for one that may come back. For three times as long after its start it
+#: holds deletes of what it does not know, for which many a test would wait.
+NODE_GRACE = "200ms"
+
+DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses", "--node-grace", NODE_GRACE]
 
 
 class Daemon:
@@ -54,7 +59,7 @@ class Cluster:
         self.daemons: list[Daemon] = []
 
     def __enter__(self) -> Self:
-        shard = self._start("hoplite-directory", "directory", "--listen", "127.0.0.1:0", "--print-addresses")
+        shard = self._start("hoplite-directory", "directory", *DIRECTORY)
         self.directory = str(json.loads(shard)["directory"])
         for node in range(self._nodes):
             name = f"node-{node}"

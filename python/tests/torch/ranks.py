@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from stores import NODE_GRACE
+
 #: How long all ranks may take, on a machine that is busy with other things.
 PATIENCE = 90.0
 #: How long a collective may take that is to succeed.
@@ -63,7 +65,7 @@ def run(
         processes = []
         for rank in range(size):
             end, other = _context.Pipe(duplex=False)
-            environment = dict(setting.environment)
+            environment = {"HOPLITE_NODE_GRACE": NODE_GRACE, **setting.environment}
             if setting.sockets and (socket := setting.sockets[rank]):
                 environment["HOPLITE_SOCKET"] = socket
             environment["HOPLITE_BINARIES"] = os.environ.get("HOPLITE_BINARIES", "")
