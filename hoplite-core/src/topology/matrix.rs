@@ -108,7 +108,7 @@ impl Matrix {
         if low == high { Link::default() } else { self.links[high * (high - 1) / 2 + low] }
     }
 
-    /// All links, in no particular order.
+    /// All links: the one between i and j, for i > j, is number i (i - 1) / 2 + j.
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.links.iter().copied()
     }

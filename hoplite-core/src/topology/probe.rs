@@ -1,7 +1,13 @@
 //! The statistics of probes: percentiles, and when enough have been sent.
 //!
+//! * [`echo`]: the packets of one pair, from the side that asks and from the side that answers.
+//! * [`survey`]: the coordinator, who has all pairs meet and makes a matrix of what they say.
+//!
 //! Source: Cloud Collectives, section IV-B, which sends 10,000 to each pair and takes the 10th percentile. The rule by which to stop
 //! earlier is ours.
+
+pub mod echo;
+pub mod survey;
 
 /// The percentile of round trips that stands for a link: it leaves out what other traffic adds.
 pub const PERCENTILE: u32 = 10;
@@ -11,6 +17,20 @@ pub const BLOCK: usize = 64;
 const STEADY_PERCENT: u64 = 2;
 /// ... for so many blocks.
 const STEADY_BLOCKS: u32 = 3;
+/// Most probes of a pair whose percentile does not hold still.
+const MAX_AUTO_PROBES: usize = 16 * BLOCK;
+/// Most probes of a pair that can be asked for: what Cloud Collectives sends.
+pub const MAX_PROBES: u32 = 10_000;
+
+/// How many probes a pair sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Probes {
+    /// Until the percentile holds still.
+    #[default]
+    Auto,
+    /// So many, up to [`MAX_PROBES`].
+    Count(u32),
+}
 
 /// The smallest sample with at least `percent` of a hundred at or below it (nearest rank); of no samples there is none.
 pub fn percentile(samples: &[u64], percent: u32) -> Option<u64> {
@@ -52,6 +72,14 @@ impl Samples {
     /// Whether the percentile has held still for long enough.
     pub const fn is_enough(&self) -> bool {
         self.steady >= STEADY_BLOCKS
+    }
+
+    /// Whether these are as many as were asked for.
+    pub fn suffice(&self, probes: Probes) -> bool {
+        match probes {
+            Probes::Auto => self.is_enough() || self.len() >= MAX_AUTO_PROBES,
+            Probes::Count(count) => self.len() >= count.min(MAX_PROBES) as usize,
+        }
     }
 
     /// How many round trips there are.

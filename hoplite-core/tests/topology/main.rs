@@ -10,6 +10,7 @@ mod mappings;
 mod optima;
 mod properties;
 mod solver;
+mod survey;
 
 use serde_json::Value;
 

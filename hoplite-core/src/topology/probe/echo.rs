@@ -1,0 +1,362 @@
+//! The echoes of one pair: one side asks, the other one answers, and each takes the time of the other.
+//!
+//! An ask that follows a reply at once tells the answering side how long its reply took to be heard, so that one series of packets gives
+//! round trips as both sides see them; the answering side sends its own back with its next reply. Nothing is answered twice, nor in another
+//! round, nor to another address than that which was directed, so that a forged ask makes no traffic.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{BLOCK, Probes, Samples};
+
+/// How long the first ask waits for its reply; then twice as long, and so on.
+const FIRST_PATIENCE_NS: u64 = 100_000_000;
+/// An ask waits for at least so long, since hosts pause for some milliseconds.
+const LEAST_PATIENCE_NS: u64 = 20_000_000;
+/// An ask waits for so many times the last round trip.
+const PATIENCE_ROUND_TRIPS: u64 = 8;
+/// No ask waits longer.
+const MOST_PATIENCE_NS: u64 = 800_000_000;
+/// After so many asks without any reply the port is taken for closed: a second and a half.
+const MAX_SILENT: u32 = 4;
+/// After so many asks without a reply, where there have been replies, no more are sent.
+const MAX_LOST_IN_A_ROW: u32 = 8;
+/// How many asks may still be replied to: a reply that is late is a round trip all the same.
+const REMEMBERED: usize = 8;
+/// A block of asks takes at least so long: 10,000 a second, with 100 bytes each on the wire, are 0.8% of a gigabit.
+const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
+/// No pair takes longer, whatever its round trip is.
+pub const MAX_ASKING: Duration = Duration::from_secs(5);
+/// Replies that may follow each other at once ...
+const MAX_BURST: u64 = 4 * BLOCK as u64;
+/// ... and the mean distance of the others: half that of asks, so that no correct peer is ever refused.
+const REPLY_NS: u64 = 50_000;
+
+/// What a packet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PacketKind {
+    /// Reply to this.
+    Ask {
+        /// Whether it was sent as soon as the reply before it came.
+        is_prompt: bool,
+    },
+    /// The reply.
+    Reply,
+}
+
+/// One packet. Asks and replies are of one length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet {
+    /// What it is.
+    pub kind: PacketKind,
+    /// The secret of this pair in this round.
+    pub nonce: u64,
+    /// Which ask, or which it replies to.
+    pub number: u32,
+    /// In a reply: the latest round trip that the answering side has seen; zero if there is no new one.
+    pub round_trip_ns: u64,
+}
+
+/// What the asking side is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Send this.
+    Send(Packet),
+    /// Wait for packets until then.
+    Wait {
+        /// The time to ask again.
+        until_ns: u64,
+    },
+    /// Nothing more.
+    Done,
+}
+
+/// The side that asks. Times are nanoseconds of a clock that does not go back.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    nonce: u64,
+    probes: Probes,
+    forth: Samples,
+    back: Samples,
+    next_number: u32,
+    sent: [Option<(u32, u64)>; REMEMBERED],
+    /// When the latest ask is given up.
+    awaited_until_ns: Option<u64>,
+    is_prompt: bool,
+    not_before_ns: u64,
+    block_began_ns: u64,
+    ends_ns: u64,
+    patience_ns: u64,
+    lost_in_a_row: u32,
+    lost: u32,
+}
+
+/// What the echoes of a pair have shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Echoes {
+    /// The percentile of the round trips as the asking side saw them.
+    pub forth_ns: u64,
+    /// As the answering side saw them; zero if it saw none.
+    pub back_ns: u64,
+    /// How many round trips the asking side saw.
+    pub count: u32,
+    /// How many asks had no reply in time.
+    pub lost: u32,
+}
+
+impl Asker {
+    /// Begins to ask.
+    pub fn new(now_ns: u64, nonce: u64, probes: Probes) -> Self {
+        Self {
+            nonce,
+            probes,
+            forth: Samples::default(),
+            back: Samples::default(),
+            next_number: 0,
+            sent: [None; REMEMBERED],
+            awaited_until_ns: None,
+            is_prompt: false,
+            not_before_ns: now_ns,
+            block_began_ns: now_ns,
+            ends_ns: now_ns.saturating_add(u64::try_from(MAX_ASKING.as_nanos()).unwrap_or(u64::MAX)),
+            patience_ns: FIRST_PATIENCE_NS,
+            lost_in_a_row: 0,
+            lost: 0,
+        }
+    }
+
+    /// What to do now.
+    pub fn next_action(&mut self, now_ns: u64) -> Action {
+        if self.forth.suffice(self.probes) || now_ns >= self.ends_ns {
+            return Action::Done;
+        }
+        if let Some(until_ns) = self.awaited_until_ns {
+            if now_ns < until_ns {
+                return Action::Wait { until_ns: until_ns.min(self.ends_ns) };
+            }
+            self.awaited_until_ns = None;
+            self.is_prompt = false;
+            self.lost += 1;
+            self.lost_in_a_row += 1;
+            self.patience_ns = (2 * self.patience_ns).min(MOST_PATIENCE_NS);
+        }
+        let limit = if self.forth.is_empty() { MAX_SILENT } else { MAX_LOST_IN_A_ROW };
+        if self.lost_in_a_row >= limit {
+            return Action::Done;
+        }
+        if now_ns < self.not_before_ns {
+            return Action::Wait { until_ns: self.not_before_ns.min(self.ends_ns) };
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        self.sent[number as usize % REMEMBERED] = Some((number, now_ns));
+        self.awaited_until_ns = Some(now_ns.saturating_add(self.patience_ns));
+        let kind = PacketKind::Ask { is_prompt: self.is_prompt };
+        Action::Send(Packet { kind, nonce: self.nonce, number, round_trip_ns: 0 })
+    }
+
+    /// Takes in a packet, which may be anything.
+    pub fn received(&mut self, now_ns: u64, packet: &Packet) {
+        let sent = &mut self.sent[packet.number as usize % REMEMBERED];
+        let is_reply = packet.kind == PacketKind::Reply && packet.nonce == self.nonce;
+        let Some((number, sent_ns)) = sent.filter(|(number, _)| is_reply && *number == packet.number) else {
+            return;
+        };
+        *sent = None;
+        let round_trip_ns = now_ns.saturating_sub(sent_ns);
+        self.forth.add(round_trip_ns);
+        if packet.round_trip_ns > 0 {
+            self.back.add(packet.round_trip_ns);
+        }
+        if number + 1 != self.next_number {
+            return;
+        }
+        (self.awaited_until_ns, self.is_prompt, self.lost_in_a_row) = (None, true, 0);
+        self.patience_ns =
+            round_trip_ns.saturating_mul(PATIENCE_ROUND_TRIPS).clamp(LEAST_PATIENCE_NS, MOST_PATIENCE_NS);
+        if self.forth.len().is_multiple_of(BLOCK) {
+            self.not_before_ns = self.block_began_ns.saturating_add(BLOCK_NS);
+            self.block_began_ns = self.not_before_ns.max(now_ns);
+            self.is_prompt = now_ns >= self.not_before_ns;
+        }
+    }
+
+    /// What is known so far; `None` if there was no reply.
+    pub fn echoes(&self) -> Option<Echoes> {
+        Some(Echoes {
+            forth_ns: self.forth.round_trip_ns()?,
+            back_ns: self.back.round_trip_ns().unwrap_or(0),
+            count: u32::try_from(self.forth.len()).unwrap_or(u32::MAX),
+            lost: self.lost,
+        })
+    }
+}
+
+/// The side that answers.
+#[derive(Debug, Clone)]
+pub struct Answerer {
+    nonce: u64,
+    asker: SocketAddr,
+    /// The latest ask that was replied to, and when.
+    last: Option<(u32, u64)>,
+    /// When it would have sent all its replies at their mean distance.
+    busy_until_ns: u64,
+}
+
+impl Answerer {
+    /// Answers asks with `nonce` that come from `asker`.
+    pub const fn new(nonce: u64, asker: SocketAddr) -> Self {
+        Self { nonce, asker, last: None, busy_until_ns: 0 }
+    }
+
+    /// The reply to a packet that came from `from`, if it gets one.
+    pub fn reply(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet) -> Option<Packet> {
+        let PacketKind::Ask { is_prompt } = packet.kind else { return None };
+        let is_new = self.last.is_none_or(|(number, _)| packet.number > number);
+        let is_directed = packet.nonce == self.nonce && from == self.asker;
+        let busy_until_ns = self.busy_until_ns.max(now_ns);
+        if !is_directed || !is_new || busy_until_ns - now_ns > MAX_BURST * REPLY_NS {
+            return None;
+        }
+        self.busy_until_ns = busy_until_ns + REPLY_NS;
+        let heard = self.last.filter(|(number, _)| is_prompt && packet.number == number + 1);
+        let round_trip_ns = heard.map_or(0, |(_, replied_ns)| now_ns.saturating_sub(replied_ns));
+        self.last = Some((packet.number, now_ns));
+        Some(Packet { kind: PacketKind::Reply, nonce: self.nonce, number: packet.number, round_trip_ns })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::topology::random::Random;
+
+    const NONCE: u64 = 7;
+
+    fn asker_address() -> SocketAddr {
+        "10.0.0.1:4000".parse().unwrap()
+    }
+
+    /// Both sides over a link that delays by `delay_ns` each way, loses and doubles packets; answers what is known and when it ended.
+    fn exchange(delay_ns: u64, lost_percent: u64, seed: u64, probes: Probes) -> (Option<Echoes>, u64, usize) {
+        let mut random = Random::new(seed);
+        let mut asker = Asker::new(0, NONCE, probes);
+        let mut answerer = Answerer::new(NONCE, asker_address());
+        let mut replies = 0;
+        let mut now_ns = 0;
+        let mut arriving: Vec<(u64, Packet)> = Vec::new();
+        loop {
+            match asker.next_action(now_ns) {
+                Action::Done => return (asker.echoes(), now_ns, replies),
+                Action::Send(packet) => {
+                    for _ in 0..1 + random.below(2) {
+                        let at_ns = now_ns + delay_ns + random.below(delay_ns / 50 + 1);
+                        if random.below(100) >= lost_percent
+                            && let Some(reply) = answerer.reply(at_ns, asker_address(), &packet)
+                            && random.below(100) >= lost_percent
+                        {
+                            replies += 1;
+                            arriving.push((at_ns + delay_ns, reply));
+                        }
+                    }
+                }
+                Action::Wait { until_ns } => {
+                    arriving.sort_by_key(|(at_ns, _)| *at_ns);
+                    if arriving.first().is_some_and(|(at_ns, _)| *at_ns <= until_ns) {
+                        let (at_ns, packet) = arriving.remove(0);
+                        now_ns = now_ns.max(at_ns);
+                        asker.received(now_ns, &packet);
+                    } else {
+                        now_ns = until_ns;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn both_sides_see_the_round_trip() {
+        let (echoes, took_ns, _) = exchange(20_000, 0, 1, Probes::Auto);
+        let echoes = echoes.unwrap();
+        assert!((40_000..41_000).contains(&echoes.forth_ns), "{echoes:?}");
+        assert!((40_000..41_000).contains(&echoes.back_ns), "{echoes:?}");
+        assert_eq!((echoes.count, echoes.lost), (4 * BLOCK as u32, 0));
+        assert!((3 * BLOCK_NS..4 * BLOCK_NS).contains(&took_ns), "the rate is bounded: {took_ns}");
+    }
+
+    #[test]
+    fn a_port_that_is_silent_is_given_up() {
+        let (echoes, took_ns, _) = exchange(20_000, 100, 1, Probes::Auto);
+        assert_eq!((echoes, took_ns), (None, 1_500_000_000));
+    }
+
+    #[test]
+    fn a_link_slower_than_the_first_patience_is_measured() {
+        let (echoes, took_ns, _) = exchange(300_000_000, 0, 1, Probes::Count(3));
+        let echoes = echoes.unwrap();
+        assert!((600_000_000..620_000_000).contains(&echoes.forth_ns), "{echoes:?}");
+        assert!(u128::from(took_ns) <= MAX_ASKING.as_nanos());
+    }
+
+    proptest! {
+        #[test]
+        fn losses_and_duplicates_change_no_round_trip(lost in 0_u64..40, seed in any::<u64>(), probes in 1_u32..300) {
+            let (echoes, took_ns, replies) = exchange(50_000, lost, seed, Probes::Count(probes));
+            prop_assert!(u128::from(took_ns) <= MAX_ASKING.as_nanos());
+            if let Some(echoes) = echoes {
+                prop_assert!((100_000..102_000).contains(&echoes.forth_ns), "{:?}", echoes);
+                prop_assert!(echoes.count <= probes && echoes.count as usize <= replies);
+                prop_assert!(lost > 0 || echoes.lost == 0 && echoes.count == probes);
+            }
+        }
+
+        #[test]
+        fn forged_packets_are_no_replies(
+            nonce in any::<u64>(), number in any::<u32>(), is_reply in any::<bool>(), at_ns in any::<u64>(),
+        ) {
+            let mut asker = Asker::new(0, NONCE, Probes::Auto);
+            let _ = asker.next_action(0);
+            let kind = if is_reply { PacketKind::Reply } else { PacketKind::Ask { is_prompt: true } };
+            asker.received(at_ns, &Packet { kind, nonce, number, round_trip_ns: 1 });
+            prop_assert_eq!(asker.echoes().is_some(), nonce == NONCE && number == 0 && is_reply);
+        }
+    }
+
+    #[test]
+    fn only_what_was_directed_is_answered_and_only_once() {
+        let mut answerer = Answerer::new(NONCE, asker_address());
+        let ask = |number| Packet {
+            kind: PacketKind::Ask { is_prompt: true },
+            nonce: NONCE,
+            number,
+            round_trip_ns: 0,
+        };
+        let elsewhere = "10.0.0.1:4001".parse().unwrap();
+        assert_eq!(answerer.reply(0, elsewhere, &ask(0)), None);
+        assert_eq!(answerer.reply(0, asker_address(), &Packet { nonce: 8, ..ask(0) }), None);
+        assert_eq!(answerer.reply(0, asker_address(), &Packet { kind: PacketKind::Reply, ..ask(0) }), None);
+        let reply = answerer.reply(1000, asker_address(), &ask(0)).unwrap();
+        assert_eq!((reply.kind, reply.number, reply.round_trip_ns), (PacketKind::Reply, 0, 0));
+        assert_eq!(answerer.reply(2000, asker_address(), &ask(0)), None, "a duplicate");
+        assert_eq!(answerer.reply(3000, asker_address(), &ask(1)).unwrap().round_trip_ns, 2000);
+        assert_eq!(answerer.reply(3000, asker_address(), &ask(0)), None, "an old one");
+    }
+
+    #[test]
+    fn replies_are_capped() {
+        let mut answerer = Answerer::new(NONCE, asker_address());
+        let mut replies = |numbers: std::ops::Range<u32>, now_ns| {
+            let ask = |number| Packet {
+                kind: PacketKind::Ask { is_prompt: false },
+                nonce: NONCE,
+                number,
+                round_trip_ns: 0,
+            };
+            numbers.filter(|&number| answerer.reply(now_ns, asker_address(), &ask(number)).is_some()).count()
+        };
+        assert_eq!(replies(0..100_000, 0) as u64, MAX_BURST + 1);
+        assert_eq!(replies(100_000..200_000, 1_000_000) as u64, 1_000_000 / REPLY_NS);
+    }
+}
