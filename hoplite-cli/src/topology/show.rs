@@ -7,11 +7,15 @@ use std::path::PathBuf;
 use anyhow::Context;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::place::MAX_LEVELS;
+use hoplite_core::topology::slow::{SlowPair, slow_pairs};
 use hoplite_core::topology::{Links, Matrix};
 
-use super::{input, svg};
+use super::{duration, input, svg};
 use crate::arguments::parse_size;
 use crate::output::{Alignment, Table};
+
+/// Most slow pairs that are named: the worst ones.
+const MAX_SLOW_PAIRS: usize = 10;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -43,8 +47,29 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         fs::write(path, drawing).with_context(|| path.display().to_string())?;
     }
     let mut stdout = io::stdout().lock();
-    table(&matrix, &order, &dendrogram).print(&mut stdout)?;
+    print(&mut stdout, links, &order, &dendrogram)?;
     Ok(stdout.flush()?)
+}
+
+/// Prints the table, and which pairs are slower than it explains.
+pub(super) fn print(
+    out: &mut impl Write,
+    links: Links<'_>,
+    order: &[u32],
+    dendrogram: &Dendrogram,
+) -> io::Result<()> {
+    let matrix = links.matrix();
+    table(matrix, order, dendrogram).print(out)?;
+    let slow = slow_pairs(links, dendrogram);
+    for SlowPair { low, high, cost_ps, usual_ps } in slow.iter().take(MAX_SLOW_PAIRS) {
+        let [low, high] = [low, high].map(|&node| matrix.nodes()[node as usize].escape_debug());
+        let (cost, usual) = (duration((*cost_ps).into()), duration((*usual_ps).into()));
+        writeln!(out, "slow: {low} and {high}, {cost} where {usual} is usual")?;
+    }
+    if slow.len() > MAX_SLOW_PAIRS {
+        writeln!(out, "slow: {} more pairs", slow.len() - MAX_SLOW_PAIRS)?;
+    }
+    Ok(())
 }
 
 /// A row for each rank: its node, its groups from the outermost on, and the link to the next rank.

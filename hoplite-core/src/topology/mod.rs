@@ -2,11 +2,11 @@
 //!
 //! * [`matrix`]: the cost of a message between each two nodes; exact integers.
 //! * [`cost`]: what collectives cost in a given order of ranks.
-//! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels.
+//! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels; [`slow`]: pairs that do not fit in.
 //! * [`solve`]: the search for a cheap order, with a lower bound; [`smt`]: the same as a question to an external solver.
 //! * [`hdrm`]: ranks of halving-doubling on a BiGraph without conflicts.
 //! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
-//! * [`rounds`], [`probe`]: who probes whom when, and what its samples say.
+//! * [`rounds`], [`probe`]: who probes whom when, what its samples say, and the matrix of a probe.
 //! * [`live`]: estimates from real transfers, and when they are worth a new order.
 //! * [`fabric`]: a simulator of switches and links.
 //!
@@ -21,6 +21,7 @@ pub mod cost;
 
 pub mod cluster;
 pub mod place;
+pub mod slow;
 
 pub mod random;
 pub mod smt;
