@@ -84,7 +84,7 @@ enum Command {
     Demo(demo::Arguments),
     /// Measure, beside what the machine itself can do
     Bench(bench::Arguments),
-    /// Order ranks by what the links between nodes cost; decompose, map and simulate collectives; works on files
+    /// Measure the links between nodes, and order ranks by what they cost; decompose, map and simulate collectives
     Topology(topology::Arguments),
 }
 
@@ -122,7 +122,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Certs(command) => certs::run(&command),
         Command::Demo(command) => demo::run(command).await,
         Command::Bench(command) => bench::run(command).await,
-        Command::Topology(command) => topology::run(command),
+        Command::Topology(command) => topology::run(&store, command).await,
     }
 }
 

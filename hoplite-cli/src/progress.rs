@@ -13,6 +13,15 @@ pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     styled(ProgressBar::new(size_bytes), label)
 }
 
+/// The bar of something that is done in steps, whose number is not known yet.
+pub(crate) fn of_steps(label: &str) -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{prefix:<8} {wide_bar} {percent:>3}% {eta:>4}");
+    bar.set_style(style.expect("the template is a valid constant"));
+    bar.set_prefix(label.to_owned());
+    bar
+}
+
 /// A bar below those that `bars` shows already.
 pub(crate) fn among(bars: &MultiProgress, label: &str, size_bytes: u64) -> ProgressBar {
     styled(bars.add(ProgressBar::new(size_bytes)), label)

@@ -3,6 +3,7 @@
 //! A get passes six files; this is number 1. Next: `hoplite-store/src/local/connection.rs`.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,21 +11,27 @@ use bytes::Bytes;
 use hoplite_core::id::MAX_OBJECT_ID_BYTES;
 use hoplite_core::node::{self, Inspection, Response, Until};
 use hoplite_core::shard::Locations;
+use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress};
 use hoplite_core::{Error as ObjectError, NodeId, ObjectId, Operation};
 use hoplite_proto::local::{self, Request};
+use tokio::time::timeout;
 
 use crate::connection::{Connection, handshake};
 use crate::error::{ConnectFailure, Error, Result};
 use crate::location_watch::LocationWatch;
 use crate::options::{ConnectOptions, PutOptions};
 use crate::reader::{self, ObjectReader};
-use crate::report::{Description, NodeStatus};
+use crate::report::{Description, NodeStatus, ProbeReport};
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
 /// How long the calls wait that ask for what a daemon knows now: [`Client::list`], [`Client::describe`] and
 /// [`Client::status`]. They wait for no object, so this only bounds a daemon that is stopped.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a probe may take: as long as a store takes part in one.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+/// How often the store is asked how far a probe is.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection to the store of this node.
 ///
@@ -285,6 +292,41 @@ impl Client {
         match self.report(Inspection::Status).await? {
             local::Response::Status(status) => Ok((*status).into()),
             _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    /// Measures the links between `nodes`, or between all nodes of the cluster if there are none. Calls `report_progress` some times a
+    /// second while it goes on. Dropping the future ends the probe.
+    ///
+    /// # Errors
+    /// `InvalidRequest` if a node is not connected, if there are fewer than two, or if they do not reach each other. `LimitExceeded` if
+    /// there are more than 2,000, or this store coordinates another probe. `PermissionDenied` for a client that may only read.
+    pub async fn probe(
+        &self,
+        nodes: Vec<NodeId>,
+        options: SurveyOptions,
+        mut report_progress: impl FnMut(SurveyProgress),
+    ) -> Result<ProbeReport> {
+        let request = Request::Node(node::Request::Inspect(Inspection::Probe { nodes, options }));
+        let mut probe = pin!(self.connection.call(request, Operation::Connect, PROBE_TIMEOUT));
+        loop {
+            match timeout(PROGRESS_INTERVAL, &mut probe).await {
+                Ok(answer) => {
+                    return match answer? {
+                        local::Response::Probed(probed) => {
+                            ProbeReport::decode(*probed).ok_or_else(|| self.connection.unexpected())
+                        }
+                        _ => Err(self.connection.unexpected()),
+                    };
+                }
+                Err(_) => {
+                    if let local::Response::ProbeProgress(progress) =
+                        self.report(Inspection::ProbeProgress).await?
+                    {
+                        report_progress(progress);
+                    }
+                }
+            }
         }
     }
 

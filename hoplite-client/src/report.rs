@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::error::Plane;
 use hoplite_core::shard::Locations;
+use hoplite_core::topology::{Link, Matrix};
 use hoplite_core::{ObjectId, Result};
 use hoplite_proto::directory::decode_locations;
 use hoplite_proto::v1;
@@ -136,6 +137,58 @@ pub struct ShardStatus {
     pub waiting_queries: u64,
 }
 
+/// The links between nodes, as a probe has found them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeReport {
+    /// The links between the nodes that were there until the end.
+    pub matrix: Matrix,
+    /// Nodes that are not in the matrix, and why.
+    pub lost: Vec<(String, String)>,
+    /// Pairs of indices of nodes that have not reached each other. They are given the worst round trip that either has.
+    pub guessed: Vec<(u32, u32)>,
+    /// How many pairs were measured over TCP, since no datagram came back.
+    pub by_tcp: u32,
+    /// Round trips of all pairs together.
+    pub echoes: u64,
+    /// How many more had no reply in time.
+    pub lost_echoes: u64,
+    /// Bytes that were sent to measure bandwidth.
+    pub train_bytes: u64,
+    /// How long the probe took.
+    pub elapsed: Duration,
+}
+
+impl ProbeReport {
+    /// Checks what a store answered; `None` if it is no matrix.
+    pub(crate) fn decode(probed: v1::Probed) -> Option<Self> {
+        let count = probed.nodes.len();
+        let links = count.checked_mul(count.checked_sub(1)?)? / 2;
+        if [probed.alpha_ns.len(), probed.ps_per_byte.len()] != [links; 2] {
+            return None;
+        }
+        let mut entries = probed.alpha_ns.iter().zip(&probed.ps_per_byte);
+        // The function is called for one link after the other.
+        let matrix = Matrix::from_links(probed.nodes, |_, _| {
+            let (&alpha_ns, &ps_per_byte) = entries.next().unwrap_or((&0, &0));
+            Ok(Link { alpha_ns, ps_per_byte })
+        });
+        let is_pair = |pair: &v1::probed::Pair| pair.low < pair.high && (pair.high as usize) < count;
+        if !probed.guessed.iter().all(is_pair) {
+            return None;
+        }
+        Some(Self {
+            matrix: matrix.ok()?,
+            lost: probed.lost.into_iter().map(|lost| (lost.node, lost.reason)).collect(),
+            guessed: probed.guessed.into_iter().map(|pair| (pair.low, pair.high)).collect(),
+            by_tcp: probed.by_tcp,
+            echoes: probed.echoes,
+            lost_echoes: probed.lost_echoes,
+            train_bytes: probed.train_bytes,
+            elapsed: Duration::from_micros(probed.elapsed_us),
+        })
+    }
+}
+
 impl Description {
     /// Checks what a store answered about `id`.
     pub(crate) fn decode(id: &ObjectId, description: v1::response::Description) -> Result<Self> {
@@ -239,6 +292,31 @@ mod tests {
         assert_eq!(Grant::from(running).at, Duration::from_micros(1500));
         let ended = v1::GrantRecord { outcome: "Complete".to_owned(), ..v1::GrantRecord::default() };
         assert_eq!(Grant::from(ended).outcome.as_deref(), Some("Complete"));
+    }
+
+    #[test]
+    fn what_a_probe_found_is_checked() {
+        let probed = || v1::Probed {
+            nodes: vec!["a".to_owned(), "b".to_owned(), "c".to_owned()],
+            alpha_ns: vec![1, 2, 3],
+            ps_per_byte: vec![4, 5, 6],
+            guessed: vec![v1::probed::Pair { low: 0, high: 2 }],
+            ..v1::Probed::default()
+        };
+        let report = ProbeReport::decode(probed()).unwrap();
+        assert_eq!(report.matrix.link(2, 1), Link { alpha_ns: 3, ps_per_byte: 6 });
+        assert_eq!(report.guessed, [(0, 2)]);
+        let refused = |change: fn(&mut v1::Probed)| {
+            let mut probed = probed();
+            change(&mut probed);
+            ProbeReport::decode(probed).is_none()
+        };
+        assert!(refused(|probed| probed.nodes.clear()));
+        assert!(refused(|probed| probed.nodes[0] = "b".to_owned()));
+        assert!(refused(|probed| probed.alpha_ns.truncate(2)));
+        assert!(refused(|probed| probed.ps_per_byte.push(7)));
+        assert!(refused(|probed| probed.guessed[0].high = 3));
+        assert!(refused(|probed| probed.guessed[0].low = 2));
     }
 
     #[test]

@@ -24,17 +24,18 @@ use hoplite_core::node::{
 };
 use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;
+use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress, SurveyReport};
 use hoplite_proto::local::Response;
 use hoplite_shm::Arena;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::copies::{Copies, LiveCopy};
 use crate::data::{
     CombineRequest, CombineSource, CompareRequest, DataMetrics, Enlisted, Exchange, HopHost, Hosted,
-    MemberHost, Peer, PullRequest, Puller, ServeRequest, ServeSource, Served, Words,
+    MemberHost, Peer, PullRequest, Puller, ServeRequest, ServeSource, Served, Surveyor, Words,
 };
 use crate::local::{Answers, Work};
 use crate::metrics::Observer;
@@ -77,6 +78,7 @@ pub(crate) struct Engine {
     copies: Copies,
     clients: DashMap<ClientId, Arc<Answers>>,
     puller: Puller,
+    surveyor: Arc<Surveyor>,
     metrics: Arc<DataMetrics>,
     tasks: TaskTracker,
     /// Where tasks run: events also come from the thread of the local plane, which has a runtime of its own.
@@ -97,6 +99,7 @@ impl Engine {
         shards: usize,
     ) -> Arc<Self> {
         let link = puller.link();
+        let surveyor = Arc::new(puller.surveyor());
         let engine = Arc::new(Self {
             state: Mutex::new(State {
                 node,
@@ -118,6 +121,7 @@ impl Engine {
             copies: Copies::default(),
             clients: DashMap::new(),
             puller,
+            surveyor,
             metrics,
             tasks,
             runtime: Handle::current(),
@@ -530,6 +534,36 @@ impl Engine {
     /// The receiving side of the data plane.
     pub(crate) const fn puller(&self) -> &Puller {
         &self.puller
+    }
+
+    /// How far the probe is that this store coordinates.
+    pub(crate) fn probe_progress(&self) -> SurveyProgress {
+        self.surveyor.progress()
+    }
+
+    /// Has `peers` measure the links between them. Runs with the rest of the store until the future is dropped, or the store ends.
+    ///
+    /// # Errors
+    /// [`Error::LimitExceeded`] for too many nodes, or while another probe goes on; [`Error::InvalidRequest`] if there are too few, or
+    /// they do not reach each other; [`Error::ShuttingDown`].
+    pub(crate) async fn survey(
+        self: &Arc<Self>,
+        peers: Vec<Peer>,
+        options: SurveyOptions,
+    ) -> Result<SurveyReport, Error> {
+        const PICOSECONDS: u64 = 1_000_000_000_000;
+        let link = self.puller.link();
+        let assumed = u32::try_from(PICOSECONDS / link.bytes_per_second.max(1)).unwrap_or(u32::MAX);
+        let engine = Arc::clone(self);
+        let task = async move {
+            let survey = engine.surveyor.survey(peers, options, assumed);
+            engine.stop.run_until_cancelled(survey).await
+        };
+        let task = AbortOnDropHandle::new(self.tasks.spawn_on(task, &self.runtime));
+        match task.await {
+            Ok(Some(report)) => report.map_err(Error::from),
+            Ok(None) | Err(_) => Err(Error::ShuttingDown),
+        }
     }
 
     /// The arena in which they lie.

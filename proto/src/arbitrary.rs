@@ -21,11 +21,13 @@ use hoplite_core::shard::{
     ObjectSummary, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
     Verdict,
 };
+use hoplite_core::topology::probe::survey::{Bandwidth, SurveyOptions, SurveyProgress};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::data::Pull;
+use crate::data::probe::probes;
 use crate::local::{Request, Response};
 
 fn id() -> impl Strategy<Value = ObjectId> {
@@ -395,6 +397,14 @@ fn inspection() -> impl Strategy<Value = Inspection> {
         }),
         id().prop_map(|id| Inspection::Describe { id }),
         Just(Inspection::Status),
+        Just(Inspection::ProbeProgress),
+        (prop::collection::vec(node(), 0..5), 0_u32..=10_000, any::<bool>(), any::<bool>()).prop_map(
+            |(nodes, count, all, loaded)| {
+                let probes = probes::decode(count);
+                let bandwidth = if all { Bandwidth::Pairs } else { Bandwidth::Nodes };
+                Inspection::Probe { nodes, options: SurveyOptions { probes, bandwidth, loaded } }
+            }
+        ),
     ]
 }
 
@@ -445,6 +455,7 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         4 => node.prop_map(|response| Ok(Response::Node(response))),
         1 => (prop::collection::vec(locations(), 0..3), any::<bool>())
             .prop_map(|(objects, more)| Ok(Response::Listing { objects, more })),
+        1 => any::<[u64; 2]>().prop_map(|[done, steps]| Ok(Response::ProbeProgress(SurveyProgress { done, steps }))),
         2 => error().prop_map(Err),
     ]
 }

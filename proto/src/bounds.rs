@@ -51,7 +51,10 @@ pub(crate) fn decode_timeout(timeout_ms: u64) -> Duration {
 }
 
 /// Checks an address at which a peer says that a node can be reached.
-pub(crate) fn decode_address(text: &str, plane: Plane) -> Result<SocketAddr> {
+///
+/// # Errors
+/// [`Error::Malformed`] if it is none.
+pub fn decode_address(text: &str, plane: Plane) -> Result<SocketAddr> {
     let address = if text.len() > MAX_ADDRESS_BYTES { None } else { text.parse::<SocketAddr>().ok() };
     match address {
         Some(address) if address.port() != 0 => Ok(address),

@@ -1,6 +1,7 @@
 //! The data plane: what stores ask of each other, and how hops of a reduce end.
 
 pub mod frame;
+pub mod probe;
 mod session;
 
 pub use session::{

@@ -163,6 +163,18 @@ pub enum Kind {
     Release = 10,
     /// The proof that a token is known.
     Proof = 11,
+    /// Asks to take part in a probe of the network.
+    Probe = 18,
+    /// The answer to that.
+    ProbeReady = 19,
+    /// Directs to answer a peer.
+    Arm = 20,
+    /// Directs to measure.
+    Measure = 22,
+    /// An echo over TCP.
+    Echo = 24,
+    /// Asks for a train.
+    TakeTrain = 25,
 }
 
 const HEADER_BYTES: usize = 28;

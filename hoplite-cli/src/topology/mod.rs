@@ -1,5 +1,5 @@
 //! `hoplite topology`: what links cost, which order of ranks is cheap, and what collectives take. It works on files and needs no
-//! store.
+//! store, but for `probe`, which asks one to measure the links.
 //!
 //! * [`input`]: matrices (JSON, CSV of round trips, Slurm's `topology.conf`) and orders.
 //! * One module per verb; [`formats`] has the outputs of `order` for other programs.
@@ -10,6 +10,7 @@ mod cost;
 mod decompose;
 mod hdrm;
 mod order;
+mod probe;
 mod show;
 mod simulate;
 
@@ -20,7 +21,10 @@ mod svg;
 
 use clap::Subcommand;
 
+use crate::arguments::StoreArguments;
+
 const EXAMPLES: &str = "Examples:
+  hoplite topology probe --output m.json
   hoplite topology order --matrix m.json --for ring --size 64MiB --format rankfile > ranks
   hoplite topology cost --matrix m.json --order identity --model halving-doubling --size 1MiB
   hoplite topology show --matrix /etc/slurm/topology.conf --plot network.svg
@@ -38,6 +42,8 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Have the stores of the cluster measure the links between them
+    Probe(probe::Arguments),
     /// Say what a collective costs in an order of ranks
     Cost(cost::Arguments),
     /// Search for the order of ranks in which a collective is cheapest
@@ -52,8 +58,9 @@ enum Verb {
     Show(show::Arguments),
 }
 
-pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     match arguments.verb {
+        Verb::Probe(arguments) => probe::run(store, arguments).await,
         Verb::Cost(arguments) => cost::run(&arguments),
         Verb::Order(arguments) => order::run(&arguments),
         Verb::Hdrm(arguments) => hdrm::run(&arguments),

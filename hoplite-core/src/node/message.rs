@@ -14,6 +14,7 @@ use crate::metadata::{Dtype, Metadata};
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
 use crate::shard::{Locations, PullOutcome, ToShard, ToStore};
+use crate::topology::probe::survey::SurveyOptions;
 
 /// One connection of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -308,7 +309,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether a client may ask for this that is to change nothing: it looks, or gives back what it got by looking.
+    /// Whether a client may ask for this that is to change nothing: it looks, or gives back what it got by looking. A probe makes
+    /// traffic between all stores.
     pub const fn is_for_readers(&self) -> bool {
         matches!(
             self,
@@ -320,7 +322,12 @@ impl Request {
                 | Self::Subscribe { .. }
                 | Self::Unsubscribe { .. }
                 | Self::Cancel { .. }
-                | Self::Inspect(_)
+                | Self::Inspect(
+                    Inspection::List { .. }
+                        | Inspection::Describe { .. }
+                        | Inspection::Status
+                        | Inspection::ProbeProgress
+                )
         )
     }
 }
@@ -344,6 +351,15 @@ pub enum Inspection {
     },
     /// The counters of the store and of the shards.
     Status,
+    /// The links between nodes, which are measured.
+    Probe {
+        /// These nodes; none stands for all.
+        nodes: Vec<NodeId>,
+        /// How.
+        options: SurveyOptions,
+    },
+    /// How far the probe is that the store coordinates.
+    ProbeProgress,
 }
 
 /// What a reduce is asked for.

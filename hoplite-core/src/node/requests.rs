@@ -167,7 +167,10 @@ impl Node {
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
             Inspection::Describe { id } => self.ctx.first_shard(id).into_iter().collect(),
-            Inspection::List { .. } | Inspection::Status => (0..self.ctx.shard_count()).collect(),
+            Inspection::List { .. }
+            | Inspection::Status
+            | Inspection::Probe { .. }
+            | Inspection::ProbeProgress => (0..self.ctx.shard_count()).collect(),
         };
         if shards.is_empty() {
             return self.ctx.reply(key, Err(Error::unavailable("the directory")));

@@ -1,6 +1,7 @@
 //! One connection between two stores: frames in and out, each checked, each wait bounded.
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -116,6 +117,11 @@ impl PeerConnection {
     /// What the peer has acknowledged of what we sent; `None` if nothing yet.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
+    }
+
+    /// At which address of this store, and of the peer, the connection is.
+    pub(super) fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        self.transport.addresses()
     }
 
     /// Whether the peer has closed, or sent something unasked, as far as is known without waiting.
@@ -297,6 +303,22 @@ impl PeerConnection {
             range.start += (accepted - of_head) as u64;
         }
         self.flush().await
+    }
+
+    /// Writes a block of bytes that are in no arena: at most as many as fit in a frame.
+    pub(super) async fn write_bytes(
+        &mut self,
+        position_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<(), ConnectionError> {
+        let crc = if self.transport.finds_damage() { 0 } else { crc32c(bytes) };
+        let Some(header) = Header::block(position_bytes, bytes.len() as u64, crc) else {
+            return Err(ConnectionError::Nonsense("a block of ours is too long for a frame"));
+        };
+        let mut frame = Vec::with_capacity(HEADER_BYTES + bytes.len());
+        frame.extend_from_slice(&header.encode());
+        frame.extend_from_slice(bytes);
+        self.write_raw(&frame).await
     }
 
     /// Consumes up to `limit` buffered bytes; answers how many there were.

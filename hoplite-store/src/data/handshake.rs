@@ -14,10 +14,11 @@ use hoplite_proto::data::frame::Kind;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::DataConfig;
 use super::connection::{ConnectionError, PeerConnection};
+use super::pool::Peer;
 use super::transport::Transport;
 
 /// The length of a challenge: no two are ever the same.
@@ -30,6 +31,23 @@ pub(super) enum Side<'a> {
     Connecting(&'a NodeId),
     /// It listens.
     Accepting,
+}
+
+/// A new connection to a store, and how long its socket took to be connected.
+///
+/// # Errors
+/// What [`open`] says; or that nobody is there.
+pub(super) async fn connect(
+    config: &DataConfig,
+    (node, address): &Peer,
+) -> Result<(PeerConnection, Duration), ConnectionError> {
+    let limit = config.connect_timeout;
+    let begun = Instant::now();
+    let stream = timeout(limit, TcpStream::connect(address)).await;
+    let stream = stream.map_err(|_| ConnectionError::Idle(limit))??;
+    let took = begun.elapsed();
+    let (connection, _) = open(config, stream, Side::Connecting(node), config.silence_timeout).await?;
+    Ok((connection, took))
 }
 
 /// Makes `stream` a connection on which requests can be made, and tells who the peer is. The peer may then accept nothing

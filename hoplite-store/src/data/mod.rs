@@ -7,12 +7,16 @@
 //! A hop of a reduce is a connection of its own, on which the coordinator says `Combine` and later `Release`, and the
 //! host how far it is; the host asks a [`HopHost`]. Whoever combines is the receiver of pulls that go into a computation
 //! instead of a copy: a [`CombineRequest`] says which.
+//!
+//! A [`Surveyor`] has the stores measure the links between them.
 
 mod pull;
 mod server;
 mod stream;
 
 mod session;
+
+mod probe;
 
 mod combine;
 mod direct;
@@ -50,6 +54,7 @@ use crate::copies::LiveCopy;
 
 pub(crate) use combine::{CombineRequest, CombineSource};
 pub(crate) use pool::Peer;
+pub(crate) use probe::Surveyor;
 pub(crate) use pull::{CompareRequest, PullRequest, Puller};
 pub(crate) use server::run;
 pub(crate) use session::{Enlisted, Exchange, MemberHost, Words};

@@ -13,15 +13,15 @@ use hoplite_core::shard::PullOutcome;
 use hoplite_core::time::Time;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, CallError};
 use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
-use super::handshake::{self, Side};
+use super::handshake;
 use super::pool::{Peer, Pool};
+use super::probe::Surveyor;
 use super::stream::{Arrived, InputStream, RemoteCopy, Sink};
 use super::{DataConfig, DataMetrics, count};
 use crate::copies::LiveCopy;
@@ -70,6 +70,11 @@ impl Puller {
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
         let link = Mutex::new(LinkEstimator::new(config.links.bytes_per_second, config.links.latency));
         Self { config, metrics, pool, link, origin: Instant::now() }
+    }
+
+    /// What coordinates probes of the network for the same store.
+    pub(crate) fn surveyor(&self) -> Surveyor {
+        Surveyor::new(Arc::clone(&self.config))
     }
 
     /// What the links to other stores do: as set, or as measured, or as one assumes before that.
@@ -219,15 +224,10 @@ impl Puller {
     }
 
     /// A new connection to a store.
-    pub(super) async fn connect(&self, (node, address): &Peer) -> Result<PeerConnection, ConnectionError> {
-        let limit = self.config.connect_timeout;
-        let begun = Instant::now();
-        let stream = timeout(limit, TcpStream::connect(address)).await;
-        let stream = stream.map_err(|_| ConnectionError::Idle(limit))??;
-        self.lock_link().connected(begun.elapsed());
-        let opening =
-            handshake::open(&self.config, stream, Side::Connecting(node), self.config.silence_timeout);
-        Ok(opening.await?.0)
+    pub(super) async fn connect(&self, peer: &Peer) -> Result<PeerConnection, ConnectionError> {
+        let (connection, took) = handshake::connect(&self.config, peer).await?;
+        self.lock_link().connected(took);
+        Ok(connection)
     }
 
     /// How many connections are idle.

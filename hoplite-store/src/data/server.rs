@@ -23,6 +23,7 @@ use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
 use super::handshake::{self, Side};
 use super::keepalive::{Awaited, Keepalive};
+use super::probe::ProbePlace;
 use super::{DataConfig, DataMetrics, HopHost, MemberHost, ServeRequest, ServeSource, Served, count};
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
@@ -42,7 +43,8 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     let connections = TaskTracker::new();
     let half_open = HalfOpen::new(config.max_half_open);
     let permits = Semaphore::new(config.max_connections);
-    let server = Arc::new(Server { config, source, metrics, permits, started: Instant::now() });
+    let probe = ProbePlace::default();
+    let server = Arc::new(Server { config, source, metrics, permits, probe, started: Instant::now() });
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
@@ -69,6 +71,8 @@ pub(super) struct Server<S> {
     pub(super) metrics: Arc<DataMetrics>,
     /// As many as there may be connections past their handshake.
     permits: Semaphore,
+    /// The probe in which this store takes part.
+    pub(super) probe: ProbePlace,
     started: Instant,
 }
 
@@ -150,6 +154,19 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     let (target, error) = decode_deny(connection.read_control::<v1::Deny>(&header).await?)?;
                     self.source.deny(target, error);
                     connection.write_control(Kind::End, &end_message(Ending::Complete)).await?;
+                }
+                Kind::Probe => {
+                    connection.read_control::<()>(&header).await?;
+                    connection.expect_within(Some(self.config.silence_timeout));
+                    self.host_probe(connection, peer).await?;
+                }
+                Kind::Echo => {
+                    let echo = connection.read_control::<v1::Echo>(&header).await?;
+                    self.probe.answer_echo(connection, &echo).await?;
+                }
+                Kind::TakeTrain => {
+                    let train = connection.read_control::<v1::TakeTrain>(&header).await?;
+                    self.probe.send_train(connection, &train).await?;
                 }
                 // A coordinator may say so before it learns that its hop, or its member, has failed.
                 Kind::Keepalive | Kind::Release | Kind::Commit => {

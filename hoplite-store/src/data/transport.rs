@@ -5,6 +5,7 @@
 //! needs buffers of its own, as encryption does, copies through them; [`Plain`](Transport::Plain) copies nothing.
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
@@ -160,13 +161,21 @@ impl Transport {
 
     /// What the peer has acknowledged of what was sent; `None` if nothing yet.
     pub(super) fn delivery(&self) -> Option<Delivery> {
-        let socket = match self {
+        hoplite_shm::delivery(self.socket().as_fd())
+    }
+
+    /// At which address of this store, and of the peer, the connection is.
+    pub(super) fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.socket(),
             #[cfg(test)]
             Self::Buffered(stream) => stream.socket(),
-        };
-        hoplite_shm::delivery(socket.as_fd())
+        }
     }
 }
 

@@ -1,15 +1,20 @@
 //! Answers for people and tools: what the directory and this store know. Nothing in the data path comes here.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::join_all;
 use hoplite_core::ObjectId;
 use hoplite_core::error::{Error, Plane};
+use hoplite_core::id::NodeId;
 use hoplite_core::node::{Inspection, ReduceRecord};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page};
+use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
+use hoplite_proto::bounds::decode_address;
 use hoplite_proto::directory::{decode_locations, encode_locations};
 use hoplite_proto::local::Response;
 use hoplite_proto::status::from_status;
@@ -34,6 +39,63 @@ pub(super) async fn answer(
         Inspection::List { prefix, after, limit } => list(&shards, prefix, after, limit).await,
         Inspection::Describe { id } => describe(plane, &shards, &id).await,
         Inspection::Status => Ok(status(plane).await),
+        Inspection::Probe { nodes, options } => probe(plane, &shards, nodes, options).await,
+        Inspection::ProbeProgress => Ok(Response::ProbeProgress(plane.engine.probe_progress())),
+    }
+}
+
+/// Has these nodes, or all that the directory knows to be connected, measure the links between them.
+async fn probe(
+    plane: &LocalPlane,
+    shards: &[&ShardLink],
+    nodes: Vec<NodeId>,
+    options: SurveyOptions,
+) -> Result<Response, Error> {
+    let begun = Instant::now();
+    let mut known = nodes_of(shards).await?;
+    if !nodes.is_empty() {
+        let chosen: BTreeSet<NodeId> = nodes.into_iter().collect();
+        if let Some(unknown) = chosen.iter().find(|node| !known.contains_key(*node)) {
+            let reason = format!("no node {unknown} is connected to the directory").into();
+            return Err(Error::InvalidRequest { reason });
+        }
+        known.retain(|node, _| chosen.contains(node));
+    }
+    let report = plane.engine.survey(known.into_iter().collect(), options).await?;
+    Ok(Response::Probed(Box::new(encode_report(report, begun.elapsed()))))
+}
+
+/// The nodes that are connected to any shard, and where they are.
+async fn nodes_of(shards: &[&ShardLink]) -> Result<BTreeMap<NodeId, SocketAddr>, Error> {
+    let asked = shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest {})).await });
+    let mut nodes = BTreeMap::new();
+    let mut is_known = false;
+    for status in join_all(asked).await.into_iter().flatten() {
+        is_known = true;
+        for node in status.nodes.into_iter().filter(|node| node.connected) {
+            let address = decode_address(&node.data_address, Plane::Control)?;
+            nodes.insert(NodeId::new(&node.node)?, address);
+        }
+    }
+    if is_known { Ok(nodes) } else { Err(Error::unavailable("the directory")) }
+}
+
+fn encode_report(report: SurveyReport, elapsed: Duration) -> v1::Probed {
+    let SurveyReport { matrix, lost, guessed, by_tcp, echoes, lost_echoes, train_bytes } = report;
+    v1::Probed {
+        nodes: matrix.nodes().to_vec(),
+        alpha_ns: matrix.links().map(|link| link.alpha_ns).collect(),
+        ps_per_byte: matrix.links().map(|link| link.ps_per_byte).collect(),
+        lost: lost
+            .into_iter()
+            .map(|(node, loss)| v1::probed::Lost { node, reason: loss.to_string() })
+            .collect(),
+        guessed: guessed.into_iter().map(|(low, high)| v1::probed::Pair { low, high }).collect(),
+        by_tcp,
+        echoes,
+        lost_echoes,
+        train_bytes,
+        elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
     }
 }
 

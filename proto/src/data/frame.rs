@@ -15,7 +15,7 @@
 //!
 //! The header has a checksum of its own, so that a damaged length or offset is found before anything is read or
 //! written by it. The payload of a [`Kind::Block`] is raw bytes of the object, those of [`Kind::Combined`],
-//! [`Kind::Release`], [`Kind::Filled`] and [`Kind::Commit`] are empty, all others are messages of `data.proto`. The offset of a block
+//! [`Kind::Release`], [`Kind::Filled`], [`Kind::Commit`], [`Kind::Probe`] and [`Kind::Armed`] are empty, all others are messages of `data.proto`. The offset of a block
 //! that answers a [`Kind::Take`] is that in the stream.
 
 use hoplite_core::checksum::crc32c;
@@ -69,6 +69,22 @@ pub enum Kind {
     Take = 16,
     /// `Deny`, coordinator to the stores of participants: there will be no target. Answered by `End`.
     Deny = 17,
+    /// Take part in a probe of the network, coordinator to store.
+    Probe = 18,
+    /// `ProbeReady`, the answer to it.
+    ProbeReady = 19,
+    /// `Arm`, coordinator to store: answer this peer.
+    Arm = 20,
+    /// The store does so, store to coordinator.
+    Armed = 21,
+    /// `Measure`, coordinator to store.
+    Measure = 22,
+    /// `Found`, the answer to it.
+    Found = 23,
+    /// `Echo`, between the stores of a pair that is probed, and the answer to it.
+    Echo = 24,
+    /// `TakeTrain`, between the stores of a pair that is probed. Answered by blocks and `End`.
+    TakeTrain = 25,
 }
 
 impl Kind {
@@ -91,6 +107,14 @@ impl Kind {
             15 => Self::Stop,
             16 => Self::Take,
             17 => Self::Deny,
+            18 => Self::Probe,
+            19 => Self::ProbeReady,
+            20 => Self::Arm,
+            21 => Self::Armed,
+            22 => Self::Measure,
+            23 => Self::Found,
+            24 => Self::Echo,
+            25 => Self::TakeTrain,
             _ => return None,
         })
     }
@@ -98,7 +122,7 @@ impl Kind {
     const fn max_length_bytes(self) -> u32 {
         match self {
             Self::Block => MAX_BLOCK_BYTES,
-            Self::Combined | Self::Release | Self::Filled | Self::Commit => 0,
+            Self::Combined | Self::Release | Self::Filled | Self::Commit | Self::Probe | Self::Armed => 0,
             _ => MAX_CONTROL_BYTES,
         }
     }

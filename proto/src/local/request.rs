@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
-use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
+use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
 use hoplite_core::node::{self, ByteRange, CallId, CopyId, Inspection, Reduce, ReduceOrder, Until};
+use hoplite_core::topology::probe::survey::{Bandwidth, MAX_NODES, SurveyOptions};
 
 use crate::bounds::{MAX_LISTED_OBJECTS, check_count, decode_timeout, encode_id, encode_timeout};
+use crate::data::probe::probes;
 use crate::enumeration::enumeration;
 use crate::reduce::{decode_agreement, decode_op, encode_agreement, encode_op};
 use crate::v1::request as wire;
@@ -90,6 +92,15 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             wire::Body::Describe(wire::Describe { id: encode_id(&id) })
         }
         node::Request::Inspect(Inspection::Status) => wire::Body::Status(wire::Status {}),
+        node::Request::Inspect(Inspection::Probe { nodes, options }) => wire::Body::Probe(wire::Probe {
+            nodes: nodes.iter().map(|node| node.as_str().to_owned()).collect(),
+            echoes: probes::encode(options.probes),
+            all_trains: options.bandwidth == Bandwidth::Pairs,
+            loaded: options.loaded,
+        }),
+        node::Request::Inspect(Inspection::ProbeProgress) => {
+            wire::Body::ProbeProgress(wire::ProbeProgress {})
+        }
         node::Request::Allreduce(reduce) => wire::Body::Allreduce(encode_reduce(&reduce)),
         node::Request::Join { target, agreement, is_again, timeout } => wire::Body::Join(wire::Join {
             is_again,
@@ -153,9 +164,19 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
             node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? })
         }
         wire::Body::Status(_) => node::Request::Inspect(Inspection::Status),
+        wire::Body::Probe(probe) => node::Request::Inspect(decode_probe(&probe)?),
+        wire::Body::ProbeProgress(_) => node::Request::Inspect(Inspection::ProbeProgress),
         wire::Body::Doorbell(doorbell) => return Ok(Request::Doorbell { copy: CopyId(doorbell.copy) }),
     };
     Ok(Request::Node(request))
+}
+
+fn decode_probe(probe: &wire::Probe) -> Result<Inspection> {
+    check_count("nodes of a probe", probe.nodes.len(), MAX_NODES)?;
+    let nodes = probe.nodes.iter().map(|node| NodeId::new(node)).collect::<Result<_>>()?;
+    let bandwidth = if probe.all_trains { Bandwidth::Pairs } else { Bandwidth::Nodes };
+    let options = SurveyOptions { probes: probes::decode(probe.echoes), bandwidth, loaded: probe.loaded };
+    Ok(Inspection::Probe { nodes, options })
 }
 
 fn decode_list(list: wire::List) -> Result<Inspection> {

@@ -6,6 +6,7 @@ use hoplite_core::id::PutId;
 use hoplite_core::node::{self, ByteRange, CallId, CopyId, ObjectView};
 use hoplite_core::plan::collective::MAX_MEMBERS;
 use hoplite_core::shard::Locations;
+use hoplite_core::topology::probe::survey::SurveyProgress;
 
 use crate::bounds::{MAX_LISTED_OBJECTS, check_count};
 use crate::directory::{decode_locations, encode_locations};
@@ -29,6 +30,10 @@ pub enum Response {
     Description(wire::Description),
     /// The answer to [`Inspection::Status`](hoplite_core::node::Inspection::Status): for people and tools.
     Status(Box<v1::NodeStatus>),
+    /// The answer to [`Inspection::Probe`](hoplite_core::node::Inspection::Probe).
+    Probed(Box<v1::Probed>),
+    /// The answer to [`Inspection::ProbeProgress`](hoplite_core::node::Inspection::ProbeProgress).
+    ProbeProgress(SurveyProgress),
 }
 
 /// The wire form of the answer to `call`.
@@ -41,6 +46,10 @@ pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response
         }),
         Ok(Response::Description(description)) => wire::Body::Description(description),
         Ok(Response::Status(status)) => wire::Body::Status(*status),
+        Ok(Response::Probed(probed)) => wire::Body::Probed(*probed),
+        Ok(Response::ProbeProgress(SurveyProgress { done, steps })) => {
+            wire::Body::ProbeProgress(v1::ProbeProgress { done, steps })
+        }
         Err(error) => wire::Body::Error(error::encode(&error)),
     };
     v1::Response { call: call.0, body: Some(body) }
@@ -102,6 +111,10 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Listing(listing) => return decode_listing(listing),
         wire::Body::Description(description) => return Ok(Response::Description(description)),
         wire::Body::Status(status) => return Ok(Response::Status(Box::new(status))),
+        wire::Body::Probed(probed) => return Ok(Response::Probed(Box::new(probed))),
+        wire::Body::ProbeProgress(v1::ProbeProgress { done, steps }) => {
+            return Ok(Response::ProbeProgress(SurveyProgress { done, steps }));
+        }
     };
     Ok(Response::Node(response))
 }

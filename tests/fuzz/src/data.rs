@@ -6,6 +6,9 @@ use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::MAX_HOP_INPUTS;
 use hoplite_core::plan::collective::MAX_MEMBERS;
 use hoplite_proto::data::frame::{HEADER_BYTES, Header, Kind, MAX_BLOCK_BYTES};
+use hoplite_proto::data::probe::{
+    checked_train_bytes, decode_arm, decode_finding, decode_measure, encode_arm, encode_finding, encode_measure,
+};
 use hoplite_proto::data::{
     decode_deny, decode_hop, decode_hop_failure, decode_plan, decode_pull, decode_report, decode_stop, decode_take,
     encode_hop, encode_plan, encode_pull, encode_take,
@@ -111,7 +114,32 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         Kind::Deny => {
             let _ = v1::Deny::decode(payload).map(decode_deny);
         }
-        Kind::Combined | Kind::Release | Kind::Filled | Kind::Commit => {
+        Kind::ProbeReady => {
+            let _ = v1::ProbeReady::decode(payload);
+        }
+        Kind::Arm => {
+            if let Ok(Ok(arm)) = v1::Arm::decode(payload).map(|arm| decode_arm(&arm)) {
+                assert_eq!(decode_arm(&encode_arm(arm)), Ok(arm));
+            }
+        }
+        Kind::Measure => {
+            let decoded = v1::Measure::decode(payload).map(|measure| decode_measure(&measure));
+            if let Ok(Ok(measure)) = decoded {
+                assert_eq!(decode_measure(&encode_measure(&measure)), Ok(measure));
+            }
+        }
+        Kind::Found => {
+            if let Ok(finding) = v1::Found::decode(payload).map(|found| decode_finding(&found)) {
+                assert_eq!(decode_finding(&encode_finding(&finding)), finding);
+            }
+        }
+        Kind::Echo => {
+            let _ = v1::Echo::decode(payload);
+        }
+        Kind::TakeTrain => {
+            let _ = v1::TakeTrain::decode(payload).map(|train| checked_train_bytes(train.bytes));
+        }
+        Kind::Combined | Kind::Release | Kind::Filled | Kind::Commit | Kind::Probe | Kind::Armed => {
             assert!(payload.is_empty(), "nothing is said with a {kind:?}")
         }
         Kind::Block => {}

@@ -1,0 +1,205 @@
+//! `hoplite topology probe`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::builder::TypedValueParser;
+use hoplite_client::{NodeId, ProbeReport};
+use hoplite_core::topology::Links;
+use hoplite_core::topology::cluster::Dendrogram;
+use hoplite_core::topology::probe::survey::{Bandwidth, SurveyOptions};
+use hoplite_core::topology::probe::{MAX_PROBES, Probes};
+use serde::Serialize;
+
+use super::show;
+use crate::arguments::StoreArguments;
+use crate::{output, progress};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Write the matrix to this file, for the other verbs
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Only these nodes [default: all that are connected to the directory]
+    #[arg(long, value_name = "NODE,...", value_delimiter = ',', value_parser = node_parser())]
+    nodes: Vec<NodeId>,
+    /// Echoes of each pair: auto stops when their 10th percentile holds still
+    #[arg(long, value_name = "auto|COUNT", default_value = "auto", value_parser = parse_probes)]
+    probes: Probes,
+    /// Send trains of bytes between all pairs, one pair after the other, and not only from each node to the next
+    #[arg(long)]
+    bandwidth: bool,
+    /// Also send trains between all pairs of a round at once, six times: finds uplinks that carry less than their hosts together, and
+    /// disturbs whoever uses the network
+    #[arg(long)]
+    loaded: bool,
+    /// Print the matrix, and what is to be said of it, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A matrix as the other verbs read it, and what is to be said of it.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    nodes: &'a [String],
+    alpha_ns: Vec<Vec<u32>>,
+    ps_per_byte: Vec<Vec<u32>>,
+    lost: Vec<Lost<'a>>,
+    /// Pairs of indices.
+    guessed: &'a [(u32, u32)],
+    by_tcp: u32,
+    echoes: u64,
+    lost_echoes: u64,
+    train_bytes: u64,
+    seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Lost<'a> {
+    node: &'a str,
+    reason: &'a str,
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let bandwidth = if arguments.bandwidth { Bandwidth::Pairs } else { Bandwidth::Nodes };
+    let options = SurveyOptions { probes: arguments.probes, bandwidth, loaded: arguments.loaded };
+    let client = store.connect().await?;
+    let bar = progress::of_steps("probe");
+    let report = client
+        .probe(arguments.nodes, options, |progress| {
+            bar.set_length(progress.steps);
+            bar.set_position(progress.done);
+        })
+        .await;
+    bar.finish_and_clear();
+    let report = report?;
+    let document = Document::of(&report);
+    if let Some(path) = &arguments.output {
+        let text = serde_json::to_string(&document)?;
+        fs::write(path, text).with_context(|| path.display().to_string())?;
+    }
+    let mut stdout = io::stdout().lock();
+    if arguments.json {
+        return Ok(output::json(&mut stdout, &document)?);
+    }
+    let links = Links::new(&report.matrix, 0)?;
+    let dendrogram = Dendrogram::new(links);
+    let order = dendrogram.leaves_by_ends(links);
+    show::print(&mut stdout, links, &order, &dendrogram)?;
+    for line in remarks(&report) {
+        writeln!(stdout, "{line}")?;
+    }
+    Ok(stdout.flush()?)
+}
+
+impl<'a> Document<'a> {
+    fn of(report: &'a ProbeReport) -> Self {
+        let matrix = &report.matrix;
+        let rows = |entry: &dyn Fn(usize, usize) -> u32| -> Vec<Vec<u32>> {
+            let nodes = || 0..matrix.len();
+            nodes().map(|row| nodes().map(|column| entry(row, column)).collect()).collect()
+        };
+        Self {
+            nodes: matrix.nodes(),
+            alpha_ns: rows(&|a, b| matrix.link(a, b).alpha_ns),
+            ps_per_byte: rows(&|a, b| matrix.link(a, b).ps_per_byte),
+            lost: report.lost.iter().map(|(node, reason)| Lost { node, reason }).collect(),
+            guessed: &report.guessed,
+            by_tcp: report.by_tcp,
+            echoes: report.echoes,
+            lost_echoes: report.lost_echoes,
+            train_bytes: report.train_bytes,
+            seconds: report.elapsed.as_secs_f64(),
+        }
+    }
+}
+
+/// What the table does not say.
+fn remarks(report: &ProbeReport) -> Vec<String> {
+    let names = report.matrix.nodes();
+    let mut lines = vec![format!(
+        "{} nodes in {:.1} s: {} echoes, {} lost; {} in trains",
+        names.len(),
+        report.elapsed.as_secs_f64(),
+        report.echoes,
+        report.lost_echoes,
+        output::size(report.train_bytes)
+    )];
+    lines.extend(report.lost.iter().map(|(node, reason)| format!("without {node}: {reason}")));
+    let guessed = |&(low, high): &(u32, u32)| {
+        let (low, high) = (&names[low as usize], &names[high as usize]);
+        format!("{low} and {high} have not reached each other: their entry is a guess")
+    };
+    lines.extend(report.guessed.iter().map(guessed));
+    if report.by_tcp > 0 {
+        lines.push(format!("{} pairs were measured over TCP, since no datagram came back", report.by_tcp));
+    }
+    lines
+}
+
+fn parse_probes(text: &str) -> anyhow::Result<Probes> {
+    if text == "auto" {
+        return Ok(Probes::Auto);
+    }
+    match text.parse() {
+        Ok(count) if (1..=MAX_PROBES).contains(&count) => Ok(Probes::Count(count)),
+        _ => anyhow::bail!("auto, or a number from 1 to {MAX_PROBES}"),
+    }
+}
+
+fn node_parser() -> impl TypedValueParser<Value = NodeId> {
+    clap::builder::StringValueParser::new().try_map(|text| NodeId::new(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hoplite_core::topology::{Link, Matrix};
+
+    use super::*;
+
+    fn report() -> ProbeReport {
+        let names = ["a", "b", "c"].map(str::to_owned).into();
+        let link =
+            |high, low| Ok(Link { alpha_ns: 10 * high as u32 + low as u32, ps_per_byte: 800 + high as u32 });
+        ProbeReport {
+            matrix: Matrix::from_links(names, link).unwrap(),
+            lost: vec![("d".to_owned(), "its connection ended".to_owned())],
+            guessed: vec![(0, 2)],
+            by_tcp: 1,
+            echoes: 512,
+            lost_echoes: 3,
+            train_bytes: 1 << 20,
+            elapsed: Duration::from_millis(1500),
+        }
+    }
+
+    #[test]
+    fn a_document_is_a_matrix_for_the_other_verbs() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("m.json");
+        let report = report();
+        fs::write(&path, serde_json::to_string(&Document::of(&report)).unwrap()).unwrap();
+        assert_eq!(super::super::input::matrix(&path).unwrap(), report.matrix);
+    }
+
+    #[test]
+    fn what_is_not_measured_is_said() {
+        let text = remarks(&report()).join("\n");
+        for part in ["512 echoes, 3 lost; 1.0 MiB", "without d: its connection ended", "a and c", "1 pairs"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn probes_are_a_number_or_auto() {
+        assert_eq!(parse_probes("auto").unwrap(), Probes::Auto);
+        assert_eq!(parse_probes("10000").unwrap(), Probes::Count(10_000));
+        for text in ["", "0", "10001", "-1", "many"] {
+            assert!(parse_probes(text).is_err(), "{text}");
+        }
+    }
+}

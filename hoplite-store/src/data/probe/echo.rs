@@ -1,0 +1,157 @@
+//! The datagrams of echoes. The socket is there as long as a probe is, and answers whom a step directs.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use hoplite_core::topology::probe::Probes;
+use hoplite_core::topology::probe::echo::{Action, Answerer, Asker, Echoes};
+use hoplite_proto::data::probe::{PACKET_BYTES, decode_packet, encode_packet};
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// How long to wait after a socket has failed, so that one which fails for ever does not keep a processor busy.
+const ERROR_PAUSE: Duration = Duration::from_millis(1);
+
+/// A socket for echoes.
+#[derive(Debug)]
+pub(super) struct Echo {
+    socket: UdpSocket,
+    origin: Instant,
+    answerer: Option<Answerer>,
+}
+
+impl Echo {
+    /// A socket at any port of `address`, which answers nobody yet.
+    pub(super) async fn bind(address: IpAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind(SocketAddr::new(address, 0)).await?;
+        Ok(Self { socket, origin: Instant::now(), answerer: None })
+    }
+
+    /// The port of the socket.
+    pub(super) fn port(&self) -> io::Result<u16> {
+        Ok(self.socket.local_addr()?.port())
+    }
+
+    /// From now on answers only `asker`, and only asks with `nonce`.
+    pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
+        self.answerer = asker.map(|asker| Answerer::new(nonce, asker));
+    }
+
+    /// Answers until the future is dropped.
+    pub(super) async fn answer(&mut self) {
+        loop {
+            self.receive(None).await;
+        }
+    }
+
+    /// Asks for echoes, and answers meanwhile; `None` if there was no reply.
+    ///
+    /// # Cancel safety
+    /// Cancel safe; what was measured is lost.
+    pub(super) async fn ask(&mut self, peer: SocketAddr, nonce: u64, probes: Probes) -> Option<Echoes> {
+        let mut asker = Asker::new(self.now_ns(), nonce, probes);
+        loop {
+            match asker.next_action(self.now_ns()) {
+                Action::Done => return asker.echoes(),
+                Action::Send(packet) => {
+                    // What is not sent is lost, like what gets lost on the way.
+                    if self.socket.send_to(&encode_packet(&packet), peer).await.is_err() {
+                        sleep(ERROR_PAUSE).await;
+                    }
+                }
+                Action::Wait { until_ns } => {
+                    let until = self.origin + Duration::from_nanos(until_ns);
+                    tokio::select! {
+                        biased;
+                        () = self.receive(Some((&mut asker, peer))) => {}
+                        () = sleep_until(until) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in one datagram.
+    async fn receive(&mut self, asker: Option<(&mut Asker, SocketAddr)>) {
+        // A longer datagram is cut, and one byte too long to be one of ours.
+        let mut bytes = [0; PACKET_BYTES + 1];
+        let Ok((length, from)) = self.socket.recv_from(&mut bytes).await else {
+            return sleep(ERROR_PAUSE).await;
+        };
+        let now_ns = self.now_ns();
+        let Some(packet) = decode_packet(&bytes[..length]) else { return };
+        if let Some((asker, peer)) = asker
+            && from == peer
+        {
+            asker.received(now_ns, &packet);
+        }
+        if let Some(reply) = self.answerer.as_mut().and_then(|answerer| answerer.reply(now_ns, from, &packet))
+        {
+            // A reply that cannot be sent at once is lost: nobody shall be able to make us wait.
+            let _ = self.socket.try_send_to(&encode_packet(&reply), from);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    async fn pair() -> (Echo, Echo, SocketAddr, SocketAddr) {
+        let (one, other) = (Echo::bind(LOOPBACK).await.unwrap(), Echo::bind(LOOPBACK).await.unwrap());
+        let at = |echo: &Echo| SocketAddr::new(LOOPBACK, echo.port().unwrap());
+        let (one_at, other_at) = (at(&one), at(&other));
+        (one, other, one_at, other_at)
+    }
+
+    #[tokio::test]
+    async fn echoes_go_there_and_back() {
+        let (mut asking, mut answering, asker, answerer) = pair().await;
+        answering.arm(7, Some(asker));
+        let echoes = tokio::select! {
+            () = answering.answer() => unreachable!("it answers for ever"),
+            echoes = asking.ask(answerer, 7, Probes::Count(40)) => echoes.unwrap(),
+        };
+        assert_eq!((echoes.count, echoes.lost), (40, 0));
+        assert!(echoes.forth_ns > 0 && echoes.back_ns > 0, "{echoes:?}");
+    }
+
+    #[tokio::test]
+    async fn garbage_and_forged_asks_get_no_reply() {
+        let (stranger, mut answering, asker, answerer) = pair().await;
+        answering.arm(7, Some(asker));
+        let forger = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
+        let mut probe = Asker::new(0, 7, Probes::Auto);
+        let Action::Send(packet) = probe.next_action(0) else { panic!("nothing to send") };
+        let ask = encode_packet(&packet);
+        let heard = async {
+            // From another address; with another nonce; cut; too long; and only then what was directed.
+            forger.send_to(&ask, answerer).await.unwrap();
+            let mut other = ask;
+            other[8] ^= 1;
+            for bytes in [&other[..], &ask[..31], &[ask, ask].concat(), &[0; 1000], &[], &ask] {
+                stranger.socket.send_to(bytes, answerer).await.unwrap();
+            }
+            let mut reply = [0; 64];
+            let (length, _) = stranger.socket.recv_from(&mut reply).await.unwrap();
+            assert!(decode_packet(&reply[..length]).is_some());
+            assert!(length <= ask.len(), "a reply is no larger than what it replies to");
+        };
+        tokio::select! {
+            () = answering.answer() => unreachable!("it answers for ever"),
+            () = heard => {}
+        }
+        let mut bytes = [0; 64];
+        assert!(stranger.socket.try_recv_from(&mut bytes).is_err(), "one reply");
+        assert!(forger.try_recv_from(&mut bytes).is_err(), "none for another address");
+    }
+}

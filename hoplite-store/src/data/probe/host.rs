@@ -1,0 +1,217 @@
+//! What a store does in a probe: answers and measures as the coordinator directs.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use hoplite_core::error::Error;
+use hoplite_core::id::NodeId;
+use hoplite_core::topology::probe::MAX_PROBES;
+use hoplite_core::topology::probe::survey::{Finding, MAX_TRAIN_BYTES, SurveyWork};
+use hoplite_proto::data::frame::Kind;
+use hoplite_proto::data::probe::{Measure, checked_train_bytes, decode_arm, decode_measure, encode_finding};
+use hoplite_proto::v1;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::super::connection::{ConnectionError, PeerConnection};
+use super::super::keepalive::{Awaited, Until};
+use super::super::server::{Ending, Server, end_message};
+use super::super::{HopHost, MemberHost, ServeSource};
+use super::echo::Echo;
+use super::train;
+
+/// No store takes part longer: 2,000 nodes under load take a quarter of an hour.
+const MAX_PARTICIPATION: Duration = Duration::from_secs(60 * 60);
+
+/// The probe in which a store takes part, at most one.
+#[derive(Debug)]
+pub(in super::super) struct ProbePlace {
+    place: Semaphore,
+    directed: Mutex<Option<Directed>>,
+}
+
+/// Whom the present step directs this store to answer, and how much.
+#[derive(Debug)]
+struct Directed {
+    nonce: u64,
+    train_bytes_left: u64,
+    echoes_left: u32,
+}
+
+impl Default for ProbePlace {
+    fn default() -> Self {
+        Self { place: Semaphore::new(1), directed: Mutex::new(None) }
+    }
+}
+
+impl ProbePlace {
+    /// Answers an echo over TCP.
+    pub(in super::super) async fn answer_echo(
+        &self,
+        connection: &mut PeerConnection,
+        echo: &v1::Echo,
+    ) -> Result<(), ConnectionError> {
+        let is_directed = self.take(echo.nonce, |directed| {
+            directed.echoes_left = directed.echoes_left.checked_sub(1)?;
+            Some(())
+        });
+        if is_directed { connection.write_control(Kind::Echo, echo).await } else { refuse(connection).await }
+    }
+
+    /// Sends a train.
+    pub(in super::super) async fn send_train(
+        &self,
+        connection: &mut PeerConnection,
+        train: &v1::TakeTrain,
+    ) -> Result<(), ConnectionError> {
+        let bytes = checked_train_bytes(train.bytes)?;
+        let is_directed = self.take(train.nonce, |directed| {
+            directed.train_bytes_left = directed.train_bytes_left.checked_sub(bytes)?;
+            Some(())
+        });
+        if is_directed { train::send(connection, bytes).await } else { refuse(connection).await }
+    }
+
+    /// Takes something of what may be answered to who knows `nonce`; whether there was enough of it.
+    fn take(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
+        let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
+        directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()
+    }
+
+    fn direct(&self, nonce: Option<u64>) {
+        *self.directed.lock().unwrap_or_else(PoisonError::into_inner) = nonce.map(|nonce| Directed {
+            nonce,
+            // Trains grow up to the longest one, so that all together are less than two of those.
+            train_bytes_left: 2 * MAX_TRAIN_BYTES,
+            echoes_left: MAX_PROBES,
+        });
+    }
+}
+
+async fn refuse(connection: &mut PeerConnection) -> Result<(), ConnectionError> {
+    let error = Error::permission_denied("no probe directs this store to answer that");
+    connection.write_control(Kind::End, &end_message(Ending::Refused(error))).await
+}
+
+/// Answers nobody any more when this is dropped.
+struct Participation<'a>(&'a ProbePlace);
+
+impl Drop for Participation<'_> {
+    fn drop(&mut self) {
+        self.0.direct(None);
+    }
+}
+
+/// What comes next: something was found, or the coordinator has said something.
+enum Next {
+    Found(Finding),
+    Said(hoplite_proto::data::frame::Header),
+}
+
+impl<S: ServeSource + HopHost + MemberHost> Server<S> {
+    /// Takes part in a probe until the coordinator has no more need. If it is gone, or is silent for too long, that ends too.
+    pub(in super::super) async fn host_probe(
+        &self,
+        connection: &mut PeerConnection,
+        coordinator: &NodeId,
+    ) -> Result<(), ConnectionError> {
+        let Ok(place) = self.probe.place.try_acquire() else {
+            let error = Error::limit_exceeded("probes in which a store takes part at once", 1);
+            return connection.write_control(Kind::End, &end_message(Ending::Refused(error))).await;
+        };
+        tracing::info!(%coordinator, "takes part in a probe");
+        let participation = Participation(&self.probe);
+        let limit = Instant::now() + MAX_PARTICIPATION;
+        let ended = timeout_at(limit, self.take_part(connection)).await;
+        // Before the answer, so that a coordinator which has it finds the place free.
+        drop((participation, place));
+        match &ended {
+            Ok(Ok(())) => tracing::info!(%coordinator, "a probe ended"),
+            Ok(Err(error)) => tracing::warn!(%coordinator, %error, "a probe lost its coordinator"),
+            Err(_) => tracing::warn!(%coordinator, "a probe took too long"),
+        }
+        ended.map_err(|_| ConnectionError::Idle(MAX_PARTICIPATION))??;
+        let released = v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() };
+        connection.write_control(Kind::End, &released).await
+    }
+
+    async fn take_part(&self, connection: &mut PeerConnection) -> Result<(), ConnectionError> {
+        let own_address = connection.addresses()?.0.ip();
+        // Without datagrams there are echoes over TCP.
+        let mut echo = Echo::bind(own_address).await.ok();
+        let echo_port = echo.as_ref().and_then(|echo| echo.port().ok()).unwrap_or(0).into();
+        connection.write_control(Kind::ProbeReady, &v1::ProbeReady { echo_port }).await?;
+        let keepalive = self.keepalive(Awaited::Producer);
+        let mut measure = None;
+        loop {
+            let next = {
+                let mut work = std::pin::pin!(self.work(echo.as_mut(), measure.as_ref()));
+                loop {
+                    match keepalive.until(connection, work.as_mut()).await? {
+                        Until::Done(finding) => break Next::Found(finding),
+                        Until::Frame(header) if header.kind() == Kind::Keepalive => {
+                            connection.read_control::<()>(&header).await?;
+                        }
+                        Until::Frame(header) => break Next::Said(header),
+                    }
+                }
+            };
+            let header = match next {
+                Next::Found(finding) => {
+                    measure = None;
+                    connection.write_control(Kind::Found, &encode_finding(&finding)).await?;
+                    continue;
+                }
+                Next::Said(header) => header,
+            };
+            measure = None;
+            match header.kind() {
+                Kind::Arm => {
+                    let arm = decode_arm(&connection.read_control(&header).await?)?;
+                    self.probe.direct(Some(arm.nonce));
+                    if let Some(echo) = &mut echo {
+                        echo.arm(arm.nonce, arm.asker);
+                    }
+                    connection.write_control(Kind::Armed, &()).await?;
+                }
+                Kind::Measure => measure = Some(decode_measure(&connection.read_control(&header).await?)?),
+                Kind::Release => return connection.read_control::<()>(&header).await,
+                kind => return Err(ConnectionError::Unexpected(kind)),
+            }
+        }
+    }
+
+    /// Measures, and answers meanwhile; only answers, if there is nothing to measure.
+    async fn work(&self, echo: Option<&mut Echo>, measure: Option<&Measure>) -> Finding {
+        let Some(measure) = measure else {
+            match echo {
+                Some(echo) => echo.answer().await,
+                None => std::future::pending().await,
+            }
+            return Finding::Nothing;
+        };
+        let measured = match measure.work {
+            SurveyWork::Echo { probes } => {
+                if let (Some(echo), Some(peer)) = (echo, measure.echo_address)
+                    && let Some(echoes) = echo.ask(peer, measure.nonce, probes).await
+                {
+                    return Finding::Echoes { echoes, by_tcp: false };
+                }
+                train::echoes(&self.config, measure, probes).await
+            }
+            SurveyWork::Train { bytes, at_least } => {
+                train::take(&self.config, measure, bytes, at_least).await
+            }
+        };
+        measured.unwrap_or_else(|error| {
+            tracing::info!(peer = %measure.node, %error, "a peer cannot be measured");
+            Finding::Nothing
+        })
+    }
+}
+
+/// Where the store that is reached at `data` answers datagrams.
+pub(super) const fn echo_address(data: SocketAddr, port: u16) -> Option<SocketAddr> {
+    if port == 0 { None } else { Some(SocketAddr::new(data.ip(), port)) }
+}

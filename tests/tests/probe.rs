@@ -1,0 +1,206 @@
+//! Probes of the network by real stores, on the loopback device.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use hoplite_core::topology::probe::MAX_PROBES;
+use hoplite_core::topology::probe::echo::{Packet, PacketKind};
+use hoplite_proto::data::probe::encode_packet;
+use hoplite_proto::v1;
+use hoplite_tests::cluster::{Cluster, await_that, program};
+use hoplite_tests::raw::{Kind, RawPeer, data_frame};
+use prost::Message;
+use serde_json::Value;
+
+/// `hoplite topology probe` at a node.
+fn probe(cluster: &Cluster, node: usize, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program("hoplite"));
+    command.args(["topology", "probe"]).args(arguments).env("HOPLITE_SOCKET", cluster.socket(node));
+    command
+}
+
+fn succeed(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The one line that says why it failed.
+fn failure(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let line = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(line.starts_with("hoplite: ") && line.lines().count() == 1, "{line}");
+    line
+}
+
+/// A probe that goes on for seconds: as many echoes as there may be, of which a pair sends 10,000 a second.
+fn begin_long(cluster: &Cluster, node: usize) -> Child {
+    let count = MAX_PROBES.to_string();
+    let mut command = probe(cluster, node, &["--json", "--probes", &count]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// The ports of the datagrams of a store.
+fn echo_ports(cluster: &Cluster, node: usize) -> BTreeSet<u16> {
+    let pid = cluster.stores[node].as_ref().unwrap().pid();
+    let own: BTreeSet<String> = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd"))
+        .unwrap()
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let table = fs::read_to_string("/proc/net/udp").unwrap();
+    let port = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_own = own.contains(*fields.get(9)?);
+        let port = u16::from_str_radix(fields[1].split_once(':')?.1, 16).ok()?;
+        is_own.then_some(port)
+    };
+    table.lines().skip(1).filter_map(port).collect()
+}
+
+#[test]
+fn a_probe_makes_a_matrix_and_leaves_nothing_behind() {
+    let cluster = Cluster::of(3);
+    let file = cluster.directory().join("m.json");
+    let path = file.to_str().unwrap();
+    let text = succeed(probe(&cluster, 0, &["--output", path, "--bandwidth", "--loaded"]));
+    assert!(text.starts_with("RANK") && text.contains("3 nodes in"), "{text}");
+    let matrix: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(matrix["nodes"], serde_json::json!(["node-0", "node-1", "node-2"]));
+    assert_eq!(matrix["lost"], serde_json::json!([]));
+    assert!(matrix["echoes"].as_u64().unwrap() >= 3 * 256, "{matrix}");
+    for row in 0..3 {
+        for column in 0..3 {
+            for table in ["alpha_ns", "ps_per_byte"] {
+                let entry = matrix[table][row][column].as_u64().unwrap();
+                assert_eq!(entry == 0, row == column, "{table} {row} {column}: {matrix}");
+                assert_eq!(matrix[table][column][row], entry, "symmetric");
+            }
+        }
+    }
+    for node in 0..3 {
+        assert_eq!(echo_ports(&cluster, node), BTreeSet::new(), "no socket is left");
+    }
+    // The other verbs read it.
+    let order = ["topology", "order", "--matrix", path, "--for", "ring", "--size", "1MiB"];
+    let mut command = Command::new(program("hoplite"));
+    command.args(order);
+    succeed(command);
+    // Any store can coordinate, at once after another one, and with some nodes only.
+    let text = succeed(probe(&cluster, 2, &["--json", "--nodes", "node-2,node-1", "--probes", "5"]));
+    let matrix: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(matrix["nodes"], serde_json::json!(["node-1", "node-2"]));
+    assert_eq!(matrix["echoes"], 5);
+}
+
+#[test]
+fn probes_that_cannot_be_are_refused() {
+    let cluster = Cluster::of(2);
+    let fail = |arguments: &[&str]| failure(&probe(&cluster, 0, arguments).output().unwrap());
+    assert!(fail(&["--nodes", "node-7"]).contains("no node node-7 is connected"));
+    assert!(fail(&["--nodes", "node-1"]).contains("needs two nodes"));
+    let mut long = begin_long(&cluster, 0);
+    await_that("the probe to begin", || !echo_ports(&cluster, 1).is_empty());
+    assert!(fail(&[]).contains("coordinates at once are limited to 1"));
+    // The stores take part in one probe at a time, whoever coordinates it.
+    let other = failure(&probe(&cluster, 1, &[]).output().unwrap());
+    assert!(other.contains("needs two nodes"), "{other}");
+    // Who asked for the probe is gone: so is the probe.
+    long.kill().unwrap();
+    long.wait().unwrap();
+    await_that("the sockets to close", || (0..2).all(|node| echo_ports(&cluster, node).is_empty()));
+    succeed(probe(&cluster, 1, &["--probes", "5"]));
+}
+
+#[test]
+fn a_store_that_dies_is_left_out_and_named() {
+    let mut cluster = Cluster::of(4);
+    let long = begin_long(&cluster, 0);
+    await_that("the probe to begin", || !echo_ports(&cluster, 2).is_empty());
+    cluster.kill_store(2);
+    let output = long.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let matrix: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(matrix["nodes"], serde_json::json!(["node-0", "node-1", "node-3"]));
+    assert_eq!(matrix["lost"][0]["node"], "node-2");
+}
+
+#[test]
+fn a_coordinator_that_dies_leaves_nothing_behind() {
+    let mut cluster = Cluster::of(3);
+    let long = begin_long(&cluster, 0);
+    await_that("the probe to begin", || (1..3).all(|node| !echo_ports(&cluster, node).is_empty()));
+    cluster.kill_store(0);
+    assert!(!long.wait_with_output().unwrap().status.success());
+    await_that("the sockets to close", || (1..3).all(|node| echo_ports(&cluster, node).is_empty()));
+    succeed(probe(&cluster, 1, &["--probes", "5", "--nodes", "node-1,node-2"]));
+}
+
+#[test]
+fn forged_echoes_are_not_answered_and_change_nothing() {
+    let cluster = Cluster::of(2);
+    let long = begin_long(&cluster, 0);
+    let forger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    await_that("the probe to begin", || (0..2).all(|node| !echo_ports(&cluster, node).is_empty()));
+    for node in 0..2 {
+        let port = *echo_ports(&cluster, node).first().unwrap();
+        let address: SocketAddr = ([127, 0, 0, 1], port).into();
+        for kind in [PacketKind::Reply, PacketKind::Ask { is_prompt: true }] {
+            for nonce in 0..100 {
+                let packet = Packet { kind, nonce, number: u32::MAX, round_trip_ns: 1 };
+                forger.send_to(&encode_packet(&packet), address).unwrap();
+                forger.send_to(&[0x5a; 1400], address).unwrap();
+            }
+        }
+    }
+    let output = long.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let matrix: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(matrix["guessed"], serde_json::json!([]));
+    assert!(matrix["alpha_ns"][0][1].as_u64().unwrap() > 1000, "no round trip is a nanosecond: {matrix}");
+    forger.set_nonblocking(true).unwrap();
+    assert!(forger.recv_from(&mut [0; 64]).is_err(), "no reply");
+}
+
+#[test]
+fn peers_get_only_what_a_probe_directs() {
+    let cluster = Cluster::of(2);
+    let refused = |kind, message: &dyn Fn(&mut RawPeer, Kind)| {
+        let mut peer = RawPeer::greeted(&cluster.data_address(0));
+        message(&mut peer, kind);
+        let (kind, payload) = peer.hear().unwrap();
+        assert_eq!(kind, Kind::End as u8);
+        let end = v1::End::decode(payload.as_slice()).unwrap();
+        assert!(end.error.unwrap().text.contains("no probe directs"));
+    };
+    refused(Kind::Echo, &|peer, kind| peer.say(kind, &v1::Echo { nonce: 7 }));
+    refused(Kind::TakeTrain, &|peer, kind| peer.say(kind, &v1::TakeTrain { nonce: 7, bytes: 1 << 20 }));
+    // Out of place, or beyond the limits: the connection is closed.
+    for (kind, message) in [
+        (Kind::Arm, v1::Arm { nonce: 7, asker: "127.0.0.1:9".to_owned() }.encode_to_vec()),
+        (Kind::Measure, v1::Measure::default().encode_to_vec()),
+        (Kind::TakeTrain, v1::TakeTrain { nonce: 7, bytes: u64::MAX }.encode_to_vec()),
+    ] {
+        let mut peer = RawPeer::greeted(&cluster.data_address(0));
+        peer.send_bytes(&data_frame(kind, &message));
+        peer.await_close();
+    }
+    // A coordinator that says what makes no sense is gone, and so is its probe.
+    let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
+    coordinator.say(Kind::Probe, &());
+    let (kind, _) = coordinator.hear().unwrap();
+    assert_eq!(kind, Kind::ProbeReady as u8);
+    assert_eq!(echo_ports(&cluster, 0).len(), 1);
+    let mut second = RawPeer::greeted(&cluster.data_address(0));
+    second.say(Kind::Probe, &());
+    let (kind, _) = second.hear().unwrap();
+    assert_eq!(kind, Kind::End as u8, "one probe at a time");
+    coordinator.say(Kind::Measure, &v1::Measure::default());
+    coordinator.await_close();
+    await_that("the socket to close", || echo_ports(&cluster, 0).is_empty());
+    succeed(probe(&cluster, 1, &["--probes", "5"]));
+}
