@@ -1,0 +1,55 @@
+"""Probes of hosts in racks. Needs what `test_daemons.py` needs."""
+
+import json
+import unittest
+from typing import Any
+
+from lab import Lab, NotAvailable, Plan
+from lab.daemons import Hoplite
+from lab.delay import Delay
+from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
+
+
+@unittest.skipIf(lacking(), lacking())
+class Probe(unittest.TestCase):
+    def probe(self, hoplite: Hoplite, *arguments: str) -> dict[str, Any]:
+        command = ["topology", "probe", "--json", *arguments]
+        host = hoplite.lab.host("h0")
+        found = hoplite.client(host, *command, capture_output=True, timeout=TIMEOUT_S, check=True)
+        matrix: dict[str, Any] = json.loads(found.stdout)
+        self.assertEqual((matrix["nodes"], matrix["lost"], matrix["guessed"]), (hoplite.lab.plan.host_names, [], []))
+        return matrix
+
+    def between(self, table: list[list[int]], plan: Plan) -> tuple[list[int], list[int]]:
+        """The entries of pairs in one rack, and those of pairs in two."""
+        entries: tuple[list[int], list[int]] = ([], [])
+        for a in range(plan.hosts):
+            for b in range(a):
+                entries[plan.rack_of(a) != plan.rack_of(b)].append(table[a][b])
+        return entries
+
+    def test_round_trips_show_the_racks(self) -> None:
+        plan = Plan(hosts=6, racks=2)
+        try:
+            with Lab(plan) as lab, Hoplite(lab, PROGRAMS, memory="64MiB") as hoplite, Delay(lab, "rack1", 0.004):
+                matrix = self.probe(hoplite, "--probes", "32")
+        except NotAvailable as error:
+            self.skipTest(str(error))
+        near, far = self.between(matrix["alpha_ns"], plan)
+        self.assertLess(max(near), 4_000_000)
+        self.assertGreater(min(far), 4_000_000)
+        self.assertEqual(matrix["by_tcp"], 0)
+
+    def test_load_shows_uplinks_that_carry_less(self) -> None:
+        plan = Plan(hosts=6, racks=2, rate_bits_s=200_000_000, uplink_bits_s=100_000_000)
+        with Lab(plan) as lab, Hoplite(lab, PROGRAMS, memory="64MiB") as hoplite:
+            matrix = self.probe(hoplite, "--probes", "8", "--loaded")
+        near, far = self.between(matrix["ps_per_byte"], plan)
+        # 200 Mbit/s are 40 ns per byte, and 41.8 with the headers; an uplink of half as much, for three hosts, at least twice that.
+        self.assertGreater(min(near), 38_000)
+        self.assertLess(max(near), min(far))
+        self.assertGreater(min(far), 76_000)
+
+
+if __name__ == "__main__":
+    unittest.main()
