@@ -32,6 +32,8 @@ pub struct Addresses {
     pub directory: Option<SocketAddr>,
     /// Where metrics are served.
     pub metrics: Option<SocketAddr>,
+    /// Where the dashboard is.
+    pub dashboard: Option<SocketAddr>,
 }
 
 /// Tells the program that started this daemon how far it is.

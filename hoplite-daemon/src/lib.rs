@@ -4,7 +4,7 @@
 //! * [`settings`]: flags, environment and a file, in the order of their precedence; [`Size`] and [`TimeSpan`].
 //! * [`Security`]: who may reach the daemon; [`Credentials`]: how daemons prove to each other that they may; [`HalfOpen`]: how
 //!   many that have not done so are listened to.
-//! * [`metrics`]: what a daemon tells Prometheus.
+//! * [`http`]: how a daemon serves HTTP; [`metrics`]: what it tells Prometheus there.
 //! * [`Announcer`]: how a daemon tells the program that started it where it is reached, and when it is ready.
 //! * [`launch`]: the other side of that, for programs that start daemons.
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod security;
 mod accounts;
 mod authority;
 
+pub mod http;
 mod logging;
 mod memory;
 pub mod metrics;

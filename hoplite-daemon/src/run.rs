@@ -9,8 +9,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::announce::{Announcer, Audience};
+use crate::http::HttpAddress;
 use crate::logging;
-use crate::metrics::{self, Metrics, MetricsAddress, MetricsSettings};
+use crate::metrics::{self, Metrics, MetricsSettings};
 use crate::parent::exit_with_parent;
 use crate::settings::{self, CommonSettings, ProcessArguments};
 use crate::signals::stop_on_signals;
@@ -66,7 +67,7 @@ struct Daemon {
 struct Start<P> {
     plan: P,
     audience: Audience,
-    metrics: Option<MetricsAddress>,
+    metrics: Option<HttpAddress>,
 }
 
 /// Everything that wrong settings can prevent.
@@ -107,8 +108,8 @@ fn serve_until_stopped<P>(
 }
 
 /// Serves metrics until the runtime ends: also while the daemon starts and stops.
-async fn serve_metrics(daemon: &Daemon, address: MetricsAddress) -> anyhow::Result<Metrics> {
-    let MetricsAddress(address) = address;
+async fn serve_metrics(daemon: &Daemon, address: HttpAddress) -> anyhow::Result<Metrics> {
+    let HttpAddress(address) = address;
     let cannot = || format!("cannot listen on {address} for metrics");
     let listener = TcpListener::bind(address).await.with_context(cannot)?;
     let address = listener.local_addr().with_context(cannot)?;

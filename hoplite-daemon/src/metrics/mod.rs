@@ -6,7 +6,6 @@
 //! * `server`: the HTTP side.
 //! * `process`: what every process exports.
 
-mod address;
 mod process;
 mod server;
 
@@ -22,10 +21,11 @@ use tokio::time::timeout;
 
 pub use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
-pub(crate) use address::MetricsAddress;
 pub(crate) use server::serve;
 
 use process::ProcessMetrics;
+
+use crate::http::HttpAddress;
 
 /// Upper bounds of the buckets of durations, in seconds: a put of a small object takes tens of microseconds, a get may wait
 /// half a minute.
@@ -40,7 +40,7 @@ const VALID: &str = "names and labels of metrics are valid, and each is register
 pub(crate) struct MetricsSettings {
     /// Serve /metrics, /healthz and /readyz over HTTP, unauthenticated: on a port of loopback, or of the address named [default: not at all]
     #[arg(long, env = "HOPLITE_METRICS", value_name = "[ADDR:]PORT")]
-    pub(crate) metrics: Option<MetricsAddress>,
+    pub(crate) metrics: Option<HttpAddress>,
 }
 
 /// Brings up to date what is not counted as it happens; an error says why the daemon is not ready.

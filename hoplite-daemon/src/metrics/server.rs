@@ -1,74 +1,24 @@
-//! HTTP for those who look at a daemon: three pages, and nothing that changes it.
-//!
-//! Nobody is authenticated, so nothing that a peer does may cost much: there are few connections, each for one request
-//! with short headers, and each for a few seconds.
-
-use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
+//! Three pages over HTTP for those who look at a daemon, and nothing that changes it. Nobody is authenticated.
 
 use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{Method, Response, StatusCode};
 use prometheus::TEXT_FORMAT;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::net::TcpListener;
 
 use super::Metrics;
-
-/// Most connections at once; more wait until one of them ends.
-const MAX_CONNECTIONS: usize = 32;
-/// How long a peer may take to send its request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a connection may last, the answer included.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest request line with headers; the least that hyper allows.
-const MAX_HEADER_BYTES: usize = 8192;
-/// How long to wait when no connection can be accepted, for example because too many files are open.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+use crate::http::{self, Scheme};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Answers on `listener`, for ever.
 pub(crate) async fn serve(listener: TcpListener, metrics: Metrics) {
-    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let metrics = metrics.clone();
-                tokio::spawn(async move {
-                    let _ = timeout(CONNECTION_TIMEOUT, converse(stream, metrics)).await;
-                    drop(seat);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection for metrics");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-async fn converse(stream: TcpStream, metrics: Metrics) {
-    let service = service_fn(move |request: Request<Incoming>| {
+    http::serve(listener, Scheme::Http, move |request| {
         let metrics = metrics.clone();
-        async move { Ok::<_, Infallible>(answer(request.method(), request.uri().path(), &metrics).await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        .max_buf_size(MAX_HEADER_BYTES)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "a connection for metrics ended");
-    }
+        async move { answer(request.method(), request.uri().path(), &metrics).await }
+    })
+    .await;
 }
 
 async fn answer(method: &Method, path: &str, metrics: &Metrics) -> Response<Full<Bytes>> {
@@ -99,10 +49,14 @@ fn page(status: StatusCode, content_type: &'static str, body: String) -> Respons
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
 
     use super::*;
+    use crate::http::MAX_CONNECTIONS;
 
     /// Longer than anything here takes; a test that reaches it has hung.
     const PATIENCE: Duration = Duration::from_secs(30);

@@ -17,7 +17,7 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{NoClientAuth, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{
     ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
     version,
@@ -37,6 +37,8 @@ pub enum Protocol {
     Http2,
     /// The data plane.
     Data,
+    /// Pages for people.
+    Http1,
 }
 
 impl Protocol {
@@ -44,6 +46,7 @@ impl Protocol {
         match self {
             Self::Http2 => b"h2",
             Self::Data => b"hoplite-data",
+            Self::Http1 => b"http/1.1",
         }
     }
 }
@@ -133,6 +136,8 @@ type Stamp = Option<(u64, i64, i64, u64)>;
 struct Configs {
     client: ClientConfig,
     server: ServerConfig,
+    /// As `server`, but asks for no certificate.
+    anybody: ServerConfig,
 }
 
 impl Tls {
@@ -159,6 +164,13 @@ impl Tls {
     /// How to accept them.
     pub fn server(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().server.clone();
+        config.alpn_protocols = vec![protocol.name().to_vec()];
+        Arc::new(config)
+    }
+
+    /// How to accept those who prove in another way who they are, and have no certificate.
+    pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
+        let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
@@ -240,14 +252,16 @@ impl TlsFiles {
             .map_err(unusable)?;
         // Sessions are not resumed, so that each connection is checked against the certificates of now.
         client.resumption = Resumption::disabled();
-        let mut server = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(versions)
-            .map_err(unusable)?
-            .with_client_cert_verifier(clients)
-            .with_single_cert(chain, key)
-            .map_err(unusable)?;
-        server.send_tls13_tickets = 0;
-        Ok(Configs { client, server })
+        let server = |clients: Arc<dyn ClientCertVerifier>| {
+            let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+                .with_protocol_versions(versions)?
+                .with_client_cert_verifier(clients)
+                .with_single_cert(chain.clone(), key.clone_key())?;
+            server.send_tls13_tickets = 0;
+            Ok(server)
+        };
+        let anybody = server(Arc::new(NoClientAuth)).map_err(unusable)?;
+        Ok(Configs { client, server: server(clients).map_err(unusable)?, anybody })
     }
 }
 

@@ -27,6 +27,8 @@ pub enum Purpose {
     Control,
     /// The handshake of a connection of the data plane.
     Data,
+    /// The comparison with what a person has typed; never leaves the process.
+    Login,
 }
 
 impl Purpose {
@@ -36,6 +38,7 @@ impl Purpose {
         match self {
             Self::Control => b"hoplite control\0",
             Self::Data => b"hoplite data 1\0\0",
+            Self::Login => b"hoplite login\0\0\0",
         }
     }
 }
@@ -90,6 +93,13 @@ impl Token {
     /// Whether `tag` is the tag of `message`. Takes as long for each wrong tag.
     pub fn verify(&self, purpose: Purpose, message: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
+    }
+
+    /// Whether somebody who typed `secret` knows this token. Takes as long for each wrong one. White space around it is not
+    /// part of it.
+    pub fn is_known_as(&self, secret: &[u8]) -> bool {
+        let typed = Self::new(secret.trim_ascii());
+        typed.is_ok_and(|typed| self.verify(Purpose::Login, &[], &typed.sign(Purpose::Login, &[])))
     }
 
     /// What a call of the control plane presents as its `authorization`.
@@ -162,6 +172,15 @@ mod tests {
         let signs = format!("Bearer {}", "+1".repeat(TAG_BYTES));
         assert!(!token.is_bearer(signs.as_bytes()));
         assert!(!Token::new(b"sixteen bytes no").unwrap().is_bearer(bearer.as_bytes()));
+    }
+
+    #[test]
+    fn who_types_the_secret_knows_it() {
+        let token = Token::new(SECRET).unwrap();
+        assert!(token.is_known_as(SECRET) && token.is_known_as(b" sixteen bytes ok\r\n"));
+        for wrong in [&b""[..], b"sixteen bytes", b"sixteen bytes no", b"sixteen bytes okay", token.bearer().as_bytes()] {
+            assert!(!token.is_known_as(wrong));
+        }
     }
 
     #[test]

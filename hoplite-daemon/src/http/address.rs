@@ -1,20 +1,20 @@
-//! Where metrics are served.
+//! Where a daemon serves HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 /// An address to listen on; a port alone is one of loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MetricsAddress(pub(crate) SocketAddr);
+pub struct HttpAddress(pub SocketAddr);
 
 /// The text is neither a port nor an address with one.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is no place to serve metrics: write a port, such as 9740, or ADDR:PORT")]
-pub(crate) struct NotAPlace {
+#[error("{text:?} is no place to listen: write a port, such as 9740, or ADDR:PORT")]
+pub struct NotAPlace {
     text: String,
 }
 
-impl FromStr for MetricsAddress {
+impl FromStr for HttpAddress {
     type Err = NotAPlace;
 
     fn from_str(text: &str) -> Result<Self, NotAPlace> {
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn a_port_alone_is_one_of_loopback() {
-        let parsed = |text: &str| text.parse::<MetricsAddress>().map(|address| address.0.to_string());
+        let parsed = |text: &str| text.parse::<HttpAddress>().map(|address| address.0.to_string());
         assert_eq!(parsed("9740").unwrap(), "127.0.0.1:9740");
         assert_eq!(parsed("0.0.0.0:9740").unwrap(), "0.0.0.0:9740");
         assert_eq!(parsed("[::1]:0").unwrap(), "[::1]:0");

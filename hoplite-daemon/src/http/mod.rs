@@ -1,0 +1,165 @@
+//! How a daemon serves HTTP, to those who look at it: one request for each connection, and nothing that a stranger does may
+//! cost much.
+//!
+//! A connection waits until its request is there: in a bounded number of places, of which the oldest is lost to the next
+//! comer, so that those who connect and say little keep nobody out. Then it has a seat, of which there are as many, until
+//! its answer is sent. All of it ends after a few seconds.
+
+mod address;
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+pub use address::{HttpAddress, NotAPlace};
+pub use http_body_util::{BodyExt, LengthLimitError, Limited};
+pub use hyper::body::{Body, Bytes};
+pub use hyper::header;
+pub use hyper::{HeaderMap, Method, StatusCode, Uri};
+
+use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls};
+
+/// What is asked for.
+pub type HttpRequest = Request<Incoming>;
+/// What is answered.
+pub type HttpResponse = hyper::Response<Full<Bytes>>;
+
+/// Most connections that wait for their request, and most whose request is answered.
+pub const MAX_CONNECTIONS: usize = 32;
+/// How long a peer may take to send the headers of its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a connection may last: the handshake of TLS, the request and the answer.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest request line with headers. A browser sends along what it keeps for other programs on the same host.
+const MAX_HEADER_BYTES: usize = 16 << 10;
+/// How long to wait when no connection can be accepted, for example because too many files are open.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is spoken below HTTP.
+#[derive(Debug, Clone)]
+pub enum Scheme {
+    /// Nothing.
+    Http,
+    /// TLS, with a certificate of the cluster on both sides.
+    HttpsForMembers(Tls),
+    /// TLS, with a certificate of the server only.
+    HttpsForAnybody(Tls),
+}
+
+/// Answers requests on `listener`, for ever; with the future, all connections end.
+pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, answer: A)
+where
+    A: Fn(HttpRequest) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = HttpResponse> + Send + 'static,
+{
+    let waiting = HalfOpen::new(MAX_CONNECTIONS);
+    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let seating = Seating::new(waiting.enter(), Arc::clone(&seats));
+                let (scheme, answer) = (scheme.clone(), answer.clone());
+                connections.spawn(async move {
+                    let lost = seating.lost();
+                    tokio::select! {
+                        _ = timeout(CONNECTION_TIMEOUT, secure(stream, scheme, seating, answer)) => {}
+                        () = lost => {}
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection of HTTP");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Where a connection is: in the place where it waits for its request, or in a seat.
+#[derive(Debug, Clone)]
+struct Seating {
+    held: Arc<Mutex<(Option<HalfOpenPlace>, Option<OwnedSemaphorePermit>)>>,
+    seats: Arc<Semaphore>,
+}
+
+impl Seating {
+    fn new(place: HalfOpenPlace, seats: Arc<Semaphore>) -> Self {
+        Self { held: Arc::new(Mutex::new((Some(place), None))), seats }
+    }
+
+    /// Ends when another connection has got the place.
+    fn lost(&self) -> impl Future<Output = ()> + use<> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = held.0.as_ref().map(HalfOpenPlace::lost);
+        async {
+            match lost {
+                Some(lost) => lost.await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The request is there.
+    async fn sit(&self) {
+        // The semaphore is never closed.
+        let seat = Arc::clone(&self.seats).acquire_owned().await.ok();
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (None, seat);
+    }
+}
+
+async fn secure<A, F>(stream: TcpStream, scheme: Scheme, seating: Seating, answer: A)
+where
+    A: Fn(HttpRequest) -> F + Send + Sync + 'static,
+    F: Future<Output = HttpResponse> + Send + 'static,
+{
+    let config = match scheme {
+        Scheme::Http => return converse(stream, seating, answer).await,
+        Scheme::HttpsForMembers(tls) => tls.server(Protocol::Http1),
+        Scheme::HttpsForAnybody(tls) => tls.server_for_anybody(Protocol::Http1),
+    };
+    match TlsAcceptor::from(config).accept(stream).await {
+        Ok(stream) => converse(stream, seating, answer).await,
+        Err(error) => tracing::debug!(%error, "a handshake of HTTPS failed"),
+    }
+}
+
+async fn converse<A, F>(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, seating: Seating, answer: A)
+where
+    A: Fn(HttpRequest) -> F + Send + Sync + 'static,
+    F: Future<Output = HttpResponse> + Send + 'static,
+{
+    let service = service_fn(|request| {
+        let (seating, answer) = (seating.clone(), &answer);
+        async move {
+            seating.sit().await;
+            Ok::<_, Infallible>(answer(request).await)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection of HTTP ended");
+    }
+}
