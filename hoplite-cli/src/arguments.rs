@@ -9,10 +9,8 @@ use hoplite_client::{Client, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, ObjectId, 
 use hoplite_core::{Error as ObjectError, Operation};
 use hoplite_daemon::{NotASize, Size};
 
-use crate::output;
-
 /// Which store, and how long to wait for it.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct StoreArguments {
     /// The store's Unix socket [default: $XDG_RUNTIME_DIR/hoplite/store.sock, or /tmp/hoplite-UID/store.sock]
     #[arg(long, global = true, env = "HOPLITE_SOCKET", value_name = "PATH", help_heading = "Store options")]
@@ -59,7 +57,7 @@ impl StoreArguments {
             return error.into();
         };
         let objects = match ids {
-            [id] => output::id_text(id),
+            [id] => id.readable(),
             _ => format!("{} objects", ids.len()),
         };
         TimedOut { operation, objects, timeout: self.timeout }.into()

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use hoplite_client::{Dtype, Metadata, ObjectId};
+use hoplite_client::{Dtype, Metadata};
 use serde::Serialize;
 
 /// Bytes with a unit, three digits or so: `17 B`, `1.5 MiB`.
@@ -36,27 +36,6 @@ pub(crate) fn array_type(metadata: &Metadata) -> String {
 /// The bytes of an id in hexadecimal digits: exact, even if they are not readable.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// An id for people: text as it was given, what is no text, or would disturb a terminal, escaped as in Rust.
-pub(crate) fn id_text(id: &ObjectId) -> String {
-    let mut text = String::new();
-    for chunk in id.as_bytes().utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character.is_control() || reorders(character) {
-                text.extend(character.escape_default());
-            } else {
-                text.push(character);
-            }
-        }
-        text.extend(chunk.invalid().escape_ascii().map(char::from));
-    }
-    text
-}
-
-/// Whether a character breaks lines or changes the direction of those around it, which would falsify a table.
-fn reorders(character: char) -> bool {
-    matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// One JSON document, indented.
@@ -158,15 +137,6 @@ mod tests {
         assert_eq!(array_type(&metadata(Dtype::F32, None)), "f32");
         assert_eq!(array_type(&metadata(Dtype::F32, Some(vec![2, 3]))), "f32[2,3]");
         assert_eq!(array_type(&metadata(Dtype::Bf16, Some(vec![]))), "bf16[]");
-    }
-
-    #[test]
-    fn ids_are_printed_as_they_were_given_if_that_is_safe() {
-        let text = |id: &[u8]| id_text(&ObjectId::new(id).unwrap());
-        assert_eq!(text("it's gew\u{e4}hr/\u{6771}\u{4eac}".as_bytes()), "it's gew\u{e4}hr/\u{6771}\u{4eac}");
-        assert_eq!(text(b"a\nb\x1b[1m"), r"a\nb\u{1b}[1m");
-        assert_eq!(text(b"a\xff\xc3"), r"a\xff\xc3");
-        assert_eq!(text("\u{202e}a".as_bytes()), r"\u{202e}a");
     }
 
     #[test]

@@ -37,6 +37,27 @@ impl ObjectId {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// The id for people: text as it was given; what is no text, or would disturb a terminal or a table, escaped as in Rust.
+    pub fn readable(&self) -> String {
+        let mut text = String::new();
+        for chunk in self.0.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                if character.is_control() || reorders(character) {
+                    text.extend(character.escape_default());
+                } else {
+                    text.push(character);
+                }
+            }
+            text.extend(chunk.invalid().escape_ascii().map(char::from));
+        }
+        text
+    }
+}
+
+/// Whether a character breaks lines or changes the direction of those around it, which would falsify a table.
+fn reorders(character: char) -> bool {
+    matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl Borrow<[u8]> for ObjectId {
@@ -182,6 +203,15 @@ mod tests {
     fn object_ids_print_readably() {
         assert_eq!(ObjectId::new("weights/7").unwrap().to_string(), "weights/7");
         assert_eq!(ObjectId::new([0, 255]).unwrap().to_string(), "\\x00\\xff");
+    }
+
+    #[test]
+    fn nothing_in_an_id_disturbs_a_terminal() {
+        let text = |id: &[u8]| ObjectId::new(id).unwrap().readable();
+        assert_eq!(text("it's gew\u{e4}hr/\u{6771}\u{4eac}".as_bytes()), "it's gew\u{e4}hr/\u{6771}\u{4eac}");
+        assert_eq!(text(b"a\nb\x1b[1m"), r"a\nb\u{1b}[1m");
+        assert_eq!(text(b"a\xff\xc3"), r"a\xff\xc3");
+        assert_eq!(text("\u{202e}a".as_bytes()), r"\u{202e}a");
     }
 
     #[test]

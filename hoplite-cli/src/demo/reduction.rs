@@ -8,7 +8,7 @@ use hoplite_client::{Client, Confirmation, Dtype, Metadata, PutOptions, ReduceOp
 
 use super::{rate, say};
 use crate::cluster::Cluster;
-use crate::output::{id_text, size};
+use crate::output::size;
 
 /// The array of each node.
 pub(super) const ARRAY_BYTES: u64 = 16 << 20;
@@ -52,7 +52,7 @@ pub(super) async fn reduce(cluster: &Cluster) -> anyhow::Result<()> {
     let moved = iter::zip(received(&clients).await?, before).map(|(after, before)| after - before);
     say(&format!(
         "compared: it is the sum that this program computes; they joined as {}",
-        reduced.iter().map(id_text).collect::<Vec<_>>().join(", ")
+        reduced.iter().map(|id| id.readable()).collect::<Vec<_>>().join(", ")
     ))?;
     say(&format!(
         "no node received more than {:.2} times an array",

@@ -122,7 +122,7 @@ impl Entry {
         let complete = all.iter().filter(|location| location.state == LocationState::Complete).count();
         let pinned = all.iter().filter(|location| location.retention == Retention::Pinned);
         Self {
-            id: output::id_text(&locations.id),
+            id: locations.id.readable(),
             id_hex: output::hexadecimal(locations.id.as_bytes()),
             size_bytes: object.map(|object| object.size_bytes),
             dtype: object.map(|object| object.metadata.dtype.name()),

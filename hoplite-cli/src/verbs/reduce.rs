@@ -70,7 +70,7 @@ struct Id {
 
 impl Id {
     fn new(id: &ObjectId) -> Self {
-        Self { id: output::id_text(id), id_hex: output::hexadecimal(id.as_bytes()) }
+        Self { id: id.readable(), id_hex: output::hexadecimal(id.as_bytes()) }
     }
 }
 
@@ -103,7 +103,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         output::json(&mut stdout, &report)?;
     } else {
         for id in &reduced {
-            writeln!(stdout, "{}", output::id_text(id))?;
+            writeln!(stdout, "{}", id.readable())?;
         }
         stdout.flush()?;
     }

@@ -33,7 +33,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let client = store.connect().await?;
     let description = client.describe(&arguments.id).await?;
     let report = Report::new(&arguments.id, description);
-    ensure!(report.object.is_some(), "there is no object {}", output::id_text(&arguments.id));
+    ensure!(report.object.is_some(), "there is no object {}", arguments.id.readable());
     let mut stdout = io::stdout().lock();
     if arguments.json {
         output::json(&mut stdout, &report)?;
@@ -142,7 +142,7 @@ impl Report {
     pub(crate) fn new(id: &ObjectId, description: Description) -> Self {
         let Description { shard, locations, grants, waiting_receivers, reduce } = description;
         Self {
-            id: output::id_text(id),
+            id: id.readable(),
             id_hex: output::hexadecimal(id.as_bytes()),
             shard,
             object: locations.object.map(Object::new),

@@ -9,7 +9,6 @@ use hoplite_client::{Client, ObjectId};
 
 use crate::arguments::{StoreArguments, id_parser};
 use crate::cluster::unless_interrupted;
-use crate::output::id_text;
 
 const EXAMPLES: &str = "Examples:
   hoplite wait gradient/0 gradient/1 gradient/2            all three
@@ -48,7 +47,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     .await?;
     let mut stdout = io::stdout().lock();
     for id in ready.iter().filter_map(|index| ids.get(*index)) {
-        writeln!(stdout, "{}", id_text(id))?;
+        writeln!(stdout, "{}", id.readable())?;
     }
     stdout.flush()?;
     ensure!(
