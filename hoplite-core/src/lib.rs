@@ -14,6 +14,7 @@
 //! * [`placement`]: which shards are responsible for an id.
 //! * [`session`]: how a store keeps its sessions with the shards.
 //! * [`batch`]: which messages of a session share a frame.
+//! * [`load`]: what a store tells those who watch the cluster.
 //! * [`peer`]: how long one store waits for another.
 #![forbid(unsafe_code)]
 
@@ -33,6 +34,7 @@ pub mod topology;
 
 pub mod batch;
 pub mod collective;
+pub mod load;
 pub mod node;
 pub mod peer;
 pub mod session;

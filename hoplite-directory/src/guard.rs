@@ -10,6 +10,7 @@ use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
 use crate::connection::Peer;
+use crate::events::Events;
 
 /// What stands in front of each service but that of health, which has nothing to hide and is for those who start and
 /// watch daemons without being of the cluster.
@@ -17,12 +18,13 @@ use crate::connection::Peer;
 pub(crate) struct Guard {
     token: Option<Token>,
     refused: Arc<AtomicU64>,
+    events: Events,
 }
 
 impl Guard {
     /// A guard that asks for `token`, or for nothing if there is none.
-    pub(crate) fn new(token: Option<Token>) -> Self {
-        Self { token, refused: Arc::default() }
+    pub(crate) fn new(token: Option<Token>, events: Events) -> Self {
+        Self { token, refused: Arc::default(), events }
     }
 }
 
@@ -45,6 +47,8 @@ impl Interceptor for Guard {
             let address = peer.map(Peer::address);
             tracing::warn!(?address, reason, "refused a call");
         }
+        let from = peer.map_or_else(|| "somebody".to_owned(), |peer| peer.address().to_string());
+        self.events.push_stranger(format!("refused a call of {from}: {reason}"));
         Err(to_status(&Error::permission_denied(reason)))
     }
 }

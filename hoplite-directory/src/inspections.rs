@@ -56,6 +56,7 @@ fn node(status: &NodeStatus) -> v1::status_reply::Node {
         data_address: status.info.data_address.to_string(),
         connected: status.connected,
         labels: status.info.labels.iter().cloned().collect(),
+        load: None,
     }
 }
 

@@ -8,7 +8,8 @@
 //! * `session`: one session with a store: hello, then messages in.
 //! * `owner`: the task that owns the shard, and the only one that touches it.
 //! * `send_queue`: messages out.
-//! * `metrics`: what Prometheus is told.
+//! * `metrics`: what Prometheus is told; `dashboard`: what people see; `events`: what has happened lately; `watch`: how the
+//!   stores are.
 //! * `inspections`: what tools see.
 #![forbid(unsafe_code)]
 
@@ -18,13 +19,16 @@ mod connection;
 mod guard;
 mod service;
 mod session;
+mod watch;
 mod wire;
 
 mod owner;
 
+mod dashboard;
+mod events;
 mod metrics;
 mod send_queue;
 
 mod inspections;
 
-pub use server::{DEFAULT_CLUSTER, DirectoryConfig, DirectoryError, run};
+pub use server::{DEFAULT_CLUSTER, DirectoryConfig, DirectoryError, Listeners, run};

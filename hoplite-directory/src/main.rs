@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use hoplite_daemon::{Addresses, Process};
+use hoplite_directory::Listeners;
 use tokio::net::TcpListener;
 
 use crate::settings::{Plan, Settings};
@@ -24,11 +25,26 @@ fn main() -> ExitCode {
 
 async fn serve(plan: Plan, process: Process) -> anyhow::Result<()> {
     let Process { announcer, metrics, shutdown } = process;
-    let listener =
+    let cannot_tell = "cannot tell the address that is listened on";
+    let control =
         TcpListener::bind(plan.listen).await.with_context(|| format!("cannot listen on {}", plan.listen))?;
-    let address = listener.local_addr().context("cannot tell the address that is listened on")?;
-    tracing::info!(%address, cluster = %plan.directory.cluster, "serving");
-    announcer.listening(Addresses { directory: Some(address), ..Addresses::default() });
+    let address = control.local_addr().context(cannot_tell)?;
+    let dashboard = match plan.dashboard {
+        Some(address) => {
+            let bound = TcpListener::bind(address).await;
+            Some(bound.with_context(|| format!("cannot listen on {address} for the dashboard"))?)
+        }
+        None => None,
+    };
+    let dashboard_address =
+        dashboard.as_ref().map(TcpListener::local_addr).transpose().context(cannot_tell)?;
+    tracing::info!(%address, dashboard = ?dashboard_address, cluster = %plan.directory.cluster, "serving");
+    announcer.listening(Addresses {
+        directory: Some(address),
+        dashboard: dashboard_address,
+        ..Addresses::default()
+    });
     announcer.ready();
-    Ok(hoplite_directory::run(plan.directory, metrics, listener, shutdown).await?)
+    let listeners = Listeners { control, dashboard };
+    Ok(hoplite_directory::run(plan.directory, metrics, listeners, shutdown).await?)
 }

@@ -8,11 +8,13 @@ use hoplite_core::Time;
 use hoplite_core::batch::MAX_QUEUED_ANSWERS;
 use hoplite_core::error::{Error, Result};
 use hoplite_core::id::{Incarnation, NodeId};
-use hoplite_core::shard::{Effect, Event, NodeInfo, Shard, ShardConfig, ToShard, ToStore};
+use hoplite_core::shard::{Effect, Event, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard, ToStore};
+use hoplite_daemon::metrics::label_of;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::events::{EventKind, Events};
 use crate::metrics::{SessionEnd, ShardMetrics};
 use crate::send_queue::{Overflow, SendQueue};
 
@@ -101,6 +103,7 @@ pub(crate) struct ShardOwner {
     current: BTreeMap<NodeId, SessionId>,
     next_session: u64,
     metrics: Option<ShardMetrics>,
+    events: Events,
 }
 
 #[derive(Debug)]
@@ -112,7 +115,11 @@ struct Session {
 
 impl ShardOwner {
     /// A shard that knows nothing yet and counts in `metrics` what it does, and how to talk to it.
-    pub(crate) fn new(config: ShardConfig, metrics: Option<ShardMetrics>) -> (Self, ShardHandle) {
+    pub(crate) fn new(
+        config: ShardConfig,
+        metrics: Option<ShardMetrics>,
+        events: Events,
+    ) -> (Self, ShardHandle) {
         let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
         let started = Instant::now();
         let owner = Self {
@@ -123,6 +130,7 @@ impl ShardOwner {
             current: BTreeMap::new(),
             next_session: 1,
             metrics,
+            events,
         };
         (owner, ShardHandle { commands: sender, started })
     }
@@ -171,6 +179,7 @@ impl ShardOwner {
                         break;
                     };
                     self.count(|metrics| metrics.received(&message));
+                    self.note_failure(&node, &message);
                     self.apply(Event::Message { node, message });
                 }
                 self.count(|metrics| metrics.turn(began.elapsed()));
@@ -190,6 +199,7 @@ impl ShardOwner {
         });
         if let Some(error) = refusal {
             tracing::warn!(%node, %error, "refused a store");
+            self.events.push(EventKind::Refused, &node, error.to_string());
             self.count(ShardMetrics::refused);
             self.carry_out(effects);
             return Err(error);
@@ -203,6 +213,7 @@ impl ShardOwner {
         self.next_session += 1;
         self.current.insert(node.clone(), session);
         tracing::info!(%node, "a store has connected");
+        self.events.push(EventKind::Connected, &node, "");
         self.count(ShardMetrics::opened);
         self.sessions.insert(session, Session { node, incarnation, send_queue });
         self.carry_out(effects);
@@ -213,6 +224,11 @@ impl ShardOwner {
     fn end_replaced(&mut self, node: &NodeId) {
         if let Some(older) = self.current.remove(node).and_then(|session| self.sessions.remove(&session)) {
             tracing::info!(node = %older.node, "a newer session of the store takes the place of this one");
+            self.events.push(
+                EventKind::Disconnected,
+                &older.node,
+                "a newer session of the store took its place",
+            );
             self.count(|metrics| metrics.ended(SessionEnd::Replaced));
             older
                 .send_queue
@@ -226,6 +242,11 @@ impl ShardOwner {
         send_queue.close();
         self.current.remove(&node);
         tracing::info!(%node, "the session of a store has ended");
+        let why = match end {
+            SessionEnd::Deaf => "it did not read what it was told",
+            SessionEnd::Gone | SessionEnd::Replaced => "",
+        };
+        self.events.push(EventKind::Disconnected, &node, why);
         self.count(|metrics| metrics.ended(end));
         self.apply(Event::Disconnected { node, incarnation });
     }
@@ -260,6 +281,14 @@ impl ShardOwner {
                     .fail(Error::limit_exceeded("unread messages of a session", MAX_QUEUED_ANSWERS as u64));
             }
             self.close(session, SessionEnd::Deaf);
+        }
+    }
+
+    /// Notes a transfer that has failed.
+    fn note_failure(&self, node: &NodeId, message: &ToShard) {
+        let ToShard::ReturnSlot { outcome, .. } = message else { return };
+        if !matches!(outcome, PullOutcome::Complete | PullOutcome::Cancelled) {
+            self.events.push(EventKind::TransferFailed, node, label_of(outcome));
         }
     }
 

@@ -18,11 +18,14 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
 use crate::connection::{self, Admission};
+use crate::dashboard::{self, Sights};
+use crate::events::Events;
 use crate::guard::Guard;
 use crate::metrics::{self, ShardMetrics};
 use crate::owner::ShardOwner;
 use crate::service::DirectoryService;
 use crate::session::Host;
+use crate::watch::Loads;
 
 /// The cluster that daemons belong to unless they are told otherwise.
 pub const DEFAULT_CLUSTER: &str = "hoplite";
@@ -63,6 +66,21 @@ impl Default for DirectoryConfig {
     }
 }
 
+/// Where a shard is reached.
+#[derive(Debug)]
+pub struct Listeners {
+    /// By stores and tools.
+    pub control: TcpListener,
+    /// By browsers, if there is a dashboard.
+    pub dashboard: Option<TcpListener>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(control: TcpListener) -> Self {
+        Self { control, dashboard: None }
+    }
+}
+
 /// Why a shard stopped that was not told to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -75,7 +93,7 @@ pub enum DirectoryError {
     ShardEnded,
 }
 
-/// Serves one shard on `listener` until `shutdown`, after which all sessions are ended; counts in `metrics` what it does.
+/// Serves one shard on `listeners` until `shutdown`, after which all sessions are ended; counts in `metrics` what it does.
 ///
 /// Returns when everything that it started has stopped, at the latest about a second after `shutdown`.
 ///
@@ -84,7 +102,7 @@ pub enum DirectoryError {
 pub async fn run(
     config: DirectoryConfig,
     metrics: Option<Metrics>,
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     shutdown: CancellationToken,
 ) -> Result<(), DirectoryError> {
     let tasks = TaskTracker::new();
@@ -92,13 +110,22 @@ pub async fn run(
     let stop = shutdown.child_token();
     let abort = CancellationToken::new();
 
-    let (owner, shard) = ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new));
+    let Listeners { control: listener, dashboard } = listeners.into();
+    let (events, loads) = (Events::new(), Loads::new());
+    let (owner, shard) =
+        ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new), events.clone());
     if let Some(metrics) = &metrics {
         metrics::look(metrics, shard.clone());
     }
     let mut owner = tasks.spawn(owner.run(stop.clone()));
 
-    let host = Host { shard, cluster: config.cluster, stop: stop.clone() };
+    if let Some(listener) = dashboard {
+        let (shard, cluster) = (shard.clone(), config.cluster.clone());
+        let sights = Sights { shard, cluster, events: events.clone(), loads: loads.clone() };
+        tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, stop.clone()));
+    }
+
+    let host = Host { shard, cluster: config.cluster, loads, stop: stop.clone() };
     let directory = DirectoryServer::new(DirectoryService { host, tasks: tasks.clone() })
         .max_decoding_message_size(MAX_BATCH_BYTES)
         .max_encoding_message_size(MAX_SENT_BYTES);
@@ -107,7 +134,7 @@ pub async fn run(
 
     let Credentials { token, tls } = config.credentials;
     let admission = if token.is_some() { Admission::ByCall } else { Admission::ByPreface };
-    let guard = Guard::new(token);
+    let guard = Guard::new(token, events);
 
     let server = Server::builder()
         .http2_keepalive_interval(Some(SHARD_PINGS.interval))

@@ -5,13 +5,15 @@ use std::pin::Pin;
 use futures::stream::Stream;
 use hoplite_core::error::Error;
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
+use hoplite_core::load::Load;
 use hoplite_core::shard::Page;
 use hoplite_proto::bounds::MAX_LISTED_OBJECTS;
+use hoplite_proto::directory::encode_load;
 use hoplite_proto::status::to_status;
 use hoplite_proto::v1::directory_server::Directory;
 use hoplite_proto::v1::{
-    DescribeRequest, ListReply, ListRequest, ObjectDescription, ShardMessages, StatusReply, StatusRequest,
-    StoreMessages,
+    DescribeRequest, ListReply, ListRequest, LoadReport, ObjectDescription, ShardMessages, StatusReply,
+    StatusRequest, StoreMessages,
 };
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -19,6 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::inspections;
 use crate::session::{self, Host};
+use crate::watch::Orders;
 
 /// Translates calls; the decisions are the shard's.
 #[derive(Debug)]
@@ -44,6 +47,14 @@ impl Directory for DirectoryService {
         Ok(Response::new(Box::pin(send_queue.into_stream())))
     }
 
+    type WatchStream = Orders;
+
+    async fn watch(&self, request: Request<Streaming<LoadReport>>) -> Result<Response<Orders>, Status> {
+        let Host { loads, stop, .. } = &self.host;
+        let orders = loads.serve(request.into_inner(), &self.tasks, stop.clone()).await;
+        Ok(Response::new(orders.map_err(|error| to_status(&error))?))
+    }
+
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListReply>, Status> {
         let ListRequest { prefix, after, limit } = request.into_inner();
         if let Some(long) = [&prefix, &after].into_iter().find(|bytes| bytes.len() > MAX_OBJECT_ID_BYTES) {
@@ -65,9 +76,17 @@ impl Directory for DirectoryService {
         Ok(Response::new(inspections::description(&description)))
     }
 
-    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
+    async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
         let look = self.host.shard.inspect(hoplite_core::shard::Shard::status);
         let status = look.await.map_err(|error| to_status(&error))?;
-        Ok(Response::new(inspections::status(&status, &self.host.cluster, self.host.shard.uptime())))
+        let mut reply = inspections::status(&status, &self.host.cluster, self.host.shard.uptime());
+        if request.into_inner().loads {
+            self.host.loads.look();
+            let loads = self.host.loads.of(status.nodes.iter().map(|node| &node.info.node));
+            for (node, load) in reply.nodes.iter_mut().zip(loads) {
+                node.load = load.map(|load| encode_load(Load::clone(&load)));
+            }
+        }
+        Ok(Response::new(reply))
     }
 }

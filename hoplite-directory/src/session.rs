@@ -15,6 +15,7 @@ use tonic::Streaming;
 
 use crate::owner::{SessionId, ShardHandle};
 use crate::send_queue::SendQueue;
+use crate::watch::Loads;
 
 /// Who a session is opened with: the shard, and the cluster that it belongs to.
 #[derive(Debug, Clone)]
@@ -23,6 +24,8 @@ pub(crate) struct Host {
     pub(crate) shard: ShardHandle,
     /// The cluster.
     pub(crate) cluster: ClusterId,
+    /// How the stores are.
+    pub(crate) loads: Loads,
     /// Says that the daemon stops.
     pub(crate) stop: CancellationToken,
 }

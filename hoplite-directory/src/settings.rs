@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use hoplite_core::{ClusterId, Error};
+use hoplite_daemon::http::HttpAddress;
 use hoplite_daemon::{NotLoopback, Security, SecurityError, TimeSpan};
 use hoplite_directory::{DEFAULT_CLUSTER, DirectoryConfig};
 
@@ -18,6 +19,9 @@ pub(crate) struct Settings {
     /// Name of the cluster; stores of other clusters are refused [default: hoplite]
     #[arg(long, env = "HOPLITE_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
+    /// Serve the dashboard, a page for browsers: on a port of loopback, or of the address named; the token is the login [default: not at all]
+    #[arg(long, env = "HOPLITE_DASHBOARD", value_name = "[ADDR:]PORT")]
+    dashboard: Option<HttpAddress>,
     #[command(flatten)]
     security: Security,
     /// How long a store may be away before its copies count as lost [default: 1s]
@@ -36,6 +40,8 @@ pub(crate) struct Settings {
 pub(crate) struct Plan {
     /// Where it listens.
     pub(crate) listen: SocketAddr,
+    /// Where the dashboard is.
+    pub(crate) dashboard: Option<SocketAddr>,
     /// What the shard is told.
     pub(crate) directory: DirectoryConfig,
 }
@@ -58,6 +64,8 @@ impl Settings {
     pub(crate) fn resolve(self) -> Result<Plan, SettingsError> {
         let listen = self.listen.unwrap_or(DEFAULT_LISTEN);
         self.security.check(listen)?;
+        let dashboard = self.dashboard.map(|address| address.0);
+        dashboard.map_or(Ok(()), |address| self.security.check(address))?;
         if self.max_objects == Some(0) {
             return Err(SettingsError::NoObjects);
         }
@@ -71,7 +79,7 @@ impl Settings {
         limits.node_grace = self.node_grace.map_or(limits.node_grace, |span| span.0);
         limits.tombstone_ttl = self.tombstone_ttl.map_or(limits.tombstone_ttl, |span| span.0);
         limits.max_objects = self.max_objects.unwrap_or(limits.max_objects);
-        Ok(Plan { listen, directory })
+        Ok(Plan { listen, dashboard, directory })
     }
 }
 
@@ -94,6 +102,8 @@ mod tests {
     fn other_than_loopback_needs_to_be_meant() {
         let open = Settings { listen: "0.0.0.0:1".parse().ok(), ..Settings::default() };
         assert!(matches!(open.clone().resolve(), Err(SettingsError::NotLoopback(_))));
+        let page = Settings { dashboard: "0.0.0.0:1".parse().ok(), ..Settings::default() };
+        assert!(matches!(page.resolve(), Err(SettingsError::NotLoopback(_))));
         assert!(
             Settings { security: Security { insecure: Some(true), ..Security::default() }, ..open }
                 .resolve()

@@ -85,9 +85,13 @@ async fn all_calls(client: &mut Client) -> Vec<Result<(), Status>> {
     };
     vec![
         timeout(PATIENCE, session).await.unwrap(),
+        client
+            .watch(futures::stream::iter([v1::LoadReport { node: "n".to_owned(), ..Default::default() }]))
+            .await
+            .map(drop),
         client.list(v1::ListRequest::default()).await.map(drop),
         client.describe(v1::DescribeRequest { id: b"x".as_slice().into() }).await.map(drop),
-        client.status(v1::StatusRequest {}).await.map(drop),
+        client.status(v1::StatusRequest::default()).await.map(drop),
     ]
 }
 
@@ -122,7 +126,7 @@ async fn headers_that_are_no_token_are_refused() {
             Ok(request)
         };
         let mut client = DirectoryClient::with_interceptor(server.channel().await, call);
-        let status = client.status(v1::StatusRequest {}).await.unwrap_err();
+        let status = client.status(v1::StatusRequest::default()).await.unwrap_err();
         assert_eq!(from_status(&status).code(), ErrorCode::PermissionDenied, "{wrong}: {status}");
     }
     // More than HTTP/2 takes here.
@@ -131,7 +135,7 @@ async fn headers_that_are_no_token_are_refused() {
         Ok(request)
     };
     let mut client = DirectoryClient::with_interceptor(server.channel().await, huge);
-    assert!(client.status(v1::StatusRequest {}).await.is_err());
+    assert!(client.status(v1::StatusRequest::default()).await.is_err());
     server.stop().await;
 }
 
@@ -240,7 +244,7 @@ async fn a_directory_with_a_certificate_for_another_host_is_not_spoken_to() {
     let ours = authority();
     let server = Server::start(tls(place.path(), "127.0.0.2", &ours, &[&ours])).await;
     let member = tls(place.path(), "elsewhere", &ours, &[&ours]);
-    let status = server.client(&member).await.status(v1::StatusRequest {}).await.unwrap_err();
+    let status = server.client(&member).await.status(v1::StatusRequest::default()).await.unwrap_err();
     assert!(matches!(from_status(&status), Error::Unavailable { .. }), "{status}");
     server.stop().await;
 }
@@ -260,6 +264,6 @@ async fn a_handshake_of_tls_that_is_never_finished_is_closed_in_time() {
     }
     let elsewhere = tempfile::tempdir().unwrap();
     let member = tls(elsewhere.path(), "elsewhere", &ours, &[&ours]);
-    server.client(&member).await.status(v1::StatusRequest {}).await.unwrap();
+    server.client(&member).await.status(v1::StatusRequest::default()).await.unwrap();
     server.stop().await;
 }

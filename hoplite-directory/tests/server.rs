@@ -272,8 +272,10 @@ async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
     .await;
     let mut second = server.store("second").await;
     second.say(query("x", 1, PATIENCE)).await;
-    until(async || client.status(v1::StatusRequest {}).await.unwrap().into_inner().waiting_queries == 1)
-        .await;
+    until(async || {
+        client.status(v1::StatusRequest::default()).await.unwrap().into_inner().waiting_queries == 1
+    })
+    .await;
 
     drop(first);
     assert_eq!(granted(second.hear().await).sender.as_str(), "sender");
@@ -381,7 +383,7 @@ async fn tools_see_objects_grants_and_nodes() {
     })
     .await;
 
-    let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
+    let status = client.status(v1::StatusRequest::default()).await.unwrap().into_inner();
     assert_eq!((status.cluster.as_str(), status.objects), ("hoplite", 3));
     let nodes: Vec<&str> = status.nodes.iter().map(|node| node.node.as_str()).collect();
     assert_eq!(nodes, ["receiver", "sender"]);
@@ -476,11 +478,14 @@ async fn a_store_that_does_not_listen_loses_its_session_and_others_do_not_notice
     deaf.say(ToShard::Subscribe { request: RequestId(1), id: id("x") }).await;
     let mut busy = server.store("busy").await;
     let mut client = server.client().await;
-    until(async || client.status(v1::StatusRequest {}).await.unwrap().into_inner().subscriptions == 1).await;
+    until(async || {
+        client.status(v1::StatusRequest::default()).await.unwrap().into_inner().subscriptions == 1
+    })
+    .await;
     // Each round changes the object twice, and each change is an update for the subscriber. Flow control lets some
     // thousands through before they pile up at the shard.
     let connected = async |client: &mut DirectoryClient<Channel>| {
-        let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
+        let status = client.status(v1::StatusRequest::default()).await.unwrap().into_inner();
         status.nodes.iter().any(|node| node.node == "deaf" && node.connected)
     };
     let mut rounds = 0;

@@ -15,6 +15,8 @@ pub enum Directory {
     Embedded {
         /// The address to listen on.
         listen: SocketAddr,
+        /// Where its dashboard is, if it has one.
+        dashboard: Option<SocketAddr>,
     },
     /// Elsewhere: the addresses of all shards, `HOST:PORT`, the same for every store of the cluster.
     Shards(Vec<String>),

@@ -18,6 +18,7 @@ use hoplite_core::collective::{
 };
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
+use hoplite_core::load::{Load, TransferLoad};
 use hoplite_core::node::{
     ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, Hop, HopId, HopReport,
     HostingId, Node, NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
@@ -579,6 +580,30 @@ impl Engine {
     /// What is in the store.
     pub(crate) fn status(&self) -> NodeStatus {
         self.lock().node.status()
+    }
+
+    /// How the store is, for those who watch the cluster. Its sessions are told of in this `order` of the shards.
+    pub(crate) fn load(&self, order: &[usize]) -> Load {
+        let state = self.lock();
+        let load = state.node.load(self.now());
+        let pulled: Vec<(CopyId, ObjectId)> =
+            state.node.pulled().map(|(copy, id)| (copy, id.clone())).collect();
+        let up = order.iter().map(|shard| state.sessions.get(*shard).is_some_and(Option::is_some));
+        let shards_up = up.collect();
+        drop(state);
+        let transfers = pulled.into_iter().filter_map(|(copy, id)| {
+            let live = self.copies.get(copy)?;
+            let (size_bytes, valid_bytes) = (live.size_bytes(), live.valid_bytes());
+            Some(TransferLoad { id, size_bytes, valid_bytes, rate: 0 })
+        });
+        Load {
+            clients: self.clients() as u64,
+            sent_bytes: self.metrics.sent_bytes.load(Ordering::Relaxed),
+            received_bytes: self.metrics.received_bytes.load(Ordering::Relaxed),
+            shards_up,
+            transfers: transfers.collect(),
+            ..load
+        }
     }
 
     /// How the latest reduce of this target went, if this store coordinated it and remembers.

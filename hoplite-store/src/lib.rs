@@ -6,7 +6,8 @@
 //! * `local`: the Unix socket on which workers reach the store.
 //! * `data`: the TCP connections over which stores exchange bytes.
 //! * `advertised`: where other stores reach this one.
-//! * `session`: the gRPC streams to the shards of the directory; `outbox`: what waits to be sent there.
+//! * `session`: the gRPC streams to the shards of the directory; `outbox`: what waits to be sent there; `report`: what those are
+//!   told who watch the cluster.
 //! * `metrics`: what Prometheus is told.
 //! * `copies`: the memory of the copies, and who waits for its bytes.
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ mod local;
 mod metrics;
 mod outbox;
 mod prefault;
+mod report;
 mod run;
 mod session;
 

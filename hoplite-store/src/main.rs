@@ -32,6 +32,7 @@ async fn serve(config: StoreConfig, process: Process) -> anyhow::Result<()> {
                 socket: Some(addresses.socket),
                 data: Some(addresses.data),
                 directory: addresses.directory,
+                dashboard: addresses.dashboard,
                 ..Addresses::default()
             });
         }

@@ -18,6 +18,7 @@ use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::NodeInfo;
 use hoplite_daemon::Credentials;
 use hoplite_daemon::metrics::Metrics;
+use hoplite_directory::Listeners;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -33,6 +34,7 @@ use crate::engine::Engine;
 use crate::local::{self, LocalListener, LocalPlane, SocketAccess, SocketError};
 use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
+use crate::report::Teller;
 use crate::session::{Session, SessionState, ShardLink};
 
 /// How long the end of the daemon may take after it was asked for.
@@ -45,10 +47,10 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The data plane's address cannot be listened on.
+    /// An address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address of the data plane.
+        /// The address of the data plane, of the embedded directory, or of its dashboard.
         address: SocketAddr,
         /// The cause.
         #[source]
@@ -129,6 +131,8 @@ pub struct Addresses {
     pub data: SocketAddr,
     /// The embedded directory, if there is one.
     pub directory: Option<SocketAddr>,
+    /// The dashboard, if there is one.
+    pub dashboard: Option<SocketAddr>,
 }
 
 /// How far the start of a store is.
@@ -232,7 +236,7 @@ impl Running {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let leaving = stop.child_token();
         let stop_on_drop = stop.clone().drop_guard();
-        let (shards, directory, directory_failed) =
+        let EmbeddedDirectory { shards, address: directory, dashboard, failure: directory_failed } =
             start_directory(&config, exported.clone(), &stop, &tasks).await?;
         let links = links(&shards, &config.credentials)?;
 
@@ -278,7 +282,7 @@ impl Running {
             prefaulted_bytes,
         });
         let local_end = local::spawn(local, plane, leaving.clone()).map_err(StoreError::Thread)?;
-        let addresses = Addresses { socket: config.socket, data: data_address, directory };
+        let addresses = Addresses { socket: config.socket, data: data_address, directory, dashboard };
         let stop = stop_on_drop;
         Ok(Self {
             addresses,
@@ -354,12 +358,16 @@ fn start_sessions(
     cluster: &ClusterId,
     start: impl Fn(Session, watch::Sender<SessionState>),
 ) -> Sessions {
+    let mut order: Vec<usize> = (0..links.len()).collect();
+    order.sort_by_key(|shard| links.get(*shard).map(|link| &link.address));
+    let order: Arc<[usize]> = order.into();
     let start_one = |(shard, link): (usize, &ShardLink)| {
         let (state, observed) = watch::channel(SessionState::Down);
         let session = Session {
             engine: Arc::clone(engine),
             shard,
             link: link.clone(),
+            teller: Teller { engine: Arc::clone(engine), node: info.node.clone(), order: Arc::clone(&order) },
             info: info.clone(),
             advertised: advertised.clone(),
             cluster: cluster.clone(),
@@ -370,6 +378,17 @@ fn start_sessions(
     links.iter().enumerate().map(start_one).collect()
 }
 
+/// Where the shards are, and what of the directory runs in this process.
+struct EmbeddedDirectory {
+    /// The addresses of all shards.
+    shards: Vec<String>,
+    /// Where the one in here listens.
+    address: Option<SocketAddr>,
+    /// Where its dashboard is.
+    dashboard: Option<SocketAddr>,
+    failure: DirectoryFailure,
+}
+
 type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
 
 /// Starts the embedded directory, if there is to be one, and tells where the shards are.
@@ -378,16 +397,22 @@ async fn start_directory(
     metrics: Option<Metrics>,
     stop: &CancellationToken,
     tasks: &TaskTracker,
-) -> Result<(Vec<String>, Option<SocketAddr>, DirectoryFailure), StoreError> {
+) -> Result<EmbeddedDirectory, StoreError> {
     let (failed, failure) = oneshot::channel();
-    let listen = match &config.directory {
+    let (listen, dashboard) = match &config.directory {
         Directory::Shards(shards) if shards.is_empty() => return Err(StoreError::NoShards),
-        Directory::Shards(shards) => return Ok((shards.clone(), None, failure)),
-        Directory::Embedded { listen } => *listen,
+        Directory::Shards(shards) => {
+            return Ok(EmbeddedDirectory { shards: shards.clone(), address: None, dashboard: None, failure });
+        }
+        Directory::Embedded { listen, dashboard } => (*listen, *dashboard),
     };
-    let listen_error = |source| StoreError::Listen { address: listen, source };
-    let listener = TcpListener::bind(listen).await.map_err(listen_error)?;
-    let address = listener.local_addr().map_err(listen_error)?;
+    let (control, address) = bind(listen).await?;
+    let dashboard = match dashboard {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
+    let (dashboard, dashboard_address) = dashboard.unzip();
+    let listeners = Listeners { control, dashboard };
     let directory = hoplite_directory::DirectoryConfig {
         cluster: config.cluster.clone(),
         limits: config.limits.clone(),
@@ -396,7 +421,7 @@ async fn start_directory(
     };
     let stop = stop.clone();
     tasks.spawn(async move {
-        if let Err(error) = hoplite_directory::run(directory, metrics, listener, stop).await {
+        if let Err(error) = hoplite_directory::run(directory, metrics, listeners, stop).await {
             let _ = failed.send(error);
         }
     });
@@ -405,7 +430,15 @@ async fn start_directory(
     if own.ip().is_unspecified() {
         own.set_ip(if own.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
     }
-    Ok((vec![own.to_string()], Some(address), failure))
+    let (shards, dashboard) = (vec![own.to_string()], dashboard_address);
+    Ok(EmbeddedDirectory { shards, address: Some(address), dashboard, failure })
+}
+
+async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StoreError> {
+    let error = |source| StoreError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(error)?;
+    let bound = listener.local_addr().map_err(error)?;
+    Ok((listener, bound))
 }
 
 /// Ends when there has been a session with each shard, and the pages are touched.

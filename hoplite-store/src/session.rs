@@ -1,6 +1,7 @@
 //! The session with one shard: connects, introduces the store, carries messages both ways, and starts again when it is
 //! lost.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::stream::{self, Stream, StreamExt};
@@ -23,6 +24,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::outbox::{Batches, outbox};
+use crate::report::Teller;
 
 /// How a session stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +77,7 @@ pub(crate) struct Session {
     /// The shard's number in the configured list.
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
+    pub(crate) teller: Teller,
     /// The data plane's address in here is what it was at the start.
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Advertised,
@@ -147,11 +150,16 @@ impl Session {
         self.engine.session_up(self.shard, outbox);
         state.send_replace(SessionState::Up);
         let mut batch = ShardMessages { welcome: None, messages: early };
+        let mut telling = pin!(self.teller.run(&self.link));
         loop {
             for message in decode_shard_batch(batch)? {
                 self.engine.apply(Event::FromShard { shard: self.shard, message });
             }
-            match inbound.message().await {
+            let next = tokio::select! {
+                next = inbound.message() => next,
+                never = &mut telling => match never {},
+            };
+            match next {
                 Ok(Some(next)) => batch = next,
                 Ok(None) => return Ok(()),
                 Err(status) => return Err(from_status(&status)),

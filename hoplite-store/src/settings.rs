@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use hoplite_core::{ClusterId, Error, Limits, NodeId};
+use hoplite_daemon::http::HttpAddress;
 use hoplite_daemon::{Group, NotLoopback, Security, SecurityError, Size, TimeSpan, User, available_bytes};
 use hoplite_directory::DEFAULT_CLUSTER;
 use hoplite_proto::socket_path::default_socket_path;
@@ -31,6 +32,9 @@ pub(crate) struct Settings {
     /// Where the directory inside this store listens [default: 127.0.0.1:0]
     #[arg(long, env = "HOPLITE_DIRECTORY_LISTEN", value_name = "ADDR:PORT")]
     directory_listen: Option<SocketAddr>,
+    /// Serve the dashboard of the directory inside this store, a page for browsers: on a port of loopback, or of the address named; the token is the login [default: not at all]
+    #[arg(long, env = "HOPLITE_DASHBOARD", value_name = "[ADDR:]PORT")]
+    dashboard: Option<HttpAddress>,
     /// The Unix socket for the workers of this node [default: in $XDG_RUNTIME_DIR/hoplite or /tmp/hoplite-UID]
     #[arg(long, env = "HOPLITE_SOCKET", value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -124,6 +128,10 @@ pub(crate) enum SettingsError {
         "--directory and --directory-listen exclude each other: the directory is elsewhere or in this store"
     )]
     TwoDirectories,
+    #[error(
+        "--dashboard is served by the directory: by one inside this store, or else by hoplite-directory itself"
+    )]
+    NoDashboard,
     #[error("objects of up to 1MiB can be kept in the directory, not of {size_bytes} bytes")]
     InlineTooLarge { size_bytes: u64 },
     #[error("{name} must be at least 1")]
@@ -136,13 +144,16 @@ impl Settings {
         let limits = self.limits()?;
         let listen = self.listen.unwrap_or(SocketAddr::new(LOOPBACK, 0));
         self.security.check(listen)?;
+        let dashboard = self.dashboard.map(|address| address.0);
+        dashboard.map_or(Ok(()), |address| self.security.check(address))?;
         let directory = match (self.directory, self.directory_listen) {
             (Some(_), Some(_)) => return Err(SettingsError::TwoDirectories),
+            (Some(_), None) if dashboard.is_some() => return Err(SettingsError::NoDashboard),
             (Some(shards), None) => Directory::Shards(shards),
             (None, listen) => {
                 let listen = listen.unwrap_or(SocketAddr::new(LOOPBACK, 0));
                 self.security.check(listen)?;
-                Directory::Embedded { listen }
+                Directory::Embedded { listen, dashboard }
             }
         };
         let socket_mode = self.socket_mode.map_or(Ok(DEFAULT_SOCKET_MODE), |text| {
@@ -238,7 +249,10 @@ mod tests {
     #[test]
     fn nothing_set_means_a_working_single_node() {
         let store = Settings::default().resolve().unwrap();
-        assert_eq!(store.directory, Directory::Embedded { listen: "127.0.0.1:0".parse().unwrap() });
+        assert_eq!(
+            store.directory,
+            Directory::Embedded { listen: "127.0.0.1:0".parse().unwrap(), dashboard: None }
+        );
         assert!(store.listen.ip().is_loopback());
         assert!(store.memory_bytes > 64 << 20);
         assert_eq!(store.limits, Limits::default());
@@ -270,6 +284,11 @@ mod tests {
         assert!(refused(Settings {
             directory: Some(vec!["a:1".to_owned()]),
             directory_listen: "127.0.0.1:0".parse().ok(),
+            ..Settings::default()
+        }));
+        assert!(refused(Settings {
+            directory: Some(vec!["a:1".to_owned()]),
+            dashboard: "1".parse().ok(),
             ..Settings::default()
         }));
     }

@@ -34,7 +34,7 @@ fn a_get_costs_the_directory_five_messages() {
         let of_shard = |address: &String| {
             runtime.block_on(async {
                 let mut client = DirectoryClient::connect(format!("http://{address}")).await.unwrap();
-                let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+                let status = client.status(StatusRequest::default()).await.unwrap().into_inner();
                 status.received_messages + status.sent_messages
             })
         };

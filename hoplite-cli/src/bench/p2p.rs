@@ -167,7 +167,7 @@ impl GrpcCaller {
 
     fn call(&mut self) -> anyhow::Result<Duration> {
         let started = Instant::now();
-        self.runtime.block_on(self.directory.status(v1::StatusRequest {}))?;
+        self.runtime.block_on(self.directory.status(v1::StatusRequest::default()))?;
         Ok(started.elapsed())
     }
 }

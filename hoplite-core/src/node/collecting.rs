@@ -82,6 +82,14 @@ impl Collectives {
         self.gatherings.len() + self.sessions.len()
     }
 
+    /// What is coordinated here: what was asked for, since when, among how many members by which plan, once there is one.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = (&Reduce, Time, usize, &str)> {
+        let gathered = self.gatherings.values().map(|one| (one.gathering.request(), one.started, 0, ""));
+        let sessions =
+            self.sessions.values().map(|one| (&one.request, one.started, one.members, &one.plan[..]));
+        gathered.chain(sessions)
+    }
+
     pub(super) fn memberships(&self) -> usize {
         self.memberships.len()
     }

@@ -28,6 +28,7 @@ mod copies;
 mod fetch;
 mod gets;
 mod hop;
+mod inspect;
 mod message;
 mod passable;
 mod publication;

@@ -94,6 +94,14 @@ impl Shard {
     /// Counters, and the nodes.
     pub fn status(&self) -> ShardStatus {
         let nodes = self.nodes.iter();
+        let nodes = nodes
+            .map(|record| NodeStatus { info: record.info.clone(), connected: record.is_connected() })
+            .collect();
+        ShardStatus { nodes, ..self.counters() }
+    }
+
+    /// Counters, without the nodes.
+    pub fn counters(&self) -> ShardStatus {
         ShardStatus {
             objects: self.entries.len(),
             inline_bytes: self.inline_bytes,
@@ -103,9 +111,7 @@ impl Shard {
             tombstones: self.tombstones.len(),
             received_messages: self.received_messages,
             sent_messages: self.sent_messages,
-            nodes: nodes
-                .map(|record| NodeStatus { info: record.info.clone(), connected: record.is_connected() })
-                .collect(),
+            nodes: Vec::new(),
         }
     }
 

@@ -59,6 +59,7 @@ impl Shard {
     /// Declares an object lost.
     pub(super) fn lose(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some((mut entry, holders)) = self.dismantle(id) else { return };
+        self.losses.push(turn.now, id);
         self.send_drops(turn, &holders, id, entry.put, DropReason::Lost);
         self.fail_waiting(turn, id, |_| true);
         let forget_at = turn.now + MARKER_TTL;

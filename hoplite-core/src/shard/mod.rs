@@ -11,7 +11,7 @@
 //! * `loss`: objects whose last complete copy is gone.
 //! * `orphans`: inline objects that no store has any more are given to one.
 //! * `subscribe`: updates to those who watch an object.
-//! * `describe`, `listing`: what tools see.
+//! * `describe`, `listing`: what tools see; `inspect`, `losses`: what the dashboard does.
 //!
 //! Nothing that a store sends can make a shard panic or grow without bound; the bounds are [`Limits`] and the constants
 //! of this module.
@@ -23,8 +23,10 @@ mod delete;
 mod describe;
 mod entry;
 mod history;
+mod inspect;
 mod listing;
 mod loss;
+mod losses;
 mod message;
 mod nodes;
 mod orphans;
@@ -40,7 +42,11 @@ use std::time::Duration;
 
 pub use describe::{Description, NodeStatus, ShardStatus};
 pub use history::GrantRecord;
+pub use inspect::{
+    CopyOverview, Found, MAX_LOOKED_AT, MAX_SHOWN_COPIES, NodeOverview, ObjectOverview, ObjectTree, Search,
+};
 pub use listing::{MAX_PAGE_BYTES, Page};
+pub use losses::Loss;
 pub use message::*;
 
 use self::bursts::Bursts;
@@ -48,6 +54,7 @@ use self::deadlines::Deadlines;
 use self::delete::Deletion;
 use self::entry::Entry;
 use self::history::GrantHistory;
+use self::losses::Losses;
 use self::nodes::{NodeIndex, Nodes};
 use self::orphans::Orphans;
 use crate::error::Error;
@@ -162,6 +169,7 @@ pub struct Shard {
     /// When chains are extended for those who wait.
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
+    losses: Losses,
     /// Queries that wait, per object, in the order of their arrival.
     waiting: BTreeMap<ObjectId, BTreeMap<u64, (NodeIndex, RequestId)>>,
     next_arrival: u64,
@@ -229,6 +237,7 @@ impl Shard {
             hop_time: HopTime::default(),
             extensions: BTreeMap::new(),
             history: GrantHistory::default(),
+            losses: Losses::default(),
             waiting: BTreeMap::new(),
             next_arrival: 0,
             subscribers: BTreeMap::new(),

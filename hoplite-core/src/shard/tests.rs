@@ -2,6 +2,7 @@
 
 mod cases;
 mod chains;
+mod inspections;
 mod invariants;
 mod properties;
 mod semantics;

@@ -141,8 +141,11 @@ where
     }
 }
 
-async fn converse<A, F>(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, seating: Seating, answer: A)
-where
+async fn converse<A, F>(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    seating: Seating,
+    answer: A,
+) where
     A: Fn(HttpRequest) -> F + Send + Sync + 'static,
     F: Future<Output = HttpResponse> + Send + 'static,
 {

@@ -178,7 +178,13 @@ mod tests {
     fn who_types_the_secret_knows_it() {
         let token = Token::new(SECRET).unwrap();
         assert!(token.is_known_as(SECRET) && token.is_known_as(b" sixteen bytes ok\r\n"));
-        for wrong in [&b""[..], b"sixteen bytes", b"sixteen bytes no", b"sixteen bytes okay", token.bearer().as_bytes()] {
+        for wrong in [
+            &b""[..],
+            b"sixteen bytes",
+            b"sixteen bytes no",
+            b"sixteen bytes okay",
+            token.bearer().as_bytes(),
+        ] {
             assert!(!token.is_known_as(wrong));
         }
     }

@@ -67,7 +67,8 @@ async fn probe(
 
 /// The nodes that are connected to any shard, and where they are.
 async fn nodes_of(shards: &[&ShardLink]) -> Result<BTreeMap<NodeId, SocketAddr>, Error> {
-    let asked = shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest {})).await });
+    let asked =
+        shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
     let mut nodes = BTreeMap::new();
     let mut is_known = false;
     for status in join_all(asked).await.into_iter().flatten() {
@@ -201,7 +202,7 @@ async fn status(plane: &LocalPlane) -> Response {
 
 async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {
     let address = link.address.clone();
-    match ask(link.client().status(v1::StatusRequest {})).await {
+    match ask(link.client().status(v1::StatusRequest::default())).await {
         Ok(status) => v1::ShardStatus {
             address,
             connected,

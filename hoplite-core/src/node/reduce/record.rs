@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::Reductions;
 use super::reduction::Reduction;
 use crate::id::ObjectId;
 use crate::plan::link::LinkEstimate;
@@ -53,8 +54,19 @@ impl Records {
     }
 }
 
+impl Reductions {
+    /// How those go that are under way.
+    pub(in crate::node) fn running(
+        &self,
+        link: LinkEstimate,
+        now: Time,
+    ) -> impl Iterator<Item = ReduceRecord> {
+        self.by_target.values().map(move |reduction| reduction.record(link, now))
+    }
+}
+
 impl Reduction {
-    /// How it went, now that it is over.
+    /// How it goes, or went.
     pub(super) fn record(&self, link: LinkEstimate, now: Time) -> ReduceRecord {
         let plan = match &self.choice {
             None => "at the receiver, since all sources are there or small".to_owned(),

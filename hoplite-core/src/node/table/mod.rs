@@ -256,6 +256,11 @@ impl Table {
         Some((copy, active))
     }
 
+    /// The copies that are being pulled.
+    pub(super) fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
+        self.pulls.values().filter_map(|copy| Some((*copy, &self.get(copy)?.id)))
+    }
+
     /// The pulls that a shard granted go on without a grant: its session is lost.
     pub(super) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {

@@ -1,0 +1,68 @@
+//! What a store tells those who watch the cluster: of itself, and of what is under way here.
+
+use super::collecting::Collectives;
+use super::{CopyId, Node, ReduceRecord};
+use crate::id::ObjectId;
+use crate::load::{Load, MAX_PLAN_BYTES, MAX_REPORTED, ReduceLoad};
+use crate::time::Time;
+
+impl Node {
+    /// How the store is now, as far as its object table knows. What moves bytes knows the rest.
+    pub fn load(&self, now: Time) -> Load {
+        let status = self.status();
+        let running = self.reductions.running(self.ctx.link(), now).map(ReduceLoad::from);
+        let reduces = running.chain(self.collectives.running(now)).take(MAX_REPORTED);
+        Load {
+            capacity_bytes: status.capacity_bytes,
+            free_bytes: status.free_bytes,
+            pinned_bytes: status.pinned_bytes,
+            evictable_bytes: status.evictable_bytes,
+            reserved_bytes: status.reserved_bytes,
+            copies: status.copies as u64,
+            pulls: status.pulls as u64,
+            hops: status.hops as u64,
+            reduces: reduces.collect(),
+            ..Load::default()
+        }
+    }
+
+    /// The copies that are being pulled now, at most [`MAX_REPORTED`].
+    pub fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
+        self.copies.pulled().take(MAX_REPORTED)
+    }
+}
+
+impl From<ReduceRecord> for ReduceLoad {
+    fn from(record: ReduceRecord) -> Self {
+        let (joined, sources) = record.reduced;
+        Self {
+            target: record.target,
+            op: record.op.name().to_owned(),
+            joined: joined as u64,
+            sources: sources as u64,
+            plan: if joined == 0 { String::new() } else { cut(record.plan) },
+            elapsed: record.elapsed,
+        }
+    }
+}
+
+impl Collectives {
+    /// How those go that this store coordinates.
+    fn running(&self, now: Time) -> impl Iterator<Item = ReduceLoad> {
+        self.under_way().map(move |(request, started, members, plan)| ReduceLoad {
+            target: request.target.clone(),
+            op: request.op.name().to_owned(),
+            joined: if members > 0 { request.sources.len() as u64 } else { 0 },
+            sources: request.sources.len() as u64,
+            plan: if members > 0 { cut(format!("{members} members, {plan}")) } else { String::new() },
+            elapsed: now.since(started),
+        })
+    }
+}
+
+fn cut(mut text: String) -> String {
+    while text.len() > MAX_PLAN_BYTES {
+        text.pop();
+    }
+    text
+}

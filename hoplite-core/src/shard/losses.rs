@@ -1,0 +1,35 @@
+//! The latest objects that were lost, for those who look at the shard.
+
+use std::collections::VecDeque;
+
+use crate::id::ObjectId;
+use crate::time::Time;
+
+/// Most losses that are remembered: what a person looks back on.
+const MAX_LOSSES: usize = 256;
+
+/// An object whose last complete copy was gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// When it was declared lost.
+    pub at: Time,
+    /// The object.
+    pub id: ObjectId,
+}
+
+/// Oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Losses(VecDeque<Loss>);
+
+impl Losses {
+    pub(super) fn push(&mut self, at: Time, id: &ObjectId) {
+        if self.0.len() >= MAX_LOSSES {
+            self.0.pop_front();
+        }
+        self.0.push_back(Loss { at, id: id.clone() });
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Loss> {
+        self.0.iter()
+    }
+}

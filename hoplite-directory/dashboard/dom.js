@@ -1,0 +1,105 @@
+// Makes elements, and writes numbers for people. Whatever comes from the cluster goes into the page as text, never as markup.
+
+/** An element with attributes and children; strings become text nodes. */
+export function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.flat(2).filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** The same for SVG. */
+export function draw(name, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+/** Bytes with a unit: 1.5 MiB. */
+export function size(bytes) {
+  if (bytes < 1024) return `${bytes} B`;
+  const units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+  let value = bytes / 1024;
+  let unit = 0;
+  while (value >= 1023.95 && unit + 1 < units.length) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${value.toFixed(1)} ${units[unit]}`;
+}
+
+/** Bytes a second; a dash for none. */
+export const rate = (bytes) => (bytes ? `${size(bytes)}/s` : "–");
+
+/** A count, with its digits in groups. */
+export const count = (number) => number.toLocaleString("en-US");
+
+/** A part of a whole, as 0 to 1. */
+export const part = (some, all) => (all > 0 ? Math.min(1, Math.max(0, some / all)) : 0);
+
+/** A length of time: 3d 4h. */
+export function duration(millis) {
+  const seconds = Math.floor(millis / 1000);
+  if (millis < 1000) return `${Math.round(millis)} ms`;
+  if (seconds < 60) return `${seconds}s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}m ${seconds % 60}s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)}h ${Math.floor((seconds % 3600) / 60)}m`;
+  return `${Math.floor(seconds / 86400)}d ${Math.floor((seconds % 86400) / 3600)}h`;
+}
+
+/** A reason or an outcome as the shard names it, in words. */
+export const words = (name) => name.replaceAll("-", " ");
+
+/** What the arena of a node holds, as a bar with words for those who do not see it. */
+export function memory(load) {
+  if (!load) return make("span", { class: "quiet" }, "not told");
+  const used = load.capacity_bytes - load.free_bytes;
+  const label = `${size(used)} of ${size(load.capacity_bytes)} in use, ${size(load.pinned_bytes)} pinned`;
+  const bar = make("span", { class: "bar-of", role: "img", "aria-label": label, title: label });
+  // What is written or received right now is neither pinned nor evictable.
+  const growing = Math.max(0, used - load.pinned_bytes - load.evictable_bytes - load.reserved_bytes);
+  for (const [kind, bytes] of [["pinned", load.pinned_bytes], ["evictable", load.evictable_bytes], ["growing", growing], ["reserved", load.reserved_bytes]]) {
+    const piece = make("span", { class: kind });
+    piece.style.width = `${100 * part(bytes, load.capacity_bytes)}%`;
+    bar.append(piece);
+  }
+  return bar;
+}
+
+/** A table: columns are [title, class], rows are lists of cells. */
+export function table(caption, columns, rows, empty) {
+  const head = columns.map(([title, kind]) => make("th", { scope: "col", class: kind }, title));
+  const body = rows.map((cells) =>
+    make("tr", {}, cells.map((cell, index) => make(index === 0 ? "th" : "td", { class: columns[index][1], scope: index === 0 ? "row" : undefined }, cell)))
+  );
+  if (rows.length === 0) body.push(make("tr", {}, make("td", { class: "quiet", colspan: columns.length }, empty)));
+  return make("div", { class: columns.length > 2 ? "scroll" : "scroll narrow", tabindex: "0", role: "region", "aria-label": caption },
+    make("table", {}, make("caption", {}, caption), columns.some(([title]) => title) ? make("thead", {}, make("tr", {}, head)) : null, make("tbody", {}, body)));
+}
+
+/**
+ * Replaces what is in `place` without taking away the focus: what has it is found again by the id that it must have then, or by
+ * its link.
+ */
+export function replace(place, ...children) {
+  const focused = place.contains(document.activeElement) ? document.activeElement : null;
+  const id = focused?.id;
+  const link = focused?.getAttribute("href");
+  const key = focused?.dataset?.key;
+  const scroll = [...place.querySelectorAll(".scroll")].map((region) => [region.scrollLeft, region.scrollTop]);
+  place.replaceChildren(...children.filter((child) => child !== null));
+  [...place.querySelectorAll(".scroll")].forEach((region, index) => {
+    if (scroll[index]) [region.scrollLeft, region.scrollTop] = scroll[index];
+  });
+  if (!focused) return;
+  const again = id ? document.getElementById(id)
+    : key ? [...place.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)
+    : link ? [...place.querySelectorAll("a")].find((one) => one.getAttribute("href") === link)
+    : null;
+  again?.focus({ preventScroll: true });
+}

@@ -1,0 +1,503 @@
+//! What the page asks for, as JSON. Each answer is bounded; lists come in pages.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hoplite_core::error::Result;
+use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
+use hoplite_core::load::{Load, ReduceLoad};
+use hoplite_core::shard::{
+    CopyOverview, Found, GrantRecord, LocationState, Loss, NodeOverview, ObjectOverview, ObjectTree,
+    Retention, Search, Shard, ShardStatus,
+};
+use hoplite_core::time::Time;
+use hoplite_daemon::metrics::label_of;
+use serde::Serialize;
+
+use super::Sights;
+use super::query::{from_hex, number, to_hex, value};
+use crate::events::PastEvent;
+
+/// Most nodes of one answer: about 400 KiB of JSON.
+const MAX_NODES: u64 = 1000;
+/// Most objects of one answer.
+const MAX_OBJECTS: u64 = 200;
+/// Most objects that are shown as being on their way.
+const MAX_BUSY: usize = 50;
+/// Most reduces that are shown.
+const MAX_REDUCES: usize = 200;
+
+/// What can be asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// How the shard is, and the cluster as a whole.
+    Overview,
+    /// Nodes, by name.
+    Nodes { after: String, limit: usize },
+    /// Objects, by id.
+    Objects(Search),
+    /// One object.
+    Object(ObjectId),
+    /// What is on its way.
+    Transfers,
+    /// Reduces that are under way.
+    Reduces,
+    /// What has happened.
+    Events,
+}
+
+impl Question {
+    /// What a path and a query ask for; `None` if they make no sense.
+    pub(super) fn parse(path: &str, query: &[u8]) -> Option<Self> {
+        let limit =
+            |most: u64| Some(usize::try_from(number(query, "limit", 100)?.clamp(1, most)).unwrap_or(1));
+        let id_bytes = |name| match value(query, name) {
+            None => Some(Vec::new()),
+            Some(digits) => from_hex(std::str::from_utf8(&digits).ok()?, MAX_OBJECT_ID_BYTES),
+        };
+        Some(match path {
+            "/api/overview" => Self::Overview,
+            "/api/nodes" => {
+                let after = String::from_utf8(value(query, "after").unwrap_or_default()).ok()?;
+                Self::Nodes { after, limit: limit(MAX_NODES)? }
+            }
+            "/api/objects" => Self::Objects(Search {
+                prefix: Some(value(query, "prefix").unwrap_or_default())
+                    .filter(|prefix| prefix.len() <= MAX_OBJECT_ID_BYTES)?,
+                after: id_bytes("after")?,
+                min_size_bytes: number(query, "size", 0)?,
+                min_copies: usize::try_from(number(query, "copies", 0)?).ok()?,
+                limit: limit(MAX_OBJECTS)?,
+            }),
+            "/api/object" => Self::Object(ObjectId::new(id_bytes("id")?).ok()?),
+            "/api/transfers" => Self::Transfers,
+            "/api/reduces" => Self::Reduces,
+            "/api/events" => Self::Events,
+            _ => return None,
+        })
+    }
+
+    /// The answer.
+    pub(super) async fn answer(self, sights: &Sights) -> Result<String> {
+        let shard = &sights.shard;
+        Ok(match self {
+            Self::Overview => {
+                let look =
+                    |shard: &Shard| (shard.counters(), shard.node_counts(), shard.shard_list().cloned());
+                let (status, nodes, shards) = shard.inspect(look).await?;
+                let shards = shards.iter().flat_map(|list| list.names()).map(str::to_owned).collect();
+                json(&Overview::new(sights, status, nodes, shards))
+            }
+            Self::Nodes { after, limit } => {
+                let (nodes, more) = shard.inspect(move |shard| shard.node_overviews(&after, limit)).await?;
+                let loads = sights.loads.of(nodes.iter().map(|node| &node.node));
+                let nodes = nodes
+                    .into_iter()
+                    .zip(loads)
+                    .map(|(node, load)| Node::new(node, load.as_deref()))
+                    .collect();
+                json(&Nodes { nodes, more })
+            }
+            Self::Objects(search) => {
+                let Found { objects, next } = shard.inspect(move |shard| shard.search(&search)).await?;
+                let objects = objects.into_iter().map(Object::from).collect();
+                json(&Objects { objects, next: next.map(|id| to_hex(id.as_bytes())) })
+            }
+            Self::Object(id) => {
+                let asked = id.clone();
+                let tree = shard.inspect(move |shard| shard.object_tree(&asked)).await?;
+                json(&Tree::new(sights, &id, tree))
+            }
+            Self::Transfers => {
+                let busy = shard.inspect(|shard| shard.busiest_objects(MAX_BUSY)).await?;
+                json(&Objects { objects: busy.into_iter().map(Object::from).collect(), next: None })
+            }
+            Self::Reduces => json(&Reduces::new(&sights.loads.all())),
+            Self::Events => {
+                let losses = shard.inspect(Shard::losses).await?;
+                json(&events(shard.uptime(), sights.events.latest(), losses))
+            }
+        })
+    }
+}
+
+fn json(answer: &impl Serialize) -> String {
+    serde_json::to_string(answer).expect("these types have names and numbers only")
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How the shard is, and all stores together.
+#[derive(Serialize)]
+struct Overview {
+    cluster: String,
+    version: &'static str,
+    uptime_ms: u64,
+    objects: usize,
+    inline_bytes: u64,
+    waiting: usize,
+    subscriptions: usize,
+    transfers: usize,
+    tombstones: usize,
+    received_messages: u64,
+    sent_messages: u64,
+    queue: usize,
+    connected: usize,
+    away: usize,
+    /// How many stores have told how they are; the numbers below are theirs.
+    telling: usize,
+    capacity_bytes: u64,
+    free_bytes: u64,
+    pinned_bytes: u64,
+    evictable_bytes: u64,
+    reserved_bytes: u64,
+    receive_rate: u64,
+    pulls: u64,
+    reduces: usize,
+    shards: Vec<ShardHealth>,
+}
+
+#[derive(Serialize)]
+struct ShardHealth {
+    name: String,
+    /// How many of those stores have a session with it.
+    sessions: usize,
+}
+
+impl Overview {
+    fn new(
+        sights: &Sights,
+        status: ShardStatus,
+        (connected, away): (usize, usize),
+        shards: Vec<String>,
+    ) -> Self {
+        let loads = sights.loads.all();
+        let sum =
+            |what: fn(&Load) -> u64| loads.iter().map(|(_, load)| what(load)).fold(0, u64::saturating_add);
+        let sessions = |index: usize| {
+            loads.iter().filter(|(_, load)| load.shards_up.get(index).copied().unwrap_or(false)).count()
+        };
+        let shards = shards
+            .into_iter()
+            .enumerate()
+            .map(|(index, name)| ShardHealth { name, sessions: sessions(index) });
+        Self {
+            cluster: sights.cluster.to_string(),
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_ms: millis(sights.shard.uptime()),
+            objects: status.objects,
+            inline_bytes: status.inline_bytes,
+            waiting: status.waiting_queries,
+            subscriptions: status.subscriptions,
+            transfers: status.grants,
+            tombstones: status.tombstones,
+            received_messages: status.received_messages,
+            sent_messages: status.sent_messages,
+            queue: sights.shard.queue_length(),
+            connected,
+            away,
+            telling: loads.len(),
+            capacity_bytes: sum(|load| load.capacity_bytes),
+            free_bytes: sum(|load| load.free_bytes),
+            pinned_bytes: sum(|load| load.pinned_bytes),
+            evictable_bytes: sum(|load| load.evictable_bytes),
+            reserved_bytes: sum(|load| load.reserved_bytes),
+            receive_rate: sum(|load| load.receive_rate),
+            pulls: sum(|load| load.pulls),
+            reduces: loads.iter().map(|(_, load)| load.reduces.len()).sum(),
+            shards: shards.collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Nodes {
+    nodes: Vec<Node>,
+    more: bool,
+}
+
+#[derive(Serialize)]
+struct Node {
+    node: String,
+    address: String,
+    labels: BTreeMap<String, String>,
+    connected: bool,
+    copies: usize,
+    receiving: usize,
+    requests: usize,
+    load: Option<NodeLoad>,
+}
+
+/// How a node is, if it tells.
+#[derive(Serialize)]
+struct NodeLoad {
+    capacity_bytes: u64,
+    free_bytes: u64,
+    pinned_bytes: u64,
+    evictable_bytes: u64,
+    reserved_bytes: u64,
+    clients: u64,
+    pulls: u64,
+    hops: u64,
+    send_rate: u64,
+    receive_rate: u64,
+    shards_up: usize,
+}
+
+impl Node {
+    fn new(node: NodeOverview, load: Option<&Load>) -> Self {
+        Self {
+            node: node.node.to_string(),
+            address: node.data_address.to_string(),
+            labels: node.labels.into_iter().collect(),
+            connected: node.connected,
+            copies: node.copies,
+            receiving: node.receiving,
+            requests: node.requests,
+            load: load.map(|load| NodeLoad {
+                capacity_bytes: load.capacity_bytes,
+                free_bytes: load.free_bytes,
+                pinned_bytes: load.pinned_bytes,
+                evictable_bytes: load.evictable_bytes,
+                reserved_bytes: load.reserved_bytes,
+                clients: load.clients,
+                pulls: load.pulls,
+                hops: load.hops,
+                send_rate: load.send_rate,
+                receive_rate: load.receive_rate,
+                shards_up: load.shards_up.iter().filter(|is_up| **is_up).count(),
+            }),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Objects {
+    objects: Vec<Object>,
+    /// Where to go on.
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Object {
+    /// The bytes of the id, in hexadecimal digits.
+    key: String,
+    /// The id for people.
+    id: String,
+    size_bytes: u64,
+    dtype: &'static str,
+    shape: Option<Vec<u64>>,
+    copies: usize,
+    complete: usize,
+    pinned: bool,
+    inline: bool,
+    lost: bool,
+    transfers: usize,
+    waiting: usize,
+}
+
+impl From<ObjectOverview> for Object {
+    fn from(object: ObjectOverview) -> Self {
+        Self {
+            key: to_hex(object.id.as_bytes()),
+            id: object.id.readable(),
+            size_bytes: object.size_bytes,
+            dtype: object.dtype.name(),
+            shape: object.shape,
+            copies: object.copies,
+            complete: object.complete,
+            pinned: object.pinned,
+            inline: object.inline,
+            lost: object.lost,
+            transfers: object.transfers,
+            waiting: object.waiting,
+        }
+    }
+}
+
+/// An object with its copies, who sends to whom, and how fast.
+#[derive(Serialize)]
+struct Tree {
+    id: String,
+    object: Option<Object>,
+    copies: Vec<Copy>,
+    grants: Vec<Grant>,
+}
+
+#[derive(Serialize)]
+struct Copy {
+    node: String,
+    state: String,
+    pinned: bool,
+    away: bool,
+    sender: Option<String>,
+    reason: Option<String>,
+    /// For how long it has been on its way.
+    age_ms: Option<u64>,
+    /// How much is there, and comes a second, if the node tells.
+    valid_bytes: Option<u64>,
+    rate: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Grant {
+    receiver: String,
+    sender: String,
+    reason: String,
+    age_ms: u64,
+    outcome: Option<String>,
+}
+
+impl Tree {
+    fn new(sights: &Sights, id: &ObjectId, tree: ObjectTree) -> Self {
+        let uptime = sights.shard.uptime();
+        let age = |at: Time| millis(uptime.saturating_sub(at.since(Time::ZERO)));
+        let loads = sights.loads.of(tree.copies.iter().map(|copy| &copy.node));
+        let copy = |(copy, load): (CopyOverview, Option<Arc<Load>>)| {
+            let load = load.as_ref();
+            let transfer = load.and_then(|load| load.transfers.iter().find(|transfer| transfer.id == *id));
+            Copy {
+                node: copy.node.to_string(),
+                state: label_of(copy.state),
+                pinned: copy.retention == Retention::Pinned,
+                away: copy.away,
+                sender: copy.sender.map(|sender| sender.to_string()),
+                reason: copy.grant.map(|(reason, _)| label_of(reason)),
+                age_ms: copy.grant.map(|(_, at)| age(at)),
+                valid_bytes: transfer
+                    .map(|transfer| transfer.valid_bytes)
+                    .filter(|_| copy.state != LocationState::Complete),
+                rate: transfer.map(|transfer| transfer.rate),
+            }
+        };
+        let grant = |grant: GrantRecord| Grant {
+            receiver: grant.receiver.to_string(),
+            sender: grant.sender.to_string(),
+            reason: label_of(grant.reason),
+            age_ms: age(grant.at),
+            outcome: grant.outcome.map(label_of),
+        };
+        Self {
+            id: id.readable(),
+            object: tree.object.map(Object::from),
+            copies: tree.copies.into_iter().zip(loads).map(copy).collect(),
+            grants: tree.grants.into_iter().map(grant).collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Reduces {
+    /// How many stores have told how they are.
+    telling: usize,
+    reduces: Vec<Reduce>,
+}
+
+#[derive(Serialize)]
+struct Reduce {
+    key: String,
+    target: String,
+    coordinator: String,
+    op: String,
+    joined: u64,
+    sources: u64,
+    plan: String,
+    elapsed_ms: u64,
+}
+
+impl Reduces {
+    fn new(loads: &[(NodeId, Arc<Load>)]) -> Self {
+        let all = loads.iter().flat_map(|(node, load)| load.reduces.iter().map(move |reduce| (node, reduce)));
+        let reduce = |(node, reduce): (&NodeId, &ReduceLoad)| Reduce {
+            key: to_hex(reduce.target.as_bytes()),
+            target: reduce.target.readable(),
+            coordinator: node.to_string(),
+            op: reduce.op.clone(),
+            joined: reduce.joined,
+            sources: reduce.sources,
+            plan: reduce.plan.clone(),
+            elapsed_ms: millis(reduce.elapsed),
+        };
+        Self { telling: loads.len(), reduces: all.take(MAX_REDUCES).map(reduce).collect() }
+    }
+}
+
+#[derive(Serialize)]
+struct EventList {
+    events: Vec<EventRow>,
+}
+
+#[derive(Serialize)]
+struct EventRow {
+    /// Milliseconds since 1970.
+    at_ms: u64,
+    kind: String,
+    node: Option<String>,
+    text: String,
+}
+
+/// What has happened, the newest first.
+fn events(uptime: Duration, past: Vec<PastEvent>, losses: Vec<Loss>) -> EventList {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let at_ms = |at: Duration| millis(now.saturating_sub(uptime.saturating_sub(at)));
+    let past = past.into_iter().map(|event| EventRow {
+        at_ms: at_ms(event.at),
+        kind: label_of(event.kind),
+        node: event.node.map(|node| node.to_string()),
+        text: event.text,
+    });
+    let losses = losses.into_iter().rev().map(|loss| EventRow {
+        at_ms: at_ms(loss.at.since(Time::ZERO)),
+        kind: "object-lost".to_owned(),
+        node: None,
+        text: loss.id.readable(),
+    });
+    let mut events: Vec<EventRow> = past.chain(losses).collect();
+    events.sort_by_key(|event| std::cmp::Reverse(event.at_ms));
+    EventList { events }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Option<Question> {
+        let (path, query) = url.split_once('?').unwrap_or((url, ""));
+        Question::parse(path, query.as_bytes())
+    }
+
+    #[test]
+    fn questions_are_bounded() {
+        let Some(Question::Objects(search)) =
+            parse("/api/objects?prefix=a%2F&after=ff&size=7&copies=2&limit=9999")
+        else {
+            panic!("not understood");
+        };
+        assert_eq!((&search.prefix[..], &search.after[..]), (&b"a/"[..], &b"\xff"[..]));
+        assert_eq!((search.min_size_bytes, search.min_copies, search.limit), (7, 2, 200));
+        assert!(matches!(parse("/api/objects"), Some(Question::Objects(search)) if search.limit == 100));
+        assert!(matches!(parse("/api/nodes?limit=0"), Some(Question::Nodes { limit: 1, .. })));
+        assert!(matches!(parse("/api/object?id=78"), Some(Question::Object(id)) if id.as_bytes() == b"x"));
+        for nonsense in [
+            "/api/object".to_owned(),
+            "/api/object?id=".to_owned(),
+            "/api/object?id=7".to_owned(),
+            "/api/object?id=../../etc/passwd".to_owned(),
+            "/api/objects?after=xy".to_owned(),
+            "/api/objects?size=-1".to_owned(),
+            "/api/objects?size=18446744073709551616".to_owned(),
+            format!("/api/objects?prefix={}", "x".repeat(256)),
+            format!("/api/object?id={}", "00".repeat(256)),
+            "/api/nodes?after=%ff".to_owned(),
+            "/api".to_owned(),
+            "/api/".to_owned(),
+            "/api/overview/".to_owned(),
+            "/api/../overview".to_owned(),
+        ] {
+            assert_eq!(parse(&nonsense), None, "{nonsense}");
+        }
+    }
+}

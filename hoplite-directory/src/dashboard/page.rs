@@ -1,0 +1,118 @@
+//! What browsers load: files that are part of the program, and the headers of all answers.
+
+use hoplite_daemon::http::header::{self, HeaderValue};
+use hoplite_daemon::http::{Bytes, HttpResponse, StatusCode};
+
+/// Nothing from other hosts, nothing inline, in no frame, and forms only to here.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const IMAGE: &str = "image/svg+xml";
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+macro_rules! assets {
+    ($($path:literal, $file:literal, $kind:expr, $audience:ident;)*) => {
+        const ASSETS: &[Asset] = &[$(Asset {
+            path: $path,
+            text: include_str!(concat!("../../dashboard/", $file)),
+            kind: $kind,
+            audience: Audience::$audience,
+        },)*];
+    };
+}
+
+assets! {
+    "/", "index.html", HTML, Admitted;
+    "/app.js", "app.js", SCRIPT, Admitted;
+    "/dom.js", "dom.js", SCRIPT, Admitted;
+    "/tree.js", "tree.js", SCRIPT, Admitted;
+    "/views.js", "views.js", SCRIPT, Admitted;
+    "/login", "login.html", HTML, Anybody;
+    "/style.css", "style.css", STYLE, Anybody;
+    "/icon.svg", "icon.svg", IMAGE, Anybody;
+}
+
+/// A file of the page.
+#[derive(Debug)]
+pub(super) struct Asset {
+    path: &'static str,
+    text: &'static str,
+    kind: &'static str,
+    audience: Audience,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    Anybody,
+    Admitted,
+}
+
+impl Asset {
+    /// What is shown to who typed a wrong token.
+    pub(super) const WRONG_TOKEN: Self = Self {
+        path: "/login",
+        text: include_str!("../../dashboard/refused.html"),
+        kind: HTML,
+        audience: Audience::Anybody,
+    };
+
+    pub(super) fn at(path: &str) -> Option<&'static Self> {
+        ASSETS.iter().find(|asset| asset.path == path)
+    }
+
+    /// Whether it is for those too who are not logged in.
+    pub(super) fn is_public(&self) -> bool {
+        self.audience == Audience::Anybody
+    }
+
+    pub(super) fn response(&self, status: StatusCode) -> HttpResponse {
+        response(status, self.kind, Bytes::from_static(self.text.as_bytes()))
+    }
+}
+
+/// An answer in a few words.
+pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
+    response(status, TEXT, format!("{words}\n").into())
+}
+
+/// An answer of the interface.
+pub(super) fn json(text: String) -> HttpResponse {
+    response(StatusCode::OK, JSON, text.into())
+}
+
+/// Sends the browser elsewhere on this server.
+pub(super) fn to(path: &'static str, cookie: Option<String>) -> HttpResponse {
+    let mut response = response(StatusCode::SEE_OTHER, TEXT, Bytes::new());
+    let headers = response.headers_mut();
+    headers.insert(header::LOCATION, HeaderValue::from_static(path));
+    if let Some(cookie) = cookie {
+        let mut cookie = HeaderValue::try_from(cookie).expect("hexadecimal digits and attributes are ASCII");
+        cookie.set_sensitive(true);
+        headers.insert(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+fn response(status: StatusCode, kind: &'static str, body: Bytes) -> HttpResponse {
+    let mut response = HttpResponse::new(body.into());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // Another version of the daemon has other files.
+        (header::CACHE_CONTROL, "no-store"),
+        (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

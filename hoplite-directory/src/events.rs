@@ -1,0 +1,132 @@
+//! What has happened lately, for those who look: a bounded number of events, the oldest of which are forgotten.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hoplite_core::id::NodeId;
+use tokio::time::Instant;
+
+/// Most events that are remembered about stores: what a person looks back on.
+const MAX_EVENTS: usize = 512;
+/// Most that are remembered about strangers, who can make as many as they like; apart, so that they push no other out.
+const MAX_OF_STRANGERS: usize = 64;
+/// Longest text of an event, in bytes.
+const MAX_TEXT_BYTES: usize = 256;
+
+/// What kind of thing has happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    /// A store has connected.
+    Connected,
+    /// The session of a store has ended.
+    Disconnected,
+    /// A store was refused.
+    Refused,
+    /// A transfer has failed, and is tried again.
+    TransferFailed,
+    /// Somebody was refused who is not known to be a store.
+    Stranger,
+}
+
+/// One of them.
+#[derive(Debug, Clone)]
+pub(crate) struct PastEvent {
+    /// Counts all events.
+    pub(crate) number: u64,
+    /// When, since the start of the shard.
+    pub(crate) at: Duration,
+    /// What kind.
+    pub(crate) kind: EventKind,
+    /// The store that it is about.
+    pub(crate) node: Option<NodeId>,
+    /// What there is to say about it.
+    pub(crate) text: String,
+}
+
+/// The latest events. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Events(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    started: Instant,
+    past: Mutex<Past>,
+}
+
+#[derive(Debug, Default)]
+struct Past {
+    next: u64,
+    of_stores: VecDeque<PastEvent>,
+    of_strangers: VecDeque<PastEvent>,
+}
+
+impl Events {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Shared { started: Instant::now(), past: Mutex::default() }))
+    }
+
+    /// Something has happened to a store.
+    pub(crate) fn push(&self, kind: EventKind, node: &NodeId, text: impl Into<String>) {
+        self.add(kind, Some(node.clone()), text.into());
+    }
+
+    /// A stranger was refused.
+    pub(crate) fn push_stranger(&self, text: String) {
+        self.add(EventKind::Stranger, None, text);
+    }
+
+    fn add(&self, kind: EventKind, node: Option<NodeId>, mut text: String) {
+        while text.len() > MAX_TEXT_BYTES {
+            text.pop();
+        }
+        let at = self.0.started.elapsed();
+        let mut past = self.lock();
+        past.next += 1;
+        let event = PastEvent { number: past.next, at, kind, node, text };
+        let (ring, limit) = match kind {
+            EventKind::Stranger => (&mut past.of_strangers, MAX_OF_STRANGERS),
+            _ => (&mut past.of_stores, MAX_EVENTS),
+        };
+        if ring.len() >= limit {
+            ring.pop_front();
+        }
+        ring.push_back(event);
+    }
+
+    /// The latest events, the newest first.
+    pub(crate) fn latest(&self) -> Vec<PastEvent> {
+        let past = self.lock();
+        let mut events: Vec<PastEvent> = past.of_stores.iter().chain(&past.of_strangers).cloned().collect();
+        events.sort_by_key(|event| std::cmp::Reverse(event.number));
+        events
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Past> {
+        // Every change leaves it whole, so a panic elsewhere does no harm.
+        self.0.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_oldest_are_forgotten_and_strangers_push_no_store_out() {
+        let events = Events::new();
+        let node = NodeId::new("n").unwrap();
+        for number in 0..MAX_EVENTS + 10 {
+            events.push(EventKind::Connected, &node, number.to_string());
+        }
+        for _ in 0..1000 {
+            events.push_stranger("\u{e4}".repeat(1000));
+        }
+        let latest = events.latest();
+        assert_eq!(latest.len(), MAX_EVENTS + MAX_OF_STRANGERS);
+        assert!(latest.is_sorted_by_key(|event| std::cmp::Reverse(event.number)));
+        assert_eq!(latest.last().unwrap().text, "10");
+        assert!(latest.iter().all(|event| event.text.len() <= MAX_TEXT_BYTES));
+    }
+}

@@ -1,0 +1,168 @@
+//! How the stores are, as they tell while somebody looks at the cluster.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::stream::{self, Stream};
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::NodeId;
+use hoplite_core::load::Load;
+use hoplite_core::session::HELLO_TIMEOUT;
+use hoplite_proto::directory::decode_load;
+use hoplite_proto::status::{from_status, to_status};
+use hoplite_proto::v1::{LoadReport, WatchOrder};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::{Status, Streaming};
+
+/// Most stores that are remembered: as many as a shard knows.
+const MAX_LOADS: usize = 1 << 16;
+/// For how long stores are asked to tell.
+const WATCH: Duration = Duration::from_secs(15);
+/// How often they are asked again while somebody looks.
+const RENEWAL: Duration = Duration::from_secs(5);
+/// How many reports a second the shard asks for, of all stores together. Each costs some ten microseconds.
+const REPORTS_A_SECOND: u64 = 500;
+
+/// The orders for one store, as a stream.
+pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
+
+/// How all stores are that have told it. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Loads(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    orders: watch::Sender<Option<WatchOrder>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next_teller: u64,
+    loads: BTreeMap<NodeId, (u64, Option<Arc<Load>>)>,
+    asked: Option<Instant>,
+}
+
+impl Loads {
+    /// Nobody has told anything.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Shared { state: Mutex::default(), orders: watch::Sender::new(None) }))
+    }
+
+    /// Somebody looks: stores are to tell, now and for a while.
+    pub(crate) fn look(&self) {
+        let stores = {
+            let mut state = self.lock();
+            if state.asked.is_some_and(|asked| asked.elapsed() < RENEWAL) {
+                return;
+            }
+            state.asked = Some(Instant::now());
+            state.loads.len() as u64
+        };
+        let interval_ms = 1000 * stores.div_ceil(REPORTS_A_SECOND).max(1);
+        let duration_ms = u64::try_from(WATCH.as_millis()).unwrap_or(u64::MAX);
+        self.0.orders.send_replace(Some(WatchOrder { interval_ms, duration_ms }));
+    }
+
+    /// How the stores are.
+    pub(crate) fn of<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> Vec<Option<Arc<Load>>> {
+        let state = self.lock();
+        nodes.into_iter().map(|node| state.loads.get(node)?.1.clone()).collect()
+    }
+
+    /// How each store is that has told it.
+    pub(crate) fn all(&self) -> Vec<(NodeId, Arc<Load>)> {
+        let state = self.lock();
+        state.loads.iter().filter_map(|(node, (_, load))| Some((node.clone(), load.clone()?))).collect()
+    }
+
+    /// Serves a store that will tell: reads on a task of `tasks` until `stop`, and answers with the orders.
+    pub(crate) async fn serve(
+        &self,
+        mut reports: Streaming<LoadReport>,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Result<Orders> {
+        let first = timeout(HELLO_TIMEOUT, reports.message()).await;
+        let Ok(Ok(Some(first))) = first else {
+            return Err(Error::malformed(Plane::Control, "a store says first who it is"));
+        };
+        let teller = self.enter(NodeId::new(&first.node)?)?;
+        // The first order counts too if it is recent: a store may come while somebody looks.
+        let mut orders = self.0.orders.subscribe();
+        if self.lock().asked.is_some_and(|asked| asked.elapsed() < WATCH) {
+            orders.mark_changed();
+        }
+        let (ended, end) = (CancellationToken::new(), CancellationToken::new());
+        let end_of_orders = end.clone();
+        let reading = ended.clone().drop_guard();
+        tasks.spawn(async move {
+            let _end = end.drop_guard();
+            tokio::select! {
+                outcome = teller.read(reports) => if let Err(error) = outcome {
+                    tracing::debug!(%error, "a store stopped telling how it is");
+                },
+                () = stop.cancelled() => {}
+                () = ended.cancelled() => {}
+            }
+        });
+        let next = move |(mut orders, end, reading): (watch::Receiver<_>, CancellationToken, _)| async move {
+            let changed = end.run_until_cancelled(orders.changed()).await;
+            changed?.ok()?;
+            let order: Option<WatchOrder> = *orders.borrow_and_update();
+            Some((order.ok_or_else(|| to_status(&Error::ShuttingDown)), (orders, end, reading)))
+        };
+        Ok(Box::pin(stream::unfold((orders, end_of_orders, reading), next)))
+    }
+
+    fn enter(&self, node: NodeId) -> Result<Teller> {
+        let mut state = self.lock();
+        if state.loads.len() >= MAX_LOADS && !state.loads.contains_key(&node) {
+            return Err(Error::limit_exceeded("nodes", MAX_LOADS as u64));
+        }
+        state.next_teller += 1;
+        let number = state.next_teller;
+        state.loads.insert(node.clone(), (number, None));
+        Ok(Teller { loads: self.clone(), node, number })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change leaves it whole, so a panic elsewhere does no harm.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A store that tells. What it told is forgotten with this.
+struct Teller {
+    loads: Loads,
+    node: NodeId,
+    number: u64,
+}
+
+impl Teller {
+    async fn read(&self, mut reports: Streaming<LoadReport>) -> Result<()> {
+        while let Some(report) = reports.message().await.map_err(|status| from_status(&status))? {
+            let load = Arc::new(decode_load(report)?);
+            if let Some((number, told)) = self.loads.lock().loads.get_mut(&self.node)
+                && *number == self.number
+            {
+                *told = Some(load);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        let mut state = self.loads.lock();
+        if state.loads.get(&self.node).is_some_and(|(number, _)| *number == self.number) {
+            state.loads.remove(&self.node);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a store tells those who watch the cluster.
+
+use std::time::Duration;
+
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::ObjectId;
+use hoplite_core::load::{Load, MAX_PLAN_BYTES, MAX_REPORTED, ReduceLoad, TransferLoad};
+use hoplite_core::placement::MAX_SHARDS;
+
+use crate::bounds::{check_count, decode_timeout, encode_id};
+use crate::v1;
+use crate::v1::load_report as wire;
+
+/// Longest name of an operation, in bytes: several times that of any there is.
+const MAX_OP_BYTES: usize = 32;
+
+/// The wire form of `load`.
+pub fn encode_load(load: Load) -> v1::LoadReport {
+    v1::LoadReport {
+        node: String::new(),
+        capacity_bytes: load.capacity_bytes,
+        free_bytes: load.free_bytes,
+        pinned_bytes: load.pinned_bytes,
+        evictable_bytes: load.evictable_bytes,
+        reserved_bytes: load.reserved_bytes,
+        copies: load.copies,
+        clients: load.clients,
+        pulls: load.pulls,
+        hops: load.hops,
+        sent_bytes: load.sent_bytes,
+        received_bytes: load.received_bytes,
+        send_rate: load.send_rate,
+        receive_rate: load.receive_rate,
+        shards_up: load.shards_up,
+        transfers: load.transfers.iter().map(encode_transfer).collect(),
+        reduces: load.reduces.into_iter().map(encode_reduce).collect(),
+    }
+}
+
+/// Checks what a store tells.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
+    check_count("directory shards", report.shards_up.len(), MAX_SHARDS)?;
+    check_count("transfers in a report", report.transfers.len(), MAX_REPORTED)?;
+    check_count("reduces in a report", report.reduces.len(), MAX_REPORTED)?;
+    Ok(Load {
+        capacity_bytes: report.capacity_bytes,
+        free_bytes: report.free_bytes,
+        pinned_bytes: report.pinned_bytes,
+        evictable_bytes: report.evictable_bytes,
+        reserved_bytes: report.reserved_bytes,
+        copies: report.copies,
+        clients: report.clients,
+        pulls: report.pulls,
+        hops: report.hops,
+        sent_bytes: report.sent_bytes,
+        received_bytes: report.received_bytes,
+        send_rate: report.send_rate,
+        receive_rate: report.receive_rate,
+        shards_up: report.shards_up,
+        transfers: report.transfers.iter().map(decode_transfer).collect::<Result<_>>()?,
+        reduces: report.reduces.into_iter().map(decode_reduce).collect::<Result<_>>()?,
+    })
+}
+
+fn encode_transfer(transfer: &TransferLoad) -> wire::Transfer {
+    let TransferLoad { ref id, size_bytes, valid_bytes, rate } = *transfer;
+    wire::Transfer { id: encode_id(id), size_bytes, valid_bytes, rate }
+}
+
+fn decode_transfer(transfer: &wire::Transfer) -> Result<TransferLoad> {
+    let wire::Transfer { ref id, size_bytes, valid_bytes, rate } = *transfer;
+    Ok(TransferLoad { id: ObjectId::new(id)?, size_bytes, valid_bytes, rate })
+}
+
+fn encode_reduce(reduce: ReduceLoad) -> wire::Reduce {
+    wire::Reduce {
+        target: encode_id(&reduce.target),
+        op: reduce.op,
+        joined: reduce.joined,
+        sources: reduce.sources,
+        plan: reduce.plan,
+        elapsed_ms: u64::try_from(reduce.elapsed.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn decode_reduce(reduce: wire::Reduce) -> Result<ReduceLoad> {
+    if reduce.op.len() > MAX_OP_BYTES || reduce.plan.len() > MAX_PLAN_BYTES {
+        return Err(Error::malformed(Plane::Control, "a reduce that is described at too great a length"));
+    }
+    Ok(ReduceLoad {
+        target: ObjectId::new(&reduce.target)?,
+        op: reduce.op,
+        joined: reduce.joined,
+        sources: reduce.sources,
+        plan: reduce.plan,
+        elapsed: Duration::from_millis(reduce.elapsed_ms).min(decode_timeout(u64::MAX)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+
+    fn load(name: &str, numbers: [u64; 4], lists: usize) -> Load {
+        let id = ObjectId::new(name).unwrap();
+        let [one, two, three, four] = numbers;
+        let transfer = TransferLoad { id: id.clone(), size_bytes: one, valid_bytes: two, rate: three };
+        let reduce = ReduceLoad {
+            target: id,
+            op: "sum".to_owned(),
+            joined: one,
+            sources: two,
+            plan: "x".repeat(lists * 16),
+            elapsed: Duration::from_millis(four % 1_000_000),
+        };
+        Load {
+            capacity_bytes: one,
+            free_bytes: two,
+            received_bytes: three,
+            receive_rate: four,
+            shards_up: vec![true; lists * 16],
+            transfers: vec![transfer; lists],
+            reduces: vec![reduce; lists],
+            ..Load::default()
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_bounded() {
+        let most = encode_load(load("x", [1; 4], MAX_REPORTED));
+        assert!(decode_load(most.clone()).is_ok());
+        let mut transfers = most.clone();
+        transfers.transfers.push(transfers.transfers[0].clone());
+        let mut reduces = most.clone();
+        reduces.reduces.push(reduces.reduces[0].clone());
+        let mut shards = most.clone();
+        shards.shards_up.push(true);
+        let mut plan = most.clone();
+        plan.reduces[0].plan.push('x');
+        let mut op = most.clone();
+        op.reduces[0].op = "x".repeat(MAX_OP_BYTES + 1);
+        let mut id = most;
+        id.transfers[0].id = vec![0; 256].into();
+        for wrong in [transfers, reduces, shards, plan, op, id] {
+            assert!(decode_load(wrong).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn loads_round_trip(numbers: [u64; 4], lists in 0..=MAX_REPORTED) {
+            let load = load("x", numbers, lists);
+            let bytes = encode_load(load.clone()).encode_to_vec();
+            prop_assert_eq!(decode_load(v1::LoadReport::decode(&bytes[..]).unwrap()), Ok(load));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(report) = v1::LoadReport::decode(&bytes[..]) {
+                let _ = decode_load(report);
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Many stores that a directory takes for real, for tests of what it shows: `hoplite-test-crowd ADDRESS NODES OBJECTS RECEIVERS`.
+//!
+//! They have sessions, labels and loads, but no bytes. The first of them has objects, and an object that so many others are
+//! told to pull; some of these are complete, so that several chains begin. Prints `ready` and stays until its standard input
+//! ends.
+#![forbid(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use futures::StreamExt;
+use futures::stream::{FuturesUnordered, TryStreamExt};
+use hoplite_core::id::Incarnation;
+use hoplite_core::load::{Load, ReduceLoad, TransferLoad};
+use hoplite_core::placement::ShardList;
+use hoplite_core::shard::{LocationState, NodeInfo, Publish, Query, RequestId, Retention, ToShard, ToStore};
+use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
+use hoplite_proto::directory::{decode_shard_batch, encode_hello, encode_load, encode_to_shard};
+use hoplite_proto::v1::directory_client::DirectoryClient;
+use hoplite_proto::v1::{LoadReport, ShardMessages, StoreMessages};
+use tokio::sync::mpsc;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+/// What is broadcast.
+const BROADCAST: &str = "weights/step-1200";
+const BROADCAST_BYTES: u64 = 2 << 30;
+/// Two streams for each node, and at most 128 of a connection.
+const NODES_PER_CONNECTION: usize = 60;
+/// Publications in one frame.
+const BATCH: usize = 256;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Client = DirectoryClient<Channel>;
+
+struct Node {
+    outbox: mpsc::Sender<StoreMessages>,
+    inbound: Streaming<ShardMessages>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [address, nodes, objects, receivers] = &arguments[..] else {
+        bail!("ADDRESS NODES OBJECTS RECEIVERS")
+    };
+    let (nodes, objects, receivers): (usize, usize, usize) =
+        (nodes.parse()?, objects.parse()?, receivers.parse()?);
+    ensure!(receivers < nodes, "the first node only sends");
+    let mut clients: Vec<Client> = Vec::new();
+    for _ in 0..nodes.div_ceil(NODES_PER_CONNECTION) {
+        clients.push(DirectoryClient::connect(format!("http://{address}")).await?);
+    }
+    let joining = (0..nodes)
+        .map(|number| join(clients[number / NODES_PER_CONNECTION].clone(), number, address, receivers));
+    let mut crowd: Vec<Node> = futures::stream::iter(joining).buffered(64).try_collect().await?;
+
+    let published: Vec<ToShard> =
+        (0..objects).map(|number| publish(&format!("objects/{number:06}"), 4096)).collect();
+    for batch in published.chunks(BATCH) {
+        crowd[0].say(batch.to_vec()).await?;
+    }
+    crowd[0].say(vec![publish(BROADCAST, BROADCAST_BYTES)]).await?;
+    // A third comes first and forms a chain; the first quarter of it becomes complete, and sends to the others.
+    let first = receivers.div_ceil(3);
+    for (number, node) in crowd.iter_mut().enumerate().skip(1).take(first) {
+        let slot = node.pull(number).await?;
+        if number <= first / 4 {
+            let complete = Publish {
+                state: LocationState::Complete,
+                retention: Retention::Evictable,
+                slot: Some(slot),
+                ..publication(BROADCAST, BROADCAST_BYTES)
+            };
+            node.say(vec![ToShard::Publish(complete)]).await?;
+        }
+    }
+    for (number, node) in crowd.iter().enumerate().take(receivers + 1).skip(first + 1) {
+        node.ask(number).await?;
+    }
+    writeln!(std::io::stdout(), "ready")?;
+    // Sessions go on meanwhile, in tasks of the channels.
+    let reading: FuturesUnordered<_> = crowd
+        .iter_mut()
+        .map(|node| async { while let Ok(Some(_)) = node.inbound.message().await {} })
+        .collect();
+    let waiting = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    tokio::select! {
+        () = reading.collect::<()>() => bail!("the directory has ended all sessions"),
+        _ = waiting => Ok(()),
+    }
+}
+
+impl Node {
+    async fn say(&self, messages: Vec<ToShard>) -> anyhow::Result<()> {
+        let messages = messages.into_iter().map(encode_to_shard).collect();
+        self.outbox.send(StoreMessages { hello: None, messages }).await.context("the session has ended")
+    }
+
+    async fn ask(&self, number: usize) -> anyhow::Result<()> {
+        let id = ObjectId::new(BROADCAST)?;
+        let request = RequestId(number as u64);
+        let query =
+            Query { request, id, timeout: Duration::from_secs(3600), resume: None, avoid: Vec::new() };
+        self.say(vec![ToShard::Query(query)]).await
+    }
+
+    /// Asks for a sender, and waits for it.
+    async fn pull(&mut self, number: usize) -> anyhow::Result<hoplite_core::shard::GrantId> {
+        self.ask(number).await?;
+        loop {
+            let batch = tokio::time::timeout(PATIENCE, self.inbound.message()).await??;
+            for message in decode_shard_batch(batch.context("the session has ended")?)? {
+                if let ToStore::Granted(grant) = message {
+                    return Ok(grant.grant);
+                }
+            }
+        }
+    }
+}
+
+async fn join(mut client: Client, number: usize, address: &str, receivers: usize) -> anyhow::Result<Node> {
+    let node = NodeId::new(&format!("gpu-{number:04}"))?;
+    let info = NodeInfo {
+        node: node.clone(),
+        incarnation: Incarnation(1),
+        data_address: format!("10.{}.{}.{}:7400", number / 65536, number / 256 % 256, number % 256)
+            .parse()?,
+        labels: vec![
+            ("rack".to_owned(), format!("{:02}", number / 32)),
+            ("zone".to_owned(), if number % 64 < 32 { "a" } else { "b" }.to_owned()),
+        ],
+        shards: ShardList::new([address]),
+    };
+    let (outbox, mut queued) = mpsc::channel(16);
+    outbox
+        .send(StoreMessages {
+            hello: Some(encode_hello(&info, &ClusterId::new("hoplite")?)),
+            messages: Vec::new(),
+        })
+        .await?;
+    let outbound = futures::stream::poll_fn(move |cx| queued.poll_recv(cx));
+    let mut inbound = client.session(outbound).await?.into_inner();
+    ensure!(inbound.message().await?.is_some_and(|first| first.welcome.is_some()), "the node is refused");
+    tokio::spawn(tell(client, node, load(number, receivers)));
+    Ok(Node { outbox, inbound })
+}
+
+/// Tells the same load whenever it is asked for.
+async fn tell(mut client: Client, node: NodeId, load: Load) -> anyhow::Result<()> {
+    let (reports, mut queued) = mpsc::channel(2);
+    reports.send(LoadReport { node: node.to_string(), ..LoadReport::default() }).await?;
+    let outbound = futures::stream::poll_fn(move |cx| queued.poll_recv(cx));
+    let mut orders = client.watch(outbound).await?.into_inner();
+    while orders.message().await?.is_some() {
+        reports.send(encode_load(load.clone())).await?;
+    }
+    Ok(())
+}
+
+/// What looks like a cluster at work.
+fn load(number: usize, receivers: usize) -> Load {
+    let spread = (number * 7919 % 1000) as u64;
+    let capacity_bytes = 64 << 30;
+    let pinned_bytes = (4 << 30) + spread * (20 << 20);
+    let evictable_bytes = (spread * 37 % 1000) * (34 << 20);
+    let is_receiver = (1..=receivers).contains(&number);
+    let rate = if is_receiver { (180 << 20) + spread * 40_000 } else { 0 };
+    let transfers = is_receiver.then(|| TransferLoad {
+        id: ObjectId::new(BROADCAST).expect("a valid id"),
+        size_bytes: BROADCAST_BYTES,
+        valid_bytes: BROADCAST_BYTES * 9 / 10
+            - BROADCAST_BYTES * number as u64 * 8 / 10 / (receivers as u64 + 1),
+        rate,
+    });
+    let reduces = (number == 1).then(|| ReduceLoad {
+        target: ObjectId::new("gradients/sum-88").expect("a valid id"),
+        op: "sum".to_owned(),
+        joined: 61,
+        sources: 64,
+        plan: "chain of 2 dimensions, estimated to take 412.0ms; the next best is a tree, 466.1ms".to_owned(),
+        elapsed: Duration::from_millis(213),
+    });
+    Load {
+        capacity_bytes,
+        free_bytes: capacity_bytes - pinned_bytes - evictable_bytes,
+        pinned_bytes,
+        evictable_bytes,
+        copies: 10 + spread,
+        clients: 8,
+        pulls: u64::from(is_receiver),
+        send_rate: if number <= receivers / 2 { rate } else { 0 },
+        receive_rate: rate,
+        shards_up: vec![true],
+        transfers: transfers.into_iter().collect(),
+        reduces: reduces.into_iter().collect(),
+        ..Load::default()
+    }
+}
+
+fn publication(id: &str, size_bytes: u64) -> Publish {
+    Publish {
+        id: ObjectId::new(id).expect("a valid id"),
+        put: PutId(1),
+        size_bytes,
+        metadata: Metadata::default(),
+        state: LocationState::Complete,
+        retention: Retention::Pinned,
+        pulling_from: None,
+        inline: None,
+        slot: None,
+        wants_answer: false,
+    }
+}
+
+fn publish(id: &str, size_bytes: u64) -> ToShard {
+    ToShard::Publish(publication(id, size_bytes))
+}

@@ -1,0 +1,284 @@
+//! The HTTP side of the dashboard: who is told what, and what those get who misbehave.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
+use hoplite_tests::contents::bytes;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+const TOKEN: &str = "a token of these tests";
+/// All paths that answer something, but for those of the login.
+const PATHS: [&str; 13] = [
+    "/",
+    "/app.js",
+    "/dom.js",
+    "/tree.js",
+    "/views.js",
+    "/api/overview",
+    "/api/nodes",
+    "/api/objects",
+    "/api/object?id=78",
+    "/api/transfers",
+    "/api/reduces",
+    "/api/events",
+    "/nothing",
+];
+
+fn cluster(more: &[&str]) -> Cluster {
+    let mut shard_arguments = vec!["--dashboard".to_owned(), "0".to_owned()];
+    shard_arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+    Cluster::start(Plan { nodes: 2, shard_arguments, ..Plan::default() })
+}
+
+fn address(cluster: &Cluster) -> SocketAddr {
+    cluster.shards[0].as_ref().unwrap().addresses().dashboard.unwrap()
+}
+
+/// What comes back for `request`, until the server closes the connection.
+fn exchange(address: SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The server may refuse a request before it has read all of it.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn get(address: SocketAddr, path: &str, headers: &str) -> String {
+    exchange(address, format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}\r\n").as_bytes())
+}
+
+fn post(address: SocketAddr, path: &str, headers: &str, form: &str) -> String {
+    let length = form.len();
+    let request =
+        format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n{headers}\r\n{form}");
+    exchange(address, request.as_bytes())
+}
+
+fn status(answer: &str) -> u16 {
+    answer
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .unwrap_or_else(|| panic!("no status: {answer}"))
+}
+
+fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let head = answer.split("\r\n\r\n").next()?;
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+fn json(answer: &str) -> serde_json::Value {
+    assert_eq!(status(answer), 200, "{answer}");
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+/// A cluster with a token, of a directory only.
+fn with_token() -> (Cluster, tempfile::TempDir) {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("token");
+    std::fs::write(&file, TOKEN).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let arguments = ["--dashboard", "0", "--token-file", file.to_str().unwrap()];
+    let shard_arguments = arguments.map(str::to_owned).to_vec();
+    (Cluster::start(Plan { nodes: 0, shard_arguments, ..Plan::default() }), place)
+}
+
+#[test]
+fn without_the_token_nobody_is_told_anything() {
+    let (cluster, _place) = with_token();
+    let address = address(&cluster);
+    let forged = format!("Cookie: hoplite_{}={}\r\n", address.port(), "00".repeat(32));
+    for headers in ["", "Cookie: hoplite_0=x\r\n", &forged, "Authorization: Bearer 00\r\n"] {
+        for path in PATHS {
+            let answer = get(address, path, headers);
+            if path.starts_with("/api") {
+                assert_eq!(status(&answer), 401, "{path}: {answer}");
+            } else {
+                assert_eq!(
+                    (status(&answer), header(&answer, "location")),
+                    (303, Some("/login")),
+                    "{path}: {answer}"
+                );
+            }
+        }
+    }
+    for form in ["", "token=", "token=another+token+of+the+tests", "tokem=x", "token=%zz", "\0\0"] {
+        let answer = post(address, "/login", "", form);
+        assert_eq!((status(&answer), header(&answer, "set-cookie")), (403, None), "{form}: {answer}");
+    }
+    let long = post(address, "/login", "", &format!("token={}", "x".repeat(64 << 10)));
+    assert!(long.is_empty() || status(&long) == 413, "{long}");
+    let foreign = post(address, "/login", "Sec-Fetch-Site: cross-site\r\n", &format!("token={TOKEN}"));
+    assert_eq!(status(&foreign), 403);
+
+    let answer = post(address, "/login", "", "token=a+token%20of+these+tests");
+    assert_eq!((status(&answer), header(&answer, "location")), (303, Some("/")), "{answer}");
+    let cookie = header(&answer, "set-cookie").unwrap();
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict") && !cookie.contains("token"),
+        "{cookie}"
+    );
+    let cookie = format!("Cookie: {}\r\n", cookie.split(';').next().unwrap());
+    for path in PATHS {
+        let expected = if path == "/nothing" { 404 } else { 200 };
+        assert_eq!(status(&get(address, path, &cookie)), expected, "{path}");
+    }
+    let events = json(&get(address, "/api/events", &cookie)).to_string();
+    assert!(events.contains("wrong token at the dashboard") && !events.contains(TOKEN), "{events}");
+    let log = cluster.shards[0].as_ref().unwrap().log();
+    assert!(log.contains("another token") && !log.contains(TOKEN), "{log}");
+    assert_eq!(status(&post(address, "/logout", &cookie, "")), 303);
+    assert_eq!(status(&get(address, "/api/overview", &cookie)), 401);
+}
+
+#[test]
+fn it_tells_what_is_there_and_changes_nothing() {
+    let cluster = cluster(&[]);
+    let address = address(&cluster);
+    let client = cluster.client(0);
+    let evil = "<script>alert(1)</script>&\"'";
+    client.put(evil, &bytes(1, 100)).unwrap();
+    client.put("large", &bytes(2, 1 << 20)).unwrap();
+    cluster.client(1).get("large", PATIENCE).unwrap();
+    let nodes = || json(&get(address, "/api/nodes", ""));
+    await_that("nodes that tell", || {
+        nodes()["nodes"].as_array().unwrap().iter().all(|node| node["load"]["capacity_bytes"] == 64 << 20)
+    });
+    assert_eq!((&nodes()["nodes"][1]["node"], nodes()["more"].as_bool()), (&"node-1".into(), Some(false)));
+    let page = json(&get(address, "/api/objects?limit=1", ""));
+    assert_eq!(page["objects"][0]["id"], evil);
+    let next = page["next"].as_str().unwrap();
+    let rest = json(&get(address, &format!("/api/objects?after={next}"), ""));
+    assert_eq!((&rest["objects"][0]["id"], &rest["objects"][0]["complete"]), (&"large".into(), &2.into()));
+    assert!(rest["next"].is_null());
+    let tree = json(&get(address, "/api/object?id=6c61726765", ""));
+    assert_eq!(
+        (&tree["grants"][0]["sender"], &tree["grants"][0]["outcome"]),
+        (&"node-0".into(), &"complete".into())
+    );
+    let overview = json(&get(address, "/api/overview", ""));
+    assert_eq!((&overview["connected"], &overview["objects"]), (&2.into(), &2.into()));
+    assert_eq!(overview["shards"][0]["sessions"], 2);
+
+    let answer = get(address, "/api/objects", "");
+    assert_eq!(header(&answer, "content-type"), Some("application/json"), "{answer}");
+    for path in ["/", "/api/objects", "/app.js", "/nothing"] {
+        let answer = get(address, path, "");
+        let policy = header(&answer, "content-security-policy").unwrap();
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'self'") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        assert_eq!(header(&answer, "x-content-type-options"), Some("nosniff"));
+    }
+    assert!(
+        !get(address, "/", "").contains("//cdn") && !get(address, "/", "").contains("http"),
+        "nothing from elsewhere"
+    );
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT"] {
+        let request =
+            format!("{method} /api/objects HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n");
+        assert!(matches!(status(&exchange(address, request.as_bytes())), 400 | 405), "{method}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let mut cluster = cluster(&[]);
+    let address = address(&cluster);
+    for path in [
+        "/../../etc/passwd",
+        "/..%2f..%2fetc/passwd",
+        "/app.js/../../Cargo.toml",
+        "//etc/passwd",
+        "/api/object?id=../..",
+        "/api/objects?after=xyz",
+        "/api/objects?size=-1",
+        "/api/nodes?after=%ff",
+        "/api/object",
+        "/style.css/",
+    ] {
+        let answer = get(address, path, "");
+        assert_eq!(status(&answer), 404, "{path}: {answer}");
+        assert!(!answer.contains("root:"), "{answer}");
+    }
+    let large = format!("X: {}\r\n", "x".repeat(64 << 10));
+    let many = "A: b\r\n".repeat(1000);
+    for headers in [&large, &many] {
+        let answer = get(address, "/", headers);
+        assert!(answer.is_empty() || status(&answer) == 431, "{answer}");
+    }
+    for garbage in [
+        &bytes(3, 10_000)[..],
+        b"\0\0\0\0",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ] {
+        let answer = exchange(address, garbage);
+        assert!(answer.is_empty() || status(&answer) >= 400, "{answer}");
+    }
+    // A page from elsewhere whose name is looked up as this address gets nothing.
+    for host in ["evil.example", "evil.example:80", "localhost.evil.example", ""] {
+        let request = format!("GET /api/objects HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let answer = exchange(address, request.as_bytes());
+        assert!(matches!(status(&answer), 400 | 421) && !answer.contains("objects\":"), "{host}: {answer}");
+    }
+    for host in ["localhost", "localhost:7402", "127.0.0.1", "[::1]:7402"] {
+        let request = format!("GET /api/objects HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(status(&exchange(address, request.as_bytes())), 200, "{host}");
+    }
+    cluster.assert_serves();
+}
+
+#[test]
+fn those_who_are_slow_or_many_keep_nobody_out() {
+    let mut cluster = cluster(&[]);
+    let address = address(&cluster);
+    let held: Vec<TcpStream> = (0..500)
+        .map(|number| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let said: &[u8] = match number % 3 {
+                0 => b"",
+                1 => b"GET /api/overview HTTP/1.1\r\nHost: localhost\r\nSlow: ",
+                _ => b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\ntoken=",
+            };
+            let _ = stream.write_all(said);
+            stream
+        })
+        .collect();
+    let began = Instant::now();
+    // Posts that trickle keep their seats for ten seconds at most; all others give way at once.
+    assert_eq!(status(&get(address, "/api/overview", "")), 200);
+    assert!(began.elapsed() < PATIENCE);
+    drop(held);
+    cluster.assert_serves();
+}
+
+#[test]
+fn where_it_may_be_is_as_for_the_daemons() {
+    let refused = |daemon: &str, arguments: &[&str]| {
+        let mut command = Command::new(program(daemon));
+        run_to_end(command.args(["--listen", "127.0.0.1:0"]).args(arguments))
+    };
+    for daemon in ["hoplite-directory", "hoplite-store"] {
+        let (code, errors) = refused(daemon, &["--dashboard", "0.0.0.0:0"]);
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains("--token-file") && errors.contains("--insecure"), "{errors}");
+    }
+    let (code, errors) = refused("hoplite-store", &["--directory", "127.0.0.1:1", "--dashboard", "0"]);
+    assert!(code == 2 && errors.contains("hoplite-directory itself"), "{code}: {errors}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, errors) = refused("hoplite-directory", &["--dashboard", &address]);
+    assert_eq!(code, 1, "{errors}");
+    assert!(errors.contains(&address) && errors.contains("dashboard"), "{errors}");
+}
