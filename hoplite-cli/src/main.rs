@@ -1,7 +1,7 @@
 //! `hoplite`, the command line.
 //!
 //! * [`arguments`]: what the commands share: how to reach a store, and how ids, sizes and durations are written.
-//! * [`verbs`]: one module per command; [`bench`](mod@bench) and [`demo`] have more than one each.
+//! * [`verbs`]: one module per command; [`bench`](mod@bench), [`demo`] and [`top`] have more than one each.
 //! * [`topology`]: what links cost and in which order ranks are cheap; needs no store.
 //! * [`cluster`]: a cluster of daemons on this machine, for `up`, `demo` and `bench`.
 //! * [`output`] and [`progress`]: what people and programs see.
@@ -15,6 +15,7 @@ mod verbs;
 
 mod bench;
 mod demo;
+mod top;
 mod topology;
 
 mod cluster;
@@ -70,6 +71,8 @@ enum Command {
     Stat(stat::Arguments),
     /// Show the state of the store, and of the directory as it sees it
     Status(status::Arguments),
+    /// Show the nodes, their memory and rates, and the objects in a terminal, refreshed
+    Top(top::Arguments),
     /// Start a store in the background
     Start(start::Arguments),
     /// End a store that `start` has started
@@ -115,6 +118,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Ls(command) => ls::run(&store, command).await,
         Command::Stat(command) => stat::run(&store, command).await,
         Command::Status(command) => status::run(&store, command).await,
+        Command::Top(command) => top::run(&store, command).await,
         Command::Start(command) => start::run(&store, command).await,
         Command::Stop(command) => stop::run(&store, command),
         Command::Doctor(command) => doctor::run(&store, command).await,

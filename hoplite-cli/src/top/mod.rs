@@ -1,0 +1,146 @@
+//! `hoplite top`: the cluster in a terminal, again and again.
+//!
+//! * `cluster`: asks the store of this node, and the directory.
+//! * `screen`: what is shown of that, and what the keys do.
+
+mod cluster;
+mod screen;
+
+use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use self::cluster::Cluster;
+use self::screen::Screen;
+use crate::arguments::{StoreArguments, parse_duration};
+
+/// Asking more often than this would only disturb the store.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(250);
+/// How long the thread that reads keys waits for one before it looks whether it is still needed.
+const KEY_PATIENCE: Duration = Duration::from_millis(100);
+/// Most keys that wait while the screen is drawn.
+const MAX_KEYS: usize = 64;
+
+const KEYS: &str = "Keys:
+  1 2 3, Tab       nodes, objects, directory
+  up down, j k, PgUp PgDn, Home End    move
+  s                sort the nodes by the next column
+  /                show only ids or names that begin with a text; Enter ends it, Esc clears it
+  n b              next page of objects, and back
+  Enter            where the object is, and who was told to pull it from whom; Esc goes back
+  p, Space         pause
+  q, Ctrl-C        end
+
+Colours are left out if NO_COLOR is set. What other nodes tell comes from the directory: with a token or TLS, set
+HOPLITE_TOKEN_FILE or HOPLITE_TLS_CERT, HOPLITE_TLS_KEY and HOPLITE_TLS_CA; without, only this node's store is shown.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = KEYS)]
+pub(crate) struct Arguments {
+    /// How often to ask
+    #[arg(long, value_name = "INTERVAL", default_value = "2s", value_parser = parse_duration)]
+    interval: Duration,
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    ensure!(
+        io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb,
+        "this is no terminal that can show it; `hoplite status --watch` writes to anything"
+    );
+    let cluster = Cluster::connect(store).await?;
+    let mut signals = Signals::new().context("cannot wait for signals")?;
+    let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    // Puts the terminal back also when this panics.
+    let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
+    let interval = arguments.interval.max(SHORTEST_INTERVAL);
+    let ended = show(&mut terminal, Screen::new(has_colours), cluster, interval, &mut signals).await;
+    ratatui::try_restore().context("cannot give the terminal back")?;
+    ended
+}
+
+/// Shows the cluster until a key or a signal ends it.
+async fn show(
+    terminal: &mut DefaultTerminal,
+    mut screen: Screen,
+    cluster: Cluster,
+    interval: Duration,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    let mut keys = keys().context("cannot read the keyboard")?;
+    let (questions, asked) = mpsc::channel(1);
+    let (answers, mut answered) = mpsc::channel(1);
+    let mut asking = tokio::spawn(cluster.serve(asked, answers));
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        terminal.draw(|frame| screen.draw(frame)).context("cannot draw")?;
+        let outcome = tokio::select! {
+            key = keys.recv() => match key {
+                Some(event) => screen.handle(&event),
+                None => ControlFlow::Break(()),
+            },
+            Some(answer) = answered.recv() => {
+                screen.take(answer);
+                ControlFlow::Continue(None)
+            }
+            _ = ticks.tick() => ControlFlow::Continue(screen.due()),
+            () = signals.next() => ControlFlow::Break(()),
+            ended = &mut asking => return ended.context("what asks the cluster has ended"),
+        };
+        match outcome {
+            ControlFlow::Break(()) => return Ok(()),
+            // The one before is not answered yet: then that is asked again at the next tick.
+            ControlFlow::Continue(Some(question)) => drop(questions.try_send(question)),
+            ControlFlow::Continue(None) => {}
+        }
+    }
+}
+
+/// What the terminal says, from a thread that ends soon after the receiver.
+fn keys() -> io::Result<mpsc::Receiver<Event>> {
+    let (sender, receiver) = mpsc::channel(MAX_KEYS);
+    thread::Builder::new().name("keys".to_owned()).spawn(move || {
+        while !sender.is_closed() {
+            match event::poll(KEY_PATIENCE) {
+                Ok(false) => {}
+                Ok(true) => {
+                    let Ok(event) = event::read() else { return };
+                    if sender.blocking_send(event).is_err() {
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    })?;
+    Ok(receiver)
+}
+
+/// The signals that end a program.
+struct Signals([tokio::signal::unix::Signal; 3]);
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let [one, two, three] =
+            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        Ok(Self([one?, two?, three?]))
+    }
+
+    async fn next(&mut self) {
+        let [one, two, three] = &mut self.0;
+        tokio::select! {
+            _ = one.recv() => {}
+            _ = two.recv() => {}
+            _ = three.recv() => {}
+        }
+    }
+}
