@@ -1,7 +1,7 @@
 # The two commands of the README are `make demo` and `make test`; the rest are parts of them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-bench demo test lint test-unit test-fuzz doc deb test-deploy bench-local clean
+.PHONY: help setup build build-bench demo test lint test-unit test-fuzz doc deb test-deploy test-dashboard bench-local clean
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
@@ -35,7 +35,7 @@ demo: build $(DEMO_ENV) ## A 4-node cluster moves a real file and adds arrays, t
 $(DEMO_ENV): | setup
 	$(PYTHON) -m venv $@
 
-test: setup lint lint-python test-unit test-fuzz doc test-python test-lab test-deploy ## Everything that a change must pass.
+test: setup lint lint-python test-unit test-fuzz doc test-python test-lab test-deploy test-dashboard ## Everything that a change must pass.
 
 lint: ## Formatting, lints, and the licences and sources of dependencies.
 	$(CARGO) fmt --all --check
@@ -58,6 +58,11 @@ deb: build ## A Debian package of the programs and their units, in target/debian
 test-deploy: python-env ## Tests of deploy/: units, package, rules. What needs promtool or root is skipped without.
 	$(BUILD_TESTED)
 	cd tests && ../$(PYTHON_ENV)/bin/python -m unittest discover -s deploy -t .
+
+test-dashboard: ## Tests of the dashboard in a browser, and of `hoplite top` in a terminal. Root installs the browser, else it is skipped.
+	$(BUILD_TESTED)
+	./setup.sh --browser
+	cd tests && $(PYTHON) -m unittest discover -s dashboard -t .
 
 bench-local: build ## Hoplite alone over loopback, for docs/measurements.md.
 	$(BINARIES)/hoplite bench local

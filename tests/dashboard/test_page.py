@@ -1,0 +1,167 @@
+"""The page in a real browser. With HOPLITE_WRITE_DOCS=1, its photograph in the documentation is made anew."""
+
+import os
+import tempfile
+import time
+import unittest
+from contextlib import ExitStack
+from pathlib import Path
+
+from dashboard import browser
+from dashboard.browser import Browser
+from dashboard.cluster import BINARIES, TOKEN, Process, crowd, directory, store, token_file
+
+ROOT = Path(__file__).resolve().parents[2]
+PHOTOGRAPH = ROOT / "docs/images/dashboard-broadcast.png"
+ROWS = "return document.querySelectorAll(arguments[0]).length"
+NARROW = 380
+
+
+@unittest.skipIf(browser.missing() is not None, browser.missing() or "")
+class Page(unittest.TestCase):
+    def setUp(self) -> None:
+        self.stack = ExitStack()
+        self.addCleanup(self.stack.close)
+
+    def open(self, addresses: dict[str, str], view: str = "", **window: object) -> Browser:
+        window_ = self.stack.enter_context(Browser(**window))  # type: ignore[arg-type]
+        window_.open(f"http://{addresses['dashboard']}/{view}")
+        return window_
+
+    def test_a_running_broadcast_of_real_stores_is_a_tree(self) -> None:
+        addresses = self.stack.enter_context(directory())
+        place = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        sockets = [
+            self.stack.enter_context(store(addresses["directory"], place, f"node-{n}", "--labels", f"rack={n}"))
+            for n in range(4)
+        ]
+        workers = [self.stack.enter_context(Process("hoplite-test-worker", socket)) for socket in sockets]
+        size = 32 << 20
+        evil = "<img/src=x/onerror=window.hacked=1>"
+        workers[0].do(f"put {evil} 100")
+        workers[0].do(f"create weights {size}")
+        workers[0].do(f"write {size // 2}")
+        page = self.open(addresses, "#transfers")
+        for receiver in workers[1:]:
+            receiver.say("get weights")
+        # Each receiver has what was written, and the chain is as long as they are many.
+        page.wait_for_text("the longest chain has 3 hops")
+        page.wait_for("return [...document.querySelectorAll('.number')].filter((cell) => cell.innerText === '50%').length >= 3")
+        self.assertIn("only candidate", page.text("main"))
+        self.assertEqual(page.run(ROWS, ".branch svg .edge.live"), 6, "both halves of each link are drawn")
+        page.open(f"http://{addresses['dashboard']}/#nodes")
+        page.wait_for_text("rack=3", "table")
+        page.wait_for_text("64.0 MiB", "table")
+        # An id is text, whatever is in it.
+        page.open(f"http://{addresses['dashboard']}/#objects")
+        page.wait_for_text(evil, "table")
+        page.type("#prefix", "<img")
+        page.press("\ue007")
+        page.wait_for("return document.querySelectorAll('tbody tr').length === 1")
+        page.run("document.querySelector('tbody a').click()")
+        page.wait_for_text(evil, "h1")
+        self.assertEqual(page.run(ROWS, "main img"), 0)
+        self.assertFalse(page.run("return 'hacked' in window"))
+        # The rest comes, and the transfers end.
+        workers[0].do(f"write {size - size // 2}")
+        workers[0].do("seal")
+        for receiver in workers[1:]:
+            self.assertEqual(receiver.line(), "done")
+        page.open(f"http://{addresses['dashboard']}/#object/{b'weights'.hex()}")
+        page.wait_for_text("0 on their way, 4 complete")
+        self.assertEqual(page.log(), [])
+
+    def test_a_thousand_nodes_are_painted_within_a_second(self) -> None:
+        addresses = self.stack.enter_context(directory())
+        self.stack.enter_context(crowd(addresses["directory"], 1000, 25_000, 60))
+        page = self.open(addresses, "#nodes", width=1280, height=860)
+        page.wait_for("return document.querySelectorAll('.map .cell').length === 1000")
+        painted = page.run("return performance.getEntriesByType('paint').find((paint) => paint.name === 'first-contentful-paint').startTime")
+        print(f"first paint with 1,000 nodes after {painted:.0f} ms")
+        page.wait_for("return document.querySelectorAll('.map .cell[class*=full]').length === 1000")
+        page.wait_for_text("1–100 of 1,000", ".pages")
+        page.run("document.getElementById('later').click()")
+        page.wait_for_text("gpu-0150", "table")
+        page.run("const group = document.getElementById('group'); group.value = 'rack'; group.dispatchEvent(new Event('change'))")
+        self.assertEqual(page.run(ROWS, ".group"), 32)
+        page.type("#filter", "rack=07")
+        page.wait_for_text("1–32 of 32", ".pages")
+
+        # A search that finds little looks at a part of all objects, says so, and goes on.
+        page.open(f"http://{addresses['dashboard']}/#objects")
+        page.wait_for_text("objects/000099")
+        page.run("document.getElementById('later').click()")
+        page.wait_for_text("objects/000100")
+        page.type("#copies", "2")
+        page.press("\ue007")
+        page.wait_for_text("20,000 were looked at")
+        page.run("document.getElementById('later').click()")
+        page.wait_for_text("weights/step-1200")
+
+        page.open(f"http://{addresses['dashboard']}/#transfers")
+        page.wait_for_text("complete before partial")
+        page.wait_for("return document.querySelectorAll('.branch svg').length === 61")
+        if "HOPLITE_WRITE_DOCS" in os.environ:
+            page.photograph(PHOTOGRAPH)
+        page.open(f"http://{addresses['dashboard']}/#reduces")
+        page.wait_for_text("chain of 2 dimensions")
+        self.assertEqual(page.log(), [])
+
+    def test_errors_are_shown_and_old_numbers_stay(self) -> None:
+        with ExitStack() as shard:
+            addresses = shard.enter_context(directory())
+            shard.enter_context(crowd(addresses["directory"], 3))
+            page = self.open(addresses, "#events")
+            page.wait_for_text("connected", "table")
+        page.wait_for_text("No answer", "#trouble")
+        self.assertIn("gpu-0001", page.text("table"))
+
+    def test_the_token_is_the_login(self) -> None:
+        path = self.stack.enter_context(token_file())
+        addresses = self.stack.enter_context(directory("--token-file", path))
+        page = self.open(addresses, "#health")
+        page.type("#token", "another token of these tests\ue007")
+        page.wait_for_text("not the token")
+        page.type("#token", f"{TOKEN}\ue007")
+        page.wait_for_text("No node")
+        self.assertEqual(page.run("return document.cookie"), "", "scripts do not see the cookie")
+        page.run("location.hash = '#events'")
+        page.wait_for_text("wrong token at the dashboard")
+        page.wait_for("return !document.getElementById('leave').hidden")
+        page.click("#leave button")
+        page.wait_for_text("Token of the cluster")
+
+    def test_it_is_dark_narrow_and_without_a_mouse(self) -> None:
+        addresses = self.stack.enter_context(directory())
+        self.stack.enter_context(crowd(addresses["directory"], 40, 5, 10))
+        light = self.open(addresses)
+        dark = self.open(addresses, dark=True, width=NARROW, height=700)
+        luminance = "const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number); return (r + g + b) / 765"
+        for view in ("nodes", "objects", "transfers", "reduces", "events", "health"):
+            dark.run("location.hash = arguments[0]", f"#{view}")
+            dark.wait_for("return document.querySelector('nav a[aria-current]')?.hash === `#${arguments[0]}` && document.querySelector('table')", view)
+            self.assertLessEqual(dark.run("return document.documentElement.scrollWidth"), NARROW, view)
+        self.assertGreater(light.run(luminance), 0.9)
+        self.assertLess(dark.run(luminance), 0.2)
+        # By keys alone: to the third view, with the focus where it was after the next answer.
+        tab = "\ue004"
+        light.run("document.activeElement.blur()")
+        light.press(tab * 4)
+        self.assertEqual(light.run("return document.activeElement.hash"), "#transfers")
+        light.press("\ue007")
+        light.wait_for_text("spreads", "h2")
+        light.press(tab * 6)
+        focused = light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')")
+        time.sleep(2.5)  # longer than it takes to ask again
+        self.assertEqual(light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')"), focused)
+        # What screen readers need: one main heading, tables with captions and scopes, controls with names.
+        self.assertEqual(light.run(ROWS, "h1"), 1)
+        self.assertEqual(light.run("return [...document.querySelectorAll('table')].every((table) => table.caption.textContent)"), True)
+        self.assertEqual(light.run(ROWS, "thead th:not([scope=col]), tbody th:not([scope=row])"), 0)
+        light.run("location.hash = '#objects'")
+        light.wait_for("return document.querySelector('#prefix')")
+        self.assertEqual(light.run("return [...document.querySelectorAll('input, select')].every((control) => control.labels.length > 0)"), True)
+
+
+if not BINARIES.joinpath("hoplite-test-crowd").exists():
+    raise unittest.SkipTest("build the workspace first: cargo build --workspace --all-targets")
