@@ -76,7 +76,7 @@ clean: ## Removes what was built.
 	$(CARGO) clean
 
 # Benchmarks on shaped links, beside other systems: see tests/bench/README.md. They need root.
-.PHONY: bench bench-quick bench-peers bench-full bench-report test-lab test-peers
+.PHONY: bench bench-quick bench-peers bench-full bench-report topology-report test-lab test-peers
 BENCH_PYTHON := ../target/bench/venv/bin/python
 # For example `make bench BENCH_ARGUMENTS=--continue` after an interruption.
 BENCH_ARGUMENTS ?=
@@ -97,6 +97,9 @@ bench-full: build-bench bench-peers ## As bench, with more rounds of large objec
 
 bench-report: ## Writes docs/benchmarks.md from the results of the last run.
 	cd tests && $$([ -x $(BENCH_PYTHON) ] && echo $(BENCH_PYTHON) || echo $(PYTHON)) -m bench report
+
+topology-report: build ## Reproduces what docs/topology.md shows of three papers, and writes it there. Root; three minutes.
+	cd tests && $(PYTHON) -m bench.topology --programs $(abspath $(BINARIES))
 
 test-lab: ## Tests of the lab, of Hoplite in it, and of the benchmarks themselves; most need root. Two minutes.
 	@[ "$$(id -u)" = 0 ] || echo "test-lab: not root, so there are no hosts and links: what needs them is skipped" >&2
