@@ -111,7 +111,7 @@ test-peers: bench-peers ## Every system of the benchmarks, each workload once: b
 	cd tests && HOPLITE_TEST_PEERS=1 $(PYTHON) -m unittest -v bench.tests.test_systems
 
 # The Python package, in an environment of its own that is kept.
-.PHONY: python-env python lint-python test-python bench-python
+.PHONY: python-env python lint-python test-python bench-python suites
 PYTHON_ENV := python/.venv
 
 python-env: $(PYTHON_ENV)/.installed ## Installs what the Python package is tested with, torch and Ray too (8 GB), once.
@@ -132,6 +132,12 @@ lint-python: python-env ## Formatting, mistakes and types of the Python package.
 
 test-python: python ## Tests of the Python package.
 	cd python && .venv/bin/pytest
+
+# Where what is not in the wheels of torch and Ray is, for example `make suites SUITES="--torch ~/pytorch --ray ~/ray"`.
+SUITES ?=
+
+suites: python ## Suites that others wrote, run with Hoplite, and docs/suites.md. Ten minutes.
+	cd python && .venv/bin/python suites/run.py $(SUITES)
 
 # For example `make bench-python BENCH_PYTHON_ARGUMENTS="--rounds 5"`.
 BENCH_PYTHON_ARGUMENTS ?=

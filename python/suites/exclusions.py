@@ -1,0 +1,18 @@
+"""A plugin of pytest: skips what the module or the plugin of a suite names in `EXCLUDED`, a pattern with a reason each."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        excluded = dict(getattr(item.module, "EXCLUDED", {}))
+        for plugin in config.pluginmanager.get_plugins():
+            excluded |= getattr(plugin, "EXCLUDED", {})
+        for pattern, reason in excluded.items():
+            if re.search(pattern, item.name):
+                item.add_marker(pytest.mark.skip(reason=f"excluded: {reason}"))

@@ -1,0 +1,65 @@
+"""torch's `DistributedTest`, which every backend of `torch.distributed` shares, for backend hoplite. It is in torch's wheel.
+
+WORLD_SIZE=3 pytest -p exclusions suites/torch_distributed.py
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from types import SimpleNamespace
+
+# The suite reads these when it is imported. It asks for the name of the backend to find out which tests it can do: all that
+# Gloo can, and what it believes of MPI only.
+os.environ.update(BACKEND="gloo", MASTER_ADDR="127.0.0.1", TEMP_DIR=tempfile.mkdtemp(prefix="torch-suite-"))
+os.environ.setdefault("WORLD_SIZE", "3")
+
+# The last three are what each process of a test would take seconds to import, late.
+import torch
+import torch._dynamo
+import torch.distributed.tensor
+from torch.testing._internal import common_distributed, common_utils
+
+import hoplite.torch._backend  # noqa: F401
+from hoplite.torch import register
+
+_skip_if = common_utils.skip_but_pass_in_sandcastle_if
+common_utils.skip_but_pass_in_sandcastle_if = lambda condition, reason: _skip_if(
+    condition and not reason.startswith("Only MPI supports"), reason
+)
+# Those of groups of some ranks are skipped with less than eight, though three are enough.
+common_distributed.skip_if_small_worldsize = lambda case: case
+from torch.testing._internal.distributed import distributed_test as cases  # noqa: E402
+
+# Ten times a second they look whether others are there: here they do so more often.
+_quick = SimpleNamespace(**{**vars(time), "sleep": lambda s: time.sleep(0.01 if s == 0.1 else s)})
+cases.time = common_distributed.time = _quick
+register()
+
+
+class _Name(str):
+    """Some tests ask again while they run."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return other == "gloo" or super().__eq__(other)
+
+
+cases.BACKEND = _Name("hoplite")
+
+_NOT_ASKED = "torch asks a backend that is written in Python for `wait` and `get_future` only"
+EXCLUDED = {
+    r"_isend$|_isend_\w+_profiler$|_irecv$": f"`Work.is_completed()` stays False: {_NOT_ASKED}",
+    "_send_recv_any_source": f"nobody would learn who sent it: {_NOT_ASKED}",
+    "test_ddp_logging_data_cpu": "torch calls every backend that is not its own `custom` there",
+    "test_monitored_barrier_gloo$|test_monitored_barrier_gloo_rank_0_timeout": "it asks for the words of Gloo's message",
+}
+
+
+class TestHoplite(cases.TestDistBackend, cases.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
+    def setUp(self) -> None:
+        super().setUp()
+        # Forked, so that not every process imports torch anew. Nothing runs here yet that a child would miss.
+        self._start_processes(torch.multiprocessing.get_context("fork").Process)
