@@ -440,7 +440,12 @@ fn bad_input_is_refused_in_one_line() {
             "1",
         ],
         vec!["simulate", "--fabric", "torus", "--collective", "tree", "--size", "1"],
-        vec!["probe"],
+        vec!["probe", "--probes", "0"],
+        vec!["probe", "--nodes", "a b"],
+        vec!["show", "--plot", "x.svg"],
+        vec!["show", "--order", "identity"],
+        vec!["show", "--matrix", &good, "--json"],
+        vec!["guess"],
     ] {
         assert_eq!(topology(&usage).status.code(), Some(2), "{usage:?}");
     }
