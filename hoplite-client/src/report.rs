@@ -118,6 +118,19 @@ pub struct NodeStatus {
     pub put_conflicts: u64,
     /// The shards of the directory, in the order of the configuration.
     pub shards: Vec<ShardStatus>,
+    /// The links to other stores, as transfers to them have shown them; those that carry least first.
+    pub links: Vec<PeerLink>,
+}
+
+/// The link from a store to another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerLink {
+    /// The name of the other node.
+    pub node: String,
+    /// What it is estimated to do now.
+    pub link: Link,
+    /// Whether it carries much less than most of the links of this store, or takes much longer.
+    pub is_slow: bool,
 }
 
 /// A shard of the directory, as a store sees it.
@@ -264,7 +277,15 @@ impl From<v1::NodeStatus> for NodeStatus {
             corrupt_frames: status.corrupt_frames,
             put_conflicts: status.put_conflicts,
             shards: status.shards.into_iter().map(ShardStatus::from).collect(),
+            links: status.links.into_iter().map(PeerLink::from).collect(),
         }
+    }
+}
+
+impl From<v1::PeerLink> for PeerLink {
+    fn from(link: v1::PeerLink) -> Self {
+        let v1::PeerLink { node, alpha_ns, ps_per_byte, is_slow } = link;
+        Self { node, link: Link { alpha_ns, ps_per_byte }, is_slow }
     }
 }
 

@@ -5,6 +5,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use hoplite_core::plan::blocks::Delivery;
 
+/// Where `tcpi_delivery_rate_app_limited` is in the kernel's struct, which libc has as a gap: behind seven bytes. Its bit is the lowest.
+const FLAGS_OFFSET: usize = 7;
+const APPLICATION_LIMITED: u8 = 1;
+
 /// What was delivered over a TCP connection; `None` before anything was, or if `socket` is no TCP socket.
 pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
@@ -22,10 +26,16 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     if answer != 0 {
         return None;
     }
+    // SAFETY: the byte is inside of `info`, and was written by the kernel or by `zeroed`.
+    let flags = unsafe { info.as_ptr().cast::<u8>().add(FLAGS_OFFSET).read() };
     // SAFETY: all fields are integers, for which the zeros of what the kernel did not write are valid too.
     let info = unsafe { info.assume_init() };
-    let (acknowledged_bytes, bytes_per_second) = (info.tcpi_bytes_acked, info.tcpi_delivery_rate);
-    (bytes_per_second > 0).then_some(Delivery { acknowledged_bytes, bytes_per_second })
+    (info.tcpi_delivery_rate > 0).then_some(Delivery {
+        acknowledged_bytes: info.tcpi_bytes_acked,
+        bytes_per_second: info.tcpi_delivery_rate,
+        is_application_limited: flags & APPLICATION_LIMITED != 0,
+        round_trip_us: info.tcpi_min_rtt,
+    })
 }
 
 #[cfg(test)]
@@ -53,7 +63,8 @@ mod tests {
         let known = delivery(sender.as_fd()).unwrap();
         // The first byte of a connection is its beginning.
         assert!((8192..=8193).contains(&known.acknowledged_bytes), "{known:?}");
-        assert!(known.bytes_per_second > 0);
+        assert!(known.bytes_per_second > 0 && known.round_trip_us > 0);
+        assert!(known.is_application_limited, "the sender had nothing more to send");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use hoplite_core::node::{
     ServeId,
 };
 use hoplite_core::shard::{GrantReason, PullOutcome, ToShard, ToStore};
+use hoplite_core::topology::live::PeerLink;
 use hoplite_daemon::metrics::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, label_of,
     level,
@@ -307,6 +308,10 @@ impl Observer {
     }
 }
 
+/// Most links that are exported, so that the number of series does not grow with the cluster.
+const MAX_EXPORTED_LINKS: usize = 8;
+const PICOSECONDS: i64 = 1_000_000_000_000;
+
 /// What is looked up when somebody asks.
 struct Levels {
     memory_bytes: IntGaugeVec,
@@ -320,6 +325,9 @@ struct Levels {
     evictions: IntCounter,
     put_conflicts: IntCounter,
     transfer_bytes: IntCounterVec,
+    slow_links: IntGauge,
+    link_rate: IntGaugeVec,
+    link_round_trip: IntGaugeVec,
     corrupt_frames: IntCounter,
     malformed_connections: IntCounter,
     refused_connections: IntCounter,
@@ -359,6 +367,20 @@ impl Levels {
                 "Bytes of objects to and from other stores.",
                 "direction",
                 &["sent", "received"],
+            ),
+            slow_links: metrics.gauge(
+                "hoplite_store_slow_links",
+                "Links to other stores that carry much less than most, or take much longer, as transfers show.",
+            ),
+            link_rate: metrics.gauges(
+                "hoplite_store_link_bytes_per_second",
+                "What the links to other stores carry, as transfers show; of the eight that carry least.",
+                "peer",
+            ),
+            link_round_trip: metrics.gauges(
+                "hoplite_store_link_round_trip_nanoseconds",
+                "The round trips to other stores, as transfers show; of the eight that carry least.",
+                "peer",
             ),
             corrupt_frames: metrics.counter(
                 "hoplite_store_corrupt_frames_total",
@@ -400,6 +422,7 @@ impl Levels {
         follow(&self.evictions, status.evictions);
         follow(&self.put_conflicts, status.put_conflicts);
         let data = engine.metrics();
+        self.update_links(&data.links());
         for (counter, count) in [
             (&self.transfer_bytes.with_label_values(&["sent"]), &data.sent_bytes),
             (&self.transfer_bytes.with_label_values(&["received"]), &data.received_bytes),
@@ -408,6 +431,25 @@ impl Levels {
             (&self.refused_connections, &data.refused_connections),
         ] {
             follow(counter, count.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Levels {
+    /// The labels are those of the worst links now: a peer that is no longer among them is not exported any more.
+    fn update_links(&self, worst_first: &[PeerLink]) {
+        self.slow_links.set(level(worst_first.iter().filter(|link| link.is_slow).count()));
+        self.link_rate.reset();
+        self.link_round_trip.reset();
+        if worst_first.is_empty() {
+            // So that the series are there before the first transfer.
+            self.link_rate.with_label_values(&[""]).set(0);
+            self.link_round_trip.with_label_values(&[""]).set(0);
+        }
+        for PeerLink { peer, link, .. } in worst_first.iter().take(MAX_EXPORTED_LINKS) {
+            let rate = PICOSECONDS / i64::from(link.ps_per_byte).max(1);
+            self.link_rate.with_label_values(&[peer.as_str()]).set(rate);
+            self.link_round_trip.with_label_values(&[peer.as_str()]).set(2 * i64::from(link.alpha_ns));
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `hoplite topology`: what links cost, which order of ranks is cheap, and what collectives take. It works on files and needs no
-//! store, but for `probe`, which asks one to measure the links.
+//! store, but for `probe`, which asks one to measure the links, and `show` without a matrix.
 //!
 //! * [`input`]: matrices (JSON, CSV of round trips, Slurm's `topology.conf`) and orders.
 //! * One module per verb; [`formats`] has the outputs of `order` for other programs.
@@ -54,7 +54,7 @@ enum Verb {
     Decompose(decompose::Arguments),
     /// Say how long an allreduce takes on a fabric
     Simulate(simulate::Arguments),
-    /// Show the matrix, the groups of close nodes, and their order
+    /// Show a matrix, the groups of close nodes, and their order; or the links of the store, as its transfers show them
     Show(show::Arguments),
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         Verb::Hdrm(arguments) => hdrm::run(&arguments),
         Verb::Decompose(arguments) => decompose::run(&arguments),
         Verb::Simulate(arguments) => simulate::run(&arguments),
-        Verb::Show(arguments) => show::run(&arguments),
+        Verb::Show(arguments) => show::run(store, &arguments).await,
     }
 }
 

@@ -2,39 +2,94 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use hoplite_client::PeerLink;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::place::MAX_LEVELS;
 use hoplite_core::topology::slow::{SlowPair, slow_pairs};
 use hoplite_core::topology::{Links, Matrix};
+use serde::Serialize;
 
 use super::{duration, input, svg};
-use crate::arguments::parse_size;
-use crate::output::{Alignment, Table};
+use crate::arguments::{StoreArguments, parse_size};
+use crate::output::{self, Alignment, Table};
 
 /// Most slow pairs that are named: the worst ones.
 const MAX_SLOW_PAIRS: usize = 10;
+const PICOSECONDS: u64 = 1_000_000_000_000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The matrix: JSON, CSV of round trips, or Slurm's topology.conf
+    /// The matrix: JSON, CSV of round trips, or Slurm's topology.conf [default: the links of the store, as its transfers show them]
     #[arg(long, value_name = "FILE")]
-    matrix: PathBuf,
+    matrix: Option<PathBuf>,
     /// The nodes by rank: a JSON list of their indices, or `identity` [default: by groups of close nodes]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "matrix")]
     order: Option<PathBuf>,
     /// Bytes of the message whose cost is the distance of two nodes
-    #[arg(long, value_parser = parse_size, default_value = "0")]
+    #[arg(long, value_parser = parse_size, default_value = "0", requires = "matrix")]
     size: u64,
     /// Draw the matrix in rank order, with the tree of groups beside it, as SVG
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "matrix")]
     plot: Option<PathBuf>,
+    /// Print the links of the store as JSON
+    #[arg(long, conflicts_with = "matrix")]
+    json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let matrix = input::matrix(&arguments.matrix)?;
+pub(crate) async fn run(store: &StoreArguments, arguments: &Arguments) -> anyhow::Result<()> {
+    match &arguments.matrix {
+        Some(path) => show_matrix(path, arguments),
+        None => show_links(store, arguments).await,
+    }
+}
+
+/// A link of the store that is asked.
+#[derive(Debug, Serialize)]
+struct Live {
+    node: String,
+    alpha_ns: u32,
+    ps_per_byte: u32,
+    is_slow: bool,
+}
+
+/// Shows what the transfers of a store say of its links.
+async fn show_links(store: &StoreArguments, arguments: &Arguments) -> anyhow::Result<()> {
+    let links = store.connect().await?.status().await?.links;
+    let mut stdout = io::stdout().lock();
+    if arguments.json {
+        let live = |link: PeerLink| Live {
+            node: link.node,
+            alpha_ns: link.link.alpha_ns,
+            ps_per_byte: link.link.ps_per_byte,
+            is_slow: link.is_slow,
+        };
+        let links: Vec<Live> = links.into_iter().map(live).collect();
+        return Ok(output::json(&mut stdout, &links)?);
+    }
+    let mut table = Table::new([
+        ("PEER", Alignment::Left),
+        ("ROUND TRIP", Alignment::Right),
+        ("RATE", Alignment::Right),
+        ("", Alignment::Left),
+    ]);
+    for link in links {
+        let rate = PICOSECONDS / u64::from(link.link.ps_per_byte).max(1);
+        table.row([
+            link.node.escape_debug().to_string(),
+            duration(2000 * u128::from(link.link.alpha_ns)),
+            format!("{}/s", output::size(rate)),
+            if link.is_slow { "slow" } else { "" }.to_owned(),
+        ]);
+    }
+    table.print(&mut stdout)?;
+    Ok(stdout.flush()?)
+}
+
+fn show_matrix(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
+    let matrix = input::matrix(path)?;
     let links = Links::new(&matrix, arguments.size)?;
     let dendrogram = Dendrogram::new(links);
     let order = match &arguments.order {

@@ -25,13 +25,17 @@ const MIN_AGE: Duration = Duration::from_millis(2);
 
 /// What the peer of a connection has acknowledged of what this side sent. Measured by the kernel from acknowledgements, so
 /// bytes that only filled a buffer do not count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivery {
     /// All bytes so far.
     pub acknowledged_bytes: u64,
     /// How fast it was lately. While there was less to send than the link would carry, that is the most that was seen, which
     /// may have been a burst.
     pub bytes_per_second: u64,
+    /// Whether there was less to send when the rate was measured.
+    pub is_application_limited: bool,
+    /// The shortest round trip of the last minutes, in microseconds.
+    pub round_trip_us: u32,
 }
 
 /// How many bytes a connection of this rate carries in [`BLOCK_TIME`], within the limits of a block.
@@ -92,7 +96,7 @@ mod tests {
     fn sizes(rate: u64, kernels: u64, count: usize) -> Vec<u64> {
         let (mut sizes, mut now, mut acknowledged_bytes) = (BlockSizes::default(), Time::ZERO, 5000);
         let send = |_| {
-            let delivery = Delivery { acknowledged_bytes, bytes_per_second: kernels };
+            let delivery = Delivery { acknowledged_bytes, bytes_per_second: kernels, ..Delivery::default() };
             let bytes = sizes.next(now, Some(delivery));
             acknowledged_bytes += bytes;
             now = now + Duration::from_secs_f64(bytes as f64 / rate as f64);
@@ -124,10 +128,15 @@ mod tests {
         let fast = 5_000_000_000;
         let mut sizes = BlockSizes::default();
         for millis in 0..20 {
-            let delivery = Delivery { acknowledged_bytes: millis * fast / 1000, bytes_per_second: fast };
+            let delivery = Delivery {
+                acknowledged_bytes: millis * fast / 1000,
+                bytes_per_second: fast,
+                ..Delivery::default()
+            };
             sizes.next(at(millis), Some(delivery));
         }
-        let slow = Delivery { acknowledged_bytes: fast / 50, bytes_per_second: 100_000_000 };
+        let slow =
+            Delivery { acknowledged_bytes: fast / 50, bytes_per_second: 100_000_000, ..Delivery::default() };
         assert_eq!(sizes.next(at(20), Some(slow)), 96 << 10);
     }
 
@@ -140,7 +149,7 @@ mod tests {
     fn what_was_long_ago_does_not_count() {
         let mut sizes = BlockSizes::default();
         let mut next = |millis, acknowledged_bytes| {
-            let delivery = Delivery { acknowledged_bytes, bytes_per_second: u64::MAX };
+            let delivery = Delivery { acknowledged_bytes, bytes_per_second: u64::MAX, ..Delivery::default() };
             sizes.next(at(millis), Some(delivery))
         };
         // A second for the first block, and then a hundred bytes a microsecond.

@@ -38,13 +38,16 @@ mod tests;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 use hoplite_core::node::{Hop, HopReport};
 use hoplite_core::peer;
+use hoplite_core::plan::blocks::Delivery;
+use hoplite_core::time::Time;
+use hoplite_core::topology::live::{PeerLink, PeerLinks};
 use hoplite_daemon::Token;
 use tokio::sync::mpsc;
 
@@ -137,6 +140,25 @@ pub(crate) struct DataMetrics {
     pub(crate) malformed_connections: AtomicU64,
     /// Connections closed at once because there were too many.
     pub(crate) refused_connections: AtomicU64,
+    /// What transfers to other stores have shown of the links.
+    links: Mutex<PeerLinks>,
+}
+
+impl DataMetrics {
+    /// Takes in what the kernel knows of a transfer to `peer`.
+    fn measured(&self, now: Time, peer: &NodeId, delivery: Delivery) {
+        self.lock_links().add(now, peer, delivery.into());
+    }
+
+    /// The links to other stores as transfers have shown them, those that carry least first.
+    pub(crate) fn links(&self) -> Vec<PeerLink> {
+        self.lock_links().worst_first()
+    }
+
+    fn lock_links(&self) -> MutexGuard<'_, PeerLinks> {
+        // An estimate that a panic left half changed is one sample off.
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn count(counter: &AtomicU64, amount: u64) {

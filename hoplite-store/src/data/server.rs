@@ -28,6 +28,8 @@ use super::{DataConfig, DataMetrics, HopHost, MemberHost, ServeRequest, ServeSou
 
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often a transfer says what the link is like; the first time when TCP has opened its window. Shorter transfers say nothing.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver
 /// why the transfer ends; a block is meant to take a millisecond.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -192,7 +194,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         count(&self.metrics.serves, 1);
         let (id, put) = (&pull.id, pull.put);
         let mut offset_bytes = pull.range.start;
-        let ended = self.serve(connection, pull, &mut offset_bytes).await;
+        let ended = self.serve(connection, peer, pull, &mut offset_bytes).await;
         let sent_bytes = offset_bytes - pull.range.start;
         match &ended {
             Ok(ending) => tracing::info!(%id, %put, receiver = %peer, sent_bytes, ?ending, "served"),
@@ -205,6 +207,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     async fn serve(
         &self,
         connection: &mut PeerConnection,
+        peer: &NodeId,
         pull: &Pull,
         offset_bytes: &mut u64,
     ) -> Result<Ending, ConnectionError> {
@@ -218,6 +221,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
         let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
+        let mut sample_at = begun + SAMPLE_INTERVAL;
         let keepalive = self.keepalive(Awaited::Copy(&served));
         // A receiver of a part learns of its end when the object is complete, even if there are no more bytes to send.
         loop {
@@ -228,7 +232,13 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             if valid_bytes <= *offset_bytes {
                 return Ok(Ending::Complete);
             }
-            let block_bytes = sizes.next(Time::ZERO + begun.elapsed(), connection.delivery());
+            let delivery = connection.delivery();
+            let now = Instant::now();
+            if let Some(delivery) = delivery.filter(|_| now >= sample_at) {
+                self.metrics.measured(Time::ZERO + now.duration_since(self.started), peer, delivery);
+                sample_at = now + SAMPLE_INTERVAL;
+            }
+            let block_bytes = sizes.next(Time::ZERO + now.duration_since(begun), delivery);
             let end_bytes = valid_bytes.min(*offset_bytes + block_bytes);
             send_block(connection, &served, *offset_bytes, end_bytes).await?;
             count(&self.metrics.sent_bytes, end_bytes - *offset_bytes);

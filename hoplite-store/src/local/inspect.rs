@@ -13,6 +13,8 @@ use hoplite_core::id::NodeId;
 use hoplite_core::node::{Inspection, ReduceRecord};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page};
+use hoplite_core::topology::Link;
+use hoplite_core::topology::live::PeerLink;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
 use hoplite_proto::bounds::decode_address;
 use hoplite_proto::directory::{decode_locations, encode_locations};
@@ -197,7 +199,13 @@ async fn status(plane: &LocalPlane) -> Response {
         hops: count(node.hops),
         directed_hops: count(node.directed_hops),
         combinations: count(node.combinations),
+        links: metrics.links().into_iter().map(encode_link).collect(),
     }))
+}
+
+fn encode_link(link: PeerLink) -> v1::PeerLink {
+    let PeerLink { peer, link: Link { alpha_ns, ps_per_byte }, is_slow } = link;
+    v1::PeerLink { node: peer.as_str().to_owned(), alpha_ns, ps_per_byte, is_slow }
 }
 
 async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {

@@ -1,6 +1,7 @@
 """Probes of hosts in racks. Needs what `test_daemons.py` needs."""
 
 import json
+import subprocess
 import unittest
 from typing import Any
 
@@ -49,6 +50,17 @@ class Probe(unittest.TestCase):
         self.assertGreater(min(near), 38_000)
         self.assertLess(max(near), min(far))
         self.assertGreater(min(far), 76_000)
+
+    def test_transfers_show_the_links(self) -> None:
+        with Lab(Plan(hosts=2)) as lab, Hoplite(lab, PROGRAMS, memory="64MiB") as hoplite:
+            h0, h1 = lab.hosts
+            hoplite.client(h0, "put", "x", "-", input=bytes(6 << 20), timeout=TIMEOUT_S, check=True)
+            hoplite.client(h1, "get", "x", stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
+            shown = hoplite.client(h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True)
+        (link,) = json.loads(shown.stdout)
+        self.assertEqual((link["node"], link["is_slow"]), ("h1", False))
+        # 200 Mbit/s are 41.8 ns per byte of payload. The machine may be busy, but the link cannot be faster.
+        self.assertTrue(38_000 < link["ps_per_byte"] < 100_000, link)
 
 
 if __name__ == "__main__":
