@@ -83,6 +83,8 @@ fn reason_name(reason: GrantReason) -> &'static str {
         GrantReason::EarliestBytes => "earliest-bytes",
         GrantReason::ChainHasBytes => "chain-has-bytes",
         GrantReason::AvoidedButOnly => "avoided-but-only",
+        GrantReason::FirstOfGroup => "first-of-group",
+        GrantReason::CloserAreBusy => "closer-are-busy",
     }
 }
 
@@ -94,5 +96,6 @@ fn outcome_name(outcome: PullOutcome) -> &'static str {
         PullOutcome::SenderHasNoCopy => "sender-has-no-copy",
         PullOutcome::Corrupt => "corrupt",
         PullOutcome::Cancelled => "cancelled",
+        PullOutcome::GaveWay => "gave-way",
     }
 }

@@ -9,7 +9,7 @@ use hoplite_daemon::metrics::{
 
 use crate::owner::ShardHandle;
 
-const GRANT_REASONS: [GrantReason; 7] = [
+const GRANT_REASONS: [GrantReason; 9] = [
     GrantReason::OnlyCandidate,
     GrantReason::CompleteBeforePartial,
     GrantReason::Closest,
@@ -17,6 +17,8 @@ const GRANT_REASONS: [GrantReason; 7] = [
     GrantReason::EarliestBytes,
     GrantReason::ChainHasBytes,
     GrantReason::AvoidedButOnly,
+    GrantReason::FirstOfGroup,
+    GrantReason::CloserAreBusy,
 ];
 
 /// Why a session has ended.

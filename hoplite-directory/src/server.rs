@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use hoplite_core::id::ClusterId;
 use hoplite_core::limits::Limits;
-use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::ShardConfig;
 use hoplite_daemon::Credentials;
@@ -50,19 +49,12 @@ pub struct DirectoryConfig {
     pub credentials: Credentials,
     /// Its limits.
     pub limits: Limits,
-    /// What links cost.
-    pub topology: Topology,
 }
 
 impl Default for DirectoryConfig {
     fn default() -> Self {
         let cluster = ClusterId::new(DEFAULT_CLUSTER).expect("the default name is a valid one");
-        Self {
-            cluster,
-            credentials: Credentials::default(),
-            limits: Limits::default(),
-            topology: Topology::Uniform,
-        }
+        Self { cluster, credentials: Credentials::default(), limits: Limits::default() }
     }
 }
 
@@ -183,7 +175,6 @@ pub async fn run(
 fn shard_config(config: &DirectoryConfig) -> ShardConfig {
     ShardConfig {
         limits: config.limits.clone(),
-        topology: config.topology.clone(),
         // Stores that were connected to the shard's predecessor come back within their longest pause between two
         // attempts, one second, which is also the default grace.
         warm_up: config.limits.node_grace * 3,

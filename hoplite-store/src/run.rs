@@ -417,7 +417,6 @@ async fn start_directory(
         cluster: config.cluster.clone(),
         limits: config.limits.clone(),
         credentials: config.credentials.clone(),
-        ..hoplite_directory::DirectoryConfig::default()
     };
     let stop = stop.clone();
     tasks.spawn(async move {

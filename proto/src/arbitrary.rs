@@ -222,6 +222,7 @@ fn pull_outcome() -> impl Strategy<Value = PullOutcome> {
         PullOutcome::SenderHasNoCopy,
         PullOutcome::Corrupt,
         PullOutcome::Cancelled,
+        PullOutcome::GaveWay,
     ])
 }
 
@@ -274,6 +275,8 @@ fn grant() -> impl Strategy<Value = Grant> {
         GrantReason::AvoidedButOnly,
         GrantReason::EarliestBytes,
         GrantReason::ChainHasBytes,
+        GrantReason::FirstOfGroup,
+        GrantReason::CloserAreBusy,
     ]);
     (query_id(), any::<u64>(), id(), put(), metadata(), (node(), address(), state(), reason)).prop_map(
         |(
@@ -327,6 +330,7 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
         (query_id(), error()).prop_map(|(request, error)| ToStore::Failed { request, error }),
         (id(), put(), drop_reason).prop_map(|(id, put, reason)| ToStore::Drop { id, put, reason }),
         (id(), put()).prop_map(|(id, put)| ToStore::Promote { id, put }),
+        any::<u64>().prop_map(|grant| ToStore::GiveWay { grant: GrantId(grant) }),
         (query_id(), option::of(put())).prop_map(|(request, put)| ToStore::DeleteDone { request, put }),
         (query_id(), locations()).prop_map(|(request, locations)| ToStore::Locations { request, locations }),
     ]

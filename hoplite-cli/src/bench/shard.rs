@@ -101,7 +101,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
 impl Bench {
     fn new(nodes: u32) -> anyhow::Result<Self> {
         let limits = Limits { max_objects: 1 << 21, ..Limits::default() };
-        let config = ShardConfig { limits, warm_up: Duration::ZERO, ..ShardConfig::default() };
+        let config = ShardConfig { limits, warm_up: Duration::ZERO };
         let mut bench =
             Self { shard: Shard::new(config, Time::ZERO), nodes: Vec::new(), said: 0, effects: Vec::new() };
         for number in 0..nodes {

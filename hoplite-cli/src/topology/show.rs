@@ -140,7 +140,7 @@ fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let levels = dendrogram.levels().len();
     for (rank, &node) in order.iter().enumerate() {
         let path = &places[node as usize].path[MAX_LEVELS - levels..];
-        let groups: Vec<String> = path.iter().map(u16::to_string).collect();
+        let groups: Vec<String> = path.iter().map(u32::to_string).collect();
         let link = matrix.link(node as usize, order[(rank + 1) % order.len()] as usize);
         table.row([
             rank.to_string(),

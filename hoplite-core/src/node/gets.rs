@@ -191,8 +191,14 @@ impl Node {
         self.copies.refuse_awaiting_of(&mut self.ctx, &grant.id);
         let pull = PullId(self.ctx.next_number());
         let offset_bytes = self.copies[&copy].received_bytes();
-        let active =
-            ActivePull { pull, sender: grant.sender.clone(), shard, grant: Some(grant.grant), offset_bytes };
+        let active = ActivePull {
+            pull,
+            sender: grant.sender.clone(),
+            shard,
+            grant: Some(grant.grant),
+            gives_way: false,
+            offset_bytes,
+        };
         self.copies.begin_pull(copy, active);
         self.fetches.pull(&grant.id);
         self.ctx.push(Effect::StartPull {
@@ -212,6 +218,8 @@ impl Node {
     pub(super) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
         let ended = self.copies.end_pull(&mut self.ctx, pull, valid_bytes, outcome);
         let Some((copy, active)) = ended else { return };
+        let gave_way = active.gives_way && outcome == PullOutcome::Cancelled;
+        let outcome = if gave_way { PullOutcome::GaveWay } else { outcome };
         if self.copies.is_live(copy) {
             if outcome == PullOutcome::Complete {
                 let id = self.copies[&copy].id.clone();
@@ -233,6 +241,9 @@ impl Node {
         if !self.is_wanted(&id) {
             self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
             return self.wake(&id);
+        }
+        if outcome == PullOutcome::GaveWay {
+            return self.ask_again(&id);
         }
         let is_sender_bad = !matches!(outcome, PullOutcome::Cancelled | PullOutcome::Complete);
         let bad_sender = is_sender_bad.then_some(&active.sender);

@@ -117,6 +117,7 @@ impl Node {
             },
             ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
             ToStore::Promote { id, put } => self.promoted(&id, put),
+            ToStore::GiveWay { grant } => self.copies.give_way(&mut self.ctx, shard, grant),
             ToStore::TakeOver { id, put, metadata, bytes } => self.take_over(&id, put, metadata, bytes),
             ToStore::DeleteDone { request, put } => {
                 if let Some(Ask { id, purpose: Purpose::Delete(key), .. }) =

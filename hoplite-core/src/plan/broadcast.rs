@@ -16,14 +16,11 @@ use crate::id::NodeId;
 use crate::shard::{GrantReason, LocationState};
 use crate::time::Time;
 
-/// How long closer receivers may overtake a waiting one.
+/// How long a receiver waits, and closer ones overtake it, rather than that it takes a sender that is far or has failed it.
 ///
-/// After that, receivers are served in the order of their arrival. 50 ms is what 64 MiB takes at 10 Gbit/s, so
-/// locality wins among receivers that arrive together, and nobody is passed over for longer than about one transfer.
+/// 50 ms is what 64 MiB takes at 10 Gbit/s, so locality wins among receivers that arrive together, and nobody is passed over for
+/// longer than about one transfer.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
-
-/// Most offers that are compared for a slot: with a topology, a slot goes to the closest of so many who wait.
-pub const MAX_OFFERS: usize = 64;
 
 /// What it costs to send from one node to another; only the order of costs matters.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -82,6 +79,8 @@ pub struct Candidate<'a> {
     pub last_grant: u64,
     /// Whether the receiver asked for another sender, if there is one.
     pub avoided: bool,
+    /// How far the receiver is after it in the order of all nodes.
+    pub forward: u32,
 }
 
 /// The sender that was chosen.
@@ -91,36 +90,30 @@ pub struct SenderChoice {
     pub index: usize,
     /// Why this sender was chosen.
     pub reason: GrantReason,
-    /// What the link from the sender to the receiver costs.
-    pub cost: u64,
 }
 
-/// Chooses the sender for `receiver`, or `None` if there is no candidate.
+/// Chooses the sender for a receiver among those of one group, or `None` if there is none.
 ///
 /// Every other sender beats one that the receiver asked to avoid; a complete copy beats a partial one; among equals the
-/// closest by `topology` wins, then, if they are not complete, the one that has bytes first, then the one granted longest ago,
-/// then the smallest [`NodeId`]. So the order is total and does not depend on the order of the candidates. O(n) for n
-/// candidates.
+/// one wins that the receiver follows most closely in the order of all nodes, then, if they are not complete, the one that has
+/// bytes first, then the one granted longest ago, then the smallest [`NodeId`]. So the order is total and does not depend on the
+/// order of the candidates. O(n) for n candidates.
 ///
-/// The caller leaves out the receiver itself and those that pull from it, as [`pulls_from`] says.
+/// The caller leaves out the receiver itself and those that pull from it, as [`pulls_from`] says. It asks group by group, the
+/// innermost of the receiver first: a copy that is closer beats a complete one.
 ///
-/// Source: Hoplite, section 4.3.
-pub fn choose_sender(
-    receiver: &NodeId,
-    candidates: &[Candidate<'_>],
-    topology: &Topology,
-) -> Option<SenderChoice> {
-    let cost = |candidate: &Candidate<'_>| topology.cost(candidate.node, receiver);
+/// Source: Hoplite, section 4.3; the order of nodes follows Cloud Collectives.
+pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     let class = |candidate: &Candidate<'_>| (candidate.avoided, candidate.state != LocationState::Complete);
     let bytes_at = |candidate: &Candidate<'_>| match candidate.state {
         LocationState::Complete => Time::ZERO,
         LocationState::Producing | LocationState::Partial => candidate.bytes_at,
     };
     let (index, best) = candidates.iter().enumerate().min_by_key(|(_, candidate)| {
-        (class(candidate), cost(candidate), bytes_at(candidate), candidate.last_grant, candidate.node)
+        (class(candidate), candidate.forward, bytes_at(candidate), candidate.last_grant, candidate.node)
     })?;
     let peers = candidates.iter().filter(|candidate| class(candidate) == class(best));
-    let as_close = peers.clone().filter(|candidate| cost(candidate) == cost(best));
+    let as_close = peers.clone().filter(|candidate| candidate.forward == best.forward);
     let as_early = as_close.clone().filter(|candidate| bytes_at(candidate) == bytes_at(best)).count();
     let reason = if best.avoided {
         GrantReason::AvoidedButOnly
@@ -140,32 +133,7 @@ pub fn choose_sender(
     } else {
         GrantReason::LeastRecentlyUsed
     };
-    Some(SenderChoice { index, reason, cost: cost(best) })
-}
-
-/// Chooses which waiting receiver is served next.
-///
-/// `offers` are in the order of arrival: how long each receiver has waited, and what [`choose_sender`] gives it now, if
-/// anything: the cost of its link, and whatever the caller wants to have back. The first receiver that has waited for
-/// [`AGED_AFTER`] and can be served wins; if there is none, the one with the cheapest link, then the one that came first. So
-/// a receiver can be overtaken only during its first [`AGED_AFTER`], and with a uniform topology never. Offers are evaluated
-/// lazily, since the first one usually wins, and at most [`MAX_OFFERS`] are compared.
-pub fn choose_waiter<T>(offers: impl IntoIterator<Item = (Duration, Option<(u64, T)>)>) -> Option<T> {
-    let mut best: Option<(u64, T)> = None;
-    let some = offers.into_iter().filter_map(|(waited, offer)| Some((waited, offer?)));
-    for (waited, (cost, offer)) in some.take(MAX_OFFERS) {
-        if waited >= AGED_AFTER {
-            return Some(offer);
-        }
-        if best.as_ref().is_none_or(|(cheapest, _)| cost < *cheapest) {
-            best = Some((cost, offer));
-        }
-        // Aged receivers come first in the order of arrival, so nobody after this one can beat a cost of zero.
-        if cost == 0 {
-            break;
-        }
-    }
-    best.map(|(_, offer)| offer)
+    Some(SenderChoice { index, reason })
 }
 
 /// Whether `node` pulls from `root`, directly or through others, or is `root` itself, given the senders of each node.
@@ -207,41 +175,33 @@ mod tests {
     }
 
     fn candidate(node: &NodeId, state: LocationState, last_grant: u64) -> Candidate<'_> {
-        Candidate { node, state, bytes_at: Time::ZERO, last_grant, avoided: false }
+        Candidate { node, state, bytes_at: Time::ZERO, last_grant, avoided: false, forward: 0 }
     }
 
-    fn matrix(costs: &[(&str, &str, u64)], default_cost: u64) -> Topology {
-        let costs = costs.iter().map(|(from, to, cost)| ((node(from), node(to)), *cost)).collect();
-        Topology::Matrix(CostMatrix::new(costs, default_cost))
-    }
-
-    fn chosen(receiver: &str, candidates: &[Candidate<'_>], topology: &Topology) -> (String, GrantReason) {
-        let choice = choose_sender(&node(receiver), candidates, topology).unwrap();
+    fn chosen(candidates: &[Candidate<'_>]) -> (String, GrantReason) {
+        let choice = choose_sender(candidates).unwrap();
         (candidates[choice.index].node.to_string(), choice.reason)
     }
 
     #[test]
     fn nobody_serves_without_candidates() {
-        assert_eq!(choose_sender(&node("r"), &[], &Topology::Uniform), None);
+        assert_eq!(choose_sender(&[]), None);
     }
 
     #[test]
-    fn a_complete_copy_beats_a_closer_partial_one() {
+    fn of_a_group_a_complete_copy_beats_a_partial_one_that_is_closer_in_the_order() {
         let (a, b) = (node("a"), node("b"));
-        let topology = matrix(&[("b", "r", 1)], 100);
-        let candidates =
-            [candidate(&b, LocationState::Partial, 0), candidate(&a, LocationState::Complete, 9)];
-        assert_eq!(chosen("r", &candidates, &topology), ("a".into(), GrantReason::CompleteBeforePartial));
+        let near = Candidate { forward: 1, ..candidate(&b, LocationState::Partial, 0) };
+        let far = Candidate { forward: 5, ..candidate(&a, LocationState::Complete, 9) };
+        assert_eq!(chosen(&[near, far]), ("a".into(), GrantReason::CompleteBeforePartial));
     }
 
     #[test]
     fn the_closest_of_equals_wins() {
         let (a, b, c) = (node("a"), node("b"), node("c"));
-        let topology = matrix(&[("b", "r", 1)], 100);
-        let candidates = [&a, &b, &c].map(|node| candidate(node, LocationState::Complete, 0));
-        assert_eq!(chosen("r", &candidates, &topology), ("b".into(), GrantReason::Closest));
-        // Links have a direction.
-        assert_eq!(topology.cost(&node("r"), &b), 100);
+        let mut candidates = [&a, &b, &c].map(|node| candidate(node, LocationState::Complete, 0));
+        (candidates[0].forward, candidates[2].forward) = (7, 7);
+        assert_eq!(chosen(&candidates), ("b".into(), GrantReason::Closest));
     }
 
     #[test]
@@ -252,15 +212,9 @@ mod tests {
             candidate(&b, LocationState::Complete, 3),
             candidate(&a, LocationState::Complete, 7),
         ];
-        assert_eq!(
-            chosen("r", &candidates, &Topology::Uniform),
-            ("b".into(), GrantReason::LeastRecentlyUsed)
-        );
+        assert_eq!(chosen(&candidates), ("b".into(), GrantReason::LeastRecentlyUsed));
         candidates[2].last_grant = 0;
-        assert_eq!(
-            chosen("r", &candidates, &Topology::Uniform),
-            ("a".into(), GrantReason::LeastRecentlyUsed)
-        );
+        assert_eq!(chosen(&candidates), ("a".into(), GrantReason::LeastRecentlyUsed));
     }
 
     #[test]
@@ -268,25 +222,8 @@ mod tests {
         let (a, b) = (node("a"), node("b"));
         let avoided = Candidate { avoided: true, ..candidate(&a, LocationState::Complete, 0) };
         let other = candidate(&b, LocationState::Partial, 5);
-        assert_eq!(
-            chosen("r", &[avoided, other], &Topology::Uniform),
-            ("b".into(), GrantReason::OnlyCandidate)
-        );
-        assert_eq!(chosen("r", &[avoided], &Topology::Uniform), ("a".into(), GrantReason::AvoidedButOnly));
-    }
-
-    #[test]
-    fn the_closest_waiter_is_served_until_another_has_aged() {
-        let offer = |waited_ms, cost: u64| (Duration::from_millis(waited_ms), Some(cost));
-        let index = |offers: &[(Duration, Option<u64>)]| {
-            let offers = offers.iter().enumerate();
-            choose_waiter(offers.map(|(index, (waited, cost))| (*waited, cost.map(|cost| (cost, index)))))
-        };
-        assert_eq!(index(&[offer(49, 9), offer(30, 4), offer(20, 4)]), Some(1));
-        assert_eq!(index(&[offer(50, 9), offer(30, 4)]), Some(0));
-        assert_eq!(index(&[(Duration::from_secs(1), None), offer(30, 4)]), Some(1));
-        assert_eq!(index(&[offer(10, 0), offer(9, 0)]), Some(0));
-        assert_eq!(index(&[(Duration::ZERO, None)]), None);
+        assert_eq!(chosen(&[avoided, other]), ("b".into(), GrantReason::OnlyCandidate));
+        assert_eq!(chosen(&[avoided]), ("a".into(), GrantReason::AvoidedButOnly));
     }
 
     #[test]
@@ -296,16 +233,16 @@ mod tests {
             bytes_at: Time::from_micros(micros),
             ..candidate(node, LocationState::Partial, 0)
         };
-        let topology = matrix(&[("a", "near", 1)], 100);
-        let candidates = [at(&a, 9), at(&b, 5), at(&c, 7)];
-        assert_eq!(chosen("r", &candidates, &Topology::Uniform), ("b".into(), GrantReason::EarliestBytes));
-        assert_eq!(chosen("near", &candidates, &topology), ("a".into(), GrantReason::Closest));
+        assert_eq!(chosen(&[at(&a, 9), at(&b, 5), at(&c, 7)]), ("b".into(), GrantReason::EarliestBytes));
+        let near = Candidate { forward: 0, ..at(&a, 9) };
+        let [b_far, c_far] = [at(&b, 5), at(&c, 7)].map(|far| Candidate { forward: 1, ..far });
+        assert_eq!(chosen(&[near, b_far, c_far]), ("a".into(), GrantReason::Closest));
         let complete = [a, b].map(|name| (name, LocationState::Complete));
         let complete = [
             Candidate { bytes_at: Time::from_micros(9), ..candidate(&complete[0].0, complete[0].1, 1) },
             Candidate { bytes_at: Time::from_micros(5), ..candidate(&complete[1].0, complete[1].1, 2) },
         ];
-        assert_eq!(chosen("r", &complete, &Topology::Uniform), ("a".into(), GrantReason::LeastRecentlyUsed));
+        assert_eq!(chosen(&complete), ("a".into(), GrantReason::LeastRecentlyUsed));
     }
 
     #[test]
@@ -327,27 +264,26 @@ mod tests {
     proptest! {
         #[test]
         fn the_choice_does_not_depend_on_the_order_of_candidates(
-            specs in prop::collection::vec((0_u8..3, 0_u64..3, any::<bool>(), 0_u64..3, 0_u64..3), 1..8),
+            specs in prop::collection::vec((0_u8..3, 0_u64..3, any::<bool>(), 0_u32..3, 0_u64..3), 1..8),
             rotation in 0_usize..8,
         ) {
             let names: Vec<NodeId> = (0..specs.len()).map(|number| node(&format!("n{number}"))).collect();
             let states = [LocationState::Producing, LocationState::Partial, LocationState::Complete];
-            let costs = specs.iter().zip(&names).map(|(spec, name)| ((name.clone(), node("r")), spec.3)).collect();
-            let topology = Topology::Matrix(CostMatrix::new(costs, 0));
             let mut candidates: Vec<Candidate<'_>> = specs
                 .iter()
                 .zip(&names)
-                .map(|((state, last_grant, avoided, _, bytes_at), node)| Candidate {
+                .map(|((state, last_grant, avoided, forward, bytes_at), node)| Candidate {
                     node,
                     state: states[usize::from(*state)],
                     bytes_at: Time::from_micros(*bytes_at),
                     last_grant: *last_grant,
                     avoided: *avoided,
+                    forward: *forward,
                 })
                 .collect();
             let pick = |candidates: &[Candidate<'_>]| {
-                let choice = choose_sender(&node("r"), candidates, &topology).unwrap();
-                (candidates[choice.index].node.clone(), choice.reason, choice.cost)
+                let choice = choose_sender(candidates).unwrap();
+                (candidates[choice.index].node.clone(), choice.reason)
             };
             let before = pick(&candidates);
             let middle = rotation % candidates.len();

@@ -6,6 +6,7 @@ pub mod chain;
 pub mod collective;
 pub mod link;
 pub mod reduce;
+pub mod vicinity;
 
 use std::time::Duration;
 

@@ -10,14 +10,17 @@ use super::message::{LocationState, Retention};
 use super::nodes::NodeIndex;
 use crate::id::NodeId;
 use crate::time::Time;
+use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 
-/// Most copies that are looked through. 32 of them are 2.5 KiB, as fast to search as a tree.
+/// Most copies that are looked through. 32 of them are 3 KiB, as fast to search as a tree.
 const MAX_FEW: usize = 32;
 
 /// One copy of an object.
 #[derive(Debug)]
 pub(super) struct LocationRecord {
     pub(super) node: NodeIndex,
+    /// In which groups the node is.
+    pub(super) path: Path,
     pub(super) state: LocationState,
     pub(super) retention: Retention,
     /// Whether the session of its node is gone.
@@ -58,8 +61,10 @@ pub(super) enum Copies {
 #[derive(Debug, Default)]
 pub(super) struct Many {
     by_node: BTreeMap<NodeIndex, LocationRecord>,
-    /// Those with a free slot, the best first.
-    free: BTreeSet<Rank>,
+    /// Those with a free slot, once for each group that they are in, the best of each group first.
+    free: BTreeSet<(Path, Rank)>,
+    /// How many there are at connected nodes of each group, but for the group of all nodes.
+    at_hand: BTreeMap<Path, usize>,
     /// Those that are complete, or will be by themselves.
     rooted: BTreeSet<NodeIndex>,
     complete: usize,
@@ -71,13 +76,14 @@ pub(super) struct Many {
 impl LocationRecord {
     /// A copy that nobody is served by yet, and that its store has not spoken of.
     pub(super) const fn new(
-        node: NodeIndex,
+        (node, path): (NodeIndex, Path),
         state: LocationState,
         retention: Retention,
         session: u32,
     ) -> Self {
         Self {
             node,
+            path,
             state,
             retention,
             is_away: false,
@@ -203,33 +209,46 @@ impl Copies {
         }
     }
 
-    /// Those of a class that have a free slot at a node that is connected, the best first.
-    pub(super) fn free(&self, class: Class) -> impl Iterator<Item = &LocationRecord> {
-        self.free_from((class, Time::ZERO, 0, NodeIndex::FIRST), class)
+    /// Those of a class that have a free slot at a connected node of a group, the best first.
+    pub(super) fn free(&self, group: Path, class: Class) -> impl Iterator<Item = &LocationRecord> {
+        self.free_from(group, (class, Time::ZERO, 0, NodeIndex::FIRST))
     }
 
     /// When the next of those that are not complete has bytes to pass on, after `now`.
     pub(super) fn next_bytes(&self, now: Time) -> Option<Time> {
         let first = (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);
-        self.free_from(first, Class::Unfinished).next().map(|record| record.since)
+        self.free_from(EVERYWHERE, first).next().map(|record| record.since)
     }
 
-    fn free_from(&self, first: Rank, class: Class) -> impl Iterator<Item = &LocationRecord> {
+    /// Those of a group with a free slot that are of the class of `first`, and come no earlier.
+    fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => {
-                let ranked = records.iter().filter_map(|record| Some((record.rank()?, record)));
+                let members = records.iter().filter(|record| is_in(record.path, group));
+                let ranked = members.filter_map(|record| Some((record.rank()?, record)));
                 let mut ranked: Vec<_> =
-                    ranked.filter(|(rank, _)| rank.0 == class && *rank >= first).collect();
+                    ranked.filter(|(rank, _)| rank.0 == first.0 && *rank >= first).collect();
                 ranked.sort_unstable_by_key(|(rank, _)| *rank);
                 (ranked, None)
             }
             Self::Many(many) => {
-                let ranks = many.free.range(first..).take_while(move |rank| rank.0 == class);
-                let records = ranks.filter_map(|(_, _, _, node)| many.by_node.get(node));
+                let ranks = many.free.range((group, first)..);
+                let ranks = ranks.take_while(move |(of, rank)| *of == group && rank.0 == first.0);
+                let records = ranks.filter_map(|(_, (_, _, _, node))| many.by_node.get(node));
                 (Vec::new(), Some(records))
             }
         };
         few.into_iter().map(|(_, record)| record).chain(many.into_iter().flatten())
+    }
+
+    /// How many there are at connected nodes of a group other than that of all nodes, free or not.
+    pub(super) fn at_hand(&self, group: Path) -> usize {
+        match self {
+            Self::Few(records) => {
+                records.iter().filter(|record| !record.is_away && is_in(record.path, group)).count()
+            }
+            Self::Many(many) => many.at_hand.get(&group).copied().unwrap_or(0),
+        }
     }
 
     /// Those that are complete, or will be by themselves.
@@ -269,7 +288,12 @@ impl Copies {
 
 impl Many {
     fn insert(&mut self, record: LocationRecord) {
-        self.free.extend(record.rank());
+        for group in groups_of(record.path) {
+            self.free.extend(record.rank().map(|rank| (group, rank)));
+            if group != EVERYWHERE && !record.is_away {
+                *self.at_hand.entry(group).or_default() += 1;
+            }
+        }
         if record.is_rooted() {
             self.rooted.insert(record.node);
         }
@@ -283,21 +307,31 @@ impl Many {
 
     fn remove(&mut self, node: NodeIndex) -> Option<LocationRecord> {
         let record = self.by_node.remove(&node)?;
-        if let Some(rank) = record.rank() {
-            self.free.remove(&rank);
+        for group in groups_of(record.path) {
+            if let Some(rank) = record.rank() {
+                self.free.remove(&(group, rank));
+            }
+            if group != EVERYWHERE && !record.is_away {
+                decrement(&mut self.at_hand, &group);
+            }
         }
         self.rooted.remove(&node);
         self.complete -= usize::from(record.state == LocationState::Complete);
         self.pinned -= usize::from(record.retention == Retention::Pinned);
-        if let Some(sender) = &record.pulling_from
-            && let Some(count) = self.pulled.get_mut(sender)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.pulled.remove(sender);
-            }
+        if let Some(sender) = &record.pulling_from {
+            decrement(&mut self.pulled, sender);
         }
         Some(record)
+    }
+}
+
+/// Counts one less of `key`.
+fn decrement<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
     }
 }
 
@@ -332,6 +366,8 @@ mod tests {
         let states = [LocationState::Producing, LocationState::Partial, LocationState::Complete];
         LocationRecord {
             node: NodeIndex(node),
+            // A node in four is in no rack.
+            path: [0, node % 3, node % 4, 0],
             state: states[usize::from(state)],
             retention: if pinned { Retention::Pinned } else { Retention::Evictable },
             is_away: false,
@@ -378,11 +414,18 @@ mod tests {
                     let is_pulled = all.iter().any(|r| r.pulling_from.as_ref() == Some(&name));
                     prop_assert_eq!(copies.is_pulled_from(&name), is_pulled);
                 }
-                for class in [Class::Complete, Class::Unfinished] {
-                    let mut free: Vec<Rank> = all.iter().filter_map(|r| r.rank()).filter(|r| r.0 == class).collect();
-                    free.sort_unstable();
-                    let found: Vec<Rank> = copies.free(class).filter_map(LocationRecord::rank).collect();
-                    prop_assert_eq!(&found, &free);
+                for group in [EVERYWHERE, [0, 1, 0, 0], [0, 0, 2, 0], [0, 2, 3, 0], [0, 9, 0, 0]] {
+                    let members = || all.iter().filter(|r| is_in(r.path, group));
+                    for class in [Class::Complete, Class::Unfinished] {
+                        let mut free: Vec<Rank> =
+                            members().filter_map(|r| r.rank()).filter(|r| r.0 == class).collect();
+                        free.sort_unstable();
+                        let found: Vec<Rank> = copies.free(group, class).filter_map(LocationRecord::rank).collect();
+                        prop_assert_eq!(&found, &free);
+                    }
+                    if group != EVERYWHERE {
+                        prop_assert_eq!(copies.at_hand(group), members().filter(|r| !r.is_away).count());
+                    }
                 }
                 let now = Time::from_micros(20);
                 let later = all.iter().filter(|r| r.class() == Class::Unfinished && r.rank().is_some() && r.since > now);

@@ -1,6 +1,6 @@
 //! What the shard keeps per object. Small, since there may be a million of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -10,6 +10,7 @@ use super::nodes::NodeIndex;
 use crate::id::PutId;
 use crate::metadata::Metadata;
 use crate::time::Time;
+use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 
 /// One object, live or lost.
 #[derive(Debug)]
@@ -53,12 +54,20 @@ pub(super) struct Transfers {
     links: BTreeMap<(NodeIndex, GrantId), Transfer>,
     /// How many receivers each node serves.
     served: BTreeMap<NodeIndex, u32>,
+    /// Those from a node of a group to one that is not in it, by that group.
+    leaving: BTreeSet<(Path, NodeIndex, GrantId)>,
 }
 
 /// A slot in use, beside its receiver.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
+    /// When it was granted.
+    pub(super) began: Time,
+    /// The groups that it leaves: those of the sender that the receiver is not in.
+    pub(super) leaves: Vec<Path>,
+    /// Whether the receiver was asked to give way to one that is closer to the sender.
+    pub(super) is_recalled: bool,
     /// Whether the receiver began before its sender could pass anything on, so that the time between their ends is a hop.
     pub(super) is_timed: bool,
 }
@@ -73,12 +82,16 @@ impl Transfers {
     }
 
     pub(super) fn insert(&mut self, receiver: NodeIndex, grant: GrantId, link: Transfer) {
-        self.links.insert((receiver, grant), link);
         *self.served.entry(link.sender).or_default() += 1;
+        self.leaving.extend(link.leaves.iter().map(|group| (*group, receiver, grant)));
+        self.links.insert((receiver, grant), link);
     }
 
     pub(super) fn remove(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<Transfer> {
         let link = self.links.remove(&(receiver, grant))?;
+        for group in &link.leaves {
+            self.leaving.remove(&(*group, receiver, grant));
+        }
         if let Some(count) = self.served.get_mut(&link.sender) {
             *count -= 1;
             if *count == 0 {
@@ -98,11 +111,32 @@ impl Transfers {
         self.served.get(&sender).copied().unwrap_or(0)
     }
 
+    /// Those that leave a group: receiver, slot, transfer.
+    pub(super) fn leaving(&self, group: Path) -> impl Iterator<Item = (NodeIndex, GrantId, &Transfer)> {
+        let all = (group, NodeIndex::FIRST, GrantId(0))..=(group, NodeIndex(u32::MAX), GrantId(u64::MAX));
+        let links = self.leaving.range(all);
+        links.filter_map(|(_, receiver, grant)| {
+            Some((*receiver, *grant, self.links.get(&(*receiver, *grant))?))
+        })
+    }
+
+    /// Notes that a receiver was asked to give way.
+    pub(super) fn recall(&mut self, receiver: NodeIndex, grant: GrantId) {
+        if let Some(link) = self.links.get_mut(&(receiver, grant)) {
+            link.is_recalled = true;
+        }
+    }
+
     /// The nodes that serve `receiver`.
     pub(super) fn senders_of(&self, receiver: NodeIndex) -> impl Iterator<Item = NodeIndex> {
         let own = (receiver, GrantId(0))..=(receiver, GrantId(u64::MAX));
         self.links.range(own).map(|(_, link)| link.sender)
     }
+}
+
+/// The groups of a node with the path `from` that one with the path `to` is not in.
+pub(super) fn groups_left(from: Path, to: Path) -> Vec<Path> {
+    groups_of(from).filter(|group| *group != EVERYWHERE && !is_in(to, *group)).collect()
 }
 
 impl Entry {

@@ -112,6 +112,8 @@ pub enum PullOutcome {
     Corrupt,
     /// The receiver no longer wants it, or has no room, and has no copy.
     Cancelled,
+    /// The receiver gave the slot up, as it was asked to: [`ToStore::GiveWay`].
+    GaveWay,
 }
 
 /// Asks for one location to pull from. Answered when there is one, or at the deadline.
@@ -223,7 +225,7 @@ pub enum GrantReason {
     OnlyCandidate,
     /// A complete copy while others were partial.
     CompleteBeforePartial,
-    /// The closest by cost among equals.
+    /// The closest, by the places of the nodes: without them another would have been chosen.
     Closest,
     /// As close as others, and longest without a grant.
     LeastRecentlyUsed,
@@ -234,6 +236,10 @@ pub enum GrantReason {
     ChainHasBytes,
     /// It failed this receiver lately, but there is no other.
     AvoidedButOnly,
+    /// The receiver is the first of its group to get the object: no node there has any of it.
+    FirstOfGroup,
+    /// The copies that are closer served others for too long.
+    CloserAreBusy,
 }
 
 /// A slot at a sender. The receiver counts as a partial location from now on, until it says otherwise.
@@ -416,6 +422,12 @@ pub enum ToStore {
         /// All bytes of the object.
         bytes: Bytes,
     },
+    /// A receiver that is closer to the sender needs this slot: the store ends the pull, returns the slot with
+    /// [`PullOutcome::GaveWay`], and asks again, to go on where it is.
+    GiveWay {
+        /// The slot.
+        grant: GrantId,
+    },
     /// No copy is left.
     DeleteDone {
         /// The `Delete` that this answers.
@@ -434,7 +446,7 @@ pub enum ToStore {
 
 impl ToStore {
     /// The kinds of messages, for metrics.
-    pub const KINDS: [&str; 9] = [
+    pub const KINDS: [&str; 10] = [
         "published",
         "granted",
         "inline",
@@ -442,6 +454,7 @@ impl ToStore {
         "drop",
         "promote",
         "take-over",
+        "give-way",
         "delete-done",
         "locations",
     ];
@@ -456,6 +469,7 @@ impl ToStore {
             Self::Drop { .. } => "drop",
             Self::Promote { .. } => "promote",
             Self::TakeOver { .. } => "take-over",
+            Self::GiveWay { .. } => "give-way",
             Self::DeleteDone { .. } => "delete-done",
             Self::Locations { .. } => "locations",
         }

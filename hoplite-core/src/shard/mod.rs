@@ -7,6 +7,7 @@
 //! * `session`: nodes come and go.
 //! * `publish`: copies come and go; the first put of an id wins.
 //! * `query`: receivers ask for senders, wait, are served; slots are granted and returned.
+//! * `vicinity`: receivers wait for copies that are close, and take slots over from receivers that are not.
 //! * `delete`: copies are removed everywhere, and tombstones keep them from coming back.
 //! * `loss`: objects whose last complete copy is gone.
 //! * `orphans`: inline objects that no store has any more are given to one.
@@ -36,6 +37,7 @@ mod session;
 mod subscribe;
 #[cfg(test)]
 mod tests;
+mod vicinity;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -57,12 +59,14 @@ use self::history::GrantHistory;
 use self::losses::Losses;
 use self::nodes::{NodeIndex, Nodes};
 use self::orphans::Orphans;
+use self::vicinity::Queue;
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::limits::Limits;
-use crate::plan::broadcast::Topology;
 use crate::plan::chain::HopTime;
+use crate::plan::vicinity::Pace;
 use crate::time::Time;
+use crate::topology::place::Path;
 
 /// Most bytes of inline objects that a shard keeps. Beyond, small objects are pulled from stores like large ones.
 /// 8192 objects of the largest inline size; next to them the million entries of a full shard take less than 1 GiB.
@@ -76,18 +80,16 @@ const CLIENTS_PER_NODE: usize = 16;
 pub struct ShardConfig {
     /// Its limits.
     pub limits: Limits,
-    /// What links cost.
-    pub topology: Topology,
     /// For how long after its start no object counts as lost, and none as unknown to those who delete it: the stores that
     /// hold copies may not be connected yet.
     pub warm_up: Duration,
 }
 
 impl Default for ShardConfig {
-    /// The default limits, uniform links, and three times the default grace of nodes to come back.
+    /// The default limits, and three times the default grace of nodes to come back.
     fn default() -> Self {
         let limits = Limits::default();
-        Self { warm_up: limits.node_grace * 3, limits, topology: Topology::Uniform }
+        Self { warm_up: limits.node_grace * 3, limits }
     }
 }
 
@@ -166,12 +168,16 @@ pub struct Shard {
     next_grant: u64,
     /// How long a hop of a chain takes.
     hop_time: HopTime,
+    /// How long transfers take.
+    pace: Pace,
     /// When chains are extended for those who wait.
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
     losses: Losses,
-    /// Queries that wait, per object, in the order of their arrival.
-    waiting: BTreeMap<ObjectId, BTreeMap<u64, (NodeIndex, RequestId)>>,
+    /// Queries that wait.
+    waiting: BTreeMap<ObjectId, Queue>,
+    /// Until when queries of a group wait for a copy that is close, where all of those serve others.
+    held_back: BTreeMap<(ObjectId, Path), Time>,
     next_arrival: u64,
     subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     subscriptions: usize,
@@ -200,6 +206,8 @@ struct Due {
     queries: Deadlines<(NodeIndex, RequestId)>,
     /// Waiting queries no longer insist on a sender other than those they avoid.
     patience: Deadlines<(NodeIndex, RequestId)>,
+    /// Queries no longer wait for a copy that is close.
+    held_back: Deadlines<(ObjectId, Path)>,
     /// Nodes that are away are given up, or copies of connected ones that were not published again.
     nodes: Deadlines<NodeIndex>,
     /// Objects without a root are lost.
@@ -235,10 +243,12 @@ impl Shard {
             grants: BTreeMap::new(),
             next_grant: 1,
             hop_time: HopTime::default(),
+            pace: Pace::default(),
             extensions: BTreeMap::new(),
             history: GrantHistory::default(),
             losses: Losses::default(),
             waiting: BTreeMap::new(),
+            held_back: BTreeMap::new(),
             next_arrival: 0,
             subscribers: BTreeMap::new(),
             subscriptions: 0,
@@ -284,6 +294,7 @@ impl Shard {
         let earliest = [
             due.queries.next(),
             due.patience.next(),
+            due.held_back.next(),
             due.nodes.next(),
             due.rootless.next(),
             due.markers.next(),
@@ -323,6 +334,9 @@ impl Shard {
         }
         while let Some((node, request)) = self.due.patience.pop_due(turn.now) {
             self.patience_ended(node, request);
+        }
+        while let Some((id, _)) = self.due.held_back.pop_due(turn.now) {
+            self.mark_servable(&id);
         }
         while let Some(id) = self.due.extensions.pop_due(turn.now) {
             self.extensions.remove(&id);

@@ -7,6 +7,7 @@ use super::message::{GrantId, NodeInfo, RequestId};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::placement::{fnv1a, mix};
 use crate::time::Time;
+use crate::topology::place::{Path, Place};
 
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
 pub(super) const MAX_NODES: usize = 1 << 16;
@@ -24,8 +25,10 @@ impl NodeIndex {
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
-    /// Its place on the ring: a hash of its name.
-    place: u64,
+    /// Its point on the ring: a hash of its name.
+    point: u64,
+    /// Where it is in the network.
+    pub(super) place: Place,
     pub(super) session: Session,
     /// Counts the sessions of this run of the node.
     pub(super) session_number: u32,
@@ -74,6 +77,8 @@ pub(super) struct WaitingQuery {
     pub(super) timeout: Duration,
     pub(super) resume: Option<PutId>,
     pub(super) avoid: Vec<NodeIndex>,
+    /// The innermost group of its node, in which it waits for a copy that is close; that of all nodes if it may not wait.
+    pub(super) group: Path,
 }
 
 impl NodeRecord {
@@ -100,13 +105,14 @@ impl Nodes {
         }
         let index = NodeIndex(self.next);
         self.next = self.next.checked_add(1)?;
-        let place = mix(fnv1a(info.node.as_str().as_bytes()));
+        let point = mix(fnv1a(info.node.as_str().as_bytes()));
         self.by_name.insert(info.node.clone(), index);
-        self.ring.insert((place, index));
+        self.ring.insert((point, index));
         self.records.insert(
             index,
             NodeRecord {
-                place,
+                point,
+                place: Place::of_labels(&info.labels),
                 info,
                 session: Session::Connected { sweep_at: None },
                 session_number: 0,
@@ -122,7 +128,7 @@ impl Nodes {
     pub(super) fn remove(&mut self, index: NodeIndex) -> Option<NodeRecord> {
         let record = self.records.remove(&index)?;
         self.by_name.remove(&record.info.node);
-        self.ring.remove(&(record.place, index));
+        self.ring.remove(&(record.point, index));
         Some(record)
     }
 
@@ -147,9 +153,9 @@ impl Nodes {
         self.records.get_mut(&index)
     }
 
-    /// The nodes that may be talked to, once around the ring from `place` on.
-    pub(super) fn connected_after(&self, place: u64) -> impl Iterator<Item = NodeIndex> {
-        let start = (place, NodeIndex::FIRST);
+    /// The nodes that may be talked to, once around the ring from `point` on.
+    pub(super) fn connected_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
+        let start = (point, NodeIndex::FIRST);
         let around = self.ring.range(start..).chain(self.ring.range(..start));
         around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
     }

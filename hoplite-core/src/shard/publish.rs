@@ -120,6 +120,10 @@ impl Shard {
         }
         self.keep_inline(&publish);
         let must_promote_again = self.update_location(turn.now, node, &publish);
+        self.has_begun(node, &id);
+        if let Some(sender) = publish.pulling_from.as_ref().and_then(|name| self.nodes.index(name)) {
+            self.has_begun(sender, &id);
+        }
         if must_promote_again {
             self.send(turn, node, ToStore::Promote { id: id.clone(), put: publish.put });
         }
@@ -158,7 +162,8 @@ impl Shard {
         let Some(entry) = self.entries.get_mut(&publish.id) else { return false };
         let session = record.session_number;
         if entry.copies.get(node).is_none() {
-            let mut copy = LocationRecord::new(node, publish.state, publish.retention, session);
+            let mut copy =
+                LocationRecord::new((node, record.place.path), publish.state, publish.retention, session);
             copy.since = now;
             copy.free_slots =
                 self.config.limits.slots_per_location.saturating_sub(entry.transfers.served_by(node));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bursts::SHARED_FROM_BYTES;
 use super::copies::{Class, LocationRecord};
-use super::entry::{Entry, Pin, Transfer};
+use super::entry::{Entry, Pin, Transfer, groups_left};
 use super::history::GrantRecord;
 use super::message::{
     Grant, GrantId, GrantReason, LocationState, PullOutcome, Query, RequestId, Retention, ToStore,
@@ -15,11 +15,10 @@ use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
 use super::{Effect, Shard, Turn};
 use crate::error::{Error, Operation};
 use crate::id::ObjectId;
-use crate::plan::broadcast::{
-    AGED_AFTER, Candidate, SenderChoice, Topology, choose_sender, choose_waiter, pulls_from,
-};
+use crate::plan::broadcast::{AGED_AFTER, Candidate, SenderChoice, choose_sender, pulls_from};
 use crate::plan::chain::MAX_UNPACED;
 use crate::time::Time;
+use crate::topology::place::{EVERYWHERE, Path, groups_of};
 
 /// Most senders that one query may avoid; more are ignored.
 const MAX_AVOIDED: usize = 64;
@@ -48,14 +47,16 @@ impl Shard {
         if is_lost || is_useless {
             return self.send(turn, node, ToStore::Failed { request, error: Error::ObjectLost { id } });
         }
-        let avoid = avoid.iter().take(MAX_AVOIDED).filter_map(|name| self.nodes.index(name)).collect();
+        let avoid = avoid.iter().take(MAX_AVOIDED).filter_map(|name| self.nodes.index(name));
+        let avoid: Vec<NodeIndex> = avoid.collect();
         let arrival = self.next_arrival;
         self.next_arrival += 1;
         let deadline = turn.now + timeout;
         let is_last_chance = deadline <= turn.now;
+        let group = if is_last_chance { EVERYWHERE } else { self.waiting_group(node, &id, resume, &avoid) };
         // Those who wait come first.
-        let may_overtake = is_last_chance || !self.waiting.contains_key(&id);
-        let query = WaitingQuery { id, arrival, since: turn.now, deadline, timeout, resume, avoid };
+        let may_overtake = is_last_chance || (group == EVERYWHERE && !self.waiting.contains_key(&id));
+        let query = WaitingQuery { id, arrival, since: turn.now, deadline, timeout, resume, avoid, group };
         if may_overtake && self.answer_now(turn, node, request, &query) {
             return;
         }
@@ -98,7 +99,8 @@ impl Shard {
         if !query.avoid.is_empty() {
             self.due.patience.insert(query.since + AGED_AFTER, (node, request));
         }
-        self.waiting.entry(query.id.clone()).or_default().insert(query.arrival, (node, request));
+        let queue = self.waiting.entry(query.id.clone()).or_default();
+        queue.insert((query.group, query.arrival), (node, request));
         record.requests.insert(request, OpenRequest::Query(query));
     }
 
@@ -108,10 +110,11 @@ impl Shard {
             self.due.patience.remove(query.since + AGED_AFTER, (node, request));
         }
         if let Some(queue) = self.waiting.get_mut(&query.id) {
-            queue.remove(&query.arrival);
+            queue.remove(&(query.group, query.arrival));
             if queue.is_empty() {
                 self.waiting.remove(&query.id);
             }
+            self.may_let_go(&query.id, query.group);
         }
     }
 
@@ -147,6 +150,7 @@ impl Shard {
                 Answer::Grant(sender, choice) => self.grant(turn, node, request, id, sender, choice),
             }
         }
+        self.hold_back(turn, id);
         let waits = self.waiting.contains_key(id);
         let entry = self.entries.get(id).filter(|_| waits);
         let lead = self.hop_time.lead();
@@ -175,14 +179,26 @@ impl Shard {
         if !self.has_candidate(now, entry) {
             return None;
         }
-        let offers = queue.values().map(|(node, request)| {
-            let Some(query) = self.waiting_query(*node, *request) else { return (Duration::ZERO, None) };
-            let offer = self.offer(now, entry, &[Class::Complete, Class::Unfinished], *node, query);
-            let offer =
-                offer.map(|(sender, choice)| (choice.cost, (*node, *request, Answer::Grant(sender, choice))));
-            (now - query.since, offer)
-        });
-        choose_waiter(offers)
+        let anybody = queue.range((EVERYWHERE, 0)..=(EVERYWHERE, u64::MAX)).map(|(_, waiter)| *waiter);
+        let answer = |(node, request): (NodeIndex, RequestId)| {
+            let query = self.waiting_query(node, request)?;
+            let (sender, choice) =
+                self.offer(now, entry, &[Class::Complete, Class::Unfinished], node, query)?;
+            Some((now - query.since, (node, request, Answer::Grant(sender, choice))))
+        };
+        let first = anybody.filter_map(answer).next();
+        if queue.last_key_value().is_some_and(|((group, _), _)| *group == EVERYWHERE) {
+            return first.map(|(_, answer)| answer);
+        }
+        // Those who wait in a group come first, since they take what is close to them, but not for long.
+        let (waited, first) = first.map_or((Duration::ZERO, None), |(waited, first)| (waited, Some(first)));
+        if waited >= AGED_AFTER {
+            return first;
+        }
+        match self.nearest_answer(now, entry, queue) {
+            Some((0, nearest)) => Some(nearest),
+            other => first.or(other.map(|(_, answer)| answer)),
+        }
     }
 
     /// Who serves a receiver of an inline object in place of this shard, whose link is busy with the same bytes for others
@@ -204,8 +220,8 @@ impl Shard {
 
     /// Whether some location of an object can be granted to somebody.
     fn has_candidate(&self, now: Time, entry: &Entry) -> bool {
-        let unfinished = entry.copies.free(Class::Unfinished).next();
-        entry.copies.free(Class::Complete).next().is_some()
+        let unfinished = entry.copies.free(EVERYWHERE, Class::Unfinished).next();
+        entry.copies.free(EVERYWHERE, Class::Complete).next().is_some()
             || unfinished.is_some_and(|record| self.may_extend(now, entry, record))
     }
 
@@ -214,7 +230,7 @@ impl Shard {
         self.hop_time.may_extend(now, record.since, entry.transfers.len())
     }
 
-    /// The best of the free locations of these classes for a receiver.
+    /// The best of the free locations of these classes for a receiver: the closest by groups, but for those that it avoids.
     fn offer(
         &self,
         now: Time,
@@ -223,52 +239,90 @@ impl Shard {
         node: NodeIndex,
         query: &WaitingQuery,
     ) -> Option<(NodeIndex, SenderChoice)> {
-        let receiver = &self.nodes.get(node)?.info.node;
-        let serves = entry.transfers.served_by(node) > 0 || entry.copies.is_pulled_from(receiver);
-        let is_behind = |record: &LocationRecord| {
-            record.node == node || (serves && self.pulls_from(entry, record.node, node))
-        };
+        let path = self.nodes.get(node)?.place.path;
+        let offers =
+            groups_of(path).filter_map(|group| self.offer_in(now, entry, group, classes, node, query));
+        let mut avoided = None;
+        for (sender, choice) in offers {
+            if choice.reason != GrantReason::AvoidedButOnly {
+                return Some((sender, choice));
+            }
+            avoided = avoided.or(Some((sender, choice)));
+        }
+        let is_patient = now - query.since < AGED_AFTER;
+        if is_patient {
+            // Another location that is busy now is worth a short wait.
+            let others = entry.copies.iter().take(MAX_CONSIDERED);
+            let mut others = others.filter(|record| !record.is_away && !query.avoid.contains(&record.node));
+            let serves = self.serves(entry, node);
+            if others.any(|record| !self.is_behind(entry, record, node, serves)) {
+                return None;
+            }
+        }
+        avoided
+    }
+
+    /// The same, of those in a group.
+    pub(super) fn offer_in(
+        &self,
+        now: Time,
+        entry: &Entry,
+        group: Path,
+        classes: &[Class],
+        node: NodeIndex,
+        query: &WaitingQuery,
+    ) -> Option<(NodeIndex, SenderChoice)> {
+        let place = self.nodes.get(node)?.place;
+        let serves = self.serves(entry, node);
         let mut senders = Vec::new();
         let mut candidates = Vec::new();
         for class in classes {
-            let free = entry.copies.free(*class).take(MAX_CONSIDERED);
+            let free = entry.copies.free(group, *class).take(MAX_CONSIDERED);
             let may_be_granted =
                 |record: &&LocationRecord| *class == Class::Complete || self.may_extend(now, entry, record);
+            let free = free.take_while(may_be_granted);
             let mut welcome = 0;
-            for record in free.take_while(may_be_granted).filter(|record| !is_behind(record)) {
+            for record in free.filter(|record| !self.is_behind(entry, record, node, serves)) {
                 let Some(sender) = self.nodes.get(record.node) else { continue };
                 let avoided = query.avoid.contains(&record.node);
-                senders.push(record.node);
+                senders.push((record.node, record.path));
+                let forward = sender.place.forward(&place);
                 candidates.push(Candidate {
                     node: &sender.info.node,
                     state: record.state,
                     bytes_at: record.since,
                     last_grant: record.last_grant,
                     avoided,
+                    forward,
                 });
-                // They come best first, unless links differ. The second one says that there was a choice.
+                // They come best first, unless nodes have an order. The second one says that there was a choice.
                 welcome += usize::from(!avoided);
-                if welcome == 2 && self.config.topology == Topology::Uniform {
+                if welcome == 2 && forward == 0 {
                     break;
                 }
             }
         }
-        let mut choice = choose_sender(receiver, &candidates, &self.config.topology)?;
-        let sender = *senders.get(choice.index)?;
-        let is_patient = now - query.since < AGED_AFTER;
-        if query.avoid.contains(&sender) && is_patient {
-            // Another location that is busy now is worth a short wait.
-            let others = entry.copies.iter().take(MAX_CONSIDERED);
-            let mut others = others.filter(|record| !record.is_away && !query.avoid.contains(&record.node));
-            if others.any(|record| !is_behind(record)) {
-                return None;
-            }
-        }
+        let mut choice = choose_sender(&candidates)?;
+        let (sender, path) = *senders.get(choice.index)?;
         let is_unfinished = candidates.get(choice.index)?.state != LocationState::Complete;
         if is_unfinished && entry.transfers.len() >= MAX_UNPACED {
             choice.reason = GrantReason::ChainHasBytes;
         }
+        if place.path != EVERYWHERE && choice.reason != GrantReason::AvoidedButOnly {
+            choice.reason = self.reason_by_place(entry, (place.path, group), path, choice.reason);
+        }
         Some((sender, choice))
+    }
+
+    /// Whether somebody is served by `node`, as far as is known.
+    pub(super) fn serves(&self, entry: &Entry, node: NodeIndex) -> bool {
+        let name = self.nodes.get(node).map(|record| &record.info.node);
+        entry.transfers.served_by(node) > 0 || name.is_some_and(|name| entry.copies.is_pulled_from(name))
+    }
+
+    /// Whether a copy is that of `node`, or is pulled from it.
+    fn is_behind(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex, serves: bool) -> bool {
+        record.node == node || (serves && self.pulls_from(entry, record.node, node))
     }
 
     /// Whether `node` pulls from `root`, directly or through others. Only asked about a receiver that serves others itself.
@@ -290,8 +344,10 @@ impl Shard {
         sender: NodeIndex,
         choice: SenderChoice,
     ) {
-        let Some(sender_info) = self.nodes.get(sender).map(|record| &record.info) else { return };
-        let (sender_name, sender_address) = (sender_info.node.clone(), sender_info.data_address);
+        let Some(sender_record) = self.nodes.get(sender) else { return };
+        let (sender_name, sender_address) =
+            (sender_record.info.node.clone(), sender_record.info.data_address);
+        let sender_path = sender_record.place.path;
         let slots = self.config.limits.slots_per_location;
         let Some(record) = self.nodes.get_mut(node) else { return };
         let Some(entry) = self.entries.get_mut(id) else { return };
@@ -307,7 +363,7 @@ impl Shard {
         // The receiver need not say that its copy has started.
         if entry.copies.get(node).is_none() {
             let mut copy = LocationRecord::new(
-                node,
+                (node, record.place.path),
                 LocationState::Partial,
                 Retention::Evictable,
                 record.session_number,
@@ -324,7 +380,9 @@ impl Shard {
             }
         });
         let is_timed = sender_state == LocationState::Partial && turn.now < sender_has;
-        entry.transfers.insert(node, grant, Transfer { sender, is_timed });
+        let leaves = groups_left(sender_path, record.place.path);
+        let transfer = Transfer { sender, began: turn.now, leaves, is_recalled: false, is_timed };
+        entry.transfers.insert(node, grant, transfer);
         self.grants.insert(grant, id.clone());
         record.receiving.insert(grant, id.clone());
         let grant_record = GrantRecord {
@@ -347,6 +405,7 @@ impl Shard {
             sender_state,
             reason: choice.reason,
         });
+        self.has_begun(node, id);
         self.mark_changed(id);
         self.send(turn, node, message);
         turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });
@@ -360,7 +419,8 @@ impl Shard {
         let session = record.session_number;
         self.bursts.note(turn.now, id);
         if entry.copies.get(node).is_none() {
-            let mut copy = LocationRecord::new(node, LocationState::Complete, Retention::Evictable, session);
+            let at = (node, record.place.path);
+            let mut copy = LocationRecord::new(at, LocationState::Complete, Retention::Evictable, session);
             copy.free_slots =
                 self.config.limits.slots_per_location.saturating_sub(entry.transfers.served_by(node));
             entry.copies.insert(copy);
@@ -374,6 +434,7 @@ impl Shard {
             own.session = session;
         });
         let (put, metadata, pin) = (entry.put, entry.metadata.clone(), entry.pin);
+        self.has_begun(node, id);
         self.mark_changed(id);
         self.send(turn, node, ToStore::Inline { request, id: id.clone(), put, metadata, bytes });
         if pin == Pin::Missing {
@@ -403,6 +464,9 @@ impl Shard {
         let sender = entry.copies.get(link.sender).filter(|sender| sender.state == LocationState::Complete);
         if let Some(sender) = sender.filter(|_| link.is_timed && outcome == PullOutcome::Complete) {
             self.hop_time.observe(turn.now - sender.since);
+        }
+        if outcome == PullOutcome::Complete {
+            self.pace.observe(entry.size_bytes, turn.now - link.began);
         }
         self.mark_changed(&id);
         if outcome == PullOutcome::Cancelled {

@@ -11,6 +11,7 @@ use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Session};
 use super::{DropReason, Effect, Shard, Turn};
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId};
+use crate::topology::Place;
 
 impl Shard {
     pub(super) fn connect(&mut self, turn: &mut Turn<'_>, info: NodeInfo) {
@@ -70,8 +71,13 @@ impl Shard {
         record.session = Session::Connected { sweep_at: Some(sweep_at) };
         record.session_number = record.session_number.wrapping_add(1);
         record.refreshed = turn.now;
+        record.place = Place::of_labels(&info.labels);
         record.info = info;
-        self.mark_copies(index, |copy| copy.is_away = false);
+        let path = record.place.path;
+        self.mark_copies(index, |copy| {
+            copy.is_away = false;
+            copy.path = path;
+        });
         self.resend_drops(turn, index);
         self.mark_holdings_servable(index);
     }

@@ -155,7 +155,8 @@ impl Dendrogram {
         let first = MAX_LEVELS - levels.len();
         for (level, distance_ps) in levels.into_iter().enumerate() {
             for (place, group) in places.iter_mut().zip(self.groups(distance_ps)) {
-                place.path[first + level] = group.min(u16::MAX.into()) as u16;
+                // Zero stands for no group.
+                place.path[first + level] = group + 1;
             }
         }
         for (position, &node) in order.iter().enumerate() {

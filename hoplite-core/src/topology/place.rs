@@ -1,22 +1,47 @@
 //! Where a node is: a path of groups, outermost first, and a position in the order of all nodes.
 //!
-//! This is what daemons need of a topology: 12 bytes per node, where a matrix takes 8 per pair.
+//! This is what daemons need of a topology: 20 bytes per node, where a matrix takes 8 per pair. The groups come from labels, from
+//! measurements, or from both. The number of a labelled group follows from its label alone, so that all who know the label agree
+//! on it, whenever they hear of it.
 
 use std::collections::BTreeMap;
 
-/// How many levels of groups there can be, such as region, zone, row, rack.
+use crate::placement::{fnv1a, mix};
+
+/// How many levels of groups there can be.
 pub const MAX_LEVELS: usize = 4;
+
+/// The keys of the labels that say where a node is, outermost level first. Others may precede them, up to a slash, as in
+/// `topology.kubernetes.io/zone`.
+pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
+
+/// Numbers of groups, outermost level first; zero where a node is in none. As the name of a group: those of the group and of
+/// all around it, and zeros for what is within it. All zero is the group of all nodes.
+pub type Path = [u32; MAX_LEVELS];
+
+/// The group of all nodes.
+pub const EVERYWHERE: Path = [0; MAX_LEVELS];
 
 /// The place of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Place {
-    /// The groups that the node is in, outermost first. A network with fewer levels leaves the first ones zero.
-    pub path: [u16; MAX_LEVELS],
+    /// The groups that the node is in, outermost first; zero for a level at which it is in none.
+    pub path: Path,
     /// Its rank in the order of all nodes, along which chains run.
     pub position: u32,
 }
 
 impl Place {
+    /// The place that labels tell, at no position. Unknown keys say nothing about it; of several labels of a level the first counts.
+    pub fn of_labels(labels: &[(String, String)]) -> Self {
+        let number = |level: &str| {
+            let is_level = |key: &str| key.rsplit('/').next() == Some(level);
+            let label = labels.iter().find(|(key, value)| is_level(key) && !value.is_empty());
+            label.map_or(0, |(_, value)| number_of(value))
+        };
+        Self { path: LEVEL_KEYS.map(number), position: 0 }
+    }
+
     /// The lowest level at which both are in one group: 0 if they share the innermost, [`MAX_LEVELS`] if they share none.
     pub fn level(&self, other: &Self) -> usize {
         let shared = self.path.iter().zip(&other.path).take_while(|(own, other)| own == other);
@@ -29,6 +54,32 @@ impl Place {
     }
 }
 
+/// The number of the group that a label names. Two of a thousand groups get the same number once in ten thousand clusters; they
+/// count as one group then.
+fn number_of(label: &str) -> u32 {
+    let hash = mix(fnv1a(label.as_bytes()));
+    ((hash >> 32) as u32).max(1)
+}
+
+/// The groups that a node with this path is in, the innermost first, and the one of all nodes last.
+pub fn groups_of(path: Path) -> impl Iterator<Item = Path> {
+    let within = move |levels: usize| (path[levels - 1] != 0).then(|| group(path, levels));
+    (1..=MAX_LEVELS).rev().filter_map(within).chain([EVERYWHERE])
+}
+
+/// Whether a node with this path is in a group.
+pub fn is_in(path: Path, of: Path) -> bool {
+    let levels = of.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
+    path[..levels] == of[..levels]
+}
+
+/// The outermost levels of a path.
+fn group(path: Path, levels: usize) -> Path {
+    let mut group = EVERYWHERE;
+    group[..levels].copy_from_slice(&path[..levels]);
+    group
+}
+
 /// The labels of a node, outermost level first.
 pub type Labels = [Option<String>; MAX_LEVELS];
 
@@ -36,7 +87,7 @@ pub type Labels = [Option<String>; MAX_LEVELS];
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Group<'a> {
     Label(&'a str),
-    Measured(u16),
+    Measured(u32),
 }
 
 /// Corrects measured places by labels.
@@ -52,6 +103,8 @@ pub fn relabel(measured: &[Place], labels: &[Labels]) -> Vec<Place> {
     let mut order: Vec<usize> = (0..measured.len()).collect();
     order.sort_by_key(|&node| (measured[node].position, node));
     let mut places = vec![Place::default(); measured.len()];
+    // When each group of a level is met first, so that sorting by that moves as little as it can.
+    let mut met = vec![[0; MAX_LEVELS]; measured.len()];
     for level in 0..MAX_LEVELS {
         let common = common_labels(measured, labels, level);
         let mut numbers = BTreeMap::new();
@@ -61,12 +114,15 @@ pub fn relabel(measured: &[Place], labels: &[Labels]) -> Vec<Place> {
                 Some(label) => Group::Label(label),
                 None => Group::Measured(measured[node].path[level]),
             };
-            // Numbers are given in the order of positions, so that sorting by path moves as little as it can.
-            let next = numbers.len().min(usize::from(u16::MAX)) as u16;
-            places[node].path[level] = *numbers.entry(group).or_insert(next);
+            places[node].path[level] = match group {
+                Group::Label(label) => number_of(label),
+                Group::Measured(number) => number,
+            };
+            let next = numbers.len();
+            met[node][level] = *numbers.entry(group).or_insert(next);
         }
     }
-    order.sort_by_key(|&node| places[node].path);
+    order.sort_by_key(|&node| met[node]);
     for (position, node) in order.into_iter().enumerate() {
         places[node].position = position as u32;
     }
@@ -74,8 +130,8 @@ pub fn relabel(measured: &[Place], labels: &[Labels]) -> Vec<Place> {
 }
 
 /// For each measured group of a level, the label that most of its nodes have; among equals the first by name.
-fn common_labels<'a>(measured: &[Place], labels: &'a [Labels], level: usize) -> BTreeMap<Vec<u16>, &'a str> {
-    let mut counts: BTreeMap<Vec<u16>, BTreeMap<&str, usize>> = BTreeMap::new();
+fn common_labels<'a>(measured: &[Place], labels: &'a [Labels], level: usize) -> BTreeMap<Vec<u32>, &'a str> {
+    let mut counts: BTreeMap<Vec<u32>, BTreeMap<&str, usize>> = BTreeMap::new();
     for (place, labels) in measured.iter().zip(labels) {
         if let Some(label) = labels[level].as_deref() {
             *counts.entry(place.path[..=level].to_vec()).or_default().entry(label).or_default() += 1;
@@ -91,9 +147,9 @@ fn common_labels<'a>(measured: &[Place], labels: &'a [Labels], level: usize) -> 
 mod tests {
     use super::*;
 
-    fn measured(groups: &[u16]) -> Vec<Place> {
+    fn measured(groups: &[u32]) -> Vec<Place> {
         let place =
-            |(position, &group): (usize, &u16)| Place { path: [0, 0, 0, group], position: position as u32 };
+            |(position, &group): (usize, &u32)| Place { path: [0, 0, 0, group], position: position as u32 };
         groups.iter().enumerate().map(place).collect()
     }
 
@@ -114,11 +170,35 @@ mod tests {
     }
 
     #[test]
+    fn labels_tell_places() {
+        let place = |labels: &[(&str, &str)]| {
+            let labels: Vec<_> =
+                labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            Place::of_labels(&labels)
+        };
+        assert_eq!(place(&[]), Place::default());
+        assert_eq!(place(&[("disk", "ssd"), ("rack", "")]), Place::default());
+        let a7 = place(&[("rack", "7"), ("topology.kubernetes.io/zone", "a")]);
+        assert_eq!(a7, place(&[("rack", "7"), ("zone", "a"), ("disk", "ssd")]));
+        assert_eq!(a7.level(&place(&[("rack", "8"), ("zone", "a")])), 2);
+        assert_eq!(a7.level(&place(&[("rack", "7"), ("zone", "b")])), 4);
+    }
+
+    #[test]
+    fn groups_are_the_known_prefixes_of_a_path() {
+        let groups: Vec<Path> = groups_of([1, 0, 3, 0]).collect();
+        assert_eq!(groups, [[1, 0, 3, 0], [1, 0, 0, 0], EVERYWHERE]);
+        assert_eq!(groups_of(EVERYWHERE).collect::<Vec<_>>(), [EVERYWHERE]);
+        assert!(is_in([1, 0, 3, 9], [1, 0, 3, 0]) && is_in([1, 0, 3, 9], EVERYWHERE));
+        assert!(!is_in([1, 2, 3, 9], [1, 0, 3, 0]) && !is_in(EVERYWHERE, [1, 0, 0, 0]));
+    }
+
+    #[test]
     fn labels_win_and_spread_to_the_rest_of_a_measured_group() {
         let labels: Vec<Labels> = ["x", "x", "", "y", "", ""].map(rack).into();
-        let places = relabel(&measured(&[0, 0, 0, 0, 1, 1]), &labels);
-        let racks: Vec<u16> = places.iter().map(|place| place.path[3]).collect();
-        assert_eq!(racks, [0, 0, 0, 1, 2, 2]);
+        let places = relabel(&measured(&[1, 1, 1, 1, 2, 2]), &labels);
+        let racks: Vec<u32> = places.iter().map(|place| place.path[3]).collect();
+        assert_eq!(racks, ["x", "x", "x", "y"].map(number_of).into_iter().chain([2, 2]).collect::<Vec<_>>());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, LocationState, PullOutcome, Retention, ToStore};
+use hoplite_core::shard::{DropReason, GrantId, LocationState, PullOutcome, Retention, ToStore};
 use hoplite_core::{Error, Operation, PutId};
 
 use crate::harness::*;
@@ -30,6 +30,32 @@ fn a_get_asks_pulls_publishes_and_returns_the_slot() {
         publications.iter().map(|(shard, publish)| (*shard, publish.state, publish.slot.is_some())).collect();
     assert_eq!(told, [(first, LocationState::Complete, true), (1 - first, LocationState::Complete, false)]);
     assert_eq!(h.told(), Vec::<String>::new());
+}
+
+#[test]
+fn a_receiver_that_gives_way_goes_on_where_it_is_and_holds_nothing_against_its_sender() {
+    let mut h = Harness::new();
+    let call = h.get(A, "x");
+    let mut pull = h.grant("x", 5, SIZE, "n1");
+    let give_way = |grant| Event::FromShard { shard: 0, message: ToStore::GiveWay { grant } };
+    h.event(give_way(GrantId(u64::MAX)));
+    assert!(!h.is_cancelled(&pull), "that is the slot of another");
+    // Several times, and without a byte: a failure would have it wait before it tries again.
+    for valid_bytes in [0, 0, 0, 100, 100] {
+        h.event(give_way(pull.grant));
+        assert!(h.is_cancelled(&pull));
+        h.pull_ended(&pull, valid_bytes, PullOutcome::Cancelled);
+        let (shard, query) = h.query();
+        assert_eq!((query.resume, query.avoid.len()), (Some(PutId(5)), 0));
+        assert_eq!(h.told(), ["0 return GaveWay"]);
+        pull = h.grant_query(shard, query.request, "x", 5, SIZE, "n2").unwrap();
+        assert_eq!(pull.offset_bytes, valid_bytes);
+    }
+    // Too late: it has all bytes.
+    h.event(give_way(pull.grant));
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    assert_eq!(h.view(call).put, PutId(5));
+    assert!(h.publications().iter().any(|(_, publish)| publish.slot == Some(pull.grant)));
 }
 
 #[test]

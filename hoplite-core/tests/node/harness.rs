@@ -52,6 +52,7 @@ pub(crate) struct Pull {
     pub(crate) pull: PullId,
     pub(crate) copy: CopyId,
     pub(crate) sender: String,
+    pub(crate) grant: GrantId,
     pub(crate) offset_bytes: u64,
 }
 
@@ -158,7 +159,8 @@ impl Harness {
                     self.inline.extend(inline_from);
                 }
                 Effect::StartPull { pull, copy, sender, offset_bytes, .. } => {
-                    self.pulls.push(Pull { pull, copy, sender: sender.to_string(), offset_bytes });
+                    let grant = GrantId(self.next_grant);
+                    self.pulls.push(Pull { pull, copy, sender: sender.to_string(), grant, offset_bytes });
                 }
                 Effect::CancelPull { pull } => self.cancelled.push(pull),
                 _ => {}

@@ -38,6 +38,9 @@ struct Arguments {
     /// Which share of the nodes fails while they are at it, in percent
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "0", value_parser = percentage)]
     failures: Vec<f64>,
+    /// In how many racks the nodes say that they are, in turn; links stay alike [default: they say nothing]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    racks: usize,
     /// How many receivers one copy serves at once; the daemons allow one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     slots: u32,
@@ -140,6 +143,7 @@ fn experiment(
             WorkloadName::Allreduce => Workload::Allreduce,
         },
         failures_percent,
+        racks: arguments.racks,
         slots: arguments.slots,
         seed: arguments.seed,
         size_bytes: arguments.size_mib << 20,
@@ -256,6 +260,7 @@ fn as_json(experiment: &Experiment, outcome: &Outcome, cost: Cost) -> Value {
         "arrivals": arrivals_name(experiment),
         "spread_s": experiment.last_arrival().as_secs_f64(),
         "failures_percent": experiment.failures_percent,
+        "racks": experiment.racks,
         "slots": experiment.slots,
         "seed": experiment.seed,
         "size_bytes": experiment.size_bytes,

@@ -140,6 +140,7 @@ pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
         stores: scenario.stores,
         shards: scenario.shards,
         topology: scenario.topology.clone(),
+        labels: scenario.labels,
         link: scenario.link,
         capacity_bytes: scenario.capacity_bytes,
         warm_up: limits.node_grace * 3,

@@ -7,7 +7,7 @@ use hoplite_core::plan::broadcast::{CostMatrix, Topology};
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::{Dtype, ObjectId};
 
-use crate::cluster::node_id;
+use crate::cluster::{Labels, node_id};
 use crate::random::Random;
 
 /// The element type of all that is reduced, and its size.
@@ -42,6 +42,8 @@ pub struct Scenario {
     pub link: LinkEstimate,
     /// What they know of the topology.
     pub topology: Topology,
+    /// Where they say that they are.
+    pub labels: Labels,
     /// The arena of each store.
     pub capacity_bytes: u64,
     /// For how long clients are busy.
@@ -93,6 +95,7 @@ impl Scenario {
                 latency: random.micros(1..100_000),
             },
             topology: any_topology(&mut random, stores),
+            labels: Labels { racks: *random.pick(&[0, 0, 2, 3]), moves: random.chance(30) },
             fault_interval: random.millis(50..700),
             slowness: *random.pick(&[1, 1, 10, 100]),
             largest_bytes,

@@ -16,7 +16,7 @@ use super::line::Line;
 use super::network::Break;
 use super::slots::Slots;
 use super::transfers::{Reader, Serve, TransferId};
-use super::{Application, Cluster, Network};
+use super::{Application, Cluster, Config, Network};
 
 /// The port of every data plane.
 const DATA_PORT: u16 = 7400;
@@ -138,14 +138,14 @@ pub(crate) fn shard_name(shard: usize) -> String {
     format!("shard-{shard}")
 }
 
-fn introduction(store: usize, run: u64, shards: usize) -> NodeInfo {
+fn introduction(store: usize, run: u64, config: &Config) -> NodeInfo {
     let address = u32::from(Ipv4Addr::new(10, 0, 0, 0)) + u32::try_from(store).expect("it is small");
     NodeInfo {
         node: node_id(store),
         incarnation: Incarnation(run),
         data_address: SocketAddr::from((Ipv4Addr::from(address), DATA_PORT)),
-        labels: Vec::new(),
-        shards: ShardList::new((0..shards).map(shard_name)),
+        labels: config.labels.of(store, run),
+        shards: ShardList::new((0..config.shards).map(shard_name)),
     }
 }
 
@@ -180,7 +180,7 @@ impl<A: Application> Cluster<A> {
             self.by_name.insert(node_id(store), store);
             self.stores.push(StoreHost {
                 node,
-                info: introduction(store, 1, self.config.shards),
+                info: introduction(store, 1, &self.config),
                 is_alive: true,
                 run: 1,
                 copies: BTreeMap::new(),
@@ -213,11 +213,7 @@ impl<A: Application> Cluster<A> {
     }
 
     fn new_shard(&self) -> Shard {
-        let config = ShardConfig {
-            warm_up: self.config.warm_up,
-            limits: self.config.limits.clone(),
-            topology: self.config.topology.clone(),
-        };
+        let config = ShardConfig { warm_up: self.config.warm_up, limits: self.config.limits.clone() };
         Shard::new(config, self.now())
     }
 
@@ -266,7 +262,7 @@ impl<A: Application> Cluster<A> {
         host.is_alive = true;
         host.run += 1;
         host.attempts.fill(Attempts::default());
-        host.info = introduction(store, host.run, self.config.shards);
+        host.info = introduction(store, host.run, &self.config);
         self.note(|_| format!("store {store} restarts"));
         self.open_sessions(store);
     }

@@ -76,6 +76,25 @@ pub(crate) trait Application: Sized + 'static {
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
 }
 
+/// In which rack a store says that it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Labels {
+    /// How many racks there are; with none, stores say nothing.
+    pub racks: usize,
+    /// Whether a store is in another rack after each start, and every fourth run of one in none.
+    pub moves: bool,
+}
+
+impl Labels {
+    fn of(self, store: usize, run: u64) -> Vec<(String, String)> {
+        let moved = if self.moves { run as usize } else { 0 };
+        if self.racks == 0 || moved % 4 == 3 {
+            return Vec::new();
+        }
+        vec![("rack".to_owned(), ((store + moved) % self.racks).to_string())]
+    }
+}
+
 /// What a cluster is made of.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -84,6 +103,8 @@ pub(crate) struct Config {
     /// The limits of all of them.
     pub(crate) limits: Limits,
     pub(crate) topology: Topology,
+    /// Where stores say that they are.
+    pub(crate) labels: Labels,
     /// What stores take their links for.
     pub(crate) link: LinkEstimate,
     /// The arena of each store.

@@ -36,7 +36,7 @@ use hoplite_core::plan::blocks::block_bytes;
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::link::LinkEstimate;
 
-use crate::cluster::{Cluster, Config, Counts, Network, ShardLoad};
+use crate::cluster::{Cluster, Config, Counts, Labels, Network, ShardLoad};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
@@ -79,6 +79,8 @@ pub struct Experiment {
     /// Which share of the nodes fails for good, in percent, at any time between the start and the bound. Reduces are asked
     /// for as many sources as there are nodes that do not fail.
     pub failures_percent: f64,
+    /// In how many racks the nodes say that they are, in turn; zero if they say nothing. Links are alike in any case.
+    pub racks: usize,
     /// How many receivers one copy serves at once; the daemons allow one.
     pub slots: u32,
     /// From which failures and names follow.
@@ -104,6 +106,7 @@ impl Default for Experiment {
             workload: Workload::Broadcast,
             arrivals: Arrivals::Together,
             failures_percent: 0.0,
+            racks: 0,
             slots: 1,
             seed: 1,
             size_bytes: 64 << 20,
@@ -152,6 +155,7 @@ impl Experiment {
             shards: self.shards,
             limits: Limits { slots_per_location: self.slots, ..Limits::default() },
             topology: Topology::Uniform,
+            labels: Labels { racks: self.racks, moves: false },
             link: LinkEstimate { bytes_per_second: self.bytes_per_second, latency: self.latency },
             capacity_bytes: self.size_bytes * ARENA_OBJECTS + (1 << 20),
             // Shards have been there for long, with all stores connected.

@@ -17,6 +17,7 @@ use crate::{error, metadata};
 
 enumeration!(encode_grant_reason, decode_grant_reason: GrantReason, wire::GrantReason, "reason of a grant" {
     OnlyCandidate, CompleteBeforePartial, Closest, LeastRecentlyUsed, AvoidedButOnly, EarliestBytes, ChainHasBytes,
+    FirstOfGroup, CloserAreBusy,
 });
 enumeration!(encode_drop_reason, decode_drop_reason: DropReason, wire::DropReason, "reason to drop" {
     Deleted, Lost, Superseded,
@@ -47,6 +48,7 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
             reason: encode_drop_reason(reason),
         }),
         ToStore::Promote { id, put } => wire::Body::Promote(wire::Promote { id: encode_id(&id), put: put.0 }),
+        ToStore::GiveWay { grant } => wire::Body::GiveWay(wire::GiveWay { grant: grant.0 }),
         ToStore::TakeOver { id, put, metadata, bytes } => wire::Body::TakeOver(wire::TakeOver {
             id: encode_id(&id),
             put: put.0,
@@ -90,6 +92,7 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
         wire::Body::Promote(promote) => {
             ToStore::Promote { id: ObjectId::new(&promote.id)?, put: PutId(promote.put) }
         }
+        wire::Body::GiveWay(way) => ToStore::GiveWay { grant: GrantId(way.grant) },
         wire::Body::TakeOver(object) => decode_take_over(object)?,
         wire::Body::DeleteDone(done) => {
             ToStore::DeleteDone { request: RequestId(done.request), put: done.put.map(PutId) }

@@ -19,7 +19,7 @@ use crate::{metadata, v1};
 enumeration!(encode_unpublish_reason, decode_unpublish_reason: UnpublishReason, wire::UnpublishReason,
     "reason to unpublish" { Evicted, PullEnded, Aborted, Superseded, Conceded, Deleted });
 enumeration!(pub(crate) encode_pull_outcome, decode_pull_outcome: PullOutcome, v1::PullOutcome, "outcome of a pull" {
-    Complete, SenderUnreachable, SenderStalled, SenderHasNoCopy, Corrupt, Cancelled,
+    Complete, SenderUnreachable, SenderStalled, SenderHasNoCopy, Corrupt, Cancelled, GaveWay,
 });
 
 /// The wire form of `message`.

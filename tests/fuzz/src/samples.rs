@@ -178,6 +178,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         ToStore::Published { id: object(), put, verdict: conflict },
         ToStore::Granted(grant),
         ToStore::Inline { request, id: object(), put, metadata: metadata(), bytes: bytes.clone() },
+        ToStore::GiveWay { grant: GrantId(1) },
         ToStore::TakeOver { id: object(), put, metadata: metadata(), bytes },
         ToStore::Drop { id: object(), put, reason: DropReason::Lost },
         ToStore::Promote { id: object(), put },

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
-use hoplite_core::plan::broadcast::{CostMatrix, Topology};
 use hoplite_core::shard::{
     Effect, Event, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention,
     Shard, ShardConfig, ToShard, ToStore, UnpublishReason,
@@ -187,6 +186,7 @@ impl Session {
             ToStore::Published { .. }
             | ToStore::Drop { .. }
             | ToStore::Promote { .. }
+            | ToStore::GiveWay { .. }
             | ToStore::TakeOver { .. }
             | ToStore::Locations { .. } => return,
         };
@@ -204,15 +204,7 @@ fn config(input: &mut Unstructured<'_>) -> Result<ShardConfig> {
         tombstone_ttl: Duration::from_secs(5),
         ..Limits::default()
     };
-    let costs = NODES.iter().enumerate().flat_map(|(from, sender)| {
-        let cost = move |to| u64::try_from((from + 1) * (to + 2) % 7).expect("a small number");
-        NODES.iter().enumerate().map(move |(to, receiver)| ((named(sender), named(receiver)), cost(to)))
-    });
-    let topology = match input.arbitrary()? {
-        true => Topology::Uniform,
-        false => Topology::Matrix(CostMatrix::new(costs.collect(), 1)),
-    };
-    Ok(ShardConfig { limits, topology, warm_up: Duration::from_secs(input.int_in_range(0..=1)?) })
+    Ok(ShardConfig { limits, warm_up: Duration::from_secs(input.int_in_range(0..=1)?) })
 }
 
 fn event(input: &mut Unstructured<'_>, world: &mut World) -> Result<Event> {
@@ -238,7 +230,10 @@ fn connected(input: &mut Unstructured<'_>) -> Result<Event> {
         node: node(input)?,
         incarnation: Incarnation(input.int_in_range(1..=3)?),
         data_address: SocketAddr::from(([127, 0, 0, 1], input.int_in_range(7000..=7003)?)),
-        labels: Vec::new(),
+        labels: match input.int_in_range(0..=2)? {
+            0 => Vec::new(),
+            rack => vec![("rack".to_owned(), rack.to_string())],
+        },
         shards: ShardList::new([if input.ratio(1, 8)? { "a:1" } else { "b:1" }, "c:1"]),
     }))
 }
@@ -256,6 +251,7 @@ fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
                 PullOutcome::SenderUnreachable,
                 PullOutcome::SenderHasNoCopy,
                 PullOutcome::Cancelled,
+                PullOutcome::GaveWay,
             ])?,
         },
         12 => ToShard::Delete { request: request(input)?, id: object(input)? },

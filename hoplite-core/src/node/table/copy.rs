@@ -29,6 +29,8 @@ pub(in super::super) struct ActivePull {
     /// Who granted the slot, and which slot; `None` once that shard's session is lost.
     pub(in super::super) shard: usize,
     pub(in super::super) grant: Option<GrantId>,
+    /// Whether it is being ended for another receiver.
+    pub(in super::super) gives_way: bool,
     /// How many bytes were there when it started.
     pub(in super::super) offset_bytes: u64,
 }

@@ -19,7 +19,7 @@ use super::{CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId,
 use crate::error::Error;
 use crate::extent::Allocator;
 use crate::id::{ObjectId, PutId};
-use crate::shard::{PullOutcome, Retention};
+use crate::shard::{GrantId, PullOutcome, Retention};
 use copy::Visibility;
 pub(super) use copy::{ActivePull, LocalCopy, Phase};
 use serves::AwaitingServes;
@@ -269,6 +269,20 @@ impl Table {
                 && active.shard == shard
             {
                 active.grant = None;
+            }
+        }
+    }
+
+    /// Ends the pull that has a slot of a shard, so that another receiver can have the slot.
+    pub(super) fn give_way(&mut self, ctx: &mut Context, shard: usize, grant: GrantId) {
+        for copy in self.pulls.values() {
+            if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
+                self.copies.get_mut(copy)
+                && (active.shard, active.grant) == (shard, Some(grant))
+                && !active.gives_way
+            {
+                active.gives_way = true;
+                ctx.push(Effect::CancelPull { pull: active.pull });
             }
         }
     }

@@ -7,7 +7,7 @@
 //! ```text
 //! slots N                  slots per location, before all else
 //! warm-up T                how long nothing is lost, before all else
-//! cost A B C               the link from A to B costs C; others cost 100; before all else
+//! label A KEY=VALUE..       A joins with these labels from now on
 //! join A B.. | leave A | restart A
 //! join A naming S T..       A names the shards S T.. of the cluster; otherwise there is one
 //! put A X | produce A X | copy A X | start A X B
@@ -26,11 +26,15 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::error::ErrorCode;
-use crate::plan::broadcast::CostMatrix;
 
 #[test]
 fn broadcast() {
     run_file(include_str!("../../../tests/cases/broadcast.txt"));
+}
+
+#[test]
+fn places() {
+    run_file(include_str!("../../../tests/cases/places.txt"));
 }
 
 #[test]
@@ -59,6 +63,7 @@ struct Scenario {
     world: World,
     requests: u64,
     incarnations: BTreeMap<String, u64>,
+    labels: BTreeMap<String, Vec<(String, String)>>,
     /// The latest slot of each receiver.
     slots: BTreeMap<String, GrantId>,
     /// The latest request of each node.
@@ -75,6 +80,7 @@ impl Scenario {
             world: World::new(configure(&lines)),
             requests: 0,
             incarnations: BTreeMap::new(),
+            labels: BTreeMap::new(),
             slots: BTreeMap::new(),
             latest: BTreeMap::new(),
         };
@@ -93,7 +99,15 @@ impl Scenario {
         let request = RequestId(self.requests);
         self.requests += 1;
         match words {
-            ["slots" | "cost" | "warm-up", ..] => Vec::new(),
+            ["slots" | "warm-up", ..] => Vec::new(),
+            ["label", name, labels @ ..] => {
+                let pair = |label: &str| {
+                    label.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()))
+                };
+                let labels = labels.iter().map(|label| pair(label).unwrap()).collect();
+                self.labels.insert((*name).to_owned(), labels);
+                Vec::new()
+            }
             ["join", name, "naming", shards @ ..] => {
                 let incarnation = *self.incarnations.entry((*name).to_owned()).or_insert(1);
                 let shards = ShardList::new(shards.iter().copied());
@@ -151,6 +165,7 @@ impl Scenario {
                     "corrupt" => PullOutcome::Corrupt,
                     "no-copy" => PullOutcome::SenderHasNoCopy,
                     "cancelled" => PullOutcome::Cancelled,
+                    "gave-way" => PullOutcome::GaveWay,
                     _ => panic!("{outcome}"),
                 };
                 self.give_back(name, outcome)
@@ -180,7 +195,8 @@ impl Scenario {
 
     fn join(&mut self, name: &str) -> Vec<Effect> {
         let incarnation = *self.incarnations.entry(name.to_owned()).or_insert(1);
-        self.world.connect(name, incarnation)
+        let labels = self.labels.get(name).cloned().unwrap_or_default();
+        self.world.apply(Event::Connected(NodeInfo { labels, ..info(name, incarnation) }))
     }
 
     fn publish(
@@ -235,6 +251,7 @@ impl Scenario {
                 format!("{node} failed {code:?}")
             }
             ToStore::Drop { id, put, reason } => format!("{node} drop {id}/{} {reason:?}", put.0),
+            ToStore::GiveWay { .. } => format!("{node} gives way"),
             ToStore::Promote { id, .. } => format!("{node} promote {id}"),
             ToStore::TakeOver { id, bytes, .. } => format!("{node} take over {id} {}", bytes.escape_ascii()),
             ToStore::DeleteDone { put: Some(put), .. } => format!("{node} deleted {}", put.0),
@@ -255,19 +272,12 @@ impl Scenario {
 
 fn configure(lines: &[&str]) -> ShardConfig {
     let mut config = ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() };
-    let mut costs = BTreeMap::new();
     for line in lines {
         match line.split_whitespace().collect::<Vec<&str>>()[..] {
             ["slots", slots] => config.limits.slots_per_location = slots.parse().unwrap(),
             ["warm-up", millis] => config.warm_up = Duration::from_millis(millis.parse().unwrap()),
-            ["cost", from, to, cost] => {
-                costs.insert((node(from), node(to)), cost.parse().unwrap());
-            }
             _ => {}
         }
-    }
-    if !costs.is_empty() {
-        config.topology = Topology::Matrix(CostMatrix::new(costs, 100));
     }
     config
 }

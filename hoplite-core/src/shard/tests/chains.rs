@@ -26,7 +26,7 @@ impl Broadcast {
     /// Node 0 has put the object, and each of the others asks for it, at once.
     fn new(receivers: u64, slots: u32) -> Self {
         let limits = Limits { slots_per_location: slots, ..Limits::default() };
-        let config = ShardConfig { limits, warm_up: Duration::ZERO, ..ShardConfig::default() };
+        let config = ShardConfig { limits, warm_up: Duration::ZERO };
         let shard = Shard::new(config, Time::ZERO);
         let mut world = Self { shard, now: Time::ZERO, transfers: BTreeMap::new(), reasons: BTreeMap::new() };
         for number in 0..=receivers {

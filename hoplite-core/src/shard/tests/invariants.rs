@@ -6,6 +6,7 @@ use super::super::entry::{EntryState, Pin};
 use super::super::nodes::{NodeIndex, OpenRequest, Session};
 use super::super::*;
 use crate::plan::broadcast::pulls_from;
+use crate::topology::place::EVERYWHERE;
 
 pub(super) fn check(shard: &Shard, now: Time) {
     for id in shard.waiting.keys() {
@@ -30,6 +31,10 @@ pub(super) fn check(shard: &Shard, now: Time) {
             );
         }
         assert!(node.requests.len() <= shard.max_open_requests());
+    }
+    for (id, group) in shard.held_back.keys() {
+        let waits = shard.waiting.get(id).is_some_and(|queue| queue.keys().any(|(other, _)| other == group));
+        assert!(waits, "nobody is held back who does not wait");
     }
     assert!(shard.to_serve.is_empty() && shard.to_notify.is_empty(), "all is settled");
     assert_eq!(shard.tombstones.len(), shard.due.tombstones.len());
@@ -59,6 +64,12 @@ fn entries(shard: &Shard) {
             assert_eq!(entry.transfers.served_by(*sender), *taken);
             assert!(*taken <= limits.slots_per_location, "no copy serves more than its slots");
         }
+        for (receiver, grant, link) in entry.transfers.iter() {
+            for group in &link.leaves {
+                let mut leaving = entry.transfers.leaving(*group);
+                assert!(leaving.any(|(other, slot, _)| (other, slot) == (receiver, grant)));
+            }
+        }
         let mut nodes = BTreeSet::new();
         for location in entry.copies.iter() {
             assert!(nodes.insert(location.node), "one location per node");
@@ -67,6 +78,7 @@ fn entries(shard: &Shard) {
             let taken = slots.get(&location.node).copied().unwrap_or(0);
             assert_eq!(location.free_slots + taken, limits.slots_per_location);
             assert_eq!(location.is_away, !record.is_connected());
+            assert_eq!(location.path, record.place.path);
             assert!(location.pulling_from.is_none() || location.state == LocationState::Partial);
         }
         match entry.state {
@@ -106,8 +118,14 @@ fn requests(shard: &Shard) {
             match open {
                 OpenRequest::Query(query) => {
                     queries += 1;
-                    assert_eq!(shard.waiting[&query.id].get(&query.arrival), Some(&(node, *request)));
+                    assert_eq!(
+                        shard.waiting[&query.id].get(&(query.group, query.arrival)),
+                        Some(&(node, *request))
+                    );
                     let entry = shard.entries.get(&query.id);
+                    let has_begun = entry
+                        .is_some_and(|entry| entry.copies.get(node).is_some() || shard.serves(entry, node));
+                    assert!(query.group == EVERYWHERE || !has_begun, "who serves others waits for anybody");
                     assert!(
                         entry.is_none_or(|entry| !entry.is_lost() && entry.inline.is_none()),
                         "nobody waits for what is lost, or here"

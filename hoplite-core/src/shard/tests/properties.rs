@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use crate::plan::broadcast::CostMatrix;
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 2] = ["x", "y"];
@@ -14,9 +13,11 @@ const OBJECTS: [&str; 2] = ["x", "y"];
 /// One step of a run; numbers are reduced to what exists.
 #[derive(Debug, Clone)]
 enum Step {
+    /// A node that is in these racks, unless that is zero.
     Connect {
         node: usize,
         incarnation: u64,
+        rack: u8,
     },
     Disconnect {
         node: usize,
@@ -134,10 +135,12 @@ fn step() -> impl Strategy<Value = Step> {
     let outcome = prop_oneof![
         Just(PullOutcome::Complete),
         Just(PullOutcome::SenderStalled),
+        Just(PullOutcome::GaveWay),
         Just(PullOutcome::Cancelled)
     ];
     prop_oneof![
-        2 => (node_number(), 1_u64..3).prop_map(|(node, incarnation)| Step::Connect { node, incarnation }),
+        2 => (node_number(), 1_u64..3, 0_u8..3)
+            .prop_map(|(node, incarnation, rack)| Step::Connect { node, incarnation, rack }),
         1 => (node_number(), 1_u64..3).prop_map(|(node, incarnation)| Step::Disconnect { node, incarnation }),
         8 => (node_number(), publish()).prop_map(|(node, publish)| Step::Publish { node, publish }),
         3 => (node_number(), 0_u64..6, publish())
@@ -160,21 +163,14 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn config() -> impl Strategy<Value = ShardConfig> {
-    (1_u32..3, 0_u64..2, any::<bool>(), 1_usize..4).prop_map(|(slots, warm_up, uniform, max_objects)| {
+    (1_u32..3, 0_u64..2, 1_usize..4).prop_map(|(slots, warm_up, max_objects)| {
         let limits = Limits {
             slots_per_location: slots,
             max_objects,
             tombstone_ttl: Duration::from_secs(5),
             ..Limits::default()
         };
-        let costs = NODES.iter().enumerate().flat_map(|(from, sender)| {
-            NODES.iter().enumerate().map(move |(to, receiver)| {
-                ((node(sender), node(receiver)), u64::try_from((from + 1) * (to + 2) % 7).unwrap())
-            })
-        });
-        let topology =
-            if uniform { Topology::Uniform } else { Topology::Matrix(CostMatrix::new(costs.collect(), 1)) };
-        ShardConfig { limits, topology, warm_up: Duration::from_secs(warm_up) }
+        ShardConfig { limits, warm_up: Duration::from_secs(warm_up) }
     })
 }
 
@@ -243,7 +239,9 @@ impl Run {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Connect { node: number, incarnation } => self.connect(NODES[number], incarnation),
+            Step::Connect { node: number, incarnation, rack } => {
+                self.connect(NODES[number], incarnation, rack);
+            }
             Step::Disconnect { node: number, incarnation } => {
                 let name = node(NODES[number]);
                 let is_current = self.incarnations.get(&name) == Some(&incarnation);
@@ -323,8 +321,10 @@ impl Run {
         record.is_some_and(|record| record.requests.contains_key(&key.1))
     }
 
-    fn connect(&mut self, name: &str, incarnation: u64) {
-        let effects = self.world.connect(name, incarnation);
+    fn connect(&mut self, name: &str, incarnation: u64, rack: u8) {
+        let label = (rack > 0).then(|| ("rack".to_owned(), rack.to_string()));
+        let labels = label.into_iter().collect();
+        let effects = self.world.apply(Event::Connected(NodeInfo { labels, ..info(name, incarnation) }));
         let name = node(name);
         let was_refused = effects.iter().any(|effect| matches!(effect, Effect::Refuse { .. }));
         let is_another = self.incarnations.get(&name) != Some(&incarnation);
@@ -402,11 +402,12 @@ proptest! {
     #[test]
     fn any_sequence_keeps_the_invariants(
         config in config(),
+        racks in prop::collection::vec(0_u8..3, NODES.len()),
         steps in prop::collection::vec(step(), 1..120),
     ) {
         let mut run = Run::new(config);
-        for name in NODES {
-            run.connect(name, 1);
+        for (name, rack) in NODES.into_iter().zip(racks) {
+            run.connect(name, 1, rack);
         }
         for step in steps {
             run.step(step);

@@ -4,7 +4,7 @@ use super::*;
 use crate::error::ErrorCode;
 
 fn small_world(limits: Limits) -> World {
-    let mut world = World::new(ShardConfig { limits, warm_up: Duration::ZERO, ..ShardConfig::default() });
+    let mut world = World::new(ShardConfig { limits, warm_up: Duration::ZERO });
     for name in ["a", "b"] {
         world.connect(name, 1);
     }
@@ -266,16 +266,16 @@ fn messages_are_counted() {
 
 #[test]
 fn nobody_starves_while_closer_receivers_keep_coming() {
-    let far = (node("s"), node("far"));
-    let costs = (0..1000).map(|number| ((node("s"), node(&format!("near{number}"))), 1)).chain([(far, 9)]);
-    let topology = Topology::Matrix(crate::plan::broadcast::CostMatrix::new(costs.collect(), 5));
-    let mut world = World::new(ShardConfig { topology, warm_up: Duration::ZERO, ..ShardConfig::default() });
-    world.connect("s", 1);
+    let mut world = World::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
+    let mut join = |name: &str, rack: &str| {
+        let labels = vec![("rack".to_owned(), rack.to_owned())];
+        world.apply(Event::Connected(NodeInfo { labels, ..info(name, 1) }))
+    };
+    join("s", "near");
+    (0..1000).for_each(|number| assert_eq!(join(&format!("near{number}"), "near"), []));
+    join("far", "far");
     world.say("s", ToShard::Publish(complete("x", 1)));
-    let near = (0..1000).map(|number| format!("near{number}"));
-    near.for_each(|name| assert_eq!(world.connect(&name, 1), []));
     world.say("near0", ToShard::Query(query("x", 0)));
-    world.connect("far", 1);
     // It could also be served by those who came before it.
     let avoid = (0..20).map(|number| node(&format!("near{number}"))).collect();
     world.say("far", ToShard::Query(Query { avoid, ..query("x", 0) }));

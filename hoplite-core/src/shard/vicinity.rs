@@ -1,0 +1,225 @@
+//! Receivers wait for copies that are close, and take slots over from receivers that are not.
+//!
+//! Each query of a node that is in a group waits in its group, and is served by the closest copy that may serve it. See
+//! [`plan::vicinity`](crate::plan::vicinity) for the reasons.
+
+use std::collections::{BTreeMap, btree_map};
+use std::iter::successors;
+
+use super::copies::Class;
+use super::entry::Entry;
+use super::message::{GrantId, GrantReason, RequestId, ToStore};
+use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
+use super::query::Answer;
+use super::{Shard, Turn};
+use crate::id::{ObjectId, PutId};
+use crate::plan::broadcast::SenderChoice;
+use crate::time::Time;
+use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
+
+/// Most groups in which somebody waits that are looked at for one event.
+const MAX_GROUPS: usize = 64;
+
+/// The queries that wait for an object, by group and arrival.
+pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
+
+/// What there is for a receiver.
+enum Nearby {
+    /// A sender, found so many groups outwards.
+    Sender(usize, NodeIndex, SenderChoice),
+    /// A copy in this group will have bytes.
+    Soon,
+    /// All copies in this group serve others.
+    Busy(Path),
+    Nothing,
+}
+
+impl Shard {
+    /// The group in which a query waits: the innermost one of its node. A receiver that has begun, or has lost a sender, goes
+    /// on wherever it can.
+    pub(super) fn waiting_group(
+        &self,
+        node: NodeIndex,
+        id: &ObjectId,
+        resume: Option<PutId>,
+        avoid: &[NodeIndex],
+    ) -> Path {
+        let has_begun = self
+            .entries
+            .get(id)
+            .is_some_and(|entry| entry.copies.get(node).is_some() || self.serves(entry, node));
+        if has_begun || resume.is_some() || !avoid.is_empty() {
+            return EVERYWHERE;
+        }
+        let path = self.nodes.get(node).map_or(EVERYWHERE, |record| record.place.path);
+        groups_of(path).next().unwrap_or(EVERYWHERE)
+    }
+
+    /// A node has a copy now, from which others may pull, or they say that they do: queries of it that wait go on wherever they can.
+    pub(super) fn has_begun(&mut self, node: NodeIndex, id: &ObjectId) {
+        let Some(queue) = self.waiting.get_mut(id) else { return };
+        let Some(record) = self.nodes.get_mut(node).filter(|record| record.place.path != EVERYWHERE) else {
+            return;
+        };
+        let mut left = Vec::new();
+        for (request, open) in &mut record.requests {
+            if let OpenRequest::Query(query) = open
+                && query.id == *id
+                && query.group != EVERYWHERE
+            {
+                queue.remove(&(query.group, query.arrival));
+                left.push(std::mem::replace(&mut query.group, EVERYWHERE));
+                queue.insert((EVERYWHERE, query.arrival), (node, *request));
+            }
+        }
+        left.into_iter().for_each(|group| self.may_let_go(id, group));
+    }
+
+    /// Who of those who wait in groups is served next, and how far from their own group the sender was found. Those come first
+    /// whose sender is closest.
+    pub(super) fn nearest_answer(
+        &self,
+        now: Time,
+        entry: &Entry,
+        queue: &Queue,
+    ) -> Option<(usize, (NodeIndex, RequestId, Answer))> {
+        let mut best = None;
+        for (_, node, query, request) in self.heads(queue) {
+            if let Nearby::Sender(steps, sender, choice) = self.nearby(now, entry, node, query)
+                && best.as_ref().is_none_or(|(fewest, _)| steps < *fewest)
+            {
+                best = Some((steps, (node, request, Answer::Grant(sender, choice))));
+                if steps == 0 {
+                    break;
+                }
+            }
+        }
+        best
+    }
+
+    /// Of each group in which somebody waits, the one who came first. What there is for him is the best for all of them.
+    fn heads<'a>(
+        &'a self,
+        queue: &'a Queue,
+    ) -> impl Iterator<Item = (Path, NodeIndex, &'a WaitingQuery, RequestId)> {
+        let after = |group: Path| queue.range((group, u64::MAX)..).next().map(|((group, _), _)| *group);
+        let groups = successors(after(EVERYWHERE), move |group| after(*group));
+        groups.take(MAX_GROUPS).filter_map(move |group| {
+            let ((_, _), (node, request)) = queue.range((group, 0)..).next()?;
+            let (node, request) = (*node, *request);
+            Some((group, node, self.waiting_query(node, request)?, request))
+        })
+    }
+
+    /// What there is for a receiver that may wait, the closest first.
+    fn nearby(&self, now: Time, entry: &Entry, node: NodeIndex, query: &WaitingQuery) -> Nearby {
+        let Some(record) = self.nodes.get(node) else { return Nearby::Nothing };
+        let key = (query.id.clone(), query.group);
+        let is_patient = self.held_back.get(&key).is_none_or(|until| now < *until);
+        let classes = [Class::Complete, Class::Unfinished];
+        for (steps, group) in groups_of(record.place.path).enumerate() {
+            if let Some((sender, choice)) = self.offer_in(now, entry, group, &classes, node, query) {
+                return Nearby::Sender(steps, sender, choice);
+            }
+            if group == EVERYWHERE || entry.copies.at_hand(group) == 0 {
+                continue;
+            }
+            if entry.copies.free(group, Class::Unfinished).any(|copy| copy.node != node) {
+                return Nearby::Soon;
+            }
+            if is_patient {
+                return Nearby::Busy(group);
+            }
+        }
+        Nearby::Nothing
+    }
+
+    /// Has those wait whose group has copies, all of which serve others, and asks receivers of other groups to give way to them.
+    pub(super) fn hold_back(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
+        if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {
+            return;
+        }
+        let until = turn.now + self.pace.patience(entry.size_bytes);
+        let (mut busy, mut others, mut recalled) = (Vec::new(), Vec::new(), Vec::new());
+        for (group, node, query, _) in self.heads(queue) {
+            match self.nearby(turn.now, entry, node, query) {
+                Nearby::Busy(around) => {
+                    busy.push(group);
+                    recalled.extend(self.transfer_to_recall(turn.now, entry, around));
+                }
+                // It has waited in vain, and goes on doing so.
+                Nearby::Nothing if self.held_back.contains_key(&(id.clone(), group)) => {}
+                _ => others.push(group),
+            }
+        }
+        for group in others {
+            self.let_go(id, group);
+        }
+        for group in busy {
+            if let btree_map::Entry::Vacant(vacant) = self.held_back.entry((id.clone(), group)) {
+                self.due.held_back.insert(until, vacant.key().clone());
+                vacant.insert(until);
+            }
+        }
+        for (receiver, grant) in recalled {
+            if let Some(entry) = self.entries.get_mut(id) {
+                entry.transfers.recall(receiver, grant);
+            }
+            self.send(turn, receiver, ToStore::GiveWay { grant });
+        }
+    }
+
+    /// Which transfer out of a group is to be given up for one within it: one that has begun lately, and one at a time.
+    fn transfer_to_recall(&self, now: Time, entry: &Entry, group: Path) -> Option<(NodeIndex, GrantId)> {
+        let leaving: Vec<_> = entry.transfers.leaving(group).take(MAX_GROUPS).collect();
+        if leaving.iter().any(|(.., transfer)| transfer.is_recalled) {
+            return None;
+        }
+        let is_young = |receiver: &NodeIndex, began: Time| {
+            // Since when the receiver receives, whoever served it first.
+            let began = entry.copies.get(*receiver).map_or(began, |copy| copy.since);
+            now - began <= self.pace.recall_until(entry.size_bytes)
+        };
+        let young = leaving.iter().find(|(receiver, _, transfer)| is_young(receiver, transfer.began));
+        young.map(|(receiver, grant, _)| (*receiver, *grant))
+    }
+
+    /// A query has left a group, maybe the last one.
+    pub(super) fn may_let_go(&mut self, id: &ObjectId, group: Path) {
+        let queue = self.waiting.get(id);
+        let is_left = queue.is_some_and(|queue| queue.range((group, 0)..=(group, u64::MAX)).next().is_some());
+        if group != EVERYWHERE && !is_left {
+            self.let_go(id, group);
+        }
+    }
+
+    /// Nobody of a group waits for a busy copy any more.
+    fn let_go(&mut self, id: &ObjectId, group: Path) {
+        let key = (id.clone(), group);
+        if let Some(until) = self.held_back.remove(&key) {
+            self.due.held_back.remove(until, key);
+        }
+    }
+
+    /// Why a copy at `sender`, found in a group of the receiver's, was chosen, if it was not for the places: `reason`.
+    pub(super) fn reason_by_place(
+        &self,
+        entry: &Entry,
+        (path, group): (Path, Path),
+        sender: Path,
+        reason: GrantReason,
+    ) -> GrantReason {
+        let own = groups_of(path).next().unwrap_or(EVERYWHERE);
+        if group != own || !is_in(sender, own) {
+            return if entry.copies.at_hand(own) == 0 {
+                GrantReason::FirstOfGroup
+            } else {
+                GrantReason::CloserAreBusy
+            };
+        }
+        let free = |class| entry.copies.free(EVERYWHERE, class).next();
+        let best = free(Class::Complete).or_else(|| free(Class::Unfinished));
+        if best.is_some_and(|best| !is_in(best.path, own)) { GrantReason::Closest } else { reason }
+    }
+}
