@@ -1,5 +1,6 @@
 //! What can be set, and what it defaults to.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -7,6 +8,7 @@ use hoplite_core::{ClusterId, Error, Limits, NodeId};
 use hoplite_daemon::http::HttpAddress;
 use hoplite_daemon::{Group, NotLoopback, Security, SecurityError, Size, TimeSpan, User, available_bytes};
 use hoplite_directory::DEFAULT_CLUSTER;
+use hoplite_proto::bounds::{MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS};
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_shm::Backing;
 use hoplite_store::{ClientRules, Directory, LinkSettings, Prefault, StoreConfig};
@@ -74,7 +76,8 @@ pub(crate) struct Settings {
     /// Name of the cluster; daemons of other clusters are refused [default: hoplite]
     #[arg(long, env = "HOPLITE_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
-    /// Labels that the directory shows for this node, such as rack=7
+    /// Where this node is, outermost first by the keys zone, pod, rack and host, as in zone=a,rack=7: stores take objects from close
+    /// ones. The directory shows labels with other keys too
     #[arg(long, env = "HOPLITE_LABELS", value_name = "KEY=VALUE,...", value_delimiter = ',')]
     labels: Option<Vec<String>>,
     #[command(flatten)]
@@ -122,8 +125,14 @@ pub(crate) enum SettingsError {
     Security(#[from] SecurityError),
     #[error("{text:?} is not a file mode in octal digits")]
     SocketMode { text: String },
-    #[error("{text:?} is not a label of the form KEY=VALUE")]
+    #[error(
+        "{text:?} is not a label of the form KEY=VALUE, with a key of 1 to {MAX_LABEL_KEY_BYTES} bytes and a value of up to {MAX_LABEL_VALUE_BYTES}"
+    )]
     Label { text: String },
+    #[error("a node has one label {key:?}, and not several")]
+    LabelTwice { key: String },
+    #[error("a node has up to {MAX_LABELS} labels")]
+    TooManyLabels,
     #[error(
         "--directory and --directory-listen exclude each other: the directory is elsewhere or in this store"
     )]
@@ -162,7 +171,7 @@ impl Settings {
                 .filter(|mode| *mode <= 0o777)
                 .ok_or(SettingsError::SocketMode { text })
         })?;
-        let labels = self.labels.unwrap_or_default().into_iter().map(label).collect::<Result<_, _>>()?;
+        let labels = labels(self.labels.unwrap_or_default())?;
         Ok(StoreConfig {
             node: NodeId::new(&self.node_id.unwrap_or_else(default_node_id))?,
             cluster: ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER))?,
@@ -223,11 +232,22 @@ fn numbers(users: Vec<User>) -> Vec<u32> {
     users.into_iter().map(|user| user.0).collect()
 }
 
-fn label(text: String) -> Result<(String, String), SettingsError> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(SettingsError::Label { text }),
+/// The labels as pairs, by key.
+fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
+    if texts.len() > MAX_LABELS {
+        return Err(SettingsError::TooManyLabels);
     }
+    let mut labels = BTreeMap::new();
+    for text in texts {
+        let pair = text.split_once('=').filter(|(key, value)| {
+            (1..=MAX_LABEL_KEY_BYTES).contains(&key.len()) && value.len() <= MAX_LABEL_VALUE_BYTES
+        });
+        let Some((key, value)) = pair else { return Err(SettingsError::Label { text }) };
+        if labels.insert(key.to_owned(), value.to_owned()).is_some() {
+            return Err(SettingsError::LabelTwice { key: key.to_owned() });
+        }
+    }
+    Ok(labels.into_iter().collect())
 }
 
 /// The host's name and this process's number: two stores on one host differ, and so do two runs of one.
@@ -294,9 +314,22 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_pairs() {
-        let labels = Some(vec!["rack=7".to_owned()]);
-        let store = Settings { labels, ..Settings::default() }.resolve().unwrap();
-        assert_eq!(store.labels, [("rack".to_owned(), "7".to_owned())]);
+    fn labels_are_pairs_with_different_keys() {
+        let resolved = |labels: &[&str]| {
+            let labels = Some(labels.iter().map(|label| (*label).to_owned()).collect());
+            Settings { labels, ..Settings::default() }.resolve().map(|store| store.labels)
+        };
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(resolved(&["zone=a=b", "rack="]).unwrap(), [pair("rack", ""), pair("zone", "a=b")]);
+        assert!(
+            matches!(resolved(&["rack=7", "rack=8"]), Err(SettingsError::LabelTwice { key }) if key == "rack")
+        );
+        for wrong in ["rack", "=7", &format!("{}=7", "k".repeat(64)), &format!("rack={}", "7".repeat(256))] {
+            assert!(matches!(resolved(&[wrong]), Err(SettingsError::Label { .. })), "{wrong}");
+        }
+        let many: Vec<String> = (0..33).map(|number| format!("k{number}=")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(resolved(&many[1..]).is_ok());
+        assert!(matches!(resolved(&many), Err(SettingsError::TooManyLabels)));
     }
 }

@@ -4,7 +4,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -87,6 +87,7 @@ class Hoplite:
         memory: str | Sequence[str] = "256MiB",
         shard_hosts: Sequence[str] = ("h0",),
         store_arguments: Sequence[str] = ("--no-prefault",),
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """Plans it.
 
@@ -96,11 +97,13 @@ class Hoplite:
             memory: the arena of each store, or of all of them.
             shard_hosts: the hosts that have a shard of the directory.
             store_arguments: more arguments for each store.
+            labels: where stores say that they are, as `rack=0`, by host.
         """
         self.lab = lab
         self.programs = programs.resolve()
         self.memory = [memory] * lab.plan.hosts if isinstance(memory, str) else list(memory)
         self.store_arguments = list(store_arguments)
+        self.labels = dict(labels or {})
         self.shards: dict[str, Daemon] = {}
         self.stores: dict[str, Daemon] = {}
         self._shard_hosts = [lab.host(name) for name in shard_hosts]
@@ -145,6 +148,8 @@ class Hoplite:
         arguments = ["--listen", f"{host.address}:{_STORE_PORT}", "--insecure", "--print-addresses"]
         arguments += ["--directory", directory, "--node-id", host.name]
         arguments += ["--memory", self.memory[self.lab.hosts.index(host)], *self.store_arguments]
+        if host.name in self.labels:
+            arguments += ["--labels", self.labels[host.name]]
         self.stores[host.name] = self._start(host, "hoplite-store", arguments)
 
     def client(self, host: Host, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[Any]":

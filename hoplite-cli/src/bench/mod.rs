@@ -129,6 +129,7 @@ async fn in_cluster(
         shards: 1,
         directory: None,
         memory_bytes: room.each_bytes,
+        labels: Vec::new(),
         first_memory_bytes: Some(room.first_bytes),
         pages: Pages::AllAtStart,
     };

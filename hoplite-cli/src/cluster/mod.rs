@@ -44,8 +44,18 @@ pub(crate) struct ClusterOptions {
     pub(crate) memory_bytes: u64,
     /// The arena of the first store, if it is to be another.
     pub(crate) first_memory_bytes: Option<u64>,
+    /// The labels of the stores.
+    pub(crate) labels: Vec<LabelInTurn>,
     /// Whether the arenas' pages are all there when the cluster is.
     pub(crate) pages: Pages,
+}
+
+/// A label, and the values that the stores have, one after the other and again from the first.
+#[derive(Debug, Clone)]
+pub(crate) struct LabelInTurn {
+    pub(crate) key: String,
+    /// At least one.
+    pub(crate) values: Vec<String>,
 }
 
 /// When the pages of the arenas are first touched.
@@ -143,7 +153,7 @@ impl Daemons {
         for node in 0..options.nodes {
             let memory_bytes =
                 options.first_memory_bytes.filter(|_| node == 0).unwrap_or(options.memory_bytes);
-            self.stores.push(self.spawn_store(&node_name(node), &shards, memory_bytes, options.pages)?);
+            self.stores.push(self.spawn_store(node, &shards, memory_bytes, options)?);
         }
         let mut nodes = Vec::new();
         let addresses = self.stores_ready().await?;
@@ -178,17 +188,22 @@ impl Daemons {
 
     fn spawn_store(
         &self,
-        name: &str,
+        node: u32,
         shards: &[String],
         memory_bytes: u64,
-        pages: Pages,
+        options: &ClusterOptions,
     ) -> anyhow::Result<Daemon> {
-        let (socket, memory) = (self.workplace.socket(name), memory_bytes.to_string());
-        let mut command = launch::Store { node: name, socket: &socket, memory: &memory, shards }.command();
-        if pages == Pages::OnUse {
+        let name = node_name(node);
+        let (socket, memory) = (self.workplace.socket(&name), memory_bytes.to_string());
+        let mut command = launch::Store { node: &name, socket: &socket, memory: &memory, shards }.command();
+        if options.pages == Pages::OnUse {
             command.arg("--no-prefault");
         }
-        self.spawn(name, command)
+        for LabelInTurn { key, values } in &options.labels {
+            let value = &values[node as usize % values.len()];
+            command.arg("--labels").arg(format!("{key}={value}"));
+        }
+        self.spawn(&name, command)
     }
 
     fn spawn(&self, name: &str, mut command: Command) -> anyhow::Result<Daemon> {
@@ -249,6 +264,7 @@ mod tests {
             directory: None,
             memory_bytes: 0,
             first_memory_bytes: None,
+            labels: Vec::new(),
             pages: Pages::OnUse,
         };
         let mut daemons = Daemons::new(&options)?;

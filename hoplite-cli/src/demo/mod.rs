@@ -65,6 +65,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         shards: 1,
         directory: None,
         memory_bytes: input.size_bytes + SPARE_BYTES,
+        labels: Vec::new(),
         first_memory_bytes: None,
         pages: Pages::AllAtStart,
     };

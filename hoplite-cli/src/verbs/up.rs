@@ -5,10 +5,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::arguments::parse_size;
-use crate::cluster::{Cluster, ClusterOptions, DEFAULT_MEMORY, Interrupted, Pages, with_cluster};
+use crate::cluster::{
+    Cluster, ClusterOptions, DEFAULT_MEMORY, Interrupted, LabelInTurn, Pages, with_cluster,
+};
 
 const EXAMPLES: &str = "Examples:
   hoplite up --nodes 4 --dir /tmp/cluster
+  hoplite up --nodes 8 --labels rack=0,1           node-0, node-2, .. are in rack 0, the others in rack 1
   hoplite --socket /tmp/cluster/node-0.sock put x file
   hoplite --socket /tmp/cluster/node-3.sock get x -o copy
 
@@ -29,6 +32,9 @@ pub(crate) struct Arguments {
     /// The memory of each store
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_MEMORY, value_parser = parse_size)]
     memory: u64,
+    /// A label of the stores, with the values that they have in turn, as rack=0,1; for several labels, several times
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = parse_label)]
+    labels: Vec<LabelInTurn>,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -37,6 +43,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         shards: arguments.shards,
         directory: arguments.dir,
         memory_bytes: arguments.memory,
+        labels: arguments.labels,
         first_memory_bytes: None,
         pages: Pages::OnUse,
     };
@@ -49,6 +56,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Err(error) if error.is::<Interrupted>() => Ok(()),
         other => other,
     }
+}
+
+fn parse_label(text: &str) -> Result<LabelInTurn, String> {
+    let (key, values) = text.split_once('=').ok_or("write it as KEY=VALUE,...")?;
+    Ok(LabelInTurn { key: key.to_owned(), values: values.split(',').map(str::to_owned).collect() })
 }
 
 fn announce(cluster: &Cluster) -> io::Result<()> {
