@@ -59,8 +59,9 @@ class Probe(unittest.TestCase):
             shown = hoplite.client(h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True)
         (link,) = json.loads(shown.stdout)
         self.assertEqual((link["node"], link["is_slow"]), ("h1", False))
-        # 200 Mbit/s are 41.8 ns per byte of payload. The machine may be busy, but the link cannot be faster.
-        self.assertTrue(38_000 < link["ps_per_byte"] < 100_000, link)
+        # 200 Mbit/s are 41.8 ns per byte of payload. The kernel takes the rate from acknowledgements, which come in bursts: it was seen
+        # between 36 and 55 ns on a busy machine.
+        self.assertTrue(25_000 < link["ps_per_byte"] < 100_000, link)
 
 
 if __name__ == "__main__":
