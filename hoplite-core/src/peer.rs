@@ -14,6 +14,9 @@ pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a receiver may accept nothing at all while there is something to send to it: it may be combining slowly, so this
 /// is several times as long as it may be silent.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a member of a session waits for one that has no plan yet: as long as that may wait for room, and as long as it may
+/// be silent before the coordinator takes it for gone.
+pub const PLAN_TIMEOUT: Duration = Duration::from_secs(7);
 /// How long the last word on a transfer may take whose bytes are all there. It comes right behind them; what is lost by not
 /// waiting is a connection.
 pub const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);

@@ -152,6 +152,6 @@ pub enum Failure {
 pub enum Word {
     /// What the session makes is the target.
     Commit,
-    /// It is not, and never will be; those who wait for the target are told this.
+    /// It is not, and never will be, or it was deleted already; those who wait for the target are told this.
     Stop(Error),
 }

@@ -122,6 +122,20 @@ impl Session {
         filled.map(|seat| SessionAction::Dismiss(seat.enlistment)).collect()
     }
 
+    /// The target was deleted, which those who have not all of it cannot hear from the directory.
+    pub fn deleted(&mut self, error: &Error) -> Vec<SessionAction> {
+        if self.decision != Decision::Committed {
+            return Vec::new();
+        }
+        let mut actions = Vec::new();
+        for seat in self.seats.iter_mut().filter(|seat| seat.state == SeatState::Exchanging) {
+            seat.state = SeatState::Out;
+            actions.push(SessionAction::Tell(seat.enlistment, Word::Stop(error.clone())));
+        }
+        actions.extend(self.dismissals());
+        actions
+    }
+
     /// Gives the session up, unless its result is the target already. Those who wait for it at other nodes are told `error`.
     pub fn give_up(&mut self, error: &Error) -> Vec<SessionAction> {
         if self.decision != Decision::Open {
@@ -170,6 +184,16 @@ mod tests {
         assert!(session.is_over());
         assert_eq!(session.give_up(&Error::ShuttingDown), []);
         assert_eq!(session.decision(), Decision::Committed);
+    }
+
+    #[test]
+    fn when_the_target_is_deleted_those_who_still_make_it_are_stopped() {
+        let (mut session, error) = (session(3), Error::Deleted { id: ObjectId::new("t").unwrap() });
+        assert_eq!(session.deleted(&error), [], "it was that of another attempt");
+        session.reported(EnlistmentId(1), Report::Filled);
+        let stop = |member| SessionAction::Tell(EnlistmentId(member), Word::Stop(error.clone()));
+        assert_eq!(session.deleted(&error), [stop(0), stop(2), SessionAction::Dismiss(EnlistmentId(1))]);
+        assert!(session.is_over());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::calls::{Call, CallKey};
-use super::context::Deadline;
+use super::context::{Context, Deadline};
 use super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::{
     ByteRange, CombineId, CombineOutcome, CopyId, Effect, Node, Reduce, ReduceRecord, Response, Until,
@@ -29,6 +29,8 @@ const ORPHAN_PATIENCE: Duration = Duration::from_secs(5);
 const DENIAL_TTL: Duration = Duration::from_secs(10);
 /// Most targets of which it is remembered.
 const MAX_DENIALS: usize = 256;
+/// Most sessions that this store remembers to have left: those of some seconds, in which others may ask for them.
+const MAX_ENDED: usize = 256;
 
 /// All collectives that this store coordinates, or has a part in.
 #[derive(Debug, Default)]
@@ -39,6 +41,8 @@ pub(super) struct Collectives {
     sessions: BTreeMap<PutId, Coordinated>,
     enlistments: BTreeMap<EnlistmentId, PutId>,
     memberships: BTreeMap<MembershipId, Membership>,
+    /// The puts of attempts in which this store was a member lately, oldest first.
+    ended: VecDeque<PutId>,
     /// Where participants of the allreduces that this store coordinates may wait, and for which target.
     audiences: BTreeMap<CallKey, (ObjectId, Vec<Member>)>,
     /// Of which targets this store has heard lately that there will be none, and when, oldest first.
@@ -74,6 +78,24 @@ struct Coordinated {
     own: Option<EnlistmentId>,
     members: usize,
     plan: String,
+}
+
+impl Coordinated {
+    /// How it went, now that the target is there.
+    fn record(&self, ctx: &Context) -> ReduceRecord {
+        let sources = self.request.sources.len();
+        ReduceRecord {
+            target: self.request.target.clone(),
+            op: self.request.op,
+            reduced: (sources, sources),
+            hops: self.members,
+            plan: self.plan.clone(),
+            link: ctx.link(),
+            elapsed: ctx.now().since(self.started),
+            mendings: 0,
+            restarts: 0,
+        }
+    }
 }
 
 impl Collectives {
@@ -113,6 +135,13 @@ impl Collectives {
     fn member_of(&self, put: PutId) -> Option<MembershipId> {
         let found = self.memberships.iter().find(|(_, membership)| membership.plan().put == put);
         found.map(|(membership, _)| *membership)
+    }
+
+    /// Whether this store has been a member of the attempt that makes `put`, and has nothing to give any more.
+    pub(super) fn has_ended(&self, put: PutId) -> bool {
+        let mut members = self.memberships.values().filter(|member| member.plan().put == put);
+        self.ended.contains(&put)
+            || members.any(|member| matches!(member.stage(), Stage::Complete | Stage::Over))
     }
 
     fn growing(&self, target: &ObjectId) -> Option<MembershipId> {
@@ -393,7 +422,10 @@ impl Node {
                     // Its copy answers the call when the directory knows it.
                     (true, _) => {}
                     // Others have the target, and clients here get it from them.
-                    (false, true) => self.finish(key, Ok(Response::Reduced { indices })),
+                    (false, true) => {
+                        self.reductions.remember(coordinated.record(&self.ctx));
+                        self.finish(key, Ok(Response::Reduced { indices }));
+                    }
                     // All who had all bytes are lost.
                     (false, false) => {
                         let id = coordinated.request.target;
@@ -413,6 +445,28 @@ impl Node {
         if let Some(put) = self.collectives.open_session(target) {
             let key = self.give_up_session(put, error);
             if let Some(key) = key {
+                self.finish(key, Err(error.clone()));
+            }
+        }
+    }
+
+    /// A copy is gone. If it was the target of a session, and was deleted, those who still make it must not have it.
+    pub(super) fn collective_target_gone(&mut self, target: &ObjectId, error: &Error) {
+        if !matches!(error, Error::Deleted { .. }) {
+            return;
+        }
+        let sessions = self.collectives.sessions.iter();
+        let made = sessions.filter(|(_, coordinated)| coordinated.request.target == *target);
+        for put in made.map(|(put, _)| *put).collect::<Vec<_>>() {
+            let Some(coordinated) = self.collectives.sessions.get_mut(&put) else { continue };
+            let actions = coordinated.session.deleted(error);
+            if actions.is_empty() {
+                continue;
+            }
+            let key = coordinated.key.take();
+            self.perform_session(put, actions);
+            // In general the end of the copy has ended the call.
+            if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
                 self.finish(key, Err(error.clone()));
             }
         }
@@ -462,6 +516,11 @@ impl Node {
             denials.pop_front();
         }
         denials.push_back((target.clone(), limit, error.clone()));
+        self.fail_joins(target, error);
+    }
+
+    /// Answers the participants that wait here for a target. Others who wait for an object of that id go on.
+    fn fail_joins(&mut self, target: &ObjectId, error: &Error) {
         for key in self.calls.gets(target) {
             if let Some(Call::Get { join: Some(_), .. }) = self.calls.get(key) {
                 self.finish(key, Err(error.clone()));
@@ -509,15 +568,7 @@ impl Node {
                 return self.member_failed(membership, failure, error);
             }
         };
-        // Room for the target must not be made by evicting what it is computed from.
-        for source in &sources {
-            self.copies.hold(*source);
-        }
-        let room = self.allocate(plan.size_bytes);
-        for source in &sources {
-            self.copies.let_go(&mut self.ctx, *source);
-        }
-        let Some(room) = room else {
+        let Some(room) = self.allocate_keeping(&sources, plan.size_bytes) else {
             return self.copies.wait_for_space(SpaceWaiter::Membership(membership));
         };
         self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
@@ -606,7 +657,7 @@ impl Node {
                 }
             }
             Word::Stop(error) => {
-                if !member.is_committed() {
+                if !member.is_committed() || matches!(error, Error::Deleted { .. }) {
                     self.end_membership(membership, error);
                 }
             }
@@ -618,22 +669,9 @@ impl Node {
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
         let put = member.plan().put;
         self.copies.reveal(copy);
-        let coordinated = self.collectives.sessions.get_mut(&put);
-        if let Some(coordinated) = coordinated {
-            let (key, started) = (coordinated.key, coordinated.started);
-            let record = ReduceRecord {
-                target: coordinated.request.target.clone(),
-                op: coordinated.request.op,
-                reduced: (coordinated.request.sources.len(), coordinated.request.sources.len()),
-                hops: coordinated.members,
-                plan: coordinated.plan.clone(),
-                link: self.ctx.link(),
-                elapsed: self.ctx.now().since(started),
-                mendings: 0,
-                restarts: 0,
-            };
-            self.reductions.remember(record);
-            if let Some(key) = key {
+        if let Some(coordinated) = self.collectives.sessions.get(&put) {
+            self.reductions.remember(coordinated.record(&self.ctx));
+            if let Some(key) = coordinated.key {
                 self.copies.publication_mut(copy).set_sealer(key);
             }
             return self.complete_put(copy);
@@ -654,8 +692,12 @@ impl Node {
             self.collectives.orphans.insert(membership, id);
             self.ctx.schedule(self.ctx.now() + ORPHAN_PATIENCE, Deadline::Membership(membership));
         }
-        let running = self.collectives.memberships.remove(&membership).and_then(|member| member.combine());
-        if let Some(combine) = running.filter(|combine| self.combinations.contains(*combine)) {
+        let Some(member) = self.collectives.memberships.remove(&membership) else { return };
+        if self.collectives.ended.len() == MAX_ENDED {
+            self.collectives.ended.pop_front();
+        }
+        self.collectives.ended.push_back(member.plan().put);
+        if let Some(combine) = member.combine().filter(|combine| self.combinations.contains(*combine)) {
             self.ctx.push(Effect::CancelCombine { combine });
         }
     }
@@ -689,11 +731,12 @@ impl Node {
         if let Stage::AwaitingRoom { deadline } = member.stage() {
             self.ctx.unschedule(deadline, Deadline::Membership(membership));
         }
-        let (copy, id) = (member.fail(), member.plan().target.clone());
+        let (copy, id, put) = (member.fail(), member.plan().target.clone(), member.plan().put);
         self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+        self.copies.refuse_awaiting_put(&mut self.ctx, &id, put);
         let is_waited_for = !matches!(error, Error::Superseded { .. } | Error::ObjectLost { .. });
         if is_waited_for {
-            self.fail_gets(&id, &error);
+            self.fail_joins(&id, &error);
         }
         if let Some(copy) = copy {
             self.detach(copy, error);

@@ -24,6 +24,16 @@ impl Node {
         }
     }
 
+    /// As [`Node::allocate`], without evicting `kept`, which the object is computed from.
+    pub(super) fn allocate_keeping(&mut self, kept: &[CopyId], size_bytes: u64) -> Option<Extent> {
+        for copy in kept {
+            self.copies.hold(*copy);
+        }
+        let room = self.allocate(size_bytes);
+        self.copies.let_go_after_search(&mut self.ctx, kept);
+        room
+    }
+
     /// Has all calls looked at again that wait for a change of `id`.
     pub(super) fn wake(&mut self, id: &ObjectId) {
         if self.calls.is_awaited(id) {
@@ -63,6 +73,7 @@ impl Node {
         if let Some(key) = sealer {
             self.finish(key, Err(error.clone()));
         }
+        self.collective_target_gone(&id, &error);
         if is_target {
             self.ctx.notify(Notice::TargetGone(id, copy, error));
         }

@@ -163,7 +163,8 @@ impl Node {
             Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
             Event::ServeRequested { serve, id, put, awaits_hop } => {
                 // A receiver may hear of its grant before this store hears of the one before it in the chain.
-                let is_expected = awaits_hop || self.is_asking(&id);
+                let is_expected =
+                    if awaits_hop { !self.collectives.has_ended(put) } else { self.is_asking(&id) };
                 self.copies.serve(&mut self.ctx, serve, &id, put, is_expected);
             }
             Event::ServeEnded { serve } => self.copies.end_serve(&mut self.ctx, serve),

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId, Report, Word};
 use hoplite_core::extent::Extent;
-use hoplite_core::id::ObjectId;
+use hoplite_core::id::{ObjectId, PutId};
 use hoplite_core::node::{
     CallId, ClientId, CombineId, CombineInput, CopyId, Effect, Event, HopId, HopReport, HostingId,
     NodeStatus, Producer, PullId, Request, Response, ServeId,
@@ -23,6 +24,8 @@ struct Copy {
     combinations: u32,
     readers: u32,
     is_combined: bool,
+    /// Whether a session fills it, which goes on for others when it is complete.
+    is_exchanged: bool,
     is_writing: bool,
     is_complete: bool,
     has_failed: bool,
@@ -75,6 +78,12 @@ pub(crate) struct Checker {
     hops: BTreeMap<HopId, Option<HopReport>>,
     /// Hops that others have asked for and that were not released; what was reported of them.
     hostings: BTreeMap<HostingId, Option<HopReport>>,
+    /// Members of sessions that this node coordinates, and has not stopped or dismissed.
+    enlistments: BTreeMap<EnlistmentId, PutId>,
+    /// Sessions in which it is a member and has not been left, and what it has reported.
+    memberships: BTreeMap<MembershipId, Vec<Report>>,
+    /// Attempts of sessions that it has coordinated.
+    coordinated: BTreeSet<PutId>,
     seen_combinations: BTreeSet<CombineId>,
     seen_hops: BTreeSet<HopId>,
     promoted: BTreeSet<ObjectId>,
@@ -139,6 +148,7 @@ impl Checker {
             Event::HopReleased { hosting } => {
                 self.hostings.remove(hosting);
             }
+            Event::Collective(event) => self.collective_event(event),
             Event::Compared { copy, .. } => {
                 if let Some(copy) = self.copies.get_mut(copy) {
                     copy.comparisons = copy.comparisons.saturating_sub(1);
@@ -183,7 +193,7 @@ impl Checker {
                 self.open_calls.remove(&(client, *call));
             }
             Request::Subscribe { .. } => self.enter(client, call, Kind::Subscription),
-            Request::Reduce(_) => self.enter(client, call, Kind::Reduce),
+            Request::Reduce(_) | Request::Allreduce(_) => self.enter(client, call, Kind::Reduce),
             _ => self.enter(client, call, Kind::Other),
         }
     }
@@ -254,7 +264,7 @@ impl Checker {
             }
             Effect::CopyCompleted { copy } => {
                 let copy = self.copy(*copy);
-                let is_filled = copy.pulls + copy.combinations > 0;
+                let is_filled = copy.pulls + copy.combinations > 0 && !copy.is_exchanged;
                 assert!(!copy.is_complete && !copy.has_failed && !is_filled, "{copy:?} completes once");
                 copy.is_complete = true;
                 copy.is_writing = false;
@@ -329,7 +339,61 @@ impl Checker {
                 assert!(said.as_ref() != Some(report), "{report:?} of {hosting:?} is said once");
                 *said = Some(report.clone());
             }
-            Effect::Collective(effect) => panic!("{effect:?}, though no allreduce was asked for"),
+            Effect::Collective(effect) => self.collective_effect(effect),
+        }
+    }
+
+    fn collective_event(&mut self, event: &CollectiveEvent) {
+        match event {
+            CollectiveEvent::Asked { membership, .. } => {
+                let previous = self.memberships.insert(*membership, Vec::new());
+                assert_eq!(previous, None, "the test used {membership:?} twice");
+            }
+            CollectiveEvent::Left { membership } => {
+                self.memberships.remove(membership);
+            }
+            CollectiveEvent::Reported { enlistment, report: Report::Failed(_) } => {
+                self.enlistments.remove(enlistment);
+            }
+            CollectiveEvent::Reported { .. }
+            | CollectiveEvent::Told { .. }
+            | CollectiveEvent::Filled { .. }
+            | CollectiveEvent::Denied { .. } => {}
+        }
+    }
+
+    fn collective_effect(&mut self, effect: &CollectiveEffect) {
+        match effect {
+            CollectiveEffect::Enlist { enlistment, plan } => {
+                let previous = self.enlistments.insert(*enlistment, plan.put);
+                assert_eq!(previous, None, "{enlistment:?} was used before");
+                self.coordinated.insert(plan.put);
+            }
+            CollectiveEffect::Tell { enlistment, word: Word::Commit } => {
+                assert!(self.enlistments.contains_key(enlistment), "{enlistment:?} is there to be told");
+            }
+            CollectiveEffect::Tell { enlistment, word: Word::Stop(_) }
+            | CollectiveEffect::Dismiss { enlistment } => {
+                assert!(self.enlistments.remove(enlistment).is_some(), "{enlistment:?} is ended once");
+            }
+            CollectiveEffect::Report { membership, report } => {
+                let said = self.memberships.get_mut(membership);
+                let said = said.unwrap_or_else(|| panic!("{report:?} of {membership:?}, which is over"));
+                let is_after_failure = said.iter().any(|report| matches!(report, Report::Failed(_)));
+                assert!(!is_after_failure && !said.contains(report), "{report:?} after {said:?}");
+                said.push(report.clone());
+            }
+            CollectiveEffect::Deny { .. } => {}
+            CollectiveEffect::StartExchange { combine, copy, sources, plan } => {
+                assert!(self.seen_combinations.insert(*combine), "{combine:?} was used before");
+                assert!(!sources.is_empty(), "a member has something of its own");
+                let inputs: Vec<CombineInput> =
+                    sources.iter().map(|copy| CombineInput::Local { copy: *copy, base_bytes: 0 }).collect();
+                self.combination_started(*combine, *copy, 0, &inputs);
+                let is_pinned = self.coordinated.contains(&plan.put);
+                let copy = self.copy(*copy);
+                (copy.is_exchanged, copy.is_pinned) = (true, is_pinned);
+            }
         }
     }
 
@@ -401,7 +465,13 @@ impl Checker {
         if kind != Kind::Subscription || response.is_err() {
             self.open_calls.remove(&(client, call));
         }
-        let Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view)) = response else {
+        let Ok(
+            Response::Created(view)
+            | Response::Existing(view)
+            | Response::Object(view)
+            | Response::Ranges { view, .. },
+        ) = response
+        else {
             return;
         };
         let is_created = matches!(response, Ok(Response::Created(_)));
@@ -455,11 +525,15 @@ impl Checker {
     fn reduces(&self, status: NodeStatus) {
         assert_eq!(status.combinations, self.combinations.len(), "combinations under way");
         let (open, elsewhere) = (self.open_reduces(), self.hops.len());
+        // A session that was decided goes on until the last member has all bytes.
+        let open = open + self.enlistments.values().collect::<BTreeSet<_>>().len();
         assert!(status.reductions <= open, "{} reductions of {open} calls", status.reductions);
         assert!(status.reductions > 0 || status.directed_hops == 0, "hops outlive it: {:?}", self.hops);
+        let elsewhere = elsewhere + self.enlistments.len();
         assert!(elsewhere <= status.directed_hops, "hops were not ended: {:?}", self.hops);
         let here = status.directed_hops - elsewhere;
-        assert!(status.hops <= self.hostings.len() + here, "hops were not released: {:?}", self.hostings);
+        let hosted = self.hostings.len() + self.memberships.len();
+        assert!(status.hops <= hosted + here, "hops were not released: {:?}", self.hostings);
     }
 
     fn open_reduces(&self) -> usize {

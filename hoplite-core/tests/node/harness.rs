@@ -212,7 +212,8 @@ impl Harness {
     #[track_caller]
     pub(crate) fn view(&mut self, call: (ClientId, CallId)) -> ObjectView {
         match self.answer(call) {
-            Some(Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view))) => view,
+            Some(Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view)))
+            | Some(Ok(Response::Ranges { view, .. })) => view,
             other => panic!("expected a view, got {other:?}"),
         }
     }

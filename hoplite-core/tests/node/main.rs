@@ -11,6 +11,7 @@ mod gets;
 mod harness;
 mod hops;
 mod ledger;
+mod members;
 mod properties;
 mod puts;
 mod reduce_failures;

@@ -225,6 +225,16 @@ impl Table {
         self.settle(ctx, copy);
     }
 
+    /// Ends a [`Table::hold`] of each of `kept`, which were held only while room was looked for: that they are evictable again is
+    /// no news for those who wait for room.
+    pub(super) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
+        let has_new_space = self.has_new_space;
+        for copy in kept {
+            self.let_go(ctx, *copy);
+        }
+        self.has_new_space = has_new_space;
+    }
+
     /// Counts a copy as used, so that others are evicted before it.
     pub(super) fn touch(&mut self, copy: CopyId) {
         self.evictable.promote(&copy);

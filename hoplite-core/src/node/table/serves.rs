@@ -54,6 +54,13 @@ impl Table {
         }
     }
 
+    /// As [`Self::refuse_awaiting_of`], for those who wait for that put of it.
+    pub(in super::super) fn refuse_awaiting_put(&mut self, ctx: &mut Context, id: &ObjectId, put: PutId) {
+        for serve in self.awaiting_serves.take(id, |wanted| wanted == put) {
+            ctx.push(Effect::ServeRefused { serve });
+        }
+    }
+
     /// Refuses all who wait for a copy to begin.
     pub(in super::super) fn refuse_awaiting(&mut self, ctx: &mut Context) {
         for serve in std::mem::take(&mut self.awaiting_serves).objects.into_keys() {

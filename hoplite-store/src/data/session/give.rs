@@ -1,8 +1,10 @@
 //! The giving end of a stream between two members.
 
 use hoplite_core::id::NodeId;
+use hoplite_core::peer::PLAN_TIMEOUT;
 use hoplite_proto::data::Take;
 use hoplite_proto::data::frame::Kind;
+use tokio::time::timeout;
 
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
@@ -22,7 +24,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     ) -> Result<(), ConnectionError> {
         count(&self.metrics.serves, 1);
         let request = ServeRequest { id: take.target.clone(), put: take.put, awaits_hop: true };
-        let found = self.source.serve(request);
+        // Its plan may never come: if this store has been another one's member, and was started anew.
+        let found = async { timeout(PLAN_TIMEOUT, self.source.serve(request)).await.ok().flatten() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
         let ending = match served.as_ref().and_then(|served| served.exchange()) {
             Some(exchange) => {
