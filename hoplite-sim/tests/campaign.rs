@@ -47,6 +47,11 @@ fn clusters_survive_what_happens_to_them() {
         "the clusters were busy"
     );
     assert!(total.reduces > seeds && counts.hops > seeds && counts.failed_hops > 0, "they reduced");
+    assert!(total.participants > seeds && total.sessions > 0, "they did so together");
+    assert!(
+        counts.failed_members > 0 && counts.resumed_streams > 0,
+        "sessions failed, and survived failures"
+    );
     assert!(total.mended_reduces > 0 && total.restarted_reduces > 0, "reduces survived failures");
 }
 

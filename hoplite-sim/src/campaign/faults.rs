@@ -37,6 +37,10 @@ impl Simulation {
                 let delay = self.random.millis(20..4000);
                 self.after(delay, move |sim| sim.restart_shard(shard));
             }
+            75..80 => {
+                let store = self.random.index(self.app.scenario.stores);
+                self.isolate(store);
+            }
             _ => {
                 let (one, other) = self.any_link();
                 self.cut_link(one, other);
@@ -70,7 +74,7 @@ impl Simulation {
                 sim.after(delay, move |sim| sim.mend_link(one, other));
             }
             // Connections may break though both ends are well.
-            50..90 => sim.break_hops_at(store),
+            50..90 => sim.break_directed_at(store),
             _ => sim.fail_something(),
         });
     }
@@ -83,6 +87,17 @@ impl Simulation {
         }
         let delay = self.random.millis(50..2500);
         self.after(delay, move |sim| sim.restart(store));
+    }
+
+    /// Nothing reaches a store for a while, nor leaves it: it is partitioned, or frozen.
+    fn isolate(&mut self, store: usize) {
+        let others = (0..self.app.scenario.stores).filter(|other| *other != store).map(LinkEnd::Store);
+        let places: Vec<LinkEnd> = others.chain((0..self.app.scenario.shards).map(LinkEnd::Shard)).collect();
+        let delay = self.random.millis(20..7000);
+        for place in places {
+            self.cut_link(LinkEnd::Store(store), place);
+            self.after(delay, move |sim| sim.mend_link(LinkEnd::Store(store), place));
+        }
     }
 
     fn restart(&mut self, store: usize) {

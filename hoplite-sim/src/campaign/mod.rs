@@ -7,10 +7,12 @@
 //! * `scenario`: what a run is made of.
 //! * `clients`: what applications do, and what they may observe.
 //! * `reduces`: how they reduce, and what a reduce may come to.
+//! * `allreduces`: how several of them do that together.
 //! * `history`: what was put and deleted.
 //! * `faults`: when what fails.
 //! * `verdict`: what must hold at the end.
 
+mod allreduces;
 mod clients;
 mod faults;
 mod history;
@@ -21,12 +23,14 @@ mod verdict;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hoplite_core::collective::CollectiveEffect;
 use hoplite_core::node::{CallId, ClientId, Effect};
 use hoplite_core::shard::{Page, PullOutcome, ToShard, UnpublishReason};
-use hoplite_core::{Error, Limits, ObjectId, Time};
+use hoplite_core::{Error, Limits, ObjectId, PutId, Time};
 
 use crate::cluster::{Answer, Application, Cluster, Config, Counts, Network};
 use crate::trace::Trace;
+use allreduces::Session;
 use clients::{CallKey, Client, Listing, PendingCall};
 use history::History;
 use reduces::ReduceCall;
@@ -51,6 +55,14 @@ pub struct Summary {
     pub reduces: u64,
     /// Reduces answered with an error.
     pub failed_reduces: u64,
+    /// Allreduces among those that succeeded.
+    pub allreduces: u64,
+    /// Participants of allreduces that got the target.
+    pub participants: u64,
+    /// Those that did not.
+    pub failed_participants: u64,
+    /// Sessions whose result became the target.
+    pub sessions: u64,
     /// Reduces that succeeded though something failed on the way.
     pub mended_reduces: u64,
     /// Reduces that succeeded though their target had to be begun anew.
@@ -66,6 +78,10 @@ impl Summary {
         self.evictions += other.evictions;
         self.reduces += other.reduces;
         self.failed_reduces += other.failed_reduces;
+        self.allreduces += other.allreduces;
+        self.participants += other.participants;
+        self.failed_participants += other.failed_participants;
+        self.sessions += other.sessions;
         self.mended_reduces += other.mended_reduces;
         self.restarted_reduces += other.restarted_reduces;
     }
@@ -80,6 +96,9 @@ pub(crate) struct Campaign {
     listings: BTreeMap<CallKey, Listing>,
     history: History,
     reduces: BTreeMap<CallKey, ReduceCall>,
+    sessions: BTreeMap<PutId, Session>,
+    /// Which put of objects made by one reduce each was completed.
+    only_puts: BTreeMap<ObjectId, PutId>,
     /// The objects made by one reduce each.
     results: Vec<ObjectId>,
     is_winding_down: bool,
@@ -119,6 +138,7 @@ impl Application for Campaign {
                 ..
             } => cluster.app.lacked_space_at[store] = cluster.now(),
             Effect::EndHop { .. } => cluster.app.ended_hop_at[store] = cluster.now(),
+            Effect::Collective(CollectiveEffect::Enlist { plan, .. }) => cluster.member_asked(store, plan),
             Effect::CopyCompleted { copy } => cluster.copy_completed(store, *copy),
             _ => {}
         }
@@ -154,6 +174,8 @@ pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
         listings: BTreeMap::new(),
         history: History::default(),
         reduces: BTreeMap::new(),
+        sessions: BTreeMap::new(),
+        only_puts: BTreeMap::new(),
         results: Vec::new(),
         is_winding_down: false,
         healed_at: None,

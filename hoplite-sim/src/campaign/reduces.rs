@@ -22,30 +22,42 @@ const RECOVERED: Duration = Duration::from_secs(7);
 /// The timeout of reduces that are under way when everything heals.
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
 /// How many of them there are.
-const LAST_REDUCES: usize = 3;
+pub(super) const LAST_REDUCES: usize = 4;
 /// Most sources of a reduce.
 const MAX_SOURCES: usize = 14;
 
 /// A reduce that a client waits for.
 #[derive(Debug, Clone)]
 pub(super) struct ReduceCall {
-    store: usize,
-    request: Reduce,
-    started: Time,
+    pub(super) store: usize,
+    pub(super) request: Reduce,
+    pub(super) started: Time,
+    way: Way,
     /// Whether there never is another reduce of this target.
-    is_only: bool,
+    pub(super) is_only: bool,
     /// What the target came to, and how it was computed, once it is complete.
-    made: Option<Made>,
+    pub(super) made: Option<Made>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Made {
-    tag: u64,
-    shape: u64,
+/// How it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Reduce,
+    Allreduce,
+}
+
+/// What bytes are, and how they were computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) tag: u64,
+    pub(super) shape: u64,
 }
 
 impl Simulation {
     pub(super) fn reduce(&mut self, client: u64) {
+        if self.random.chance(25) {
+            return self.allreduce(client);
+        }
         let is_only = self.app.results.len() < MAX_RESULTS - LAST_REDUCES && self.random.chance(50);
         let elements = self.app.scenario.reduced_bytes / ELEMENT_BYTES;
         let range = (is_only && elements > 0 && self.random.chance(30)).then(|| {
@@ -62,11 +74,13 @@ impl Simulation {
         let request = self.any_reduce(target.clone(), range);
         if is_only {
             self.app.results.push(target);
-            self.start_reduce(client, request, true);
+            self.start_reduce(client, request, true, Way::Reduce);
         } else if self.random.chance(80) {
-            self.delete_and_then(client, target, |sim, client| sim.start_reduce(client, request, false));
+            self.delete_and_then(client, target, |sim, client| {
+                sim.start_reduce(client, request, false, Way::Reduce);
+            });
         } else {
-            self.start_reduce(client, request, false);
+            self.start_reduce(client, request, false, Way::Reduce);
         }
     }
 
@@ -130,25 +144,35 @@ impl Simulation {
 
     /// Reduces that have time to recover from what fails until everything heals.
     pub(super) fn start_last_reduces(&mut self) {
-        for _ in 0..LAST_REDUCES {
+        for number in 0..LAST_REDUCES {
+            if number % 2 == 1 {
+                self.start_allreduce(LAST_TIMEOUT, 10);
+                continue;
+            }
             let target = Kind::Result.object(self.app.results.len());
             self.app.results.push(target.clone());
             let request = Reduce { timeout: LAST_TIMEOUT, ..self.any_reduce(target, None) };
             let (store, delay) = (self.random.index(self.app.scenario.stores), self.random.millis(0..10));
-            self.visit(store, delay, move |sim, client| sim.start_reduce(client, request, true));
+            self.visit(store, delay, move |sim, client| {
+                sim.start_reduce(client, request, true, Way::Reduce);
+            });
         }
     }
 
-    fn start_reduce(&mut self, client: u64, request: Reduce, is_only: bool) {
+    pub(super) fn start_reduce(&mut self, client: u64, request: Reduce, is_only: bool, way: Way) {
         let (store, timeout, target) =
             (self.app.clients[&client].store, request.timeout, request.target.clone());
         self.surround(&target);
         self.app.history.writer_started(&target, store);
-        let call = ReduceCall { store, request: request.clone(), started: self.now(), is_only, made: None };
+        let call =
+            ReduceCall { store, request: request.clone(), started: self.now(), way, is_only, made: None };
         let key: CallKey = (client, self.fresh_number());
         self.app.reduces.insert(key, call);
         let then = move |sim: &mut Self, answer: Answer| sim.reduce_answered(key, answer);
-        let request = Request::Reduce(request);
+        let request = match way {
+            Way::Reduce => Request::Reduce(request),
+            Way::Allreduce => Request::Allreduce(request),
+        };
         let call = self.call_as(key.1, client, request, Some(timeout), Some(Box::new(then)));
         let delay = self.random.micros(0..50_000 * u64::from(self.app.scenario.slowness.min(20)));
         match self.random.number(0..100) {
@@ -175,8 +199,14 @@ impl Simulation {
         if copy.producer != Producer::Reduce || copy.is_of_hop() {
             return;
         }
-        let Some(target) = &copy.id else { panic!("store {store} completes {copy:?} of no object") };
+        let (Some(target), Some(put)) = (&copy.id, copy.put) else {
+            panic!("store {store} completes {copy:?} of no object")
+        };
         let made = Made { tag: copy.tag.unwrap_or(EMPTY), shape: copy.shape };
+        self.check_only_put(target, put);
+        if self.app.sessions.contains_key(&put) {
+            return self.member_completed(target, put, copy.size_bytes, made);
+        }
         // Another one may have been answered, with the answer still on its way to the client.
         let is_open = |key: &CallKey| self.app.calls.contains_key(key);
         let calls = self.app.reduces.iter().filter(|(key, call)| {
@@ -203,7 +233,7 @@ impl Simulation {
 
     /// Whether what was made is what a reduce asked for: the combination of so many of the sources, from left to right if
     /// their order is fixed. It must be those `indices`, if given.
-    fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
+    pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
         let Reduce { sources, count, op, order, range, .. } = &call.request;
         if made.tag == EMPTY {
             let length_bytes = range.map_or(self.app.scenario.reduced_bytes, |range| range.length_bytes);
@@ -236,7 +266,12 @@ impl Simulation {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                self.app.history.confirmed(&call.request.target, self.now());
+                // If the coordinator's own part of a session fails, others have the target, and may evict it.
+                let is_here =
+                    |copy: &Copy| copy.id.as_ref() == Some(&call.request.target) && copy.is_complete;
+                if self.stores[call.store].copies.values().any(is_here) {
+                    self.app.history.confirmed(&call.request.target, self.now());
+                }
                 self.end_reduce(key, Duration::ZERO);
                 if self.random.chance(30) {
                     return self.get(key.0, call.request.target);
@@ -253,6 +288,9 @@ impl Simulation {
     }
 
     fn count_reduce(&mut self, call: &ReduceCall) {
+        if call.way == Way::Allreduce {
+            self.app.summary.allreduces += 1;
+        }
         let record = self.stores[call.store].node.reduce_record(&call.request.target);
         let Some(record) = record else { panic!("a store remembers how a reduce went") };
         self.app.summary.reduces += 1;
@@ -285,6 +323,8 @@ impl Simulation {
             Error::ObjectLost { id } => sources.contains(id) || id == target,
             Error::Deleted { id } => id == target,
             Error::AlreadyExists { id } => id == target && !(call.is_only && call.made.is_none()),
+            // Participants may mean something else, if only with an earlier allreduce of that target.
+            Error::TypeMismatch { id, .. } if id == target => self.app.scenario.has_mistakes || !call.is_only,
             Error::TypeMismatch { id, .. } => sources.contains(id) && self.app.scenario.has_mistakes,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
             Error::Timeout { .. } => elapsed >= *timeout,
@@ -340,7 +380,10 @@ impl Simulation {
     fn is_whole_somewhere(&self, id: &ObjectId) -> bool {
         let is_whole = |copy: &Copy| {
             let is_of_it = copy.id.as_ref() == Some(id) && copy.size_bytes == self.app.scenario.reduced_bytes;
-            is_of_it && copy.is_complete && !copy.has_failed && copy.completed_at + RECOVERED / 2 < self.now()
+            is_of_it
+                && copy.is_complete
+                && copy.failure.is_none()
+                && copy.completed_at + RECOVERED / 2 < self.now()
         };
         self.stores.iter().any(|host| host.copies.values().any(is_whole))
     }

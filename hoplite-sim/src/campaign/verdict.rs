@@ -128,7 +128,7 @@ impl Simulation {
             assert_eq!(
                 (status.reductions, status.directed_hops, status.hops, status.combinations),
                 (0, 0, 0, 0),
-                "no reduce is under way, and no part of one"
+                "no reduce is under way at store {store}, and no part of one"
             );
             assert!(host.is_idle(), "nothing is open at store {store}");
             assert_eq!(host.node.next_deadline(), None, "store {store} waits for nothing");

@@ -175,11 +175,11 @@ impl<A: Application> Cluster<A> {
 
     /// How many leading bytes of a copy may be passed on to those who want what is before `end_bytes`; `None` if it has
     /// failed.
-    fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
+    pub(super) fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
         let passable =
             || passable(copy.producer, copy.is_complete, copy.valid_bytes, copy.size_bytes, end_bytes);
-        (!copy.has_failed).then(passable)
+        copy.failure.is_none().then(passable)
     }
 
     /// Combines what all inputs have; says whether that was all.

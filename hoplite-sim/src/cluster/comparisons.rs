@@ -65,7 +65,7 @@ impl<A: Application> Cluster<A> {
         let equal = match state.filter(|_| !is_silent) {
             Some(ServeState::Accepted(copy)) => {
                 let other = self.copy(holder, copy);
-                let (has_failed, is_complete, tag) = (other.has_failed, other.is_complete, other.tag);
+                let (has_failed, is_complete, tag) = (other.failure.is_some(), other.is_complete, other.tag);
                 match (has_failed, is_complete) {
                     (true, _) => Some(None),
                     (false, true) => Some(Some(self.copy(store, comparison.copy).tag == tag)),

@@ -1,9 +1,12 @@
 //! What the effects of a store do to the simulated world.
 
 use bytes::Bytes;
-use hoplite_core::node::{CopyId, Effect};
+use hoplite_core::collective::{CollectiveEffect, CollectiveEvent};
+use hoplite_core::node::{CopyId, Effect, Event};
 use hoplite_core::shard::{PullOutcome, ToShard};
 
+use super::directed::{Directed, Order, Said};
+use super::network::LinkEnd;
 use super::transfers::{Ending, Job, Remote, ServeState};
 use super::{Application, Cluster};
 
@@ -55,7 +58,7 @@ impl<A: Application> Cluster<A> {
             Effect::CopyCompleted { copy } => self.complete_copy(store, copy),
             Effect::CopyFailed { copy, error } => {
                 self.note(|_| format!("store {store} fails {copy:?}: {error}"));
-                self.copy(store, copy).has_failed = true;
+                self.copy(store, copy).failure = Some(error);
                 self.fail_readers(store, Some(copy), PullOutcome::SenderHasNoCopy);
             }
             Effect::CopyClosed { copy } => self.close_copy(store, copy),
@@ -83,17 +86,45 @@ impl<A: Application> Cluster<A> {
                 let job = Job::Combine { combine, op, element_bytes: dtype.size_bytes() };
                 self.begin_transfer(store, job, copy, offset_bytes, inputs);
             }
-            Effect::CancelCombine { combine } => {
-                let key = self.stores[store].combinations[&combine];
-                self.end_transfer_later(key, Ending::Cancelled);
-            }
+            Effect::CancelCombine { combine } => match self.stores[store].combinations.get(&combine) {
+                Some(key) => self.end_transfer_later(*key, Ending::Cancelled),
+                None => self.cancel_exchange(store, combine),
+            },
             Effect::StartHop { hop, node, spec, .. } => {
                 let host = self.store_named(&node);
-                self.start_hop(store, hop, host, spec);
+                self.direct(store, Directed::Hop(hop), host, Order::Hop(spec));
             }
-            Effect::EndHop { hop } => self.end_hop(store, hop),
-            Effect::HopReport { hosting, report } => self.hop_reported(store, hosting, report),
-            Effect::Collective(_) => unreachable!("no client of the simulation asks for an allreduce"),
+            Effect::EndHop { hop } => self.end_directed(store, Directed::Hop(hop)),
+            Effect::HopReport { hosting, report } => self.host_said(store, hosting.0, Said::Hop(report)),
+            Effect::Collective(effect) => self.perform_collective(store, effect),
+        }
+    }
+
+    fn perform_collective(&mut self, store: usize, effect: CollectiveEffect) {
+        match effect {
+            CollectiveEffect::Enlist { enlistment, plan } => {
+                let host = self.store_named(&plan.members[plan.index].node);
+                self.direct(store, Directed::Member(enlistment), host, Order::Member(plan));
+            }
+            CollectiveEffect::Tell { enlistment, word } => self.tell_member(store, enlistment, word),
+            CollectiveEffect::Dismiss { enlistment } => {
+                self.end_directed(store, Directed::Member(enlistment));
+            }
+            CollectiveEffect::Report { membership, report } => {
+                self.host_said(store, membership.0, Said::Member(report));
+            }
+            CollectiveEffect::Deny { node, target, error, .. } => {
+                let (other, delay) = (self.store_named(&node), self.connect_time());
+                self.after(delay, move |cluster| {
+                    if cluster.is_linked(LinkEnd::Store(store), LinkEnd::Store(other)) {
+                        let denied = CollectiveEvent::Denied { target, error };
+                        cluster.store_event(other, Event::Collective(denied));
+                    }
+                });
+            }
+            CollectiveEffect::StartExchange { combine, copy, sources, plan } => {
+                self.start_exchange(store, combine, copy, sources, plan);
+            }
         }
     }
 

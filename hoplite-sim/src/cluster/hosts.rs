@@ -10,8 +10,9 @@ use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::session::Attempts;
 use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig};
 use hoplite_core::stall::Sign;
-use hoplite_core::{Error, NodeId, ObjectId, Time};
+use hoplite_core::{Error, NodeId, ObjectId, PutId, Time};
 
+use super::exchange::Exchange;
 use super::line::Line;
 use super::network::Break;
 use super::slots::Slots;
@@ -37,6 +38,7 @@ pub(crate) struct StoreHost {
     pub(super) pulls: BTreeMap<PullId, TransferId>,
     pub(super) combinations: BTreeMap<CombineId, TransferId>,
     pub(super) serves: BTreeMap<ServeId, Serve>,
+    pub(super) exchanges: BTreeMap<CombineId, Exchange>,
     /// How long it really took to decide.
     pub(crate) thought: Duration,
     tick_at: Option<Time>,
@@ -53,6 +55,7 @@ impl StoreHost {
             && self.pulls.is_empty()
             && self.combinations.is_empty()
             && self.serves.is_empty()
+            && self.exchanges.is_empty()
     }
 }
 
@@ -60,6 +63,7 @@ impl StoreHost {
 #[derive(Debug, Clone)]
 pub(crate) struct Copy {
     pub(crate) id: Option<ObjectId>,
+    pub(crate) put: Option<PutId>,
     pub(crate) producer: Producer,
     pub(crate) size_bytes: u64,
     pub(crate) valid_bytes: u64,
@@ -72,7 +76,8 @@ pub(crate) struct Copy {
     pub(crate) is_complete: bool,
     /// When it was completed.
     pub(crate) completed_at: Time,
-    pub(crate) has_failed: bool,
+    /// Why there will be no more of it, if that is so.
+    pub(crate) failure: Option<Error>,
     /// The latest sign of its producer that has reached it.
     pub(super) heard: Sign,
     /// References that clients have, comparisons that read it.
@@ -189,6 +194,7 @@ impl<A: Application> Cluster<A> {
                 pulls: BTreeMap::new(),
                 combinations: BTreeMap::new(),
                 serves: BTreeMap::new(),
+                exchanges: BTreeMap::new(),
                 thought: Duration::ZERO,
                 tick_at: None,
             });
@@ -242,11 +248,12 @@ impl<A: Application> Cluster<A> {
         host.is_alive = false;
         host.sessions.fill(None);
         host.copies.clear();
+        host.exchanges.clear();
         host.tick_at = None;
-        self.hop_numbers.retain(|(coordinator, _), _| *coordinator != store);
+        self.directed_numbers.retain(|(coordinator, _), _| *coordinator != store);
         self.watches.retain(|(watcher, ..), _| *watcher != store);
         self.break_sessions(Break::Reset, |session| session.store == store);
-        self.break_hop_connections(Break::Reset, |connection| {
+        self.break_directed(Break::Reset, |connection| {
             connection.host.store == store || connection.coordinator.store == store
         });
     }
@@ -409,6 +416,7 @@ impl<A: Application> Cluster<A> {
         let host = &mut self.stores[store];
         let opened = Copy {
             id: host.node.object_of(copy).map(|(id, _)| id.clone()),
+            put: host.node.object_of(copy).map(|(_, put)| put),
             producer,
             size_bytes,
             valid_bytes: 0,
@@ -417,7 +425,7 @@ impl<A: Application> Cluster<A> {
             shape: 0,
             is_complete: false,
             completed_at: Time::NEVER,
-            has_failed: false,
+            failure: None,
             heard: Sign::default(),
             references: 0,
             comparisons: 0,
@@ -443,10 +451,15 @@ impl<A: Application> Cluster<A> {
         let host = &mut self.stores[store];
         let closed = host.copies.remove(&copy).unwrap_or_else(|| panic!("{copy:?} is not open"));
         let is_served = host.serves.values().any(|serve| serve.copy() == Some(copy));
+        let is_exchanged = host.exchanges.values().any(|exchange| exchange.uses(copy));
         let mut transfers = host.pulls.values().chain(host.combinations.values());
         let user = transfers.find(|key| self.transfers[key].uses(copy));
         assert!(
-            user.is_none() && !is_served && closed.references == 0 && closed.comparisons == 0,
+            user.is_none()
+                && !is_served
+                && !is_exchanged
+                && closed.references == 0
+                && closed.comparisons == 0,
             "store {store} closes {copy:?} in use: {closed:?}, transfer {user:?}, served {is_served}"
         );
     }

@@ -13,14 +13,16 @@
 //! * `flow`: how their bytes flow at rates that links leave them, for thousands of nodes (`line`).
 //! * `comparisons`: comparisons of two puts of one id.
 //! * `watches`: calls that follow a copy, or ask what shards know.
-//! * `hops`: connections over which one store has another combine something.
+//! * `directed`: connections over which one store has another combine something, or be a member of a session.
+//! * `exchange`: what members of a session give and take.
 
 mod blocks;
 mod comparisons;
 pub(crate) mod contents;
+mod directed;
 mod effects;
+mod exchange;
 mod flow;
-mod hops;
 mod hosts;
 mod line;
 mod network;
@@ -32,7 +34,7 @@ mod watches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_core::node::{CallId, ClientId, Effect, HopId, Response};
+use hoplite_core::node::{CallId, ClientId, Effect, Response};
 use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::Page;
@@ -42,8 +44,8 @@ use crate::clock::Clock;
 use crate::random::Random;
 use crate::trace::Trace;
 use contents::Contents;
+use directed::{Directed, DirectedConnection};
 use flow::Nic;
-use hops::HopConnection;
 pub use hosts::ShardLoad;
 pub(crate) use hosts::{Copy, ShardHost, StoreHost, node_id, shard_name};
 pub(crate) use network::{LinkEnd, Network};
@@ -144,6 +146,12 @@ pub struct Counts {
     pub hops: u64,
     /// Hops of which the coordinator heard that they failed.
     pub failed_hops: u64,
+    /// Members of sessions asked for.
+    pub members: u64,
+    /// Those of which the coordinator heard that they failed.
+    pub failed_members: u64,
+    /// Streams between members that were resumed.
+    pub resumed_streams: u64,
     /// Stores that crashed.
     pub crashes: u64,
 }
@@ -160,6 +168,9 @@ impl Counts {
         self.failed_combinations += other.failed_combinations;
         self.hops += other.hops;
         self.failed_hops += other.failed_hops;
+        self.members += other.members;
+        self.failed_members += other.failed_members;
+        self.resumed_streams += other.resumed_streams;
         self.crashes += other.crashes;
     }
 }
@@ -178,9 +189,9 @@ pub(crate) struct Cluster<A> {
     by_name: BTreeMap<NodeId, usize>,
     cut: BTreeSet<(LinkEnd, LinkEnd)>,
     sessions: BTreeMap<u64, Session>,
-    hop_connections: BTreeMap<u64, HopConnection>,
-    /// The connection of each hop, by its coordinator.
-    hop_numbers: BTreeMap<(usize, HopId), u64>,
+    directed_connections: BTreeMap<u64, DirectedConnection>,
+    /// The connection of what each coordinator directs.
+    directed_numbers: BTreeMap<(usize, Directed), u64>,
     transfers: BTreeMap<TransferId, Transfer>,
     watches: BTreeMap<WatchKey, Watch>,
     /// What the links of each store carry, if bytes flow.
@@ -205,8 +216,8 @@ impl<A: Application> Cluster<A> {
             by_name: BTreeMap::new(),
             cut: BTreeSet::new(),
             sessions: BTreeMap::new(),
-            hop_connections: BTreeMap::new(),
-            hop_numbers: BTreeMap::new(),
+            directed_connections: BTreeMap::new(),
+            directed_numbers: BTreeMap::new(),
             transfers: BTreeMap::new(),
             watches: BTreeMap::new(),
             nics: Vec::new(),
@@ -266,10 +277,10 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Whether nobody directs a hop, nothing is transferred, and no call looks at something.
+    /// Whether nobody directs anything, nothing is transferred, and no call looks at something.
     pub(crate) fn is_idle(&self) -> bool {
-        self.hop_connections.is_empty()
-            && self.hop_numbers.is_empty()
+        self.directed_connections.is_empty()
+            && self.directed_numbers.is_empty()
             && self.transfers.is_empty()
             && self.watches.is_empty()
     }

@@ -92,7 +92,7 @@ impl<A: Application> Cluster<A> {
             let ends = (LinkEnd::Store(session.store), LinkEnd::Shard(session.shard));
             ends == (one, other) || ends == (other, one)
         });
-        self.break_hop_connections(Break::Silence, |connection| {
+        self.break_directed(Break::Silence, |connection| {
             let ends = (LinkEnd::Store(connection.coordinator.store), LinkEnd::Store(connection.host.store));
             ends == (one, other) || ends == (other, one)
         });

@@ -190,7 +190,8 @@ impl<A: Application> Cluster<A> {
         let (steps, flow) = (self.any_steps(job), Flow::default());
         self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, flow });
         match self.config.network {
-            Network::Blocks { .. } => self.block_step(key),
+            // Not at once: it may end, and there may be more effects to be performed before the store hears of that.
+            Network::Blocks { .. } => self.after(Duration::ZERO, move |cluster| cluster.block_step(key)),
             Network::Flow { .. } => self.begin_flow(key),
         }
     }

@@ -1,9 +1,9 @@
 //! What a store does for a call that only looks: it follows a copy while that grows, or asks shards what they know.
 
+use hoplite_core::Error;
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, is_news, passable};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::Page;
-use hoplite_core::{Error, ObjectId};
 
 use super::network::LinkEnd;
 use super::{Application, Cluster};
@@ -34,10 +34,8 @@ impl<A: Application> Cluster<A> {
         let progressed = self.watches.iter().filter_map(|(key, watch)| {
             let Watch::Copy { copy, beyond_bytes } = watch else { return None };
             let copy = &stores[key.0].copies[copy];
-            if copy.has_failed {
-                let id =
-                    copy.id.clone().unwrap_or_else(|| ObjectId::try_from("private").expect("it is valid"));
-                return Some((*key, Err(Error::ObjectLost { id })));
+            if let Some(error) = &copy.failure {
+                return Some((*key, Err(error.clone())));
             }
             let (is_complete, end_bytes) = (copy.is_complete, copy.size_bytes);
             let valid_bytes = passable(copy.producer, is_complete, copy.valid_bytes, end_bytes, end_bytes);

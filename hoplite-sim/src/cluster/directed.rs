@@ -1,0 +1,325 @@
+//! What one store has another do: hops of reduces, and parts of sessions. Each is directed over a connection, which breaks when
+//! either side does.
+
+use std::time::Duration;
+
+use hoplite_core::Error;
+use hoplite_core::collective::{CollectiveEvent, EnlistmentId, Failure, MembershipId, Plan, Report, Word};
+use hoplite_core::node::{Event, Hop, HopFailure, HopId, HopReport, HostingId};
+use hoplite_core::peer::{CONNECT_TIMEOUT, KEEPALIVE_INTERVAL, SILENCE_TIMEOUT};
+use hoplite_core::session::Pings;
+
+use super::network::{Break, LinkEnd};
+use super::{Application, Cluster, Network};
+
+/// How either end of such a connection notices that the other is gone.
+const KEEPALIVES: Pings = Pings {
+    interval: KEEPALIVE_INTERVAL,
+    timeout: SILENCE_TIMEOUT
+        .checked_sub(KEEPALIVE_INTERVAL)
+        .expect("several keepalives fit into the silence"),
+};
+
+/// What is directed, by the number that its coordinator has given it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Directed {
+    Hop(HopId),
+    Member(EnlistmentId),
+}
+
+/// What a host is asked for.
+#[derive(Debug, Clone)]
+pub(super) enum Order {
+    Hop(Hop),
+    Member(Box<Plan>),
+}
+
+/// What a host says.
+#[derive(Debug)]
+pub(super) enum Said {
+    Hop(HopReport),
+    Member(Report),
+}
+
+impl Said {
+    /// That it cannot be done, for want of room or since the host cannot be reached.
+    fn failure(directed: Directed, refusal: Option<Error>) -> Self {
+        match (directed, refusal) {
+            (Directed::Hop(_), None) => Self::Hop(HopReport::Failed(HopFailure::Unreachable)),
+            (Directed::Hop(_), Some(error)) => Self::Hop(HopReport::Failed(HopFailure::Refused(error))),
+            (Directed::Member(_), None) => Self::Member(Report::Failed(Failure::Unreachable)),
+            (Directed::Member(_), Some(error)) => Self::Member(Report::Failed(Failure::Refused(error))),
+        }
+    }
+
+    const fn is_failure(&self) -> bool {
+        matches!(self, Self::Hop(HopReport::Failed(_)) | Self::Member(Report::Failed(_)))
+    }
+}
+
+/// The connection over which a store is directed.
+#[derive(Debug, Clone)]
+pub(super) struct DirectedConnection {
+    pub(super) coordinator: End,
+    pub(super) host: End,
+    directed: Directed,
+    /// When the latest message of each direction arrives.
+    to_host: Duration,
+    to_coordinator: Duration,
+    is_broken: bool,
+}
+
+/// One end of a [`DirectedConnection`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    pub(super) store: usize,
+    run: u64,
+    stage: Stage,
+}
+
+/// How far an end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It has not heard of what is asked for.
+    Before,
+    /// It has, and has not said nor heard that it is over.
+    Open,
+    /// For the coordinator: it was told of the failure. For the host: it has told.
+    Failed,
+    /// For the coordinator: it has ended what it had asked for. For the host: it was told that it is released.
+    Over,
+}
+
+impl<A: Application> Cluster<A> {
+    pub(super) fn direct(&mut self, store: usize, directed: Directed, host: usize, order: Order) {
+        let number = self.fresh_number();
+        self.note(|_| format!("store {store} asks store {host} for {directed:?} as {number}: {order:?}"));
+        match directed {
+            Directed::Hop(_) => {
+                assert!(store != host, "a hop of this store is no matter of others");
+                self.counts.hops += 1;
+            }
+            Directed::Member(_) => self.counts.members += 1,
+        }
+        let to_host = self.elapsed() + self.connect_time();
+        let end = |store: usize, stage: Stage| End { store, run: self.stores[store].run, stage };
+        let connection = DirectedConnection {
+            coordinator: end(store, Stage::Open),
+            host: end(host, Stage::Before),
+            directed,
+            to_host,
+            to_coordinator: self.elapsed(),
+            is_broken: false,
+        };
+        self.directed_connections.insert(number, connection);
+        let previous = self.directed_numbers.insert((store, directed), number);
+        assert_eq!(previous, None, "store {store} starts {directed:?} once");
+        A::interfere(self, store, host);
+        self.at(to_host, move |cluster| cluster.order_arrives(number, order));
+    }
+
+    /// A connection, unless it is broken.
+    fn directed_connection(&mut self, number: u64) -> Option<&mut DirectedConnection> {
+        self.directed_connections.get_mut(&number).filter(|connection| !connection.is_broken)
+    }
+
+    fn order_arrives(&mut self, number: u64, order: Order) {
+        let Some(connection) = self.directed_connection(number) else { return };
+        let (store, host, directed) =
+            (connection.coordinator.store, connection.host.store, connection.directed);
+        if connection.coordinator.stage != Stage::Open {
+            return;
+        }
+        let unreachable_after = if !self.is_linked(LinkEnd::Store(store), LinkEnd::Store(host)) {
+            Some(CONNECT_TIMEOUT)
+        } else if !self.stores[host].is_alive {
+            Some(self.latency())
+        } else {
+            None
+        };
+        if let Some(delay) = unreachable_after {
+            return self.after(delay, move |cluster| cluster.directed_fails(number));
+        }
+        if matches!(self.config.network, Network::Blocks { .. }) && self.random.chance(1) {
+            let error = Error::StoreFull { needed_bytes: 1, free_bytes: 0, capacity_bytes: 0 };
+            return self.heard_of_directed(number, Said::failure(directed, Some(error)));
+        }
+        let run = self.stores[host].run;
+        if let Some(connection) = self.directed_connections.get_mut(&number) {
+            connection.host = End { store: host, run, stage: Stage::Open };
+        }
+        let event = match order {
+            Order::Hop(hop) => Event::HopRequested { hosting: HostingId(number), hop },
+            Order::Member(plan) => {
+                Event::Collective(CollectiveEvent::Asked { membership: MembershipId(number), plan })
+            }
+        };
+        self.store_event(host, event);
+    }
+
+    /// A host says how it goes.
+    pub(super) fn host_said(&mut self, host: usize, number: u64, said: Said) {
+        self.note(|_| format!("store {host} says of {number}: {said:?}"));
+        let at = self.elapsed() + self.latency();
+        let Some(connection) = self.directed_connections.get_mut(&number) else {
+            panic!("{number} is not open")
+        };
+        assert_eq!(connection.host.stage, Stage::Open, "nothing is said after the end");
+        connection.to_coordinator = connection.to_coordinator.max(at);
+        let at = connection.to_coordinator;
+        if said.is_failure() {
+            connection.host.stage = Stage::Failed;
+            self.after(Duration::ZERO, move |cluster| cluster.host_released(number));
+        }
+        self.at(at, move |cluster| {
+            if cluster.directed_connection(number).is_some() {
+                cluster.heard_of_directed(number, said);
+            }
+        });
+    }
+
+    /// The coordinator hears of what it directs, unless it has ended it.
+    fn heard_of_directed(&mut self, number: u64, said: Said) {
+        let Some(connection) = self.directed_connections.get_mut(&number) else { return };
+        let (coordinator, host, directed) =
+            (connection.coordinator, connection.host.store, connection.directed);
+        if coordinator.stage != Stage::Open || !self.stores[coordinator.store].is_running(coordinator.run) {
+            return;
+        }
+        if said.is_failure() {
+            connection.coordinator.stage = Stage::Failed;
+            match directed {
+                Directed::Hop(_) => self.counts.failed_hops += 1,
+                Directed::Member(_) => {
+                    // There is nothing more to say to it.
+                    connection.coordinator.stage = Stage::Over;
+                    self.directed_numbers.remove(&(coordinator.store, directed));
+                    self.counts.failed_members += 1;
+                }
+            }
+        }
+        A::interfere(self, coordinator.store, host);
+        self.note(|_| format!("store {} hears of {directed:?} ({number}): {said:?}", coordinator.store));
+        let event = match (directed, said) {
+            (Directed::Hop(hop), Said::Hop(report)) => Event::HopReported { hop, report },
+            (Directed::Member(enlistment), Said::Member(report)) => {
+                Event::Collective(CollectiveEvent::Reported { enlistment, report })
+            }
+            (directed, said) => panic!("of {directed:?} is said: {said:?}"),
+        };
+        self.store_event(coordinator.store, event);
+        self.forget_directed(number);
+    }
+
+    fn directed_fails(&mut self, number: u64) {
+        let Some(connection) = self.directed_connections.get(&number) else { return };
+        self.heard_of_directed(number, Said::failure(connection.directed, None));
+    }
+
+    /// A coordinator tells a member what was decided.
+    pub(super) fn tell_member(&mut self, store: usize, enlistment: EnlistmentId, word: Word) {
+        self.note(|_| format!("store {store} tells {enlistment:?}: {word:?}"));
+        let (directed, at) = (Directed::Member(enlistment), self.elapsed() + self.latency());
+        let Some(number) = self.directed_numbers.get(&(store, directed)).copied() else {
+            panic!("{enlistment:?} is not open")
+        };
+        let is_last = matches!(word, Word::Stop(_));
+        let Some(connection) = self.directed_connections.get_mut(&number) else { return };
+        connection.to_host = connection.to_host.max(at);
+        let at = connection.to_host;
+        self.at(at, move |cluster| {
+            let Some(connection) = cluster.directed_connection(number) else { return };
+            let host = connection.host;
+            if host.stage == Stage::Open && cluster.stores[host.store].is_running(host.run) {
+                A::interfere(cluster, host.store, store);
+                let told = CollectiveEvent::Told { membership: MembershipId(number), word };
+                cluster.store_event(host.store, Event::Collective(told));
+            }
+        });
+        if is_last {
+            self.end_directed(store, directed);
+        }
+    }
+
+    /// A coordinator needs a host no longer; that hears so, if it can.
+    pub(super) fn end_directed(&mut self, store: usize, directed: Directed) {
+        let Some(number) = self.directed_numbers.remove(&(store, directed)) else {
+            panic!("{directed:?} is ended twice")
+        };
+        self.note(|_| format!("store {store} ends {directed:?} ({number})"));
+        let at = self.elapsed() + self.latency();
+        let run = self.stores[store].run;
+        let Some(connection) = self.directed_connections.get_mut(&number) else { return };
+        assert_eq!(connection.coordinator.run, run, "{directed:?} is of this run");
+        connection.coordinator.stage = Stage::Over;
+        connection.to_host = connection.to_host.max(at);
+        let at = connection.to_host;
+        self.at(at, move |cluster| {
+            if cluster.directed_connection(number).is_some() {
+                cluster.host_released(number);
+            }
+            cluster.forget_directed(number);
+        });
+    }
+
+    fn host_released(&mut self, number: u64) {
+        let Some(connection) = self.directed_connections.get_mut(&number) else { return };
+        let (host, coordinator, directed) =
+            (connection.host, connection.coordinator.store, connection.directed);
+        let was_open = matches!(host.stage, Stage::Open | Stage::Failed);
+        connection.host.stage = Stage::Over;
+        A::interfere(self, host.store, coordinator);
+        if was_open && self.stores[host.store].is_running(host.run) {
+            self.note(|_| format!("store {} is released of {number}", host.store));
+            let event = match directed {
+                Directed::Hop(_) => Event::HopReleased { hosting: HostingId(number) },
+                Directed::Member(_) => {
+                    Event::Collective(CollectiveEvent::Left { membership: MembershipId(number) })
+                }
+            };
+            self.store_event(host.store, event);
+        }
+        self.forget_directed(number);
+    }
+
+    /// Forgets a connection that neither side has.
+    fn forget_directed(&mut self, number: u64) {
+        let Some(connection) = self.directed_connections.get(&number) else { return };
+        let is_over = |end: End| {
+            matches!(end.stage, Stage::Over | Stage::Before) || !self.stores[end.store].is_running(end.run)
+        };
+        if is_over(connection.coordinator) && is_over(connection.host) {
+            let key = (connection.coordinator.store, connection.directed);
+            if self.directed_numbers.get(&key) == Some(&number) {
+                self.directed_numbers.remove(&key);
+            }
+            self.directed_connections.remove(&number);
+        }
+    }
+
+    /// Breaks the connections over which a store does something for others.
+    pub(crate) fn break_directed_at(&mut self, store: usize) {
+        self.break_directed(Break::Reset, |connection| connection.host.store == store);
+    }
+
+    /// Breaks the connections for which this holds; both sides notice on their own.
+    pub(super) fn break_directed(&mut self, cause: Break, is_meant: impl Fn(&DirectedConnection) -> bool) {
+        let meant = self.directed_connections.iter().filter(|(_, connection)| is_meant(connection));
+        let broken: Vec<u64> = meant.map(|(number, _)| *number).collect();
+        for number in broken {
+            let Some(connection) = self.directed_connections.get_mut(&number) else { continue };
+            if std::mem::replace(&mut connection.is_broken, true) {
+                // A machine that crashed takes its end along.
+                self.forget_directed(number);
+                continue;
+            }
+            let (at_host, at_coordinator) =
+                (self.notice_time(cause, KEEPALIVES), self.notice_time(cause, KEEPALIVES));
+            self.after(at_host, move |cluster| cluster.host_released(number));
+            self.after(at_coordinator, move |cluster| {
+                cluster.directed_fails(number);
+                cluster.forget_directed(number);
+            });
+        }
+    }
+}
