@@ -116,7 +116,7 @@ class Report:
         # Hosts of racks come one after the other in a lab. As they come from a scheduler, they alternate.
         as_they_come = [index % _RACKS * (_HOSTS // _RACKS) + index // _RACKS for index in range(_HOSTS)]
         worst = max(shuffled, key=lambda order: self._cost(matrix, model, order))
-        # Most shuffled orders cost about the same, so that their ranks are noise. These have all costs between the best and them.
+        # Their costs are spread between that of the best and those of shuffled orders.
         orders = [found["order"], as_they_come, worst]
         for _ in range(_SWAPPED_ORDERS):
             order = list(orders[-1] if len(orders) > 3 else found["order"])
