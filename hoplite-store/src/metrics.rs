@@ -26,20 +26,25 @@ use crate::engine::Engine;
 const OPERATIONS: [&str; 6] = ["put", "get", "reduce", "delete", "wait", "locate"];
 /// Those of which the bytes are counted.
 const WITH_BYTES: [&str; 2] = ["put", "get"];
-const PULL_OUTCOMES: [PullOutcome; 6] = [
+const PULL_OUTCOMES: [PullOutcome; 7] = [
     PullOutcome::Complete,
     PullOutcome::SenderUnreachable,
     PullOutcome::SenderStalled,
     PullOutcome::SenderHasNoCopy,
     PullOutcome::Corrupt,
     PullOutcome::Cancelled,
+    PullOutcome::GaveWay,
 ];
-const GRANT_REASONS: [GrantReason; 5] = [
+const GRANT_REASONS: [GrantReason; 9] = [
     GrantReason::OnlyCandidate,
     GrantReason::CompleteBeforePartial,
     GrantReason::Closest,
     GrantReason::LeastRecentlyUsed,
+    GrantReason::EarliestBytes,
+    GrantReason::ChainHasBytes,
     GrantReason::AvoidedButOnly,
+    GrantReason::FirstOfGroup,
+    GrantReason::CloserAreBusy,
 ];
 const HOP_FAILURES: [&str; 3] = ["unreachable", "input", "refused"];
 

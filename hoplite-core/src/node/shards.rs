@@ -117,11 +117,18 @@ impl Node {
             },
             ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
             ToStore::Promote { id, put } => self.promoted(&id, put),
-            ToStore::GiveWay { grant } => self.copies.give_way(&mut self.ctx, shard, grant),
+            ToStore::GiveWay { grant } => {
+                let calls = &self.calls;
+                let is_called_for = |id: &ObjectId| calls.last_get_deadline(id).is_some();
+                self.copies.give_way(&mut self.ctx, shard, grant, is_called_for);
+            }
             ToStore::TakeOver { id, put, metadata, bytes } => self.take_over(&id, put, metadata, bytes),
             ToStore::DeleteDone { request, put } => {
-                if let Some(Ask { id, purpose: Purpose::Delete(key), .. }) =
-                    self.asks.answered(shard, request)
+                // No other question is answered by that.
+                let is_asked = matches!(self.asks.purpose_at(shard, request), Some(Purpose::Delete(_)));
+                if is_asked
+                    && let Some(Ask { id, purpose: Purpose::Delete(key), .. }) =
+                        self.asks.answered(shard, request)
                 {
                     if let Some(put) = put {
                         self.remember_deletion(&id, put);

@@ -1,4 +1,4 @@
-//! Sender selection for broadcast: who serves a receiver, and which waiting receiver takes a slot that became free.
+//! Sender selection for broadcast: who serves a receiver.
 //!
 //! A broadcast is nothing but many `Get`s of one object, so there is no tree to plan ahead: each receiver is attached to
 //! one location at the moment it asks, or at the moment a slot becomes free. With one slot per location, receivers that
@@ -6,8 +6,8 @@
 //! another, it makes a tree, because complete locations are preferred. How long a chain gets is decided in
 //! [`chain`](super::chain).
 //!
-//! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. The topology term, the ageing of waiting
-//! receivers and the treatment of senders that failed are ours.
+//! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. The topology term and the treatment of senders
+//! that failed are ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,8 +18,7 @@ use crate::time::Time;
 
 /// How long a receiver waits, and closer ones overtake it, rather than that it takes a sender that is far or has failed it.
 ///
-/// 50 ms is what 64 MiB takes at 10 Gbit/s, so locality wins among receivers that arrive together, and nobody is passed over for
-/// longer than about one transfer.
+/// 50 ms is what 64 MiB takes at 10 Gbit/s, so locality wins among receivers that arrive together.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
 
 /// What it costs to send from one node to another; only the order of costs matters.

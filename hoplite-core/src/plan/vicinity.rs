@@ -5,7 +5,7 @@
 //! If all of those serve others, it waits; but a receiver of another group that has only begun gives its slot up: it goes on at
 //! the end of the chain that grows in between, and all of them are done as if they had come together.
 //!
-//! Nobody is excluded by that: who waits for longer than [`Pace::patience`] takes what there is, and who has received for longer
+//! Nobody is excluded by that: who waits for longer than [`Pace::patience`] for copies that are all busy takes what there is, and who has received for longer
 //! than [`Pace::recall_until`] is left alone.
 
 use std::time::Duration;

@@ -70,6 +70,8 @@ pub(super) struct Transfer {
     pub(super) is_recalled: bool,
     /// Whether the receiver began before its sender could pass anything on, so that the time between their ends is a hop.
     pub(super) is_timed: bool,
+    /// Whether it is a whole transfer of what was there, so that its time is that of the link.
+    pub(super) is_paced: bool,
 }
 
 impl Transfers {

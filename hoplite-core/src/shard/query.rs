@@ -196,7 +196,7 @@ impl Shard {
             return first;
         }
         match self.nearest_answer(now, entry, queue) {
-            Some((0, nearest)) => Some(nearest),
+            Some((true, nearest)) => Some(nearest),
             other => first.or(other.map(|(_, answer)| answer)),
         }
     }
@@ -305,7 +305,10 @@ impl Shard {
         let mut choice = choose_sender(&candidates)?;
         let (sender, path) = *senders.get(choice.index)?;
         let is_unfinished = candidates.get(choice.index)?.state != LocationState::Complete;
-        if is_unfinished && entry.transfers.len() >= MAX_UNPACED {
+        if is_unfinished
+            && choice.reason != GrantReason::AvoidedButOnly
+            && entry.transfers.len() >= MAX_UNPACED
+        {
             choice.reason = GrantReason::ChainHasBytes;
         }
         if place.path != EVERYWHERE && choice.reason != GrantReason::AvoidedButOnly {
@@ -360,8 +363,9 @@ impl Shard {
         let Some((sender_state, sender_since)) = taken else { return };
         self.next_grant += 1;
         let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
+        let is_fresh = entry.copies.get(node).is_none();
         // The receiver need not say that its copy has started.
-        if entry.copies.get(node).is_none() {
+        if is_fresh {
             let mut copy = LocationRecord::new(
                 (node, record.place.path),
                 LocationState::Partial,
@@ -381,7 +385,8 @@ impl Shard {
         });
         let is_timed = sender_state == LocationState::Partial && turn.now < sender_has;
         let leaves = groups_left(sender_path, record.place.path);
-        let transfer = Transfer { sender, began: turn.now, leaves, is_recalled: false, is_timed };
+        let is_paced = is_fresh && sender_state == LocationState::Complete;
+        let transfer = Transfer { sender, began: turn.now, leaves, is_recalled: false, is_timed, is_paced };
         entry.transfers.insert(node, grant, transfer);
         self.grants.insert(grant, id.clone());
         record.receiving.insert(grant, id.clone());
@@ -465,7 +470,7 @@ impl Shard {
         if let Some(sender) = sender.filter(|_| link.is_timed && outcome == PullOutcome::Complete) {
             self.hop_time.observe(turn.now - sender.since);
         }
-        if outcome == PullOutcome::Complete {
+        if outcome == PullOutcome::Complete && link.is_paced {
             self.pace.observe(entry.size_bytes, turn.now - link.began);
         }
         self.mark_changed(&id);

@@ -3,7 +3,7 @@
 //! Each query of a node that is in a group waits in its group, and is served by the closest copy that may serve it. See
 //! [`plan::vicinity`](crate::plan::vicinity) for the reasons.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::iter::successors;
 
 use super::copies::Class;
@@ -13,7 +13,7 @@ use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
 use super::query::Answer;
 use super::{Shard, Turn};
 use crate::id::{ObjectId, PutId};
-use crate::plan::broadcast::SenderChoice;
+use crate::plan::broadcast::{AGED_AFTER, SenderChoice};
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 
@@ -25,8 +25,13 @@ pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
 
 /// What there is for a receiver.
 enum Nearby {
-    /// A sender, found so many groups outwards.
-    Sender(usize, NodeIndex, SenderChoice),
+    /// A sender, found so many groups outwards, and whether it is in a group of the receiver's at all.
+    Sender {
+        steps: usize,
+        is_in_group: bool,
+        sender: NodeIndex,
+        choice: SenderChoice,
+    },
     /// A copy in this group will have bytes.
     Soon,
     /// All copies in this group serve others.
@@ -58,43 +63,55 @@ impl Shard {
     /// A node has a copy now, from which others may pull, or they say that they do: queries of it that wait go on wherever they can.
     pub(super) fn has_begun(&mut self, node: NodeIndex, id: &ObjectId) {
         let Some(queue) = self.waiting.get_mut(id) else { return };
-        let Some(record) = self.nodes.get_mut(node).filter(|record| record.place.path != EVERYWHERE) else {
+        let Some(record) = self.nodes.get_mut(node) else { return };
+        let group = groups_of(record.place.path).next().unwrap_or(EVERYWHERE);
+        if group == EVERYWHERE {
             return;
-        };
-        let mut left = Vec::new();
-        for (request, open) in &mut record.requests {
-            if let OpenRequest::Query(query) = open
-                && query.id == *id
-                && query.group != EVERYWHERE
-            {
-                queue.remove(&(query.group, query.arrival));
-                left.push(std::mem::replace(&mut query.group, EVERYWHERE));
-                queue.insert((EVERYWHERE, query.arrival), (node, *request));
+        }
+        let waiting = queue.range((group, 0)..=(group, u64::MAX)).filter(|(_, (waiter, _))| *waiter == node);
+        let own: Vec<_> = waiting.map(|((_, arrival), (_, request))| (*arrival, *request)).collect();
+        if own.is_empty() {
+            return;
+        }
+        for (arrival, request) in own {
+            queue.remove(&(group, arrival));
+            queue.insert((EVERYWHERE, arrival), (node, request));
+            if let Some(OpenRequest::Query(query)) = record.requests.get_mut(&request) {
+                query.group = EVERYWHERE;
             }
         }
-        left.into_iter().for_each(|group| self.may_let_go(id, group));
+        self.may_let_go(id, group);
     }
 
-    /// Who of those who wait in groups is served next, and how far from their own group the sender was found. Those come first
-    /// whose sender is closest.
+    /// Who of those who wait in groups is served next, and whether that is before those who are in no group. Those come first who
+    /// have waited for long while nobody of their own group had a copy, then those whose sender is closest.
     pub(super) fn nearest_answer(
         &self,
         now: Time,
         entry: &Entry,
         queue: &Queue,
-    ) -> Option<(usize, (NodeIndex, RequestId, Answer))> {
-        let mut best = None;
+    ) -> Option<(bool, (NodeIndex, RequestId, Answer))> {
+        let aged = self.heads(queue).filter(|(group, _, query, _)| {
+            now - query.since >= AGED_AFTER && entry.copies.at_hand(*group) == 0
+        });
+        if let Some((_, node, query, request)) = aged.min_by_key(|(_, _, query, _)| query.arrival)
+            && let Nearby::Sender { sender, choice, .. } = self.nearby(now, entry, node, query)
+        {
+            return Some((true, (node, request, Answer::Grant(sender, choice))));
+        }
+        let mut best: Option<(usize, bool, (NodeIndex, RequestId, Answer))> = None;
         for (_, node, query, request) in self.heads(queue) {
-            if let Nearby::Sender(steps, sender, choice) = self.nearby(now, entry, node, query)
-                && best.as_ref().is_none_or(|(fewest, _)| steps < *fewest)
+            if let Nearby::Sender { steps, is_in_group, sender, choice } =
+                self.nearby(now, entry, node, query)
+                && best.as_ref().is_none_or(|(fewest, ..)| steps < *fewest)
             {
-                best = Some((steps, (node, request, Answer::Grant(sender, choice))));
+                best = Some((steps, is_in_group, (node, request, Answer::Grant(sender, choice))));
                 if steps == 0 {
                     break;
                 }
             }
         }
-        best
+        best.map(|(_, is_in_group, answer)| (is_in_group, answer))
     }
 
     /// Of each group in which somebody waits, the one who came first. What there is for him is the best for all of them.
@@ -119,7 +136,7 @@ impl Shard {
         let classes = [Class::Complete, Class::Unfinished];
         for (steps, group) in groups_of(record.place.path).enumerate() {
             if let Some((sender, choice)) = self.offer_in(now, entry, group, &classes, node, query) {
-                return Nearby::Sender(steps, sender, choice);
+                return Nearby::Sender { steps, is_in_group: group != EVERYWHERE, sender, choice };
             }
             if group == EVERYWHERE || entry.copies.at_hand(group) == 0 {
                 continue;
@@ -141,7 +158,7 @@ impl Shard {
             return;
         }
         let until = turn.now + self.pace.patience(entry.size_bytes);
-        let (mut busy, mut others, mut recalled) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut busy, mut others, mut recalled) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (group, node, query, _) in self.heads(queue) {
             match self.nearby(turn.now, entry, node, query) {
                 Nearby::Busy(around) => {

@@ -41,6 +41,8 @@ impl From<Delivery> for Sample {
 
 /// Most peers whose links are estimated: 64 KB. Beyond that the one that was heard of longest ago goes.
 pub const MAX_PEERS: usize = 1024;
+/// A link that no transfer has used for so long, while others were, is forgotten: its node may be gone.
+const KEPT_FOR: Duration = Duration::from_secs(600);
 /// A link is slow if it is this many times worse than the median of all: as much as separates two levels of a network.
 const SLOW_PERCENT: u64 = 150;
 /// Fewer links have no median to be compared with.
@@ -69,6 +71,7 @@ impl PeerLinks {
         if sample.is_application_limited {
             return;
         }
+        self.links.retain(|_, (_, at)| now.since(*at) < KEPT_FOR);
         if let Some((estimate, at)) = self.links.get_mut(peer) {
             estimate.add(sample);
             *at = now;
@@ -242,6 +245,8 @@ mod tests {
             links.add(Time::from_micros(number as u64), &peer(0), sample(20_000, 800));
         }
         let known = links.worst_first();
+        links.add(Time::ZERO + KEPT_FOR * 2, &peer(0), sample(20_000, 800));
+        assert_eq!(links.worst_first().len(), 1, "the others were not used lately");
         assert_eq!(known.len(), MAX_PEERS);
         assert!(known.iter().any(|link| link.peer == peer(0)));
         assert!(known.iter().all(|link| link.peer != peer(1)));

@@ -289,3 +289,13 @@ fn a_delete_moves_to_the_next_shard_and_back() {
     assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} delete x")]);
     h.assert_waits(call);
 }
+
+#[test]
+fn the_end_of_a_deletion_that_nobody_asked_for_ends_no_question() {
+    let mut h = Harness::new();
+    let get = h.get(A, "x");
+    let (shard, query) = h.query();
+    h.event(Event::FromShard { shard, message: ToStore::DeleteDone { request: query.request, put: None } });
+    assert!(h.grant_query(shard, query.request, "x", 1, SIZE, "sender").is_some(), "the answer still counts");
+    h.assert_waits(get);
+}

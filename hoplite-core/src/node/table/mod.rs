@@ -283,11 +283,19 @@ impl Table {
         }
     }
 
-    /// Ends the pull that has a slot of a shard, so that another receiver can have the slot.
-    pub(super) fn give_way(&mut self, ctx: &mut Context, shard: usize, grant: GrantId) {
+    /// Ends the pull that has a slot of a shard, so that another receiver can have the slot; but not one that only others still
+    /// need, whose bytes would go with it.
+    pub(super) fn give_way(
+        &mut self,
+        ctx: &mut Context,
+        shard: usize,
+        grant: GrantId,
+        is_called_for: impl Fn(&ObjectId) -> bool,
+    ) {
         for copy in self.pulls.values() {
-            if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
-                self.copies.get_mut(copy)
+            if let Some(local) = self.copies.get_mut(copy)
+                && (local.is_referenced() || is_called_for(&local.id))
+                && let Phase::Receiving { pull: Some(active), .. } = &mut local.phase
                 && (active.shard, active.grant) == (shard, Some(grant))
                 && !active.gives_way
             {
