@@ -24,6 +24,8 @@ use crate::time::Time;
 
 /// More are to be measured by landmarks, which do not exist yet: with so many, echoes take a minute and the matrix 16 MB.
 pub const MAX_NODES: usize = 2000;
+/// All pairs of so many nodes send trains in half an hour, which is half of the time that stores take part.
+pub const MAX_NODES_OF_PAIRS: usize = 500;
 /// How often each pair meets under load.
 const LOADED_PASSES: u32 = 6;
 /// Of the gaps of a pair under load, this percentile counts: a low rate, but not the lowest, which may be that of a pause of a host.
@@ -71,6 +73,12 @@ pub enum SurveyError {
     /// More than [`MAX_NODES`].
     #[error("{count} nodes are more than the {MAX_NODES} that can be probed")]
     TooManyNodes {
+        /// How many nodes there are.
+        count: usize,
+    },
+    /// More than [`MAX_NODES_OF_PAIRS`], and all pairs are to send trains.
+    #[error("{count} nodes are more than the {MAX_NODES_OF_PAIRS} all of whose pairs can send trains")]
+    TooManyPairs {
         /// How many nodes there are.
         count: usize,
     },
@@ -298,6 +306,9 @@ impl Survey {
         match count {
             0 | 1 => return Err(SurveyError::TooFewNodes { count }),
             _ if count > MAX_NODES => return Err(SurveyError::TooManyNodes { count }),
+            _ if options.bandwidth == Bandwidth::Pairs && count > MAX_NODES_OF_PAIRS => {
+                return Err(SurveyError::TooManyPairs { count });
+            }
             _ => {}
         }
         let mut survey = Self {
@@ -482,6 +493,9 @@ impl Survey {
 
     /// Begins the next step that has a pair of nodes that are there.
     fn begin_step(&mut self, now: Time, commands: &mut Vec<SurveyCommand>) {
+        if self.nodes.len() - self.lost.len() < 2 {
+            self.step = self.steps();
+        }
         while let Some(step) = self.kind() {
             let meetings = self.meetings(step);
             self.meetings.clear();

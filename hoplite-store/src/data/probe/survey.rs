@@ -9,8 +9,8 @@ use hoplite_core::error::Error;
 use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_core::time::Time;
 use hoplite_core::topology::probe::survey::{
-    MAX_NODES, Survey, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss, SurveyOptions, SurveyProgress,
-    SurveyReport,
+    MAX_NODES, MAX_NODES_OF_PAIRS, Survey, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss,
+    SurveyOptions, SurveyProgress, SurveyReport,
 };
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::probe::{Arm, Measure, decode_finding, encode_arm, encode_measure};
@@ -51,6 +51,9 @@ impl From<SurveyFailure> for Error {
         match failure {
             SurveyFailure::Survey(SurveyError::TooManyNodes { .. }) => {
                 Self::limit_exceeded("nodes of a probe", MAX_NODES as u64)
+            }
+            SurveyFailure::Survey(SurveyError::TooManyPairs { .. }) => {
+                Self::limit_exceeded("nodes of a probe of all pairs", MAX_NODES_OF_PAIRS as u64)
             }
             SurveyFailure::Survey(error) => Self::InvalidRequest { reason: error.to_string().into() },
             SurveyFailure::Busy => Self::limit_exceeded("probes that a store coordinates at once", 1),
