@@ -93,8 +93,8 @@ impl Load {
         let earlier: BTreeMap<&ObjectId, u64> =
             before.transfers.iter().map(|transfer| (&transfer.id, transfer.valid_bytes)).collect();
         for transfer in &mut self.transfers {
-            let then = earlier.get(&transfer.id).copied().unwrap_or(0);
-            transfer.rate = rate(transfer.valid_bytes, then);
+            // One that was not told of before may have had bytes already.
+            transfer.rate = earlier.get(&transfer.id).map_or(0, |then| rate(transfer.valid_bytes, *then));
         }
         self
     }

@@ -95,7 +95,7 @@ pause.addEventListener("click", () => {
   if (paused) plan();
   else refresh();
 });
-document.addEventListener("visibilitychange", () => (document.hidden ? plan() : refresh()));
+document.addEventListener("visibilitychange", () => (document.hidden || paused ? plan() : refresh()));
 window.addEventListener("hashchange", open);
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();

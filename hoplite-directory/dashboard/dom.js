@@ -57,7 +57,7 @@ export const words = (name) => name.replaceAll("-", " ");
 
 /** What the arena of a node holds, as a bar with words for those who do not see it. */
 export function memory(load) {
-  if (!load) return make("span", { class: "quiet" }, "not told");
+  if (!load) return make("span", { class: "quiet" }, "no data");
   const used = load.capacity_bytes - load.free_bytes;
   const label = `${size(used)} of ${size(load.capacity_bytes)} in use, ${size(load.pinned_bytes)} pinned`;
   const bar = make("span", { class: "bar-of", role: "img", "aria-label": label, title: label });

@@ -105,5 +105,5 @@ export function trees(tree, limit) {
   const live = order.filter((entry) => entry.node.live).length;
   const depth = order.reduce((most, entry) => Math.max(most, entry.depth), 0);
   const caption = `${count(order.length)} copies: ${count(live)} on their way, ${count(order.filter((entry) => entry.node.state === "complete").length)} complete; the longest chain has ${count(depth)} hops`;
-  return { order, element: table(caption, [["Copy at", "tree"], ["From", ""], ["Hops", "number"], ["Has", "wide"], ["Rate", "number"], ["Why this sender", ""], ["For", "number"]], rows, "No copies.") };
+  return { order, element: table(caption, [["Node", "tree"], ["From", ""], ["Hops", "number"], ["Progress", "wide"], ["Rate", "number"], ["Why this sender", ""], ["Age", "number"]], rows, "No copies.") };
 }

@@ -31,7 +31,7 @@ const OBJECT_COLUMNS = [["Object", ""], ["Size", "number"], ["Type", ""], ["Comp
 /** The share of its memory that a node uses, in steps of a tenth; null if it does not tell. */
 const fullness = (node) => (node.load ? Math.round(10 * part(node.load.capacity_bytes - node.load.free_bytes, node.load.capacity_bytes)) : null);
 
-function nodes(main) {
+function nodes(main, _argument, refresh) {
   const SORTS = {
     name: ["Name", (node) => node.node],
     memory: ["Memory in use", (node) => -(node.load ? node.load.capacity_bytes - node.load.free_bytes : -1)],
@@ -53,7 +53,7 @@ function nodes(main) {
     return make("span", { class: "cells" }, some.map((node) => {
       const full = fullness(node);
       const kind = node.connected ? (full === null ? "cell untold" : `cell full-${full}`) : "cell away";
-      return make("span", { class: kind, title: `${node.node}: ${node.connected ? (full === null ? "not told" : `${full * 10}% in use`) : "away"}` });
+      return make("span", { class: kind, title: `${node.node}: ${node.connected ? (full === null ? "no data" : `${full * 10}% in use`) : "away"}` });
     }));
   }
 
@@ -79,7 +79,7 @@ function nodes(main) {
     const kinds = [["pinned", "pinned"], ["evictable", "evictable"], ["growing", "growing"], ["reserved", "reserved"]].map(([kind, name]) => [make("span", { class: `cell ${kind}` }), ` ${name}   `]);
     const steps = [0, 2, 4, 6, 8, 10].map((step) => make("span", { class: `cell full-${step}` }));
     return make("div", { class: "legend", "aria-hidden": "true" },
-      make("span", {}, "Map: memory in use 0% ", steps, " 100%   ", make("span", { class: "cell untold" }), " not told   ", make("span", { class: "cell away" }), " away"),
+      make("span", {}, "Map: memory in use 0% ", steps, " 100%   ", make("span", { class: "cell untold" }), " no data   ", make("span", { class: "cell away" }), " away"),
       make("span", {}, "Bars: ", kinds));
   }
 
@@ -121,13 +121,13 @@ function nodes(main) {
   function later() {
     if (first + ROWS < latest.nodes.length && !filter.value) first += ROWS;
     else if (filter.value && document.getElementById("later").disabled === false && !latest.more) first += ROWS;
-    else if (latest.more) { after.push(latest.nodes.at(-1).node); first = 0; latest.more = false; }
+    else if (latest.more) { after.push(latest.nodes.at(-1).node); first = 0; refresh(); return; }
     draw_all();
   }
 
   function earlier() {
     if (first > 0) first -= ROWS;
-    else if (after.length > 1) { after.pop(); first = 0; }
+    else if (after.length > 1) { after.pop(); first = 0; refresh(); return; }
     draw_all();
   }
 
@@ -142,19 +142,26 @@ function objects(main, argument, refresh) {
   const prefix = make("input", { id: "prefix", type: "search", size: 28, maxlength: 255 });
   const bytes = make("input", { id: "size", type: "number", min: 0, step: "any", class: "short", placeholder: "0" });
   const copies = make("input", { id: "copies", type: "number", min: 0, class: "short", placeholder: "0" });
-  const search = (event) => { event.preventDefault(); pages = [""]; refresh(); };
+  // What was searched for last; what is being typed counts when it is submitted.
+  let wanted = { prefix: "", size: "0", copies: "0" };
+  const search = (event) => {
+    event.preventDefault();
+    wanted = { prefix: prefix.value, size: String(Math.round((Number(bytes.value) || 0) * 1048576)), copies: String(Math.round(Number(copies.value) || 0)) };
+    pages = [""];
+    refresh();
+  };
   const form = make("form", { class: "controls", role: "search", onsubmit: search }, field("Id begins with", prefix), field("At least MiB", bytes), field("At least copies", copies), make("button", { type: "submit" }, "Search"));
   const list = make("section", { "aria-label": "List of objects" });
   replace(main, heading("Objects", form), list);
   const turn = (change) => () => { change(); refresh(); };
   return {
     ask: (ask) => {
-      const query = new URLSearchParams({ prefix: prefix.value, after: pages.at(-1), size: String(Math.round((Number(bytes.value) || 0) * 1048576)), copies: copies.value || "0", limit: "100" });
+      const query = new URLSearchParams({ ...wanted, after: pages.at(-1), limit: "100" });
       return ask(`/api/objects?${query}`);
     },
     show: (answer) => {
-      const more = answer.next === null ? "the last of them" : answer.objects.length < 100 ? "20,000 were looked at; there are more" : "there are more";
-      replace(list, table("Objects", OBJECT_COLUMNS, object_rows(answer.objects), answer.next === null ? "No object." : "None among those that were looked at; go on with Next."),
+      const more = answer.next === null ? "the last of them" : answer.objects.length < 100 ? "20,000 searched; there are more" : "there are more";
+      replace(list, table("Objects", OBJECT_COLUMNS, object_rows(answer.objects), answer.next === null ? "No object." : "No match in the first 20,000; press Next to continue."),
         make("div", { class: "pages" },
           make("button", { type: "button", id: "earlier", disabled: pages.length === 1, onclick: turn(() => pages.pop()) }, "Previous"),
           make("span", {}, `page ${count(pages.length)}, ${more}`),
@@ -171,7 +178,7 @@ function show_tree(place, tree, limit, more) {
   const total = order.reduce((sum, entry) => sum + (entry.node.live ? entry.node.rate ?? 0 : 0), 0);
   const fact = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
   replace(place,
-    make("dl", { class: "facts" }, fact("Size", size(object.size_bytes)), fact("Type", type(object)), fact("Complete", `${count(object.complete)} of ${count(object.copies)} copies`), fact("On their way", count(object.transfers)), fact("All together", rate(total)), fact("Waiting for a sender", count(object.waiting)), object.lost ? fact("State", make("span", { class: "tag bad" }, "lost")) : null),
+    make("dl", { class: "facts" }, fact("Size", size(object.size_bytes)), fact("Type", type(object)), fact("Complete", `${count(object.complete)} of ${count(object.copies)} copies`), fact("In transfer", count(object.transfers)), fact("Total rate", rate(total)), fact("Waiting for a sender", count(object.waiting)), object.lost ? fact("State", make("span", { class: "tag bad" }, "lost")) : null),
     element,
     order.length > limit ? make("div", { class: "pages" }, make("span", {}, `${count(limit)} of ${count(order.length)} are shown`), make("button", { type: "button", id: "more", onclick: more }, "Show more")) : null,
     object.copies > tree.copies.length ? make("p", { class: "quiet" }, `${count(object.copies - tree.copies.length)} more copies are not shown.`) : null,
@@ -181,7 +188,7 @@ function show_tree(place, tree, limit, more) {
 function grants(tree) {
   const rows = [...tree.grants].reverse().map((grant) => [
     make("span", { class: "mono" }, grant.receiver), make("span", { class: "mono" }, grant.sender), words(grant.reason),
-    grant.outcome === null ? make("span", { class: "tag live" }, "running") : grant.outcome === "complete" ? "complete" : make("span", { class: "tag bad" }, words(grant.outcome)),
+    grant.outcome === null ? make("span", { class: "tag live" }, "running") : ["complete", "cancelled", "gave-way"].includes(grant.outcome) ? words(grant.outcome) : make("span", { class: "tag bad" }, words(grant.outcome)),
     `${duration(grant.age_ms)} ago`,
   ]);
   return make("details", { id: "grants" }, make("summary", { id: "grants-summary" }, `The latest ${count(rows.length)} grants`), table("Who was told to pull from whom", [["Receiver", ""], ["Sender", ""], ["Why", ""], ["Outcome", ""], ["When", "number"]], rows, "None that this shard remembers."));
@@ -210,9 +217,9 @@ function object(main, key, refresh) {
 }
 
 function transfers(main) {
-  const list = make("section", { "aria-label": "Objects that are on their way" });
+  const list = make("section", { "aria-label": "Objects in transfer" });
   const title = make("h2", {}, "");
-  const place = make("section", { "aria-label": "The one that goes to most nodes" });
+  const place = make("section", { "aria-label": "Busiest object" });
   replace(main, heading("Transfers"), list, title, place);
   return {
     ask: async (ask) => {
@@ -220,7 +227,7 @@ function transfers(main) {
       return { busy, tree: busy.objects.length > 0 ? await ask(`/api/object?id=${busy.objects[0].key}`) : null };
     },
     show: ({ busy, tree }) => {
-      replace(list, table("Objects that are on their way, to most nodes first", OBJECT_COLUMNS, object_rows(busy.objects), "Nothing is on its way that this shard has arranged."));
+      replace(list, table("Objects in transfer, most receivers first", OBJECT_COLUMNS, object_rows(busy.objects), "This shard has no transfers running."));
       title.replaceChildren(...(tree ? ["How ", make("span", { class: "mono id" }, tree.id), " spreads"] : []));
       if (tree) keep_open(place, () => show_tree(place, tree, 200, () => { location.hash = `#object/${busy.objects[0].key}`; }));
       else replace(place);
@@ -231,7 +238,7 @@ function transfers(main) {
 function reduces(main) {
   const list = make("section", { "aria-label": "Reduces" });
   replace(main, heading("Reduces and allreduces"), list,
-    make("p", { class: "note" }, "The stores that coordinate them tell of them, 16 each at most. How one went that is over is shown by hoplite stat, on the node that has coordinated it."));
+    make("p", { class: "note" }, "The stores that coordinate them tell of them, 16 each at most. For a finished reduce, run hoplite stat TARGET on its coordinator."));
   return {
     ask: (ask) => ask("/api/reduces"),
     show: (answer) => {
@@ -239,7 +246,7 @@ function reduces(main) {
         make("a", { href: `#object/${reduce.key}`, class: "mono id" }, reduce.target), reduce.op, `${count(reduce.joined)} of ${count(reduce.sources)}`,
         reduce.plan || make("span", { class: "quiet" }, "not planned yet"), make("span", { class: "mono" }, reduce.coordinator), duration(reduce.elapsed_ms),
       ]);
-      replace(list, table("Reduces that run now", [["Target", ""], ["Operation", ""], ["Sources", "number"], ["Schedule", "text"], ["Coordinator", ""], ["For", "number"]], rows, `No reduce is running at the ${count(answer.telling)} nodes that tell.`));
+      replace(list, table("Reduces that run now", [["Target", ""], ["Operation", ""], ["Sources", "number"], ["Schedule", "text"], ["Coordinator", ""], ["For", "number"]], rows, `No reduces are running on the ${count(answer.telling)} nodes that report.`));
     },
   };
 }
@@ -249,7 +256,7 @@ function events(main) {
   const only = make("select", { id: "only", onchange: () => draw_all() }, make("option", { value: "" }, "Everything"), make("option", { value: "troubles" }, "Troubles"));
   const list = make("section", { "aria-label": "Events" });
   replace(main, heading("Events", make("div", { class: "controls" }, field("Show", only))), list,
-    make("p", { class: "note" }, "What this shard remembers: its latest 512 events about stores, 64 about strangers, and 256 losses. The log of the daemon has all."));
+    make("p", { class: "note" }, "What this shard remembers: its latest 512 events about stores, 64 about strangers, and 256 losses. The daemon's log has them all."));
   function draw_all() {
     if (!latest) return;
     const rows = latest.events.filter((event) => !only.value || TROUBLES.has(event.kind)).map((event) => [
@@ -273,7 +280,7 @@ function health(main) {
       const port = location.port;
       const rows = overview.shards.map((shard) => {
         const host = shard.name.slice(0, shard.name.lastIndexOf(":"));
-        const state = overview.telling === 0 ? make("span", { class: "quiet" }, "not told") : shard.sessions === overview.telling ? make("span", { class: "tag good" }, "all stores") : make("span", { class: "tag bad" }, shard.sessions === 0 ? "no store" : "some stores");
+        const state = overview.telling === 0 ? make("span", { class: "quiet" }, "no data") : shard.sessions === overview.telling ? make("span", { class: "tag good" }, "all stores") : make("span", { class: "tag bad" }, shard.sessions === 0 ? "no store" : "some stores");
         return [make("span", { class: "mono" }, shard.name), state, `${count(shard.sessions)} of ${count(overview.telling)}`, make("a", { href: `${location.protocol}//${host}${port ? `:${port}` : ""}/`, rel: "noreferrer" }, `${host}${port ? `:${port}` : ""}`)];
       });
       replace(shards, table("Shards, as the stores name them", [["Shard", ""], ["Reached by", ""], ["Sessions", "number"], ["Its dashboard, if it has one at this port", ""]], rows, "No store is connected."));

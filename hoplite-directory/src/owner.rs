@@ -287,7 +287,7 @@ impl ShardOwner {
     /// Notes a transfer that has failed.
     fn note_failure(&self, node: &NodeId, message: &ToShard) {
         let ToShard::ReturnSlot { outcome, .. } = message else { return };
-        if !matches!(outcome, PullOutcome::Complete | PullOutcome::Cancelled) {
+        if !matches!(outcome, PullOutcome::Complete | PullOutcome::Cancelled | PullOutcome::GaveWay) {
             self.events.push(EventKind::TransferFailed, node, label_of(outcome));
         }
     }

@@ -61,6 +61,12 @@ impl Loads {
             if state.asked.is_some_and(|asked| asked.elapsed() < RENEWAL) {
                 return;
             }
+            // A store may go on for an interval after it was asked, and does not repeat what has not changed.
+            if state.asked.is_none_or(|asked| asked.elapsed() >= 2 * WATCH) {
+                for (_, told) in state.loads.values_mut() {
+                    *told = None;
+                }
+            }
             state.asked = Some(Instant::now());
             state.loads.len() as u64
         };

@@ -2,11 +2,14 @@
 
 import base64
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,11 @@ class Browser:
 
     def __init__(self, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:
         self._driver = subprocess.Popen(
-            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            ["chromedriver", "--port=0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
         try:
             assert self._driver.stdout is not None
@@ -59,8 +66,7 @@ class Browser:
             scheme = "dark" if dark else "light"
             self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         except BaseException:
-            self._driver.kill()
-            self._driver.wait()
+            self._end()
             raise
 
     def __enter__(self) -> "Browser":
@@ -70,10 +76,15 @@ class Browser:
         try:
             self._call("DELETE", "")
         finally:
-            self._driver.terminate()
-            self._driver.wait()
-            if self._driver.stdout is not None:
-                self._driver.stdout.close()
+            self._end()
+
+    def _end(self) -> None:
+        # The browser is in the session of its driver, and outlives it otherwise.
+        with suppress(ProcessLookupError):
+            os.killpg(self._driver.pid, signal.SIGKILL)
+        self._driver.wait()
+        if self._driver.stdout is not None:
+            self._driver.stdout.close()
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

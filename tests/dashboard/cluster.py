@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 BINARIES = Path(__file__).resolve().parents[2] / "target/debug"
+PATIENCE_S = 60.0
 TOKEN = "a token of these tests, long enough"
 
 
@@ -40,8 +42,14 @@ class Process:
 
     def line(self) -> str:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline().strip()
-        assert line, f"{self.process.args!r} has ended"
+        # A program that says nothing is ended, so that the test fails.
+        limit = threading.Timer(PATIENCE_S, self.process.kill)
+        limit.start()
+        try:
+            line = self.process.stdout.readline().strip()
+        finally:
+            limit.cancel()
+        assert line, f"{self.process.args!r} has ended, or said nothing for {PATIENCE_S} s"
         return line
 
     def say(self, line: str) -> None:

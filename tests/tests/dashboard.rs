@@ -123,7 +123,7 @@ fn without_the_token_nobody_is_told_anything() {
     assert_eq!((status(&answer), header(&answer, "location")), (303, Some("/")), "{answer}");
     let cookie = header(&answer, "set-cookie").unwrap();
     assert!(
-        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict") && !cookie.contains("token"),
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax") && !cookie.contains("token"),
         "{cookie}"
     );
     let cookie = format!("Cookie: {}\r\n", cookie.split(';').next().unwrap());
@@ -256,9 +256,9 @@ fn those_who_are_slow_or_many_keep_nobody_out() {
         })
         .collect();
     let began = Instant::now();
-    // Posts that trickle keep their seats for ten seconds at most; all others give way at once.
+    // All of them give way at once, though each could last for ten seconds.
     assert_eq!(status(&get(address, "/api/overview", "")), 200);
-    assert!(began.elapsed() < PATIENCE);
+    assert!(began.elapsed() < Duration::from_secs(5));
     drop(held);
     cluster.assert_serves();
 }

@@ -54,7 +54,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     ensure!(
         io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb,
-        "this is no terminal that can show it; `hoplite status --watch` writes to anything"
+        "`hoplite top` needs an interactive terminal; `hoplite status --watch` writes to anything"
     );
     let cluster = Cluster::connect(store).await?;
     let mut signals = Signals::new().context("cannot wait for signals")?;

@@ -376,7 +376,7 @@ impl Screen {
             let Some(load) = &node.load else {
                 return Row::new([
                     plain(&node.node),
-                    "not told".to_owned(),
+                    "no data".to_owned(),
                     String::new(),
                     String::new(),
                     String::new(),
@@ -555,7 +555,7 @@ mod tests {
         assert!(lines[2].contains("2 nodes, 7 objects"), "{lines:#?}");
         assert!(lines[4].starts_with("a ") && lines[5].starts_with("b "), "{lines:#?}");
         assert!(
-            lines[6].starts_with("c?") && lines[6].contains("not told") && lines[6].contains("away"),
+            lines[6].starts_with("c?") && lines[6].contains("no data") && lines[6].contains("away"),
             "{lines:#?}"
         );
         assert!(lines[5].contains(&format!("[{}]", "|".repeat(18))), "{lines:#?}");

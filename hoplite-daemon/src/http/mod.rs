@@ -1,7 +1,7 @@
 //! How a daemon serves HTTP, to those who look at it: one request for each connection, and nothing that a stranger does may
 //! cost much.
 //!
-//! A connection waits until its request is there: in a bounded number of places, of which the oldest is lost to the next
+//! A connection waits until all of its request is there: in a bounded number of places, of which the oldest is lost to the next
 //! comer, so that those who connect and say little keep nobody out. Then it has a seat, of which there are as many, until
 //! its answer is sent. All of it ends after a few seconds.
 
@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -25,21 +25,22 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 pub use address::{HttpAddress, NotAPlace};
-pub use http_body_util::{BodyExt, LengthLimitError, Limited};
 pub use hyper::body::{Body, Bytes};
 pub use hyper::header;
 pub use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls};
 
-/// What is asked for.
-pub type HttpRequest = Request<Incoming>;
+/// What is asked for, with its body; `None` if that is longer than [`MAX_BODY_BYTES`] or does not come.
+pub type HttpRequest = Request<Option<Bytes>>;
 /// What is answered.
 pub type HttpResponse = hyper::Response<Full<Bytes>>;
 
 /// Most connections that wait for their request, and most whose request is answered.
 pub const MAX_CONNECTIONS: usize = 32;
-/// How long a peer may take to send the headers of its request.
+/// Longest body of a request: a form with the largest token, each of whose bytes is encoded as three.
+pub const MAX_BODY_BYTES: usize = 16 << 10;
+/// How long a peer may take to send the headers of its request, and again as long for its body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a connection may last: the handshake of TLS, the request and the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -149,11 +150,14 @@ async fn converse<A, F>(
     A: Fn(HttpRequest) -> F + Send + Sync + 'static,
     F: Future<Output = HttpResponse> + Send + 'static,
 {
-    let service = service_fn(|request| {
+    let service = service_fn(|request: Request<Incoming>| {
         let (seating, answer) = (seating.clone(), &answer);
         async move {
+            let (head, body) = request.into_parts();
+            let body = timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_BODY_BYTES).collect()).await;
+            let body = body.ok().and_then(Result::ok).map(Collected::to_bytes);
             seating.sit().await;
-            Ok::<_, Infallible>(answer(request).await)
+            Ok::<_, Infallible>(answer(Request::from_parts(head, body)).await)
         }
     });
     let connection = http1::Builder::new()

@@ -33,10 +33,14 @@ pub(super) struct Door {
 impl Door {
     /// The door of a server on `port`. Without a token, everybody is in who gets here.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
-        // Cookies are those of a host, not of a port, and several shards may run on one.
-        let cookie = format!("hoplite_{port}");
+        // Cookies are those of a host, not of a port; several shards may run on one, or be forwarded to one.
+        let mut own = [0; 4];
+        let cookie = match SystemRandom::new().fill(&mut own) {
+            Ok(()) => format!("hoplite_{:08x}", u32::from_be_bytes(own)),
+            Err(_) => format!("hoplite_{port}"),
+        };
         let secure = if is_tls { "; Secure" } else { "" };
-        let attributes = format!("; HttpOnly; SameSite=Strict; Path=/{secure}");
+        let attributes = format!("; HttpOnly; SameSite=Lax; Path=/{secure}");
         Self { token, cookie, attributes, sessions: Mutex::default() }
     }
 
@@ -73,12 +77,10 @@ impl Door {
         Some(format!("{}={value}{}; Max-Age={}", self.cookie, self.attributes, SESSION_TTL.as_secs()))
     }
 
-    /// Logs out who sends these headers: the cookie to set.
-    pub(super) fn leave(&self, headers: &HeaderMap) -> String {
-        if let Some(presented) = self.presented(headers) {
-            self.sessions().remove(&presented);
-        }
-        format!("{}={}; Max-Age=0", self.cookie, self.attributes)
+    /// Logs out who sends these headers: the cookie to set, or `None` if nobody was in.
+    pub(super) fn leave(&self, headers: &HeaderMap) -> Option<String> {
+        self.sessions().remove(&self.presented(headers)?)?;
+        Some(format!("{}={}; Max-Age=0", self.cookie, self.attributes))
     }
 
     fn presented(&self, headers: &HeaderMap) -> Option<Fingerprint> {
@@ -120,13 +122,14 @@ mod tests {
         assert!(!door.admits(&HeaderMap::new()));
         assert_eq!(door.enter(b"another token of the tests"), None);
         let cookie = door.enter(TOKEN).unwrap();
-        assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+        assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
         assert!(!cookie.contains("Secure") && !cookie.contains("token"), "{cookie}");
         assert!(door.admits(&with(&cookie)));
-        assert!(!door.admits(&with(&cookie.replace("hoplite_7402", "hoplite_7403"))));
+        assert!(!door.admits(&with(&cookie.replace(&door.cookie, "hoplite"))));
         tokio::time::advance(SESSION_TTL).await;
         assert!(!door.admits(&with(&cookie)));
-        assert!(Door::new(None, 7402, true).leave(&HeaderMap::new()).contains("Secure"));
+        assert_eq!(door.leave(&HeaderMap::new()), None);
+        assert!(Door::new(None, 7402, true).attributes.contains("Secure"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -141,7 +144,7 @@ mod tests {
             door.enter(TOKEN).unwrap();
         }
         assert!(!door.admits(&with(&first)) && door.admits(&with(&second)));
-        assert!(door.leave(&with(&second)).contains("Max-Age=0"));
+        assert!(door.leave(&with(&second)).unwrap().contains("Max-Age=0"));
         assert!(!door.admits(&with(&second)));
         assert_eq!(door.sessions().len(), MAX_SESSIONS - 1);
     }
@@ -150,7 +153,7 @@ mod tests {
     async fn what_is_no_secret_is_no_login() {
         let door = door();
         for value in ["", "x", "00", &"zz".repeat(32), &"00".repeat(32), &"00".repeat(4096), "+1+1"] {
-            assert!(!door.admits(&with(&format!("hoplite_7402={value}"))), "{value}");
+            assert!(!door.admits(&with(&format!("{}={value}", door.cookie))), "{value}");
         }
     }
 }

@@ -16,9 +16,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use hoplite_core::id::ClusterId;
-use hoplite_daemon::http::{
-    self, BodyExt, Bytes, HttpRequest, HttpResponse, Limited, Method, Scheme, StatusCode, Uri, header,
-};
+use hoplite_daemon::http::{self, Bytes, HttpRequest, HttpResponse, Method, Scheme, StatusCode, Uri, header};
 use hoplite_daemon::{Credentials, is_notable};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -30,8 +28,6 @@ use crate::events::Events;
 use crate::owner::ShardHandle;
 use crate::watch::Loads;
 
-/// Longest form: the largest token, with each of its bytes encoded as three.
-const MAX_FORM_BYTES: usize = 16 << 10;
 /// How long the shard may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -99,9 +95,13 @@ impl Dashboard {
         let path = request.uri().path();
         match *request.method() {
             Method::GET | Method::HEAD => {}
-            Method::POST if path == "/login" => return self.login(request).await,
+            // A browser says where a form comes from; nobody else's page may fill in one of this.
+            Method::POST if is_foreign(&request) => {
+                return page::text(StatusCode::FORBIDDEN, "only this page itself may do that");
+            }
+            Method::POST if path == "/login" => return self.login(&request),
             Method::POST if path == "/logout" => {
-                return page::to("/login", Some(self.door.leave(request.headers())));
+                return page::to("/login", self.door.leave(request.headers()));
             }
             _ => return page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD"),
         }
@@ -120,10 +120,7 @@ impl Dashboard {
     async fn tell(&self, uri: &Uri) -> HttpResponse {
         let Some(question) = api::Question::parse(uri.path(), uri.query().unwrap_or_default().as_bytes())
         else {
-            return page::text(
-                StatusCode::NOT_FOUND,
-                "there is no such page, or a value is not as it should be",
-            );
+            return page::text(StatusCode::NOT_FOUND, "not found, or a parameter is invalid");
         };
         self.sights.loads.look();
         match timeout(ANSWER_TIMEOUT, question.answer(&self.sights)).await {
@@ -133,23 +130,15 @@ impl Dashboard {
         }
     }
 
-    async fn login(&self, request: HttpRequest) -> HttpResponse {
-        // A browser says where a form comes from; nobody else's page may fill in this one.
-        let is_foreign = request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site");
-        if is_foreign {
-            return page::text(StatusCode::FORBIDDEN, "log in on this page itself");
-        }
-        let body = Limited::new(request.into_body(), MAX_FORM_BYTES).collect().await;
-        let Ok(form) = body.map(|body| body.to_bytes()) else {
+    fn login(&self, request: &HttpRequest) -> HttpResponse {
+        let Some(form) = request.body() else {
             return page::text(StatusCode::PAYLOAD_TOO_LARGE, "that is no token");
         };
-        match self.enter(&form) {
+        match self.enter(form) {
             Some(cookie) => page::to("/", Some(cookie)),
             None => {
                 if is_notable(&self.refused) {
-                    tracing::warn!(
-                        "somebody typed another token than that of the directory into the dashboard"
-                    );
+                    tracing::warn!("a login at the dashboard failed: wrong token");
                 }
                 self.sights.events.push_stranger("wrong token at the dashboard".to_owned());
                 Asset::WRONG_TOKEN.response(StatusCode::FORBIDDEN)
@@ -160,6 +149,11 @@ impl Dashboard {
     fn enter(&self, form: &Bytes) -> Option<String> {
         self.door.enter(&query::value(form, "token")?)
     }
+}
+
+/// Whether a browser says that the page of somebody else has made this request.
+fn is_foreign(request: &HttpRequest) -> bool {
+    request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }
 
 /// Whether the server is called by its address, or as `localhost`. A page from elsewhere can have its own name looked up as
