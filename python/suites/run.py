@@ -150,13 +150,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", type=Path, help="a checkout of torch, at the tag of the version installed")
     parser.add_argument("--ray", type=Path, help="a checkout of Ray, at the tag of the version installed")
-    parser.add_argument("--only", default="", help="a pattern: the suites to run; the page stays as it is")
+    parser.add_argument("--only", default="", help="a pattern: the suites to run")
     options = parser.parse_args()
     chosen = [s for s in suites(options.torch, options.ray) if re.search(options.only, s.name)]
     outcomes = {suite.name: run(suite) for suite in chosen}
     found = table(outcomes)
     print(found)
-    if not options.only:
+    if options.only or not (options.torch and options.ray):
+        print(f"not all suites were run: {PAGE} stays as it is")
+    else:
         page = PAGE.read_text()
         before, after = page.partition(BEGIN)[0], page.partition(END)[2]
         PAGE.write_text(f"{before}{BEGIN}{found}{END}{after}")
