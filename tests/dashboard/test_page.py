@@ -47,7 +47,7 @@ class Page(unittest.TestCase):
         # Each receiver has what was written, and the chain is as long as they are many.
         page.wait_for_text("the longest chain has 3 hops")
         page.wait_for("return [...document.querySelectorAll('.number')].filter((cell) => cell.innerText === '50%').length >= 3")
-        self.assertIn("only candidate", page.text("main"))
+        self.assertIn("first of group", page.text("main"))
         self.assertEqual(page.run(ROWS, ".branch svg .edge.live"), 6, "both halves of each link are drawn")
         page.open(f"http://{addresses['dashboard']}/#nodes")
         page.wait_for_text("rack=3", "table")
@@ -94,7 +94,7 @@ class Page(unittest.TestCase):
         page.wait_for_text("objects/000100")
         page.type("#copies", "2")
         page.press("\ue007")
-        page.wait_for_text("20,000 were looked at")
+        page.wait_for_text("20,000 searched")
         page.run("document.getElementById('later').click()")
         page.wait_for_text("weights/step-1200")
 
