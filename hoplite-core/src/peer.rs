@@ -17,6 +17,13 @@ pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a member of a session waits for one that has no plan yet: as long as that may wait for room, and as long as it may
 /// be silent before the coordinator takes it for gone.
 pub const PLAN_TIMEOUT: Duration = Duration::from_secs(7);
+
+/// How long a member is waited for, given how many bytes were taken from it before. One that has given something had its plan: if
+/// it has none now, it was started anew, and will have none.
+pub const fn plan_timeout(taken_bytes: u64) -> Duration {
+    if taken_bytes == 0 { PLAN_TIMEOUT } else { RELEASE_TIMEOUT }
+}
+
 /// How long the last word on a transfer may take whose bytes are all there. It comes right behind them; what is lost by not
 /// waiting is a connection.
 pub const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);

@@ -8,14 +8,16 @@ use crate::time::Time;
 const MAX_RESUMES: u32 = 3;
 /// See [`MAX_RESUMES`].
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long to wait before that: a peer that was asked before it had its plan has it by then.
+/// How long to wait before that: a peer that was asked while it began to give has begun by then.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a stream ended before all was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
-    /// The connection broke, or could not be made, or the peer had nothing to give.
+    /// The connection broke, or could not be made.
     Broken,
+    /// The peer has nothing to give.
+    NothingToGive,
     /// The peer was silent for as long as a peer may be.
     Silent,
     /// The member's own source is lost.
@@ -28,23 +30,29 @@ pub struct Resumes {
     count: u32,
     since: Time,
     taken_bytes: u64,
+    /// When the peer was asked last.
+    asked: Time,
 }
 
 impl Resumes {
     /// A stream that begins now.
     pub const fn new(now: Time) -> Self {
-        Self { count: 0, since: now, taken_bytes: 0 }
+        Self { count: 0, since: now, taken_bytes: 0, asked: now }
     }
 
     /// The stream broke when so many bytes were taken in all. Answers after which pause to resume it, if at all.
     pub fn broke(&mut self, now: Time, taken_bytes: u64, cause: Break) -> Option<Duration> {
+        // It has looked for longer than it takes to begin: its plan will not come, or it has given all that it had.
+        let is_final = cause == Break::NothingToGive && now.since(self.asked) > PERIOD;
         // Only a stream that gets on is worth as many resumes again.
         if now.since(self.since) > PERIOD && taken_bytes > self.taken_bytes {
             *self = Self::new(now);
         }
         self.taken_bytes = taken_bytes;
         self.count += 1;
-        (cause == Break::Broken && self.count <= MAX_RESUMES).then_some(PAUSE)
+        self.asked = now + PAUSE;
+        let is_passing = matches!(cause, Break::Broken | Break::NothingToGive) && !is_final;
+        (is_passing && self.count <= MAX_RESUMES).then_some(PAUSE)
     }
 }
 
@@ -73,6 +81,18 @@ mod tests {
         let mut stream = Resumes::new(at(0));
         let answers = [1, 2, 3, 4].map(|bytes| stream.broke(at(0), bytes, Break::Broken));
         assert_eq!(answers, [Some(PAUSE), Some(PAUSE), Some(PAUSE), None]);
+    }
+
+    #[test]
+    fn a_peer_that_still_has_nothing_after_a_while_is_not_asked_again() {
+        let mut stream = Resumes::new(at(0));
+        assert_eq!(stream.broke(at(0), 0, Break::NothingToGive), Some(PAUSE), "it may have begun by then");
+        assert_eq!(stream.broke(at(7), 0, Break::NothingToGive), None);
+        assert_eq!(
+            Resumes::new(at(0)).broke(at(7), 0, Break::Broken),
+            Some(PAUSE),
+            "that says nothing of it"
+        );
     }
 
     #[test]

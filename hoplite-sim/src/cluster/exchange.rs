@@ -5,7 +5,7 @@ use std::ops::Range;
 use hoplite_core::Time;
 use hoplite_core::collective::{Break, CollectiveEvent, Plan, Resumes};
 use hoplite_core::node::{CombineId, CombineOutcome, CopyId, Event, ServeId};
-use hoplite_core::peer::{CONNECT_TIMEOUT, PLAN_TIMEOUT, SILENCE_TIMEOUT};
+use hoplite_core::peer::{CONNECT_TIMEOUT, SILENCE_TIMEOUT, plan_timeout};
 use hoplite_core::plan::collective::{Program, Step, Taking};
 use hoplite_core::shard::PullOutcome;
 
@@ -165,6 +165,8 @@ struct Stream {
     /// When the giver was asked, and could be reached last.
     asked_at: Time,
     heard_at: Time,
+    /// How many bytes had been taken when the giver was asked last.
+    asked_from_bytes: u64,
     /// How many bytes the giver has given on this connection and before it, and what is on its way.
     given_bytes: u64,
     arriving: Vec<(u64, Value)>,
@@ -239,6 +241,7 @@ impl<A: Application> Cluster<A> {
                 asked_at: now,
                 heard_at: now,
                 given_bytes: 0,
+                asked_from_bytes: 0,
                 arriving: Vec::new(),
                 resumes: Resumes::new(now),
                 idle: 0,
@@ -281,6 +284,7 @@ impl<A: Application> Cluster<A> {
             (stream.asked_at, stream.heard_at) = (cluster.now(), cluster.now());
             stream.arriving.clear();
             stream.given_bytes = cluster.taken_bytes(&stream);
+            stream.asked_from_bytes = stream.given_bytes;
             match cluster.request_serve(stream.store, &stream.remote, None) {
                 Ok(serve) => {
                     stream.serve = Some(serve);
@@ -383,9 +387,11 @@ impl<A: Application> Cluster<A> {
             return Progress::Nothing;
         }
         let serve = stream.serve.and_then(|serve| self.stores[sender].serves.get(&serve));
-        let nothing_to_give = Progress::Broke(Break::Broken, PullOutcome::SenderHasNoCopy);
+        let nothing_to_give = Progress::Broke(Break::NothingToGive, PullOutcome::SenderHasNoCopy);
         let given = match serve.map(|serve| serve.state) {
-            Some(ServeState::Awaited) if now.since(stream.asked_at) < PLAN_TIMEOUT => {
+            Some(ServeState::Awaited)
+                if now.since(stream.asked_at) < plan_timeout(stream.asked_from_bytes) =>
+            {
                 return Progress::Nothing;
             }
             Some(ServeState::Accepted(copy)) => self.give(stream, copy),

@@ -1,7 +1,7 @@
 //! The giving end of a stream between two members.
 
 use hoplite_core::id::NodeId;
-use hoplite_core::peer::PLAN_TIMEOUT;
+use hoplite_core::peer::plan_timeout;
 use hoplite_proto::data::Take;
 use hoplite_proto::data::frame::Kind;
 use tokio::time::timeout;
@@ -25,7 +25,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         count(&self.metrics.serves, 1);
         let request = ServeRequest { id: take.target.clone(), put: take.put, awaits_hop: true };
         // Its plan may never come: if this store has been another one's member, and was started anew.
-        let found = async { timeout(PLAN_TIMEOUT, self.source.serve(request)).await.ok().flatten() };
+        let limit = plan_timeout(take.offset_bytes);
+        let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
         let ending = match served.as_ref().and_then(|served| served.exchange()) {
             Some(exchange) => {

@@ -42,7 +42,8 @@ impl TakeError {
                 CallError::Connect(ConnectionError::Idle(_))
                 | CallError::Connection(ConnectionError::Idle(_)),
             ) => Break::Silent,
-            Self::Call(_) | Self::Connection(_) | Self::NothingToGive => Break::Broken,
+            Self::NothingToGive => Break::NothingToGive,
+            Self::Call(_) | Self::Connection(_) => Break::Broken,
         }
     }
 }
