@@ -62,9 +62,11 @@ impl Teller {
                     reporter.watch(now(), millis(order.interval_ms), millis(order.duration_ms));
                 }
                 () = due => {
-                    if let Some(load) = reporter.measured(now(), self.engine.load(&self.order)) {
-                        // If the shard does not read, the next one tells more.
-                        let _ = reports.try_send(encode_load(load));
+                    if let Some(load) = reporter.measured(now(), self.engine.load(&self.order))
+                        && reports.try_send(encode_load(load)).is_err()
+                    {
+                        // The shard does not read.
+                        reporter.was_not_told();
                     }
                 }
             }
