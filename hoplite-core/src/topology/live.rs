@@ -41,8 +41,8 @@ impl From<Delivery> for Sample {
 
 /// Most peers whose links are estimated: 64 KB. Beyond that the one that was heard of longest ago goes.
 pub const MAX_PEERS: usize = 1024;
-/// A link that no transfer has used for so long, while others were, is forgotten: its node may be gone.
-const KEPT_FOR: Duration = Duration::from_secs(600);
+/// A link that no transfer has used for so long, while others were, is not shown: its node may be gone.
+const SHOWN_FOR: Duration = Duration::from_secs(600);
 /// A link is slow if it is this many times worse than the median of all: as much as separates two levels of a network.
 const SLOW_PERCENT: u64 = 150;
 /// Fewer links have no median to be compared with.
@@ -71,7 +71,6 @@ impl PeerLinks {
         if sample.is_application_limited {
             return;
         }
-        self.links.retain(|_, (_, at)| now.since(*at) < KEPT_FOR);
         if let Some((estimate, at)) = self.links.get_mut(peer) {
             estimate.add(sample);
             *at = now;
@@ -87,9 +86,12 @@ impl PeerLinks {
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
-    /// All links, those that carry least first.
+    /// The links that were used lately, those that carry least first.
     pub fn worst_first(&self) -> Vec<PeerLink> {
-        let estimates: Vec<Link> = self.links.values().map(|(estimate, _)| estimate.link()).collect();
+        let latest = self.links.values().map(|(_, at)| *at).max().unwrap_or(Time::ZERO);
+        let used = self.links.iter().filter(|(_, (_, at))| latest.since(*at) < SHOWN_FOR);
+        let (peers, estimates): (Vec<&NodeId>, Vec<Link>) =
+            used.map(|(peer, (estimate, _))| (peer, estimate.link())).unzip();
         let median = |value: fn(&Link) -> u32| {
             let mut values: Vec<u32> = estimates.iter().map(value).collect();
             values.sort_unstable();
@@ -102,7 +104,7 @@ impl PeerLinks {
             estimates.len() >= LEAST_LINKS
                 && (is_far(link.alpha_ns, usual.alpha_ns) || is_far(link.ps_per_byte, usual.ps_per_byte))
         };
-        let named = self.links.keys().zip(&estimates);
+        let named = peers.into_iter().zip(&estimates);
         let mut links: Vec<PeerLink> = named
             .map(|(peer, link)| PeerLink { peer: peer.clone(), link: *link, is_slow: is_slow(link) })
             .collect();
@@ -245,7 +247,7 @@ mod tests {
             links.add(Time::from_micros(number as u64), &peer(0), sample(20_000, 800));
         }
         let known = links.worst_first();
-        links.add(Time::ZERO + KEPT_FOR * 2, &peer(0), sample(20_000, 800));
+        links.add(Time::ZERO + SHOWN_FOR * 2, &peer(0), sample(20_000, 800));
         assert_eq!(links.worst_first().len(), 1, "the others were not used lately");
         assert_eq!(known.len(), MAX_PEERS);
         assert!(known.iter().any(|link| link.peer == peer(0)));
