@@ -300,7 +300,8 @@ impl Client {
     ///
     /// # Errors
     /// `InvalidRequest` if a node is not connected, if there are fewer than two, or if they do not reach each other. `LimitExceeded` if
-    /// there are more than 2,000, or this store coordinates another probe. `PermissionDenied` for a client that may only read.
+    /// there are more than 2,000, or 500 all of whose pairs are to send trains, or this store coordinates another probe.
+    /// `PermissionDenied` for a client that may only read.
     pub async fn probe(
         &self,
         nodes: Vec<NodeId>,
