@@ -55,9 +55,10 @@ doc: ## The API documentation, without a warning.
 deb: build ## A Debian package of the programs and their units, in target/debian.
 	deploy/debian/build.sh $(BINARIES) target/debian
 
-test-deploy: python-env ## Tests of deploy/: units, package, rules. What needs promtool or root is skipped without.
+test-deploy: ## Tests of deploy/: units, package, image, compose, chart, rules. Fetches what they need; most need root.
 	$(BUILD_TESTED)
-	cd tests && ../$(PYTHON_ENV)/bin/python -m unittest discover -s deploy -t .
+	PYTHON=$(PYTHON) tests/deploy/install.sh
+	cd tests && ../target/deploy-tools/venv/bin/python -m unittest discover -s deploy -t .
 
 test-dashboard: ## Tests of the dashboard in a browser, and of `hoplite top` in a terminal. Root installs the browser, else it is skipped.
 	$(BUILD_TESTED)

@@ -13,6 +13,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 BINARIES = ROOT / "target/debug"
+# What install.sh has fetched.
+TOOLS = ROOT / "target/deploy-tools"
 DAEMONS = ["store", "directory"]
 
 
@@ -25,7 +27,7 @@ def flags(daemon: str) -> set[str]:
 
 def needed(program: str, package: str) -> str:
     """The path of a program; the test is skipped where it is not installed."""
-    path = shutil.which(program)
+    path = shutil.which(program) or shutil.which(program, path=TOOLS / "root/usr/bin")
     if path is None:
         raise unittest.SkipTest(f"{program} is not installed (Debian: {package})")
     return path
