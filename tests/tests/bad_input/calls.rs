@@ -7,7 +7,7 @@ use hoplite_core::{Error as ObjectError, Operation};
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-use crate::PATIENCE;
+use super::PATIENCE;
 
 /// One below and one above the size from which objects are not kept in the directory.
 const SIZES: [usize; 2] = [1000, 300_000];

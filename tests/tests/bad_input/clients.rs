@@ -9,7 +9,7 @@ use hoplite_tests::cluster::{Cluster, await_that};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::RawClient;
 
-use crate::PATIENCE;
+use super::PATIENCE;
 
 const TIMEOUT_MS: u64 = 60_000;
 

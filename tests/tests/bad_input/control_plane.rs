@@ -67,7 +67,7 @@ async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
             }
         }
     };
-    let ended = tokio::time::timeout(crate::PATIENCE, ended).await.expect("the shard ends the session");
+    let ended = tokio::time::timeout(super::PATIENCE, ended).await.expect("the shard ends the session");
     from_status(&ended.expect_err("the session ends with an error"))
 }
 

@@ -9,7 +9,7 @@ use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::{Kind, RawPeer, data_frame, data_frame_claiming, hello};
 use prost::Message;
 
-use crate::PATIENCE;
+use super::PATIENCE;
 
 #[test]
 fn whoever_does_not_introduce_himself_is_sent_away() {

@@ -8,7 +8,7 @@ use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-use crate::PATIENCE;
+use super::PATIENCE;
 
 /// How long the reduces may take, which none of them uses up.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use hoplite_tests::cluster::{Cluster, Plan};
 use hoplite_tests::contents::{bytes, seed};
 
-use crate::{PATIENCE, begin, gets};
+use super::{PATIENCE, begin, gets};
 
 const ROUNDS: u64 = 10;
 const RECEIVERS: usize = 5;

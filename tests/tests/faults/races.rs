@@ -4,7 +4,7 @@ use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-use crate::{PATIENCE, await_received, begin, finish, gets};
+use super::{PATIENCE, await_received, begin, finish, gets};
 
 #[test]
 fn a_delete_ends_what_is_being_streamed() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hoplite_tests::cluster::{Cluster, Plan, await_that};
 use hoplite_tests::contents::bytes;
 
-use crate::{PATIENCE, begin, finish, gets};
+use super::{PATIENCE, begin, finish, gets};
 
 fn ids(prefix: &str) -> Vec<String> {
     (0..16).map(|number| format!("{prefix}-{number}")).collect()

@@ -8,7 +8,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-use crate::{PATIENCE, await_received, begin, finish, gets};
+use super::{PATIENCE, await_received, begin, finish, gets};
 
 #[test]
 fn receivers_of_a_relay_that_dies_resume_elsewhere() {

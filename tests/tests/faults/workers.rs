@@ -7,7 +7,7 @@ use hoplite_core::block::publishable_unsealed;
 use hoplite_tests::cluster::{Cluster, Plan, Worker, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-use crate::{PATIENCE, await_received, begin, gets};
+use super::{PATIENCE, await_received, begin, gets};
 
 #[test]
 fn an_object_whose_writer_dies_is_aborted_everywhere() {
