@@ -21,6 +21,7 @@ use hoplite_core::shard::{
     ObjectSummary, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
     Verdict,
 };
+use hoplite_core::topology::place::Path;
 use hoplite_core::topology::probe::survey::{Bandwidth, SurveyOptions, SurveyProgress};
 use proptest::option;
 use proptest::prelude::*;
@@ -179,13 +180,14 @@ pub(crate) fn locations() -> impl Strategy<Value = Locations> {
             lost,
         },
     );
-    let location = (node(), address(), state(), retention(), option::of(node())).prop_map(
-        |(node, data_address, state, retention, pulling_from)| Location {
+    let location = (node(), address(), state(), retention(), option::of(node()), any::<Path>()).prop_map(
+        |(node, data_address, state, retention, pulling_from, path)| Location {
             node,
             data_address,
             state,
             retention,
             pulling_from,
+            path,
         },
     );
     (id(), option::of(object), prop::collection::vec(location, 0..4))

@@ -140,6 +140,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use hoplite_client::{Location, NodeId, ObjectId, ObjectSummary, PutId};
+    use hoplite_core::topology::place::EVERYWHERE;
 
     use super::*;
 
@@ -151,6 +152,7 @@ mod tests {
             state,
             retention,
             pulling_from: None,
+            path: EVERYWHERE,
         };
         let entry = Entry::new(&Locations {
             id: ObjectId::new("x").unwrap(),

@@ -15,6 +15,7 @@ use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::node::{self, CallId, CopyId, Inspection, ObjectView, Until};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
+use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, framing, v1};
@@ -569,6 +570,7 @@ impl State {
                     state: if copy.sealed { LocationState::Complete } else { LocationState::Producing },
                     retention: Retention::Pinned,
                     pulling_from: None,
+                    path: EVERYWHERE,
                 })
                 .into_iter()
                 .collect(),

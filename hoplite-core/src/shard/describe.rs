@@ -138,13 +138,15 @@ impl Shard {
     }
 
     fn describe_location(&self, location: &LocationRecord) -> Option<Location> {
-        let info = &self.nodes.get(location.node)?.info;
+        let record = self.nodes.get(location.node)?;
+        let info = &record.info;
         Some(Location {
             node: info.node.clone(),
             data_address: info.data_address,
             state: location.state,
             retention: location.retention,
             pulling_from: location.pulling_from.clone(),
+            path: record.place.path,
         })
     }
 }

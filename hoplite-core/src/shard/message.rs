@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::placement::ShardList;
+use crate::topology::place::Path;
 
 /// Correlates a request of one store with its answers; unique among that store's open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -324,6 +325,8 @@ pub struct Location {
     pub retention: Retention,
     /// The node from which the copy is being pulled.
     pub pulling_from: Option<NodeId>,
+    /// The groups that the node is in.
+    pub path: Path,
 }
 
 /// All that a shard knows about an object at one moment.

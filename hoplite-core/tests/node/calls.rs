@@ -7,6 +7,7 @@ use hoplite_core::shard::{
     DropReason, Location, LocationState, Locations, ObjectSummary, PullOutcome, RequestId, Retention,
     ToShard, ToStore,
 };
+use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{Error, Limits, Metadata, Operation, PutId};
 
 use crate::harness::*;
@@ -19,6 +20,7 @@ fn complete(name: &str) -> Locations {
         state: LocationState::Complete,
         retention: Retention::Pinned,
         pulling_from: None,
+        path: EVERYWHERE,
     };
     Locations { id: id(name), object: Some(summary()), locations: vec![location] }
 }

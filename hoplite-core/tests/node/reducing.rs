@@ -13,6 +13,7 @@ use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     Location, LocationState, Locations, ObjectSummary, PullOutcome, Retention, ToStore,
 };
+use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{Dtype, Error, Metadata, ObjectId, PutId};
 
 use crate::harness::*;
@@ -106,6 +107,7 @@ pub(crate) fn located(name: &str, put: u64, state: LocationState, nodes: &[&str]
         state,
         retention: Retention::Pinned,
         pulling_from: None,
+        path: EVERYWHERE,
     };
     Locations {
         id: id(name),

@@ -3,6 +3,7 @@
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::shard::{Location, Locations, ObjectSummary};
+use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path};
 
 use super::{decode_location_state, decode_retention, encode_location_state, encode_node, encode_retention};
 use crate::bounds::{
@@ -63,6 +64,7 @@ fn encode_location(location: &Location) -> v1::Location {
         state: encode_location_state(location.state),
         retention: encode_retention(location.retention),
         pulling_from: encode_optional_node(location.pulling_from.as_ref()),
+        groups: encode_path(location.path),
     }
 }
 
@@ -73,7 +75,21 @@ fn decode_location(location: v1::Location, plane: Plane) -> Result<Location> {
         state: decode_location_state(location.state, plane)?,
         retention: decode_retention(location.retention, plane)?,
         pulling_from: decode_optional_node(&location.pulling_from)?,
+        path: decode_path(&location.groups)?,
     })
+}
+
+/// The groups up to the innermost one: nothing at all for a node that is in none.
+fn encode_path(path: Path) -> Vec<u32> {
+    let levels = path.iter().rposition(|group| *group != 0).map_or(0, |last| last + 1);
+    path[..levels].to_vec()
+}
+
+fn decode_path(groups: &[u32]) -> Result<Path> {
+    check_count("levels of groups", groups.len(), MAX_LEVELS)?;
+    let mut path = EVERYWHERE;
+    path[..groups.len()].copy_from_slice(groups);
+    Ok(path)
 }
 
 #[cfg(test)]
@@ -82,6 +98,15 @@ mod tests {
 
     use super::*;
     use crate::arbitrary;
+
+    #[test]
+    fn a_path_takes_no_more_levels_than_there_are() {
+        assert_eq!(encode_path(EVERYWHERE), []);
+        assert_eq!(encode_path([7, 0, 3, 0]), [7, 0, 3]);
+        assert_eq!(decode_path(&[7, 0, 3]), Ok([7, 0, 3, 0]));
+        let error = decode_path(&[1; MAX_LEVELS + 1]).unwrap_err();
+        assert!(matches!(error, Error::LimitExceeded { .. }), "{error}");
+    }
 
     proptest! {
         #[test]

@@ -22,6 +22,7 @@ use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, ObjectSummary,
     PullOutcome, RequestId, Retention, ToShard, ToStore, Verdict,
 };
+use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, Operation, PutId, Time};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
@@ -587,7 +588,8 @@ fn locations(input: &mut Unstructured<'_>, world: &World, id: ObjectId) -> Resul
         let here = NodeId::new("here").expect("the name is valid");
         let node = if input.ratio(1, 4)? { here } else { node };
         let state = *input.choose(&[LocationState::Complete, LocationState::Producing])?;
-        Ok(Location { node, data_address, state, retention: Retention::Pinned, pulling_from: None })
+        let path = *input.choose(&[EVERYWHERE, EVERYWHERE, [1, 0, 1, 0], [1, 0, 2, 0]])?;
+        Ok(Location { node, data_address, state, retention: Retention::Pinned, pulling_from: None, path })
     };
     let locations = (0..count).map(location).collect::<Result<_>>()?;
     Ok(Locations { id, object, locations })

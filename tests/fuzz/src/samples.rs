@@ -258,6 +258,7 @@ fn locations() -> Locations {
         state: LocationState::Partial,
         retention: Retention::Evictable,
         pulling_from: Some(node_id()),
+        path: [7, 0, 3, 0],
     };
     let object_summary =
         ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata: metadata(), inline: false, lost: false };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::ErrorCode;
+use crate::topology::place::{EVERYWHERE, Path, Place};
 
 fn small_world(limits: Limits) -> World {
     let mut world = World::new(ShardConfig { limits, warm_up: Duration::ZERO });
@@ -23,6 +24,23 @@ fn failure(answers: &[(String, ToStore)]) -> ErrorCode {
         [(_, ToStore::Failed { error, .. })] => error.code(),
         _ => panic!("{answers:?}"),
     }
+}
+
+#[test]
+fn who_watches_an_object_is_told_in_which_groups_its_copies_are() {
+    let mut world = World::with_nodes(&["a"]);
+    let labels = vec![("rack".to_owned(), "7".to_owned())];
+    let path = Place::of_labels(&labels).path;
+    assert_ne!(path, EVERYWHERE);
+    world.apply(Event::Connected(NodeInfo { labels, ..info("b", 1) }));
+    for name in ["a", "b"] {
+        let copy = publication("x", 1, LocationState::Complete, Retention::Pinned);
+        world.say(name, ToShard::Publish(copy));
+    }
+    let answers = world.ask("a", ToShard::Subscribe { request: RequestId(1), id: id("x") });
+    let [(_, ToStore::Locations { locations, .. })] = &answers[..] else { panic!("{answers:?}") };
+    let paths: Vec<Path> = locations.locations.iter().map(|location| location.path).collect();
+    assert_eq!(paths, [EVERYWHERE, path]);
 }
 
 #[test]
