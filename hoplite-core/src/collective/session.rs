@@ -22,6 +22,8 @@ pub enum SessionAction {
     Tell(EnlistmentId, Word),
     /// A member is not needed any more.
     Dismiss(EnlistmentId),
+    /// Get the target, and keep it: the coordinator's own member has failed after the decision.
+    Fetch,
     /// Do without a session, for this reason.
     FallBack(String),
     /// The whole collective has failed.
@@ -33,6 +35,8 @@ pub enum SessionAction {
 pub struct Session {
     target: ObjectId,
     seats: Vec<Seat>,
+    /// The member that is the coordinator's own store.
+    own: Option<EnlistmentId>,
     decision: Decision,
 }
 
@@ -46,14 +50,21 @@ struct Seat {
 enum SeatState {
     Exchanging,
     Filled,
+    /// Its part has failed, and it gets what the others have.
+    Fetching,
     Out,
 }
 
 impl Session {
-    /// A session of these members, who have just been asked.
-    pub fn new(target: ObjectId, enlistments: impl IntoIterator<Item = EnlistmentId>) -> Self {
+    /// A session of these members, who have just been asked. One of them is the coordinator's own store.
+    pub fn new(
+        target: ObjectId,
+        enlistments: impl IntoIterator<Item = EnlistmentId>,
+        own: Option<EnlistmentId>,
+    ) -> Self {
         let seat = |enlistment| Seat { enlistment, state: SeatState::Exchanging };
-        Self { target, seats: enlistments.into_iter().map(seat).collect(), decision: Decision::Open }
+        let seats = enlistments.into_iter().map(seat).collect();
+        Self { target, seats, own, decision: Decision::Open }
     }
 
     /// What was decided.
@@ -61,16 +72,16 @@ impl Session {
         self.decision
     }
 
-    /// Whether a member, or any if none is given, is there and has all bytes.
-    pub fn is_filled(&self, member: Option<EnlistmentId>) -> bool {
-        let is_meant = |seat: &&Seat| member.is_none_or(|member| seat.enlistment == member);
-        self.seats.iter().filter(is_meant).any(|seat| seat.state == SeatState::Filled)
+    /// Whether the coordinator's own member has all bytes.
+    pub fn is_filled_here(&self) -> bool {
+        self.seats.iter().any(|seat| Some(seat.enlistment) == self.own && seat.state == SeatState::Filled)
     }
 
-    /// Whether there is nobody left to be heard or told.
+    /// Whether there is nobody left to be heard or told, and nothing left to get.
     pub fn is_over(&self) -> bool {
-        let is_heard = |seat: &Seat| seat.state != SeatState::Exchanging;
-        self.decision == Decision::GivenUp || self.seats.iter().all(is_heard)
+        let is_any = |state| self.seats.iter().any(|seat| seat.state == state);
+        let has_to_fetch = is_any(SeatState::Fetching) && is_any(SeatState::Filled);
+        self.decision == Decision::GivenUp || !(is_any(SeatState::Exchanging) || has_to_fetch)
     }
 
     /// A member has reported.
@@ -87,6 +98,12 @@ impl Session {
             Report::Failed(failure) => failure,
         };
         self.seats[index].state = SeatState::Out;
+        if self.decision == Decision::Committed && Some(enlistment) == self.own {
+            self.seats[index].state = SeatState::Fetching;
+            if !self.is_over() {
+                return vec![SessionAction::Fetch];
+            }
+        }
         if self.decision != Decision::Open {
             return self.dismissals();
         }
@@ -113,6 +130,18 @@ impl Session {
         actions
     }
 
+    /// The coordinator's own store has the target now, or will never have it.
+    pub fn fetched(&mut self) -> Vec<SessionAction> {
+        self.end_fetch();
+        self.dismissals()
+    }
+
+    fn end_fetch(&mut self) {
+        for seat in self.seats.iter_mut().filter(|seat| seat.state == SeatState::Fetching) {
+            seat.state = SeatState::Out;
+        }
+    }
+
     /// Once all are heard, nobody needs what another one gives any more.
     fn dismissals(&self) -> Vec<SessionAction> {
         if self.decision != Decision::Committed || !self.is_over() {
@@ -132,6 +161,7 @@ impl Session {
             seat.state = SeatState::Out;
             actions.push(SessionAction::Tell(seat.enlistment, Word::Stop(error.clone())));
         }
+        self.end_fetch();
         actions.extend(self.dismissals());
         actions
     }
@@ -162,7 +192,7 @@ mod tests {
     use super::*;
 
     fn session(members: u64) -> Session {
-        Session::new(ObjectId::new("t").unwrap(), (0..members).map(EnlistmentId))
+        Session::new(ObjectId::new("t").unwrap(), (0..members).map(EnlistmentId), Some(EnlistmentId(0)))
     }
 
     fn told(actions: &[SessionAction]) -> Vec<(u64, bool)> {
@@ -184,6 +214,26 @@ mod tests {
         assert!(session.is_over());
         assert_eq!(session.give_up(&Error::ShuttingDown), []);
         assert_eq!(session.decision(), Decision::Committed);
+    }
+
+    #[test]
+    fn a_coordinator_whose_own_member_fails_after_the_decision_gets_what_the_others_have() {
+        let fail = || Report::Failed(Failure::Unreachable);
+        let mut saved = session(2);
+        saved.reported(EnlistmentId(1), Report::Filled);
+        assert_eq!(saved.reported(EnlistmentId(0), fail()), [SessionAction::Fetch]);
+        assert!(!saved.is_over(), "the other one still gives");
+        assert_eq!(saved.fetched(), [SessionAction::Dismiss(EnlistmentId(1))]);
+        assert!(saved.is_over());
+        let mut lost = session(2);
+        lost.reported(EnlistmentId(1), Report::Filled);
+        lost.reported(EnlistmentId(0), fail());
+        assert_eq!(lost.reported(EnlistmentId(1), fail()), []);
+        assert!(lost.is_over() && !lost.is_filled_here(), "nobody has it any more");
+        let mut late = session(3);
+        late.reported(EnlistmentId(1), Report::Filled);
+        assert_eq!(late.reported(EnlistmentId(1), fail()), []);
+        assert_eq!(late.reported(EnlistmentId(0), fail()), [SessionAction::Fetch], "one may still fill");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use super::calls::{Call, CallKey};
 use super::context::{Context, Deadline};
 use super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::{
-    ByteRange, CombineId, CombineOutcome, CopyId, Effect, Node, Reduce, ReduceRecord, Response, Until,
+    ByteRange, CallId, ClientId, CombineId, CombineOutcome, CopyId, Effect, Node, Reduce, ReduceRecord,
+    Response, Until,
 };
 use crate::collective::{
     Agreement, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Gathering, Member,
@@ -74,8 +75,8 @@ struct Coordinated {
     /// The question whether there is a target, until this session decides that there is.
     existence: Option<RequestId>,
     session: Session,
-    /// The member that is this store itself.
-    own: Option<EnlistmentId>,
+    /// The call of this store that gets the target, if its own member has failed after the decision.
+    fetch: Option<CallKey>,
     members: usize,
     plan: String,
 }
@@ -130,6 +131,14 @@ impl Collectives {
             coordinated.request.target == *target && coordinated.session.decision() == Decision::Open
         };
         self.sessions.iter().find(open).map(|(put, _)| *put)
+    }
+
+    /// The put of a target that a session of this store has decided about: no other one will do.
+    pub(super) fn decided(&self, target: &ObjectId) -> Option<PutId> {
+        let decided = |(_, coordinated): &(&PutId, &Coordinated)| {
+            coordinated.request.target == *target && coordinated.session.decision() == Decision::Committed
+        };
+        self.sessions.iter().find(decided).map(|(put, _)| *put)
     }
 
     fn member_of(&self, put: PutId) -> Option<MembershipId> {
@@ -329,9 +338,9 @@ impl Node {
             let plan = Box::new(plan);
             self.ctx.push(Effect::Collective(CollectiveEffect::Enlist { enlistment, plan }));
         }
-        let (members, session) = (seats.len(), Session::new(request.target.clone(), enlistments));
-        let (key, existence) = (Some(key), Some(existence));
-        let coordinated = Coordinated { key, started, request, existence, session, own, members, plan };
+        let (members, session) = (seats.len(), Session::new(request.target.clone(), enlistments, own));
+        let (key, existence, fetch) = (Some(key), Some(existence), None);
+        let coordinated = Coordinated { key, started, request, existence, session, fetch, members, plan };
         self.collectives.sessions.insert(put, coordinated);
     }
 
@@ -393,6 +402,7 @@ impl Node {
                     self.collectives.enlistments.remove(&enlistment);
                     self.ctx.push(Effect::Collective(CollectiveEffect::Dismiss { enlistment }));
                 }
+                SessionAction::Fetch => self.fetch_target(put),
                 action => end = Some(action),
             }
         }
@@ -403,6 +413,9 @@ impl Node {
         let Some(coordinated) = self.collectives.sessions.remove(&put) else { return };
         if let Some(existence) = coordinated.existence {
             self.withdraw_ask(existence);
+        }
+        if let Some(fetch) = coordinated.fetch {
+            self.forget_call(fetch);
         }
         match (end, coordinated.key) {
             (Some(SessionAction::FallBack(reason)), Some(key)) => {
@@ -416,25 +429,64 @@ impl Node {
                 self.reductions.expect_sources(&target);
             }
             (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
-            (None, Some(key)) if coordinated.session.decision() == Decision::Committed => {
-                let indices = (0..coordinated.request.sources.len()).collect();
-                match (coordinated.session.is_filled(coordinated.own), coordinated.session.is_filled(None)) {
-                    // Its copy answers the call when the directory knows it.
-                    (true, _) => {}
-                    // Others have the target, and clients here get it from them.
-                    (false, true) => {
-                        self.reductions.remember(coordinated.record(&self.ctx));
-                        self.finish(key, Ok(Response::Reduced { indices }));
-                    }
-                    // All who had all bytes are lost.
-                    (false, false) => {
-                        let id = coordinated.request.target;
-                        self.finish(key, Err(Error::ObjectLost { id }));
-                    }
-                }
+            // If its own copy is there, that answers the call when the directory knows it. Else all who had all bytes are lost.
+            (None, Some(key)) if !coordinated.session.is_filled_here() => {
+                let id = coordinated.request.target;
+                self.finish(key, Err(Error::ObjectLost { id }));
             }
             _ => {}
         }
+    }
+
+    /// The member here has failed, but what the others have is the target: gets it from them.
+    fn fetch_target(&mut self, put: PutId) {
+        let call = CallId(self.ctx.next_number());
+        let Some(coordinated) = self.collectives.sessions.get_mut(&put) else { return };
+        let fetch = CallKey { client: ClientId::STORE, call };
+        coordinated.fetch = Some(fetch);
+        let elapsed = self.ctx.now().since(coordinated.started);
+        let timeout = coordinated.request.timeout.saturating_sub(elapsed);
+        let target = coordinated.request.target.clone();
+        self.get(fetch, target, Until::Complete, timeout);
+    }
+
+    /// A call of this store is answered. If it was for a target that the member here has not made, the copy is kept, and
+    /// answers rank 0 when the directory knows that. Answers whether it was.
+    pub(super) fn target_fetched(&mut self, call: CallId, response: &Result<Response>) -> bool {
+        let fetch = Some(CallKey { client: ClientId::STORE, call });
+        let mut sessions = self.collectives.sessions.iter_mut();
+        let found = sessions.find(|(_, coordinated)| coordinated.fetch == fetch);
+        let Some((put, coordinated)) = found else { return false };
+        coordinated.fetch = None;
+        let (put, key) = (*put, coordinated.key);
+        match response {
+            Ok(Response::Object(view)) => {
+                self.reductions.remember(coordinated.record(&self.ctx));
+                coordinated.key = None;
+                if let Some(key) = key {
+                    self.copies.publication_mut(view.copy).set_sealer(key);
+                }
+                self.copies.pin(view.copy);
+                self.publish(view.copy);
+                self.release(ClientId::STORE, view.copy);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
+                    self.finish(key, Err(error.clone()));
+                }
+            }
+        }
+        self.end_own_fetch(put);
+        true
+    }
+
+    /// The session needs to live no longer for what this store gets, or does not get any more.
+    fn end_own_fetch(&mut self, put: PutId) {
+        let Some(coordinated) = self.collectives.sessions.get_mut(&put) else { return };
+        coordinated.key = None;
+        let actions = coordinated.session.fetched();
+        self.perform_session(put, actions);
     }
 
     /// Ends what would make `target`, if that is open, and its call.
@@ -539,8 +591,13 @@ impl Node {
         let Some((put, coordinated)) = of_call.next() else { return };
         let (put, decision) = (*put, coordinated.session.decision());
         coordinated.key = None;
+        let fetch = coordinated.fetch.take();
         if decision == Decision::Open {
             self.give_up_session(put, &Error::ObjectLost { id: target.clone() });
+        }
+        if let Some(fetch) = fetch {
+            self.forget_call(fetch);
+            self.end_own_fetch(put);
         }
     }
 

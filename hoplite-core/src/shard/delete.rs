@@ -121,7 +121,8 @@ impl Shard {
         let (entry, holders) = self.dismantle(id)?;
         let put = entry.put;
         self.send_drops(turn, &holders, id, put, DropReason::Deleted);
-        self.fail_waiting(turn, id, |query| query.resume == Some(put));
+        let deleted = Error::Deleted { id: id.clone() };
+        self.fail_waiting(turn, id, &deleted, |query| query.resume == Some(put));
         Some((put, holders))
     }
 

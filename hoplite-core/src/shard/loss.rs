@@ -61,7 +61,7 @@ impl Shard {
         let Some((mut entry, holders)) = self.dismantle(id) else { return };
         self.losses.push(turn.now, id);
         self.send_drops(turn, &holders, id, entry.put, DropReason::Lost);
-        self.fail_waiting(turn, id, |_| true);
+        self.fail_waiting(turn, id, &Error::ObjectLost { id: id.clone() }, |_| true);
         let forget_at = turn.now + MARKER_TTL;
         entry.state = EntryState::Lost { forget_at };
         self.entries.insert(id.clone(), entry);
@@ -93,11 +93,12 @@ impl Shard {
         self.send_drops(turn, others, id, entry.put, reason);
     }
 
-    /// Answers `ObjectLost` to the waiting queries of an object that `are_meant`.
+    /// Answers an error to the waiting queries of an object that `are_meant`.
     pub(super) fn fail_waiting(
         &mut self,
         turn: &mut Turn<'_>,
         id: &ObjectId,
+        error: &Error,
         are_meant: impl Fn(&WaitingQuery) -> bool,
     ) {
         let queue = self.waiting.get(id).into_iter().flat_map(|queue| queue.values());
@@ -106,7 +107,7 @@ impl Shard {
         let meant: Vec<(NodeIndex, RequestId)> = meant.copied().collect();
         for (node, request) in meant {
             self.take_query(node, request);
-            self.send(turn, node, ToStore::Failed { request, error: Error::ObjectLost { id: id.clone() } });
+            self.send(turn, node, ToStore::Failed { request, error: error.clone() });
         }
     }
 

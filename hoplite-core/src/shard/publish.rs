@@ -11,6 +11,7 @@ use super::message::{
 };
 use super::nodes::NodeIndex;
 use super::{MAX_INLINE_BYTES, Shard, Turn};
+use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::plan::broadcast::choose_survivor;
 use crate::time::Time;
@@ -116,7 +117,8 @@ impl Shard {
         let id = publish.id.clone();
         if !self.entries.contains_key(&id) {
             self.entries.insert(id.clone(), Entry::new(&publish));
-            self.fail_waiting(turn, &id, |query| query.resume.is_some_and(|put| put != publish.put));
+            let lost = Error::ObjectLost { id: id.clone() };
+            self.fail_waiting(turn, &id, &lost, |query| query.resume.is_some_and(|put| put != publish.put));
         }
         self.keep_inline(&publish);
         let must_promote_again = self.update_location(turn.now, node, &publish);
@@ -239,7 +241,7 @@ impl Shard {
         let ends_the_put = is_producing && entry.copies.complete() == 0;
         if reason == UnpublishReason::Aborted && ends_the_put {
             self.abort(turn, node, id, DropReason::Lost);
-            self.fail_waiting(turn, id, |_| true);
+            self.fail_waiting(turn, id, &Error::ObjectLost { id: id.clone() }, |_| true);
         } else if reason == UnpublishReason::Superseded && ends_the_put {
             self.abort(turn, node, id, DropReason::Superseded);
         } else {

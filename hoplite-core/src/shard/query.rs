@@ -9,7 +9,7 @@ use super::copies::{Class, LocationRecord};
 use super::entry::{Entry, Pin, Transfer, groups_left};
 use super::history::GrantRecord;
 use super::message::{
-    Grant, GrantId, GrantReason, LocationState, PullOutcome, Query, RequestId, Retention, ToStore,
+    DropReason, Grant, GrantId, GrantReason, LocationState, PullOutcome, Query, RequestId, Retention, ToStore,
 };
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
 use super::{Effect, Shard, Turn};
@@ -41,11 +41,12 @@ impl Shard {
         }
         let entry = self.entries.get(&id);
         let is_lost = entry.is_some_and(Entry::is_lost);
-        let is_useless = resume.is_some_and(|put| {
-            entry.is_some_and(|entry| entry.put != put) || self.tombstones.contains_key(&(id.clone(), put))
-        });
-        if is_lost || is_useless {
-            return self.send(turn, node, ToStore::Failed { request, error: Error::ObjectLost { id } });
+        let is_other = entry.is_some_and(|entry| resume.is_some_and(|put| entry.put != put));
+        let ended = resume.and_then(|put| self.tombstones.get(&(id.clone(), put)).copied());
+        if is_lost || is_other || ended.is_some() {
+            let is_deleted = ended == Some(DropReason::Deleted);
+            let error = if is_deleted { Error::Deleted { id } } else { Error::ObjectLost { id } };
+            return self.send(turn, node, ToStore::Failed { request, error });
         }
         let avoid = avoid.iter().take(MAX_AVOIDED).filter_map(|name| self.nodes.index(name));
         let avoid: Vec<NodeIndex> = avoid.collect();

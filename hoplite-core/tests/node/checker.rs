@@ -9,7 +9,7 @@ use hoplite_core::node::{
     CallId, ClientId, CombineId, CombineInput, CopyId, Effect, Event, HopId, HopReport, HostingId,
     NodeStatus, Producer, PullId, Request, Response, ServeId,
 };
-use hoplite_core::shard::{RequestId, ToShard, ToStore};
+use hoplite_core::shard::{RequestId, Retention, ToShard, ToStore};
 
 /// What is known of one copy from the outside.
 #[derive(Debug, Default)]
@@ -248,6 +248,14 @@ impl Checker {
                     }
                     ToShard::Cancel { request } => {
                         self.queries.remove(request);
+                    }
+                    // A coordinator keeps what it had to get, because its own member has failed.
+                    ToShard::Publish(publish)
+                        if self.coordinated.contains(&publish.put)
+                            && publish.retention == Retention::Pinned
+                            && !self.copies.values().any(|copy| copy.is_exchanged && copy.is_complete) =>
+                    {
+                        self.promoted.insert(publish.id.clone());
                     }
                     _ => {}
                 }

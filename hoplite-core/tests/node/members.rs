@@ -8,7 +8,7 @@ use hoplite_core::collective::{
 };
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::Schedule;
-use hoplite_core::shard::{DropReason, LocationState, PullOutcome, ToShard, ToStore, Verdict};
+use hoplite_core::shard::{DropReason, LocationState, PullOutcome, Retention, ToShard, ToStore, Verdict};
 use hoplite_core::{Error, PutId};
 
 use crate::harness::*;
@@ -169,8 +169,8 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
     assert_eq!(h.node.status().hops, 0);
 }
 
-/// This node has `a` and coordinates; `n1` has `b`. Answers the call, the two members, and the exchange here.
-fn coordinate(h: &mut Harness) -> ((ClientId, CallId), [EnlistmentId; 2], CombineId) {
+/// This node has `a` and coordinates; `n1` has `b`. Answers the call, the two members, the exchange here, and its put.
+fn coordinate(h: &mut Harness) -> ((ClientId, CallId), [EnlistmentId; 2], CombineId, PutId) {
     let a = h.put_f32("a", SIZE);
     let call = h.request(A, Request::Allreduce(reduce("t", &["a", "b"])));
     for (shard, message) in h.sent() {
@@ -190,29 +190,81 @@ fn coordinate(h: &mut Harness) -> ((ClientId, CallId), [EnlistmentId; 2], Combin
         })
         .collect();
     let [(own, plan), (other, _)] = plans.try_into().expect("there are two members");
+    let put = plan.put;
     collective(h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan });
     let combine = exchange(h);
-    (call, [own, other], combine)
+    (call, [own, other], combine, put)
+}
+
+/// The member here fails after the other one has all bytes.
+fn fail_after_commit(h: &mut Harness) -> ((ClientId, CallId), EnlistmentId, PutId) {
+    let (call, [own, other], combine, put) = coordinate(h);
+    collective(h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
+    let outcome = PullOutcome::SenderHasNoCopy;
+    end(h, combine, CombineOutcome::InputFailed { index: 1, outcome });
+    let report = Report::Failed(Failure::Peer { index: 1, outcome });
+    collective(h, CollectiveEvent::Reported { enlistment: own, report });
+    (call, other, put)
 }
 
 #[test]
-fn a_coordinator_whose_own_part_fails_after_its_word_answers_and_remembers() {
+fn a_coordinator_whose_own_part_fails_after_its_word_gets_the_target_and_keeps_it() {
     let mut h = Harness::new();
-    let (call, [own, other], combine) = coordinate(&mut h);
-    collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
-    let outcome = PullOutcome::SenderHasNoCopy;
-    end(&mut h, combine, CombineOutcome::InputFailed { index: 1, outcome });
-    let report = Report::Failed(Failure::Peer { index: 1, outcome });
-    collective(&mut h, CollectiveEvent::Reported { enlistment: own, report });
+    let (call, other, put) = fail_after_commit(&mut h);
+    h.assert_waits(call);
+    let pull = h.grant_f32("t", put.0);
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    h.assert_waits(call);
+    let published = h.publications().pop().map(|(shard, publish)| (shard, publish.retention, publish));
+    let Some((shard, Retention::Pinned, publish)) = published else { panic!("it is pinned: {published:?}") };
+    h.verdict(shard, &publish, Verdict::Accepted);
     assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })));
     assert!(h.node.reduce_record(&id("t")).is_some_and(|record| record.plan.starts_with("ring of 2")));
+    assert!(performed(&mut h).contains(&CollectiveEffect::Dismiss { enlistment: other }));
     leave(&mut h);
+    assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+}
+
+#[test]
+fn a_coordinator_answers_that_the_target_is_lost_if_it_is_while_it_gets_it() {
+    for is_told_by_directory in [true, false] {
+        let mut h = Harness::new();
+        let (call, other, put) = fail_after_commit(&mut h);
+        h.assert_waits(call);
+        if is_told_by_directory {
+            let (shard, query) = h.query_of("t");
+            assert_eq!(
+                query.resume,
+                Some(put),
+                "if that one is deleted already, there is nothing to wait for"
+            );
+            let message =
+                ToStore::Failed { request: query.request, error: Error::ObjectLost { id: id("t") } };
+            h.event(Event::FromShard { shard, message });
+        } else {
+            let report = Report::Failed(Failure::Unreachable);
+            collective(&mut h, CollectiveEvent::Reported { enlistment: other, report });
+        }
+        assert_eq!(h.error(call), Error::ObjectLost { id: id("t") });
+        leave(&mut h);
+        assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+    }
+}
+
+#[test]
+fn a_coordinator_whose_client_goes_away_gets_nothing_more() {
+    let mut h = Harness::new();
+    let (_, other, _) = fail_after_commit(&mut h);
+    h.gone(A);
+    assert!(performed(&mut h).contains(&CollectiveEffect::Dismiss { enlistment: other }));
+    leave(&mut h);
+    assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
 }
 
 #[test]
 fn a_coordinator_whose_target_is_deleted_stops_those_who_still_make_it() {
     let mut h = Harness::new();
-    let (call, [own, other], combine) = coordinate(&mut h);
+    let (call, [own, other], combine, _) = coordinate(&mut h);
     collective(&mut h, CollectiveEvent::Filled { combine });
     collective(&mut h, CollectiveEvent::Reported { enlistment: own, report: Report::Filled });
     end(&mut h, combine, CombineOutcome::Complete);
