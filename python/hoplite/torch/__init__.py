@@ -18,10 +18,15 @@ reduces those of the others. `hoplite._group` has the schedules.
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 
-from hoplite.torch._versions import VersionLost
-from hoplite.torch._weights import (
+from hoplite._supported import check
+
+check(torch)
+
+from hoplite.torch._versions import VersionLost  # noqa: E402
+from hoplite.torch._weights import (  # noqa: E402
     StateDictMismatch,
     Weights,
     delete_state_dict,

@@ -1,0 +1,26 @@
+"""The versions of other packages that this one works with: it uses parts of them that change from one to the next."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import hoplite
+
+#: Major and minor numbers, as in the extras of pyproject.toml.
+VERSIONS = {"ray": "2.60", "torch": "2.15"}
+
+
+def check(package: ModuleType) -> None:
+    """Checks that a package has a version that this one works with.
+
+    Raises:
+        ImportError: names both versions.
+    """
+    name, supported = package.__name__, VERSIONS[package.__name__]
+    found = str(getattr(package, "__version__", "of no version"))
+    if found.split(".")[:2] != supported.split("."):
+        raise ImportError(
+            f"hoplite {hoplite.__version__} works with {name} {supported}, and {name} {found} is installed; "
+            f'pip install "hoplite[{name}]" installs the one that it works with',
+            name=name,
+        )
