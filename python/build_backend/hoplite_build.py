@@ -4,6 +4,8 @@ maturin puts either a library or programs into a wheel (PyO3/maturin#368), so th
 profile and into the same target directory, and handed to it as files of the package.
 
 HOPLITE_PROFILE chooses the profile of Cargo; "release" unless it is set.
+HOPLITE_EXTENSION is the extension to install in place, which Cargo has built with the rest of the workspace. maturin has it
+built alone, so that its dependencies have other features than in the workspace: most would be compiled twice.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +43,27 @@ def build_wheel(
         shutil.rmtree(BINARIES)
 
 
+def build_editable(
+    wheel_directory: str, config_settings: dict[str, Any] | None = None, metadata_directory: str | None = None
+) -> str:
+    extension = os.environ.get("HOPLITE_EXTENSION")
+    if extension is None:
+        return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+    # A new file, since a process may have mapped the old one.
+    native = HERE / "hoplite" / "_native.abi3.so"
+    native.unlink(missing_ok=True)
+    shutil.copy(extension, native)
+    with tempfile.TemporaryDirectory() as directory:
+        info = Path(directory) / maturin.prepare_metadata_for_build_editable(directory)
+        wheel = f"{info.stem}-py3-none-any.whl"
+        with zipfile.ZipFile(Path(wheel_directory) / wheel, "w") as archive:
+            archive.writestr("hoplite.pth", f"{HERE}\n")
+            archive.writestr(f"{info.name}/RECORD", "")
+            for file in info.rglob("*"):
+                archive.write(file, file.relative_to(directory))
+    return wheel
+
+
 class UnsupportedOperation(Exception):
     """What a front end expects from a build backend that cannot do something (PEP 517)."""
 
@@ -50,7 +75,6 @@ def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = N
     )
 
 
-build_editable = maturin.build_editable
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
 get_requires_for_build_editable = maturin.get_requires_for_build_editable
 prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
