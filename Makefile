@@ -1,15 +1,17 @@
 # The two commands of the README are `make demo` and `make test`; the rest are parts of them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-bench demo test lint test-unit test-fuzz doc deb test-deploy test-dashboard bench-local clean
+.PHONY: help setup build build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb test-deploy test-dashboard \
+	bench-local clean
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
 PYTHON ?= python3
 BINARIES := target/release
 DEMO_ENV := target/demo-env
-# What tests run. Tests have further features of dependencies: built without them, nearly all would be built twice.
-BUILD_TESTED := $(CARGO) build --workspace --all-targets
+# Parts of `test` that go on at the same time, since each waits most of its time: for the network, processes, clocks. What a part
+# says comes when it has ended.
+AT_ONCE = $(MAKE) --no-print-directory --output-sync=target --jobs
 # The wheel builds the same packages: with others beside them, their dependencies would have other features, and nearly all
 # would be built again.
 PROGRAMS := -p hoplite-cli -p hoplite-store -p hoplite-directory
@@ -35,33 +37,45 @@ demo: build $(DEMO_ENV) ## A 4-node cluster moves a real file and adds arrays, t
 $(DEMO_ENV): | setup
 	$(PYTHON) -m venv $@
 
-test: setup lint lint-python test-unit test-fuzz doc test-python test-lab test-deploy test-dashboard ## Everything that a change must pass.
+test: setup ## Everything that a change must pass.
+	+$(AT_ONCE)=2 fetch lint tested
+	+$(AT_ONCE)=4 test-python test-unit fuzz-targets doc lint-python
+	$(MAKE) --no-print-directory test-fuzz test-lab test-deploy test-dashboard
+
+fetch: python-env # What the tests run besides our programs: torch, Ray, a browser, Docker.
+	./setup.sh --browser
+	PYTHON=$(PYTHON) tests/deploy/install.sh
+
+# All features of dependencies that tests need too: built without them, nearly all would be built twice.
+tested: setup # What the tests run.
+	$(CARGO) build --workspace --all-targets
 
 lint: ## Formatting, lints, and the licences and sources of dependencies.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
 
-test-unit: ## Unit, property, simulation, conformance and process tests.
-	$(BUILD_TESTED)
+test-unit: tested ## Unit, property, simulation, conformance and process tests.
 	$(CARGO) test --workspace --no-fail-fast
+
+# Compilers get what the tests beside them leave.
+fuzz-targets: setup # What test-fuzz runs.
+	nice tests/fuzz/run.sh --build
 
 test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
 	FUZZ_SECONDS=$(FUZZ_SECONDS) ./tests/fuzz/run.sh
 
 doc: ## The API documentation, without a warning.
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" nice $(CARGO) doc --workspace --no-deps --document-private-items
 
 deb: build ## A Debian package of the programs and their units, in target/debian.
 	deploy/debian/build.sh $(BINARIES) target/debian
 
-test-deploy: ## Tests of deploy/: units, package, image, compose, chart, rules. Fetches what they need; most need root.
-	$(BUILD_TESTED)
+test-deploy: tested ## Tests of deploy/: units, package, image, compose, chart, rules. Fetches what they need; most need root.
 	PYTHON=$(PYTHON) tests/deploy/install.sh
 	cd tests && ../target/deploy-tools/venv/bin/python -m unittest discover -s deploy -t .
 
-test-dashboard: ## Tests of the dashboard in a browser, and of `hoplite top` in a terminal. Root installs the browser, else it is skipped.
-	$(BUILD_TESTED)
+test-dashboard: tested ## Tests of the dashboard in a browser, and of `hoplite top` in a terminal. Root installs the browser, else it is skipped.
 	./setup.sh --browser
 	cd tests && $(PYTHON) -m unittest discover -s dashboard -t .
 
@@ -102,18 +116,17 @@ bench-report: ## Writes docs/benchmarks.md from the results of the last run.
 topology-report: build ## Reproduces what docs/topology.md shows of three papers, and writes it there. Root; three minutes.
 	cd tests && $(PYTHON) -m bench.topology --programs $(abspath $(BINARIES))
 
-test-lab: ## Tests of the lab, of Hoplite in it, and of the benchmarks themselves; most need root. Two minutes.
+test-lab: tested ## Tests of the lab, of Hoplite in it, and of the benchmarks themselves; most need root. Two minutes.
 	@[ "$$(id -u)" = 0 ] || echo "test-lab: not root, so there are no hosts and links: what needs them is skipped" >&2
-	$(BUILD_TESTED)
 	cd tests && $(PYTHON) -m unittest discover -s lab/tests -t . && $(PYTHON) -m unittest discover -s bench/tests -t .
 
-test-peers: bench-peers ## Every system of the benchmarks, each workload once: before a long run. Root; two minutes.
-	$(BUILD_TESTED)
+test-peers: tested bench-peers ## Every system of the benchmarks, each workload once: before a long run. Root; two minutes.
 	cd tests && HOPLITE_TEST_PEERS=1 $(PYTHON) -m unittest -v bench.tests.test_systems
 
 # The Python package, in an environment of its own that is kept.
-.PHONY: python-env python lint-python test-python bench-python suites
+.PHONY: python-env python lint-python test-python test-with-ray test-without-ray bench-python suites
 PYTHON_ENV := python/.venv
+TESTS_WITH_RAY := tests/ray tests/examples
 
 python-env: $(PYTHON_ENV)/.installed ## Installs what the Python package is tested with, torch and Ray too (8 GB), once.
 
@@ -122,17 +135,22 @@ $(PYTHON_ENV)/.installed: python/requirements-dev.txt python/requirements-integr
 	$(PYTHON_ENV)/bin/pip install --quiet $(addprefix --requirement ,$^)
 	touch $@
 
-python: python-env ## Builds the Python package, unoptimised and in place, and the programs that it uses.
-	$(BUILD_TESTED)
-	cd python && .venv/bin/maturin develop --quiet
+python: tested python-env ## Builds the Python package, unoptimised and in place, and the programs that it uses.
+	cd python && PATH=$(abspath $(PYTHON_ENV)/bin):$$PATH HOPLITE_EXTENSION=../target/debug/lib_native.so \
+		pip install --quiet --no-deps --no-build-isolation --editable .
 
 lint-python: python-env ## Formatting, mistakes and types of the Python package.
 	cd python && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy
 	cd python/examples && MYPYPATH=.. ../.venv/bin/mypy --config-file ../pyproject.toml *.py harness
 	cd python/benchmarks && MYPYPATH=.. ../.venv/bin/mypy --config-file ../pyproject.toml *.py
 
-test-python: python ## Tests of the Python package.
-	cd python && .venv/bin/pytest
+test-python: test-with-ray test-without-ray ## Tests of the Python package.
+
+test-with-ray: python # About half of them: Ray takes long to start.
+	cd python && .venv/bin/pytest $(TESTS_WITH_RAY)
+
+test-without-ray: python
+	cd python && .venv/bin/pytest $(TESTS_WITH_RAY:%=--ignore=%)
 
 # Where what is not in the wheels of torch and Ray is, for example `make suites SUITES="--torch ~/pytorch --ray ~/ray"`.
 SUITES ?=

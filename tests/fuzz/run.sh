@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets and runs all of them at once, each for $FUZZ_SECONDS (default: 20). With stable Rust: the
-# instrumentation is what cargo-fuzz asks for with `--sanitizer none`.
+# instrumentation is what cargo-fuzz asks for with `--sanitizer none`. With --build, it only builds them.
 #
 #   FUZZ_SECONDS   how long
 #   FUZZ_TARGETS   which ones, separated by spaces; default: all
@@ -28,6 +28,7 @@ flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
   -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
 RUSTFLAGS=$(echo $flags) CARGO_TARGET_DIR=$output \
   "${CARGO:-cargo}" build --release --target "$host" ${FUZZ_JOBS:+-j "$FUZZ_JOBS"}
+[ "${1-}" != --build ] || exit 0
 
 echo "fuzzing ${#targets[@]} targets for $seconds s, HOPLITE_SEED=$seed"
 work=$(mktemp -d)
