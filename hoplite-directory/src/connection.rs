@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -56,6 +56,17 @@ impl Peer {
     }
 }
 
+/// How many of those were refused who did not show that they belong to the cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers {
+    /// Connections that were closed because they were half open too long, or too many were.
+    pub(crate) connections: AtomicU64,
+    /// Calls without the token.
+    pub(crate) calls: AtomicU64,
+    /// Wrong tokens at the dashboard.
+    pub(crate) logins: AtomicU64,
+}
+
 /// When a connection is no longer half open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
@@ -69,14 +80,15 @@ pub(crate) enum Admission {
 pub(crate) fn accept(
     listener: TcpListener,
     admission: Admission,
+    strangers: Arc<Strangers>,
     tls: Option<Tls>,
     abort: CancellationToken,
     tasks: TaskTracker,
 ) -> impl Stream<Item = io::Result<Incoming>> {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let half_open = HalfOpen::new(MAX_HALF_OPEN);
-    let state = (listener, tls, abort, tasks, permits, half_open);
-    stream::unfold(state, move |(listener, tls, abort, tasks, permits, half_open)| async move {
+    let state = (listener, strangers, tls, abort, tasks, permits, half_open);
+    stream::unfold(state, move |(listener, strangers, tls, abort, tasks, permits, half_open)| async move {
         let permit = permits.clone().acquire_owned().await.ok()?;
         let (stream, address) = loop {
             match listener.accept().await {
@@ -97,11 +109,11 @@ pub(crate) fn accept(
             wire,
             peer: Peer { address, is_admitted: Arc::default() },
             abort: Box::pin(abort.clone().cancelled_owned()),
-            half_open: Some(HalfOpenState::new(admission, half_open.enter())),
+            half_open: Some(HalfOpenState::new(admission, half_open.enter(), strangers.clone())),
             _task: tasks.token(),
             _permit: permit,
         };
-        Some((Ok(connection), (listener, tls, abort, tasks, permits, half_open)))
+        Some((Ok(connection), (listener, strangers, tls, abort, tasks, permits, half_open)))
     })
 }
 
@@ -123,18 +135,35 @@ struct HalfOpenState {
     lost: Pin<Box<WaitForCancellationFutureOwned>>,
     /// How many bytes have arrived.
     received: usize,
+    /// Where it is counted if it is closed; once.
+    strangers: Option<Arc<Strangers>>,
     _place: HalfOpenPlace,
 }
 
 impl HalfOpenState {
-    fn new(admission: Admission, place: HalfOpenPlace) -> Self {
+    fn new(admission: Admission, place: HalfOpenPlace, strangers: Arc<Strangers>) -> Self {
         Self {
             admission,
             deadline: Box::pin(tokio::time::sleep(HALF_OPEN_TIMEOUT)),
             lost: Box::pin(place.lost()),
             received: 0,
+            strangers: Some(strangers),
             _place: place,
         }
+    }
+
+    /// Why it is to be closed.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::ErrorKind> {
+        let end = if self.deadline.as_mut().poll(cx).is_ready() {
+            io::ErrorKind::TimedOut
+        } else {
+            ready!(self.lost.as_mut().poll(cx));
+            io::ErrorKind::ConnectionAborted
+        };
+        if let Some(strangers) = self.strangers.take() {
+            strangers.connections.fetch_add(1, Ordering::Relaxed);
+        }
+        Poll::Ready(end)
     }
 }
 
@@ -152,10 +181,8 @@ impl Incoming {
         };
         if is_open {
             self.half_open = None;
-        } else if half_open.deadline.as_mut().poll(cx).is_ready() {
-            return Err(io::ErrorKind::TimedOut.into());
-        } else if half_open.lost.as_mut().poll(cx).is_ready() {
-            return Err(io::ErrorKind::ConnectionAborted.into());
+        } else if let Poll::Ready(end) = half_open.poll_end(cx) {
+            return Err(end.into());
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! Lets only those calls through whose caller knows the token.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use hoplite_core::error::Error;
 use hoplite_daemon::{Token, is_notable};
@@ -9,7 +8,7 @@ use hoplite_proto::status::to_status;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-use crate::connection::Peer;
+use crate::connection::{Peer, Strangers};
 use crate::events::Events;
 
 /// What stands in front of each service but that of health, which has nothing to hide and is for those who start and
@@ -17,14 +16,14 @@ use crate::events::Events;
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
     token: Option<Token>,
-    refused: Arc<AtomicU64>,
+    strangers: Arc<Strangers>,
     events: Events,
 }
 
 impl Guard {
     /// A guard that asks for `token`, or for nothing if there is none.
-    pub(crate) fn new(token: Option<Token>, events: Events) -> Self {
-        Self { token, refused: Arc::default(), events }
+    pub(crate) fn new(token: Option<Token>, events: Events, strangers: Arc<Strangers>) -> Self {
+        Self { token, strangers, events }
     }
 }
 
@@ -43,7 +42,7 @@ impl Interceptor for Guard {
             }
             return Ok(request);
         };
-        if is_notable(&self.refused) {
+        if is_notable(&self.strangers.calls) {
             let address = peer.map(Peer::address);
             tracing::warn!(?address, reason, "refused a call");
         }

@@ -1,12 +1,15 @@
 //! What a shard tells Prometheus. The table of it is in `docs/metrics.md`.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hoplite_core::shard::{Grant, GrantReason, ShardStatus, ToShard, ToStore};
 use hoplite_daemon::metrics::{
-    Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, label_of, level,
+    Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, label_of, level,
 };
 
+use crate::connection::Strangers;
 use crate::owner::ShardHandle;
 
 const GRANT_REASONS: [GrantReason; 9] = [
@@ -127,6 +130,9 @@ struct Levels {
     tombstones: IntGauge,
     nodes: IntGaugeVec,
     queue: IntGauge,
+    refused_connections: IntCounter,
+    refused_calls: IntCounter,
+    refused_logins: IntCounter,
 }
 
 impl Levels {
@@ -154,10 +160,21 @@ impl Levels {
                 "hoplite_directory_queue_length",
                 "Batches of messages that wait until the shard takes them up.",
             ),
+            refused_connections: metrics.counter(
+                "hoplite_directory_refused_connections_total",
+                "Connections that were closed before their peer had shown that it belongs to the cluster: it was slow, or too many came.",
+            ),
+            refused_calls: metrics
+                .counter("hoplite_directory_refused_calls_total", "Calls without the token of the cluster."),
+            refused_logins: metrics
+                .counter("hoplite_directory_refused_logins_total", "Wrong tokens at the dashboard."),
         }
     }
 
-    fn update(&self, status: &ShardStatus, queue: usize) {
+    fn update(&self, status: &ShardStatus, queue: usize, strangers: &Strangers) {
+        follow(&self.refused_connections, strangers.connections.load(Ordering::Relaxed));
+        follow(&self.refused_calls, strangers.calls.load(Ordering::Relaxed));
+        follow(&self.refused_logins, strangers.logins.load(Ordering::Relaxed));
         let connected = status.nodes.iter().filter(|node| node.connected).count();
         for (gauge, number) in [
             (&self.objects, status.objects),
@@ -176,14 +193,14 @@ impl Levels {
 }
 
 /// Looks the rest up whenever somebody asks. A shard is ready as long as it answers.
-pub(crate) fn look(metrics: &Metrics, shard: ShardHandle) {
+pub(crate) fn look(metrics: &Metrics, shard: ShardHandle, strangers: Arc<Strangers>) {
     let levels = Levels::new(metrics);
     metrics.look_when_asked(Box::new(move || {
-        let (levels, shard) = (levels.clone(), shard.clone());
+        let (levels, shard, strangers) = (levels.clone(), shard.clone(), strangers.clone());
         Box::pin(async move {
             let queue = shard.queue_length();
             let status = shard.inspect(hoplite_core::shard::Shard::status).await;
-            levels.update(&status.map_err(|error| format!("the directory: {error}"))?, queue);
+            levels.update(&status.map_err(|error| format!("the directory: {error}"))?, queue, &strangers);
             Ok(())
         })
     }));

@@ -1,5 +1,6 @@
 //! The daemon's table of contents: what runs, and how it stops.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::id::ClusterId;
@@ -16,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
-use crate::connection::{self, Admission};
+use crate::connection::{self, Admission, Strangers};
 use crate::dashboard::{self, Sights};
 use crate::events::Events;
 use crate::guard::Guard;
@@ -103,18 +104,25 @@ pub async fn run(
     let abort = CancellationToken::new();
 
     let Listeners { control: listener, dashboard } = listeners.into();
-    let (events, loads) = (Events::new(), Loads::new());
+    let (events, loads, strangers) = (Events::new(), Loads::new(), Arc::<Strangers>::default());
     let (owner, shard) =
         ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new), events.clone());
     if let Some(metrics) = &metrics {
-        metrics::look(metrics, shard.clone());
+        metrics::look(metrics, shard.clone(), strangers.clone());
     }
     let mut owner = tasks.spawn(owner.run(stop.clone()));
 
     if let Some(listener) = dashboard {
         let (shard, cluster) = (shard.clone(), config.cluster.clone());
-        let sights = Sights { shard, cluster, events: events.clone(), loads: loads.clone() };
-        tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, stop.clone()));
+        let sights = Sights {
+            shard,
+            cluster,
+            events: events.clone(),
+            loads: loads.clone(),
+            strangers: strangers.clone(),
+        };
+        let refused = metrics.as_ref().map(|metrics| metrics.refused_connections("dashboard"));
+        tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, refused, stop.clone()));
     }
 
     let host = Host { shard, cluster: config.cluster, loads, stop: stop.clone() };
@@ -126,7 +134,7 @@ pub async fn run(
 
     let Credentials { token, tls } = config.credentials;
     let admission = if token.is_some() { Admission::ByCall } else { Admission::ByPreface };
-    let guard = Guard::new(token, events);
+    let guard = Guard::new(token, events, Arc::clone(&strangers));
 
     let server = Server::builder()
         .http2_keepalive_interval(Some(SHARD_PINGS.interval))
@@ -146,7 +154,7 @@ pub async fn run(
             guard,
         ))
         .serve_with_incoming_shutdown(
-            connection::accept(listener, admission, tls, abort.clone(), tasks.clone()),
+            connection::accept(listener, admission, strangers, tls, abort.clone(), tasks.clone()),
             stop.clone().cancelled_owned(),
         );
     let overdue = async {

@@ -29,6 +29,7 @@ pub use hyper::body::{Body, Bytes};
 pub use hyper::header;
 pub use hyper::{HeaderMap, Method, StatusCode, Uri};
 
+use crate::metrics::IntCounter;
 use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls};
 
 /// What is asked for, with its body; `None` if that is longer than [`MAX_BODY_BYTES`] or does not come.
@@ -60,8 +61,9 @@ pub enum Scheme {
     HttpsForAnybody(Tls),
 }
 
-/// Answers requests on `listener`, for ever; with the future, all connections end.
-pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, answer: A)
+/// Answers requests on `listener`, for ever; with the future, all connections end. Those whose request never came are
+/// counted in `refused`.
+pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, refused: Option<IntCounter>, answer: A)
 where
     A: Fn(HttpRequest) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = HttpResponse> + Send + 'static,
@@ -77,12 +79,18 @@ where
         match accepted {
             Ok((stream, _)) => {
                 let seating = Seating::new(waiting.enter(), Arc::clone(&seats));
-                let (scheme, answer) = (scheme.clone(), answer.clone());
+                let (scheme, answer, refused) = (scheme.clone(), answer.clone(), refused.clone());
                 connections.spawn(async move {
                     let lost = seating.lost();
+                    let conversation = secure(stream, scheme, seating.clone(), answer);
                     tokio::select! {
-                        _ = timeout(CONNECTION_TIMEOUT, secure(stream, scheme, seating, answer)) => {}
+                        _ = timeout(CONNECTION_TIMEOUT, conversation) => {}
                         () = lost => {}
+                    }
+                    if let Some(refused) = refused
+                        && seating.still_waits()
+                    {
+                        refused.inc();
                     }
                 });
             }
@@ -116,6 +124,11 @@ impl Seating {
                 None => std::future::pending().await,
             }
         }
+    }
+
+    /// Whether the request has not come.
+    fn still_waits(&self) -> bool {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
 
     /// The request is there.

@@ -55,6 +55,7 @@ struct Shared {
     registry: Registry,
     process: ProcessMetrics,
     is_ready: IntGauge,
+    refused: IntCounterVec,
     looks: Mutex<Vec<Arc<Look>>>,
     /// Held while answers are made: counters that follow others are brought up to date by one at a time.
     answering: tokio::sync::Mutex<()>,
@@ -75,10 +76,15 @@ impl Metrics {
             .const_label("version", version);
         registered(&registry, IntGauge::with_opts(info)).set(1);
         let ready = Opts::new("hoplite_ready", "Whether the daemon is ready, as /readyz says: 1 or 0.");
+        let refused = Opts::new(
+            "hoplite_http_refused_connections_total",
+            "Connections of HTTP that ended before their request was there: their peer was slow or spoke something else, or too many came.",
+        );
         let shared = Shared {
             address,
             process: ProcessMetrics::new(&registry),
             is_ready: registered(&registry, IntGauge::with_opts(ready)),
+            refused: registered(&registry, IntCounterVec::new(refused, &["port"])),
             registry,
             looks: Mutex::default(),
             answering: tokio::sync::Mutex::default(),
@@ -89,6 +95,11 @@ impl Metrics {
     /// Where they are served.
     pub fn address(&self) -> SocketAddr {
         self.0.address
+    }
+
+    /// What counts the connections of a port that HTTP is spoken on which make no request.
+    pub fn refused_connections(&self, port: &str) -> IntCounter {
+        self.0.refused.with_label_values(&[port])
     }
 
     /// A counter; its name ends with `_total`.

@@ -14,7 +14,8 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Answers on `listener`, for ever.
 pub(crate) async fn serve(listener: TcpListener, metrics: Metrics) {
-    http::serve(listener, Scheme::Http, move |request| {
+    let refused = metrics.refused_connections("metrics");
+    http::serve(listener, Scheme::Http, Some(refused), move |request| {
         let metrics = metrics.clone();
         async move { answer(request.method(), request.uri().path(), &metrics).await }
     })

@@ -12,11 +12,11 @@ mod query;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use hoplite_core::id::ClusterId;
 use hoplite_daemon::http::{self, Bytes, HttpRequest, HttpResponse, Method, Scheme, StatusCode, Uri, header};
+use hoplite_daemon::metrics::IntCounter;
 use hoplite_daemon::{Credentials, is_notable};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::login::Door;
 use self::page::Asset;
+use crate::connection::Strangers;
 use crate::events::Events;
 use crate::owner::ShardHandle;
 use crate::watch::Loads;
@@ -42,13 +43,16 @@ pub(crate) struct Sights {
     pub(crate) events: Events,
     /// How the stores are.
     pub(crate) loads: Loads,
+    /// Who was refused.
+    pub(crate) strangers: Arc<Strangers>,
 }
 
-/// Serves the dashboard on `listener` until `stop`.
+/// Serves the dashboard on `listener` until `stop`; counts in `refused` the connections whose request never came.
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: Credentials,
     sights: Sights,
+    refused: Option<IntCounter>,
     stop: CancellationToken,
 ) {
     let Credentials { token, tls } = credentials;
@@ -60,14 +64,10 @@ pub(crate) async fn serve(
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };
     let is_tls = !matches!(scheme, Scheme::Http);
-    let dashboard = Dashboard {
-        is_open: token.is_none() && !is_tls,
-        door: Door::new(token, port, is_tls),
-        sights,
-        refused: AtomicU64::new(0),
-    };
+    let dashboard =
+        Dashboard { is_open: token.is_none() && !is_tls, door: Door::new(token, port, is_tls), sights };
     let dashboard = Arc::new(dashboard);
-    let server = http::serve(listener, scheme, move |request| {
+    let server = http::serve(listener, scheme, refused, move |request| {
         let dashboard = Arc::clone(&dashboard);
         async move { dashboard.answer(request).await }
     });
@@ -80,8 +80,6 @@ struct Dashboard {
     /// Whether nobody has to prove anything.
     is_open: bool,
     sights: Sights,
-    /// Wrong tokens.
-    refused: AtomicU64,
 }
 
 impl Dashboard {
@@ -137,7 +135,7 @@ impl Dashboard {
         match self.enter(form) {
             Some(cookie) => page::to("/", Some(cookie)),
             None => {
-                if is_notable(&self.refused) {
+                if is_notable(&self.sights.strangers.logins) {
                     tracing::warn!("a login at the dashboard failed: wrong token");
                 }
                 self.sights.events.push_stranger("wrong token at the dashboard".to_owned());

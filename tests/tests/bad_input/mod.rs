@@ -6,6 +6,7 @@
 //! * `starting`: daemons that cannot start.
 //! * `local_plane`, `control_plane`, `data_plane`: what is not of the protocol.
 //! * `clients`: clients that die between any two messages.
+//! * `strangers`: thousands who never say who they are, and handshakes that stay half open.
 
 mod calls;
 mod clients;
@@ -15,6 +16,7 @@ mod data_plane;
 mod local_plane;
 mod reduces;
 mod starting;
+mod strangers;
 
 use std::time::Duration;
 

@@ -1,0 +1,193 @@
+//! Crowds that never say who they are, and handshakes that stay half open: on every port of a cluster with a token.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hoplite_tests::cluster::{Cluster, Daemon, Plan};
+use hoplite_tests::http::get;
+use hoplite_tests::raw::{Kind, data_frame_claiming};
+
+use super::PATIENCE;
+
+/// How many come to each port.
+const CROWD: usize = 10_000;
+/// How much a daemon may grow by them: a connection of gRPC has 34 KiB of buffers, and at most 1,024 may be half open.
+const MAX_GROWTH_BYTES: u64 = 64 << 20;
+/// How long a handshake lasts at most is five seconds, or three for each part of a request of HTTP; and there is some time to notice.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
+
+/// A port that anybody reaches.
+struct Port {
+    name: &'static str,
+    address: SocketAddr,
+    /// How many of its connections may be half open.
+    places: usize,
+    /// What somebody says who has not finished his introduction.
+    beginning: Vec<u8>,
+    /// What counts those who are refused, and at whose metrics.
+    counter: &'static str,
+    metrics: SocketAddr,
+}
+
+fn cluster(place: &tempfile::TempDir) -> Cluster {
+    let token = place.path().join("token");
+    fs::write(&token, "a secret of the tests\n").unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let arguments = |more: &[&str]| -> Vec<String> {
+        let common = ["--token-file", token.to_str().unwrap(), "--metrics", "0"];
+        common.iter().chain(more).map(|&argument| argument.to_owned()).collect()
+    };
+    Cluster::start(Plan {
+        nodes: 2,
+        store_arguments: arguments(&[]),
+        shard_arguments: arguments(&["--dashboard", "0"]),
+        ..Plan::default()
+    })
+}
+
+fn ports(cluster: &Cluster) -> [Port; 4] {
+    let [store, shard] = [&cluster.stores[0], &cluster.shards[0]].map(|daemon| daemon.as_ref().unwrap());
+    let [of_store, of_shard] = [store, shard].map(|daemon| daemon.addresses().metrics.unwrap());
+    [
+        Port {
+            name: "data plane",
+            address: cluster.data_address(0).parse().unwrap(),
+            places: 256,
+            // A hello of 1,000 bytes.
+            beginning: data_frame_claiming(Kind::Hello as u8, 1, 1000, b""),
+            counter: "hoplite_store_malformed_connections_total",
+            metrics: of_store,
+        },
+        Port {
+            name: "control plane",
+            address: cluster.shard_addresses[0].parse().unwrap(),
+            places: 1024,
+            // The preface, and settings of 16,380 bytes.
+            beginning: [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0, 0x3f, 0xfc, 4, 0, 0, 0, 0, 0][..]].concat(),
+            counter: "hoplite_directory_refused_connections_total",
+            metrics: of_shard,
+        },
+        Port {
+            name: "metrics",
+            address: of_store,
+            places: 32,
+            beginning: b"GET /metrics HTTP/1.1\r\nSlow: ".to_vec(),
+            counter: "hoplite_http_refused_connections_total{port=\"metrics\"}",
+            metrics: of_store,
+        },
+        Port {
+            name: "dashboard",
+            address: shard.addresses().dashboard.unwrap(),
+            places: 32,
+            beginning: b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\ntoken="
+                .to_vec(),
+            counter: "hoplite_http_refused_connections_total{port=\"dashboard\"}",
+            metrics: of_shard,
+        },
+    ]
+}
+
+/// Waits until the daemon closes the connection; what it has said before.
+fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
+    stream.set_read_timeout(Some(patience)).unwrap();
+    let mut said = Vec::new();
+    match stream.read_to_end(&mut said) {
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            panic!("the connection lives on")
+        }
+        _ => said.len(),
+    }
+}
+
+/// Comes to `port` many times; every one who is turned away makes room for another.
+fn crowd(port: &Port) {
+    let mut waiting = VecDeque::new();
+    for number in 0..CROWD {
+        let mut stream = TcpStream::connect(port.address).unwrap();
+        if number % 2 == 1 {
+            // It may be too late already.
+            let _ = stream.write_all(&port.beginning);
+        }
+        waiting.push_back(stream);
+        // As many as are let in, and not so many more that they would wait in the queue of the kernel.
+        if waiting.len() > port.places + 100 {
+            await_end(&waiting.pop_front().unwrap(), PATIENCE);
+        }
+    }
+    // Those who belong here, or ask and go, are answered among all of these.
+    assert_eq!(get(port.metrics, "/healthz").0, 200);
+}
+
+fn counted(port: &Port) -> f64 {
+    let (_, text) = get(port.metrics, "/metrics");
+    let found = text.lines().find_map(|line| line.strip_prefix(port.counter)?.strip_prefix(' '));
+    found.unwrap_or_else(|| panic!("{} is not in {text}", port.counter)).parse().unwrap()
+}
+
+/// The memory of a daemon but for the arena, whose pages come as objects do.
+fn private_bytes(daemon: &Option<Daemon>) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.as_ref().unwrap().pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn open_files(daemon: &Option<Daemon>) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", daemon.as_ref().unwrap().pid())).unwrap().count()
+}
+
+#[test]
+fn ten_thousand_strangers_at_each_port_keep_nobody_out() {
+    let place = tempfile::tempdir().unwrap();
+    let mut cluster = cluster(&place);
+    cluster.assert_serves();
+    for port in ports(&cluster) {
+        let began = Instant::now();
+        let before = [&cluster.stores[0], &cluster.shards[0]].map(private_bytes);
+        crowd(&port);
+        cluster.assert_serves();
+        for (daemon, before) in [&cluster.stores[0], &cluster.shards[0]].into_iter().zip(before) {
+            let growth = private_bytes(daemon).saturating_sub(before);
+            assert!(growth < MAX_GROWTH_BYTES, "{}: {growth} bytes more", port.name);
+            assert!(
+                open_files(daemon) < 2 * port.places + 200,
+                "{}: {} files",
+                port.name,
+                open_files(daemon)
+            );
+        }
+        let counted = counted(&port);
+        assert!(counted >= (CROWD - port.places - 100) as f64, "{}: {counted} counted", port.name);
+        eprintln!("{}: {CROWD} in {:.1} s", port.name, began.elapsed().as_secs_f64());
+    }
+}
+
+#[test]
+fn a_handshake_that_stays_half_open_ends() {
+    let place = tempfile::tempdir().unwrap();
+    let mut cluster = cluster(&place);
+    let ports = ports(&cluster);
+    thread::scope(|scope| {
+        for port in &ports {
+            // One says nothing more; the other one says a byte again and again, so that something always comes.
+            scope.spawn(|| {
+                let mut silent = TcpStream::connect(port.address).unwrap();
+                silent.write_all(&port.beginning).unwrap();
+                let mut slow = TcpStream::connect(port.address).unwrap();
+                slow.write_all(&port.beginning).unwrap();
+                let began = Instant::now();
+                while slow.write_all(b"x").is_ok() {
+                    assert!(began.elapsed() < HANDSHAKE_LIMIT, "the slow one is still at the {}", port.name);
+                    thread::sleep(Duration::from_millis(100));
+                }
+                await_end(&silent, HANDSHAKE_LIMIT.saturating_sub(began.elapsed()));
+            });
+        }
+    });
+    cluster.assert_serves();
+}
