@@ -5,11 +5,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::id::ObjectId;
+use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
+use crate::topology::live::PeerLink;
 
 /// Most transfers and most reduces of a store that it tells of: the pulls of a node that does little else than to receive.
 pub const MAX_REPORTED: usize = 16;
+/// Most links of a store that it tells of, those that carry least: as many as one picture of them has rows.
+pub const MAX_LINKS: usize = 32;
 /// Longest description of a plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
 /// The shortest time between two reports of a store.
@@ -52,6 +55,8 @@ pub struct Load {
     pub transfers: Vec<TransferLoad>,
     /// Reduces and allreduces that it coordinates, at most [`MAX_REPORTED`].
     pub reduces: Vec<ReduceLoad>,
+    /// Links to other stores, at most [`MAX_LINKS`], those that carry least first.
+    pub links: Vec<LinkLoad>,
 }
 
 /// An object on its way to a store.
@@ -82,6 +87,31 @@ pub struct ReduceLoad {
     pub plan: String,
     /// For how long it has been running.
     pub elapsed: Duration,
+}
+
+/// A link to another store, as transfers have shown it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkLoad {
+    /// The other store.
+    pub peer: NodeId,
+    /// What it carries.
+    pub bytes_per_second: u64,
+    /// How long it takes there and back, in nanoseconds.
+    pub round_trip_ns: u64,
+    /// Whether it carries much less than most of this store, or takes much longer.
+    pub is_slow: bool,
+}
+
+impl From<PeerLink> for LinkLoad {
+    fn from(PeerLink { peer, link, is_slow }: PeerLink) -> Self {
+        const PICOSECONDS: u64 = 1_000_000_000_000;
+        Self {
+            peer,
+            bytes_per_second: PICOSECONDS / u64::from(link.ps_per_byte).max(1),
+            round_trip_ns: 2 * u64::from(link.alpha_ns),
+            is_slow,
+        }
+    }
 }
 
 impl Load {
@@ -120,7 +150,7 @@ pub struct Reporter {
 impl Reporter {
     /// Somebody looks, and will for `duration`; wants to hear every `interval`.
     pub fn watch(&mut self, now: Time, interval: Duration, duration: Duration) {
-        let interval = interval.max(MIN_INTERVAL);
+        let interval = interval.clamp(MIN_INTERVAL, MAX_WATCH);
         if self.next.is_none() {
             // What was told before may be long ago, and forgotten.
             (self.last, self.told, self.next) = (None, None, Some(now));
@@ -152,6 +182,48 @@ impl Reporter {
     /// What was to be told last could not be: the next one is told whether it has changed or not.
     pub fn was_not_told(&mut self) {
         self.told = None;
+    }
+}
+
+/// For how long stores are asked to tell.
+pub const ASKED_FOR: Duration = Duration::from_secs(15);
+/// How often they are asked again while somebody looks.
+const RENEWAL: Duration = Duration::from_secs(5);
+/// How many reports a second a shard asks for, of all stores together. Each costs some ten microseconds.
+const REPORTS_A_SECOND: u64 = 500;
+
+/// When a shard asks its stores to tell: while somebody looks, and not more often than it has time for.
+#[derive(Debug, Clone, Default)]
+pub struct Asker {
+    asked: Option<Time>,
+}
+
+/// What a shard does when somebody looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// How often each store is to tell, for [`ASKED_FOR`].
+    pub interval: Duration,
+    /// Whether what was told before is too old to be shown. A store may go on for an interval after it was asked, and does not
+    /// repeat what has not changed, so that what is not very old still holds.
+    pub forget: bool,
+}
+
+impl Asker {
+    /// Somebody looks, and so many stores can tell: what to ask of them, unless they were asked just now.
+    pub fn look(&mut self, now: Time, stores: usize) -> Option<Ask> {
+        let since = self.asked.map(|asked| now.since(asked));
+        if since.is_some_and(|since| since < RENEWAL) {
+            return None;
+        }
+        self.asked = Some(now);
+        let seconds = (stores as u64).div_ceil(REPORTS_A_SECOND).max(1);
+        let forget = since.is_none_or(|since| since >= 2 * ASKED_FOR);
+        Some(Ask { interval: Duration::from_secs(seconds), forget })
+    }
+
+    /// Whether a store that comes now is to tell as the others do.
+    pub fn holds(&self, now: Time) -> bool {
+        self.asked.is_some_and(|asked| now.since(asked) < ASKED_FOR)
     }
 }
 
@@ -199,6 +271,20 @@ mod tests {
     }
 
     #[test]
+    fn stores_are_asked_again_while_somebody_looks_and_not_more_often() {
+        let mut asker = Asker::default();
+        assert!(!asker.holds(at(0)));
+        let ask = |seconds, forget| Some(Ask { interval: Duration::from_secs(seconds), forget });
+        assert_eq!(asker.look(at(0), 0), ask(1, true));
+        assert_eq!(asker.look(at(4999), 500), None);
+        assert_eq!(asker.look(at(5000), 500), ask(1, false));
+        assert!(asker.holds(at(19_999)));
+        assert!(!asker.holds(at(20_000)), "those who were asked have stopped to tell");
+        assert_eq!(asker.look(at(34_999), 501), ask(2, false));
+        assert_eq!(asker.look(at(64_999), 65_536), ask(132, true), "what was told may be old");
+    }
+
+    #[test]
     fn it_is_not_asked_too_often_nor_for_ever() {
         let mut reporter = Reporter::default();
         reporter.watch(at(0), Duration::ZERO, Duration::MAX);
@@ -207,5 +293,8 @@ mod tests {
         let late = Time::ZERO + MAX_WATCH;
         reporter.measured(late, Load::default());
         assert_eq!(reporter.next(), None);
+        reporter.watch(at(0), Duration::MAX, Duration::MAX);
+        reporter.measured(at(0), Load::default());
+        assert_eq!(reporter.next(), Some(late), "whoever asks next is told in time");
     }
 }

@@ -52,6 +52,9 @@ export function duration(millis) {
   return `${Math.floor(seconds / 86400)}d ${Math.floor((seconds % 86400) / 3600)}h`;
 }
 
+/** A length of time that is given in nanoseconds: 1.5 ms. */
+export const fine = (nanos) => (nanos < 1e6 ? `${(nanos / 1e3).toFixed(0)} µs` : `${(nanos / 1e6).toFixed(1)} ms`);
+
 /** A reason or an outcome as the shard names it, in words. */
 export const words = (name) => name.replaceAll("-", " ");
 

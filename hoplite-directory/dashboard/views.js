@@ -1,5 +1,5 @@
 // What is shown: each view makes its headings and controls once, asks the shard, and shows what it answers again and again.
-import { count, duration, make, memory, part, rate, replace, size, table, words } from "./dom.js";
+import { count, duration, fine, make, memory, part, rate, replace, size, table, words } from "./dom.js";
 import { trees } from "./tree.js";
 
 const ROWS = 100;
@@ -251,6 +251,56 @@ function reduces(main) {
   };
 }
 
+/** In which of ten steps a rate is between the lowest and the highest one, as magnitudes. */
+function warmth(rate, lowest, highest) {
+  if (highest <= lowest) return 10;
+  return 1 + Math.round(9 * part(Math.log(rate / lowest), Math.log(highest / lowest)));
+}
+
+/** How well links go, as a table that is coloured: in each cell a number for who sees it, and the whole story for who does not. */
+function heat({ places, cells }) {
+  const rates = cells.map((cell) => Math.max(1, cell.bytes_per_second));
+  const [lowest, highest] = [Math.min(...rates), Math.max(...rates)];
+  const known = new Map(cells.map((cell) => [cell.from * places.length + cell.to, cell]));
+  const head = make("tr", {}, make("th", { scope: "col" }, "From \\ to"), places.map((place) => make("th", { scope: "col", class: "upright" }, make("span", { class: "mono" }, place))));
+  const rows = places.map((from, row) => make("tr", {}, make("th", { scope: "row", class: "mono" }, from), places.map((to, column) => {
+    const cell = known.get(row * places.length + column);
+    if (!cell) return make("td", { class: "warm untold" }, make("span", { class: "unseen" }, "not known"));
+    const slow = cell.slow ? `, ${cell.links > 1 ? `${count(cell.slow)} ` : ""}slow` : "";
+    const many = cell.links > 1 ? `, the worst of ${count(cell.links)} links` : "";
+    const story = `${rate(cell.bytes_per_second)}, ${fine(cell.round_trip_ns)} round trip${many}${slow}`;
+    return make("td", { class: `warm warm-${warmth(Math.max(1, cell.bytes_per_second), lowest, highest)}${cell.slow ? " slow" : ""}`, title: `${from} to ${to}: ${story}` },
+      make("span", { "aria-hidden": "true" }, size(cell.bytes_per_second).replace(/(\d{2})\.\d/, "$1").replace(/ (\w).*/, " $1")), make("span", { class: "unseen" }, story));
+  })));
+  const caption = "What links carry a second, as transfers have shown";
+  return make("div", { class: "scroll heat", tabindex: "0", role: "region", "aria-label": caption },
+    make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, rows)));
+}
+
+function links(main, _argument, refresh) {
+  const group = make("select", { id: "group", onchange: () => refresh() }, make("option", { value: "" }, "–"));
+  const map = make("section", { "aria-label": "Map of the links" });
+  replace(main, heading("Links", make("div", { class: "controls" }, field("Group by", group))), map,
+    make("p", { class: "note" }, "Each store tells of the 32 links that carry least of those that its transfers have used lately. A link is slow if it carries much less than most of its store, or takes much longer. hoplite topology probe measures all of them."));
+  const legend = make("div", { class: "legend", "aria-hidden": "true" }, make("span", {}, "least ", [1, 4, 7, 10].map((step) => make("span", { class: `cell warm-${step}` })), " most   ", make("span", { class: "cell slow" }), " slow   ", make("span", { class: "cell untold" }), " not known"));
+  return {
+    ask: (ask) => ask(`/api/links?group=${encodeURIComponent(group.value)}`),
+    show: (answer) => {
+      const known = [...group.options].slice(1).map((option) => option.value);
+      if (answer.keys.join() !== known.join()) {
+        const chosen = group.value;
+        group.replaceChildren(make("option", { value: "" }, "–"), ...answer.keys.map((key) => make("option", { value: key }, key)));
+        group.value = answer.keys.includes(chosen) ? chosen : "";
+      }
+      const slow = answer.cells.reduce((sum, cell) => sum + cell.slow, 0);
+      const all = answer.cells.reduce((sum, cell) => sum + cell.links, 0);
+      const words = all === 0 ? `No transfers have shown a link yet to the ${count(answer.telling)} nodes that report.`
+        : `${count(all)} links, ${count(slow)} of them slow.${answer.left_out ? ` ${count(answer.left_out)} more ${group.value ? "groups" : "nodes"} with fewer slow links are not shown.` : ""}`;
+      replace(map, make("p", {}, words), ...(all === 0 ? [] : [heat(answer), legend]));
+    },
+  };
+}
+
 function events(main) {
   let latest = null;
   const only = make("select", { id: "only", onchange: () => draw_all() }, make("option", { value: "" }, "Everything"), make("option", { value: "troubles" }, "Troubles"));
@@ -290,4 +340,4 @@ function health(main) {
   };
 }
 
-export const views = { nodes, objects, object, transfers, reduces, events, health };
+export const views = { nodes, objects, object, transfers, reduces, links, events, health };

@@ -8,8 +8,9 @@ use std::time::Duration;
 use futures::stream::{self, Stream};
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
-use hoplite_core::load::Load;
+use hoplite_core::load::{ASKED_FOR, Ask, Asker, Load};
 use hoplite_core::session::HELLO_TIMEOUT;
+use hoplite_core::time::Time;
 use hoplite_proto::directory::decode_load;
 use hoplite_proto::status::{from_status, to_status};
 use hoplite_proto::v1::{LoadReport, WatchOrder};
@@ -21,12 +22,6 @@ use tonic::{Status, Streaming};
 
 /// Most stores that are remembered: as many as a shard knows.
 const MAX_LOADS: usize = 1 << 16;
-/// For how long stores are asked to tell.
-const WATCH: Duration = Duration::from_secs(15);
-/// How often they are asked again while somebody looks.
-const RENEWAL: Duration = Duration::from_secs(5);
-/// How many reports a second the shard asks for, of all stores together. Each costs some ten microseconds.
-const REPORTS_A_SECOND: u64 = 500;
 
 /// The orders for one store, as a stream.
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
@@ -38,6 +33,7 @@ pub(crate) struct Loads(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
+    started: Instant,
     orders: watch::Sender<Option<WatchOrder>>,
 }
 
@@ -45,34 +41,32 @@ struct Shared {
 struct State {
     next_teller: u64,
     loads: BTreeMap<NodeId, (u64, Option<Arc<Load>>)>,
-    asked: Option<Instant>,
+    asker: Asker,
 }
 
 impl Loads {
     /// Nobody has told anything.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Shared { state: Mutex::default(), orders: watch::Sender::new(None) }))
+        Self(Arc::new(Shared {
+            state: Mutex::default(),
+            started: Instant::now(),
+            orders: watch::Sender::new(None),
+        }))
     }
 
     /// Somebody looks: stores are to tell, now and for a while.
     pub(crate) fn look(&self) {
-        let stores = {
+        let Ask { interval, .. } = {
             let mut state = self.lock();
-            if state.asked.is_some_and(|asked| asked.elapsed() < RENEWAL) {
-                return;
+            let stores = state.loads.len();
+            let Some(ask) = state.asker.look(self.now(), stores) else { return };
+            if ask.forget {
+                state.loads.values_mut().for_each(|(_, told)| *told = None);
             }
-            // A store may go on for an interval after it was asked, and does not repeat what has not changed.
-            if state.asked.is_none_or(|asked| asked.elapsed() >= 2 * WATCH) {
-                for (_, told) in state.loads.values_mut() {
-                    *told = None;
-                }
-            }
-            state.asked = Some(Instant::now());
-            state.loads.len() as u64
+            ask
         };
-        let interval_ms = 1000 * stores.div_ceil(REPORTS_A_SECOND).max(1);
-        let duration_ms = u64::try_from(WATCH.as_millis()).unwrap_or(u64::MAX);
-        self.0.orders.send_replace(Some(WatchOrder { interval_ms, duration_ms }));
+        let order = WatchOrder { interval_ms: millis(interval), duration_ms: millis(ASKED_FOR) };
+        self.0.orders.send_replace(Some(order));
     }
 
     /// How the stores are.
@@ -101,7 +95,8 @@ impl Loads {
         let teller = self.enter(NodeId::new(&first.node)?)?;
         // The first order counts too if it is recent: a store may come while somebody looks.
         let mut orders = self.0.orders.subscribe();
-        if self.lock().asked.is_some_and(|asked| asked.elapsed() < WATCH) {
+        let now = self.now();
+        if self.lock().asker.holds(now) {
             orders.mark_changed();
         }
         let (ended, end) = (CancellationToken::new(), CancellationToken::new());
@@ -135,6 +130,10 @@ impl Loads {
         let number = state.next_teller;
         state.loads.insert(node.clone(), (number, None));
         Ok(Teller { loads: self.clone(), node, number })
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.0.started.elapsed()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -171,4 +170,8 @@ impl Drop for Teller {
             state.loads.remove(&self.node);
         }
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

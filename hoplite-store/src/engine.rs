@@ -18,7 +18,7 @@ use hoplite_core::collective::{
 };
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
-use hoplite_core::load::{Load, TransferLoad};
+use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, TransferLoad};
 use hoplite_core::node::{
     ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, Hop, HopId, HopReport,
     HostingId, Node, NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
@@ -602,6 +602,7 @@ impl Engine {
             received_bytes: self.metrics.received_bytes.load(Ordering::Relaxed),
             shards_up,
             transfers: transfers.collect(),
+            links: self.metrics.links().into_iter().take(MAX_LINKS).map(LinkLoad::from).collect(),
             ..load
         }
     }

@@ -13,6 +13,7 @@ from dashboard.cluster import BINARIES, TOKEN, Process, crowd, directory, store,
 
 ROOT = Path(__file__).resolve().parents[2]
 PHOTOGRAPH = ROOT / "docs/images/dashboard-broadcast.png"
+LINKS = ROOT / "docs/images/dashboard-links.png"
 ROWS = "return document.querySelectorAll(arguments[0]).length"
 NARROW = 380
 
@@ -105,6 +106,21 @@ class Page(unittest.TestCase):
             page.photograph(PHOTOGRAPH)
         page.open(f"http://{addresses['dashboard']}/#reduces")
         page.wait_for_text("chain of 2 dimensions")
+
+        # The links: 32 nodes, with the one whose port is broken, or all racks.
+        page.open(f"http://{addresses['dashboard']}/#links")
+        page.wait_for_text("more nodes with fewer slow links are not shown")
+        self.assertEqual(page.run(ROWS, ".heat tbody tr"), 32)
+        self.assertEqual(page.run(ROWS, ".heat tbody td"), 32 * 32)
+        slow = "return [...document.querySelectorAll('.heat td.slow')].map((cell) => cell.title)"
+        stories = page.run(slow)
+        self.assertEqual(len(stories), 62, "both directions of the links of the broken port that are in the picture")
+        self.assertTrue(all("gpu-0007" in story and "round trip, slow" in story for story in stories), stories)
+        if "HOPLITE_WRITE_DOCS" in os.environ:
+            page.photograph(LINKS)
+        page.run("const group = document.getElementById('group'); group.value = 'rack'; group.dispatchEvent(new Event('change'))")
+        page.wait_for("return document.querySelector('.heat tbody th')?.innerText === '00'")
+        self.assertIn("the worst of", page.run("return document.querySelector('.heat td.slow').innerText"))
         self.assertEqual(page.log(), [])
 
     def test_errors_are_shown_and_old_numbers_stay(self) -> None:
@@ -137,7 +153,7 @@ class Page(unittest.TestCase):
         light = self.open(addresses)
         dark = self.open(addresses, dark=True, width=NARROW, height=700)
         luminance = "const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number); return (r + g + b) / 765"
-        for view in ("nodes", "objects", "transfers", "reduces", "events", "health"):
+        for view in ("nodes", "objects", "transfers", "reduces", "links", "events", "health"):
             dark.run("location.hash = arguments[0]", f"#{view}")
             dark.wait_for("return document.querySelector('nav a[aria-current]')?.hash === `#${arguments[0]}` && document.querySelector('table')", view)
             self.assertLessEqual(dark.run("return document.documentElement.scrollWidth"), NARROW, view)
@@ -150,7 +166,7 @@ class Page(unittest.TestCase):
         self.assertEqual(light.run("return document.activeElement.hash"), "#transfers")
         light.press("\ue007")
         light.wait_for_text("spreads", "h2")
-        light.press(tab * 6)
+        light.press(tab * 7)
         focused = light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')")
         time.sleep(2.5)  # longer than it takes to ask again
         self.assertEqual(light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')"), focused)

@@ -14,7 +14,7 @@ use hoplite_tests::contents::bytes;
 const PATIENCE: Duration = Duration::from_secs(20);
 const TOKEN: &str = "a token of these tests";
 /// All paths that answer something, but for those of the login.
-const PATHS: [&str; 13] = [
+const PATHS: [&str; 14] = [
     "/",
     "/app.js",
     "/dom.js",
@@ -26,6 +26,7 @@ const PATHS: [&str; 13] = [
     "/api/object?id=78",
     "/api/transfers",
     "/api/reduces",
+    "/api/links",
     "/api/events",
     "/nothing",
 ];
@@ -202,6 +203,7 @@ fn what_makes_no_sense_is_refused() {
         "/api/object?id=../..",
         "/api/objects?after=xyz",
         "/api/objects?size=-1",
+        "/api/links?group=%ff",
         "/api/nodes?after=%ff",
         "/api/object",
         "/style.css/",

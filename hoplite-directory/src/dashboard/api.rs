@@ -1,6 +1,6 @@
 //! What the page asks for, as JSON. Each answer is bounded; lists come in pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,11 +16,14 @@ use hoplite_daemon::metrics::label_of;
 use serde::Serialize;
 
 use super::Sights;
+use super::heat::Heat;
 use super::query::{from_hex, number, to_hex, value};
 use crate::events::PastEvent;
 
-/// Most nodes of one answer: about 400 KiB of JSON.
+/// Most nodes of one answer: about 400 KiB of JSON. As many are grouped by their labels.
 const MAX_NODES: u64 = 1000;
+/// Longest name of a label that nodes can be grouped by, in bytes.
+const MAX_KEY_BYTES: usize = 255;
 /// Most objects of one answer.
 const MAX_OBJECTS: u64 = 200;
 /// Most objects that are shown as being on their way.
@@ -43,6 +46,8 @@ pub(super) enum Question {
     Transfers,
     /// Reduces that are under way.
     Reduces,
+    /// Links between nodes, or groups of nodes with the same value of a label; of no label if it is empty.
+    Links { group: String },
     /// What has happened.
     Events,
 }
@@ -73,6 +78,10 @@ impl Question {
             "/api/object" => Self::Object(ObjectId::new(id_bytes("id")?).ok()?),
             "/api/transfers" => Self::Transfers,
             "/api/reduces" => Self::Reduces,
+            "/api/links" => {
+                let group = String::from_utf8(value(query, "group").unwrap_or_default()).ok()?;
+                Self::Links { group: Some(group).filter(|group| group.len() <= MAX_KEY_BYTES)? }
+            }
             "/api/events" => Self::Events,
             _ => return None,
         })
@@ -114,6 +123,11 @@ impl Question {
                 json(&Objects { objects: busy.into_iter().map(Object::from).collect(), next: None })
             }
             Self::Reduces => json(&Reduces::new(&sights.loads.all())),
+            Self::Links { group } => {
+                let most = usize::try_from(MAX_NODES).unwrap_or(usize::MAX);
+                let (nodes, _) = shard.inspect(move |shard| shard.node_overviews("", most)).await?;
+                json(&Links::new(&sights.loads.all(), &nodes, &group))
+            }
             Self::Events => {
                 let losses = shard.inspect(Shard::losses).await?;
                 json(&events(shard.uptime(), sights.events.latest(), losses))
@@ -422,6 +436,36 @@ impl Reduces {
             elapsed_ms: millis(reduce.elapsed),
         };
         Self { telling: loads.len(), reduces: all.take(MAX_REDUCES).map(reduce).collect() }
+    }
+}
+
+#[derive(Serialize)]
+struct Links {
+    /// How many stores have told how they are.
+    telling: usize,
+    /// The labels that nodes can be grouped by.
+    keys: BTreeSet<String>,
+    #[serde(flatten)]
+    heat: Heat,
+}
+
+impl Links {
+    fn new(loads: &[(NodeId, Arc<Load>)], nodes: &[NodeOverview], group: &str) -> Self {
+        let labels =
+            || nodes.iter().flat_map(|node| node.labels.iter().map(move |(key, value)| (node, key, value)));
+        let places: BTreeMap<&NodeId, &str> = labels()
+            .filter(|(_, key, _)| key.as_str() == group)
+            .map(|(node, _, value)| (&node.node, value.as_str()))
+            .collect();
+        Self {
+            telling: loads.len(),
+            keys: labels().map(|(_, key, _)| key.clone()).collect(),
+            heat: Heat::new(loads, |node| match places.get(node) {
+                Some(value) => value,
+                None if group.is_empty() => node.as_str(),
+                None => "(none)",
+            }),
+        }
     }
 }
 

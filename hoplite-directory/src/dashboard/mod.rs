@@ -6,6 +6,7 @@
 //! * `login`: who is in. `api`: what the page asks for. `page`: what browsers load. `query`: what is in URLs and forms.
 
 mod api;
+mod heat;
 mod login;
 mod page;
 mod query;
@@ -139,7 +140,7 @@ impl Dashboard {
                     tracing::warn!("a login at the dashboard failed: wrong token");
                 }
                 self.sights.events.push_stranger("wrong token at the dashboard".to_owned());
-                Asset::WRONG_TOKEN.response(StatusCode::FORBIDDEN)
+                page::wrong_token(StatusCode::FORBIDDEN)
             }
         }
     }

@@ -52,14 +52,6 @@ enum Audience {
 }
 
 impl Asset {
-    /// What is shown to who typed a wrong token.
-    pub(super) const WRONG_TOKEN: Self = Self {
-        path: "/login",
-        text: include_str!("../../dashboard/refused.html"),
-        kind: HTML,
-        audience: Audience::Anybody,
-    };
-
     pub(super) fn at(path: &str) -> Option<&'static Self> {
         ASSETS.iter().find(|asset| asset.path == path)
     }
@@ -72,6 +64,18 @@ impl Asset {
     pub(super) fn response(&self, status: StatusCode) -> HttpResponse {
         response(status, self.kind, Bytes::from_static(self.text.as_bytes()))
     }
+}
+
+/// The form to log in, for who typed a wrong token.
+pub(super) fn wrong_token(status: StatusCode) -> HttpResponse {
+    let form = include_str!("../../dashboard/login.html");
+    let form = form
+        .replace(
+            "<!-- why -->",
+            "<p class=\"error\" role=\"alert\" id=\"why\">That is not the token of this cluster.</p>",
+        )
+        .replace(" autofocus", " autofocus aria-invalid=\"true\" aria-describedby=\"why\"");
+    response(status, HTML, form.into())
 }
 
 /// An answer in a few words.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::error::{Error, Plane, Result};
-use hoplite_core::id::ObjectId;
-use hoplite_core::load::{Load, MAX_PLAN_BYTES, MAX_REPORTED, ReduceLoad, TransferLoad};
+use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, MAX_PLAN_BYTES, MAX_REPORTED, ReduceLoad, TransferLoad};
 use hoplite_core::placement::MAX_SHARDS;
 
 use crate::bounds::{check_count, decode_timeout, encode_id};
@@ -34,6 +34,7 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
         shards_up: load.shards_up,
         transfers: load.transfers.iter().map(encode_transfer).collect(),
         reduces: load.reduces.into_iter().map(encode_reduce).collect(),
+        links: load.links.iter().map(encode_link).collect(),
     }
 }
 
@@ -45,6 +46,7 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
     check_count("directory shards", report.shards_up.len(), MAX_SHARDS)?;
     check_count("transfers in a report", report.transfers.len(), MAX_REPORTED)?;
     check_count("reduces in a report", report.reduces.len(), MAX_REPORTED)?;
+    check_count("links in a report", report.links.len(), MAX_LINKS)?;
     Ok(Load {
         capacity_bytes: report.capacity_bytes,
         free_bytes: report.free_bytes,
@@ -62,6 +64,7 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
         shards_up: report.shards_up,
         transfers: report.transfers.iter().map(decode_transfer).collect::<Result<_>>()?,
         reduces: report.reduces.into_iter().map(decode_reduce).collect::<Result<_>>()?,
+        links: report.links.iter().map(decode_link).collect::<Result<_>>()?,
     })
 }
 
@@ -73,6 +76,16 @@ fn encode_transfer(transfer: &TransferLoad) -> wire::Transfer {
 fn decode_transfer(transfer: &wire::Transfer) -> Result<TransferLoad> {
     let wire::Transfer { ref id, size_bytes, valid_bytes, rate } = *transfer;
     Ok(TransferLoad { id: ObjectId::new(id)?, size_bytes, valid_bytes, rate })
+}
+
+fn encode_link(link: &LinkLoad) -> wire::Link {
+    let LinkLoad { ref peer, bytes_per_second, round_trip_ns, is_slow } = *link;
+    wire::Link { peer: peer.to_string(), bytes_per_second, round_trip_ns, is_slow }
+}
+
+fn decode_link(link: &wire::Link) -> Result<LinkLoad> {
+    let wire::Link { ref peer, bytes_per_second, round_trip_ns, is_slow } = *link;
+    Ok(LinkLoad { peer: NodeId::new(peer)?, bytes_per_second, round_trip_ns, is_slow })
 }
 
 fn encode_reduce(reduce: ReduceLoad) -> wire::Reduce {
@@ -111,6 +124,12 @@ mod tests {
         let id = ObjectId::new(name).unwrap();
         let [one, two, three, four] = numbers;
         let transfer = TransferLoad { id: id.clone(), size_bytes: one, valid_bytes: two, rate: three };
+        let link = LinkLoad {
+            peer: NodeId::new(name).unwrap(),
+            bytes_per_second: four,
+            round_trip_ns: one,
+            is_slow: two > three,
+        };
         let reduce = ReduceLoad {
             target: id,
             op: "sum".to_owned(),
@@ -127,6 +146,7 @@ mod tests {
             shards_up: vec![true; lists * 16],
             transfers: vec![transfer; lists],
             reduces: vec![reduce; lists],
+            links: vec![link; lists * MAX_LINKS / MAX_REPORTED],
             ..Load::default()
         }
     }
@@ -139,6 +159,10 @@ mod tests {
         transfers.transfers.push(transfers.transfers[0].clone());
         let mut reduces = most.clone();
         reduces.reduces.push(reduces.reduces[0].clone());
+        let mut links = most.clone();
+        links.links.push(links.links[0].clone());
+        let mut peer = most.clone();
+        peer.links[0].peer.clear();
         let mut shards = most.clone();
         shards.shards_up.push(true);
         let mut plan = most.clone();
@@ -147,7 +171,7 @@ mod tests {
         op.reduces[0].op = "x".repeat(MAX_OP_BYTES + 1);
         let mut id = most;
         id.transfers[0].id = vec![0; 256].into();
-        for wrong in [transfers, reduces, shards, plan, op, id] {
+        for wrong in [transfers, reduces, links, peer, shards, plan, op, id] {
             assert!(decode_load(wrong).is_err());
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
+use hoplite_core::load::{LinkLoad, Load, ReduceLoad, TransferLoad};
 use hoplite_core::node::{
     self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce, ReduceOrder,
     Until,
@@ -20,7 +21,7 @@ use hoplite_core::shard::{
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Pull, encode_hop, encode_hop_failure, encode_pull};
-use hoplite_proto::directory::{encode_hello, encode_to_shard, encode_to_store, welcome};
+use hoplite_proto::directory::{encode_hello, encode_load, encode_to_shard, encode_to_store, welcome};
 use hoplite_proto::local::{Request, Response, encode_request, encode_response};
 use hoplite_proto::v1;
 use prost::Message;
@@ -98,10 +99,8 @@ pub fn responses() -> Vec<Vec<u8>> {
         node::Response::Locations(locations()),
         node::Response::Progress { valid_bytes: 4096 },
     ];
-    let of_shells = [
-        Response::Listing { objects: vec![locations()], more: true },
-        Response::Status(Box::default()),
-    ];
+    let of_shells =
+        [Response::Listing { objects: vec![locations()], more: true }, Response::Status(Box::default())];
     let all = of_nodes.into_iter().map(Response::Node).chain(of_shells).map(Ok);
     let all = all.chain(errors().into_iter().map(Err));
     all.map(|response| encode_response(CallId(1), response).encode_to_vec()).collect()
@@ -152,7 +151,36 @@ pub fn store_batches() -> Vec<Vec<u8>> {
     };
     let cluster = ClusterId::new("c").expect("the name is valid");
     let hello = v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() };
-    messages.into_iter().map(batch).chain([hello]).map(|batch| batch.encode_to_vec()).collect()
+    let batches = messages.into_iter().map(batch).chain([hello]).map(|batch| batch.encode_to_vec());
+    batches.chain([load_report()]).collect()
+}
+
+/// What a store tells the dashboard.
+fn load_report() -> Vec<u8> {
+    let transfer = TransferLoad { id: object(), size_bytes: SIZE, valid_bytes: 8, rate: 4 };
+    let reduce = ReduceLoad {
+        target: object(),
+        op: "sum".to_owned(),
+        joined: 1,
+        sources: 2,
+        plan: "chain".to_owned(),
+        elapsed: TIMEOUT,
+    };
+    let link = LinkLoad {
+        peer: NodeId::new("n").expect("the name is short"),
+        bytes_per_second: 1000,
+        round_trip_ns: 5000,
+        is_slow: true,
+    };
+    let load = Load {
+        capacity_bytes: SIZE,
+        shards_up: vec![true, false],
+        transfers: vec![transfer],
+        reduces: vec![reduce],
+        links: vec![link],
+        ..Load::default()
+    };
+    encode_load(load).encode_to_vec()
 }
 
 /// What shards send to stores.

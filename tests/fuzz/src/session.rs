@@ -1,17 +1,22 @@
 //! The control plane: the batches of messages that stores and shards exchange in a session.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use hoplite_core::ClusterId;
+use hoplite_core::load::Reporter;
 use hoplite_core::shard::ToStore;
+use hoplite_core::time::Time;
 use hoplite_proto::directory::{
-    check_welcome, decode_hello, decode_shard_batch, decode_store_batch, encode_hello, encode_to_shard,
-    encode_to_store,
+    check_welcome, decode_hello, decode_load, decode_shard_batch, decode_store_batch, encode_hello,
+    encode_load, encode_to_shard, encode_to_store,
 };
 use hoplite_proto::v1;
 use prost::Message;
 
-/// Decodes `bytes` as what a store sends to a shard.
+/// Decodes `bytes` as what a store sends to a shard, in its session or for the dashboard.
 pub fn store_batch(bytes: &[u8]) {
+    load_report(bytes);
     let Ok(batch) = v1::StoreMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
     hello(batch.hello.clone());
     let Ok(decoded) = decode_store_batch(batch) else { return };
@@ -27,6 +32,20 @@ fn hello(hello: Option<v1::Hello>) {
     let hello = hello.map(|hello| v1::Hello { cluster: cluster.as_str().to_owned(), ..hello });
     let Some(Ok(info)) = hello.map(|hello| decode_hello(hello, &cluster)) else { return };
     assert_eq!(decode_hello(encode_hello(&info, &cluster), &cluster), Ok(info));
+}
+
+/// Decodes `bytes` as what a store tells the dashboard.
+fn load_report(bytes: &[u8]) {
+    let Ok(report) = v1::LoadReport::decode(bytes) else { return };
+    let Ok(load) = decode_load(report) else { return };
+    let encoded = encode_load(load.clone()).encode_to_vec();
+    let again = v1::LoadReport::decode(&encoded[..]).expect("what was encoded can be decoded");
+    assert_eq!(decode_load(again), Ok(load.clone()));
+    let mut reporter = Reporter::default();
+    reporter.watch(Time::ZERO, Duration::ZERO, Duration::MAX);
+    for millis in [0, 250, 500] {
+        reporter.measured(Time::from_micros(1000 * millis), load.clone());
+    }
 }
 
 /// Decodes `bytes` as what a shard sends to a store.

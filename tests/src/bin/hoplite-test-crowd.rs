@@ -12,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use futures::StreamExt;
 use futures::stream::{FuturesUnordered, TryStreamExt};
 use hoplite_core::id::Incarnation;
-use hoplite_core::load::{Load, ReduceLoad, TransferLoad};
+use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, ReduceLoad, TransferLoad};
 use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{LocationState, NodeInfo, Publish, Query, RequestId, Retention, ToShard, ToStore};
 use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
@@ -195,6 +195,7 @@ fn load(number: usize, receivers: usize) -> Load {
         shards_up: vec![true],
         transfers: transfers.into_iter().collect(),
         reduces: reduces.into_iter().collect(),
+        links: links(number),
         ..Load::default()
     }
 }
@@ -216,4 +217,24 @@ fn publication(id: &str, size_bytes: u64) -> Publish {
 
 fn publish(id: &str, size_bytes: u64) -> ToShard {
     ToShard::Publish(publication(id, size_bytes))
+}
+
+/// The links of a node: to the others of its rack, and to the same place in other racks. One port is broken.
+fn links(number: usize) -> Vec<LinkLoad> {
+    let (rack, place) = (number / 32, number % 32);
+    let inside =
+        (0..32).filter(|other| *other != place).map(|other| (rack * 32 + other, 2_900_000_000, 14_000));
+    let across =
+        (0..4).filter(|other| *other != rack).map(|other| (other * 32 + place, 1_150_000_000, 43_000));
+    let all = across.chain(inside).enumerate().map(|(index, (peer, usual, round_trip_ns))| {
+        let broken = number == 7 || peer == 7;
+        let usual = if broken { 240_000_000 } else { usual };
+        LinkLoad {
+            peer: NodeId::new(&format!("gpu-{peer:04}")).expect("a valid name"),
+            bytes_per_second: usual - usual / 8 * ((number * 31 + index * 17) % 8) as u64 / 8,
+            round_trip_ns,
+            is_slow: broken,
+        }
+    });
+    all.take(MAX_LINKS).collect()
 }

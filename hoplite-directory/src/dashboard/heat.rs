@@ -1,0 +1,132 @@
+//! The links between stores as a picture: a row for who sends, a column for who receives, and how well it goes.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hoplite_core::id::NodeId;
+use hoplite_core::load::{Load, MAX_LINKS};
+use serde::Serialize;
+
+/// Most rows and columns: as many as the links that one store tells of.
+pub(super) const MAX_PLACES: usize = MAX_LINKS;
+
+/// The picture. Where there are more places than it has rows, it shows those with the most links that are slow.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Heat {
+    /// Nodes, or what they are grouped by, by name.
+    places: Vec<String>,
+    /// How many others are not shown.
+    left_out: usize,
+    cells: Vec<Cell>,
+}
+
+/// The links from one place to another one.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Cell {
+    from: usize,
+    to: usize,
+    links: u64,
+    /// Of the link that carries least.
+    bytes_per_second: u64,
+    /// Of the link that takes longest.
+    round_trip_ns: u64,
+    /// How many of them are slow.
+    slow: u64,
+}
+
+impl Heat {
+    /// What the stores have told of their links; `place_of` says in which row a node is.
+    pub(super) fn new<'a>(
+        loads: &'a [(NodeId, Arc<Load>)],
+        place_of: impl Fn(&'a NodeId) -> &'a str,
+    ) -> Self {
+        let mut cells: BTreeMap<(&str, &str), Cell> = BTreeMap::new();
+        // How many slow links and how many links each place has.
+        let mut weights: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for (node, load) in loads {
+            for link in &load.links {
+                let ends = (place_of(node), place_of(&link.peer));
+                let slow = u64::from(link.is_slow);
+                let cell = cells.entry(ends).or_insert(Cell {
+                    from: 0,
+                    to: 0,
+                    links: 0,
+                    bytes_per_second: u64::MAX,
+                    round_trip_ns: 0,
+                    slow: 0,
+                });
+                cell.links += 1;
+                cell.bytes_per_second = cell.bytes_per_second.min(link.bytes_per_second);
+                cell.round_trip_ns = cell.round_trip_ns.max(link.round_trip_ns);
+                cell.slow += slow;
+                for end in BTreeSet::from([ends.0, ends.1]) {
+                    let weight = weights.entry(end).or_default();
+                    *weight = (weight.0 + slow, weight.1 + 1);
+                }
+            }
+        }
+        let all = weights.len();
+        let mut chosen: Vec<(&str, (u64, u64))> = weights.into_iter().collect();
+        // The sort is stable, so that those that are alike are in the order of their names.
+        chosen.sort_by_key(|(_, weight)| Reverse(*weight));
+        let places: BTreeSet<&str> = chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();
+        let rows: BTreeMap<&str, usize> =
+            places.iter().enumerate().map(|(row, place)| (*place, row)).collect();
+        let cells = cells.into_iter().filter_map(|((from, to), cell)| {
+            Some(Cell { from: *rows.get(from)?, to: *rows.get(to)?, ..cell })
+        });
+        Self {
+            cells: cells.collect(),
+            left_out: all - places.len(),
+            places: places.into_iter().map(str::to_owned).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_core::load::LinkLoad;
+
+    use super::*;
+
+    fn told(from: usize, links: &[(usize, u64, bool)]) -> (NodeId, Arc<Load>) {
+        let name = |number: usize| NodeId::new(&format!("{}-{number:03}", number / 10)).unwrap();
+        let links = links.iter().map(|&(to, bytes_per_second, is_slow)| LinkLoad {
+            peer: name(to),
+            bytes_per_second,
+            round_trip_ns: 1_000_000 / bytes_per_second,
+            is_slow,
+        });
+        (name(from), Arc::new(Load { links: links.collect(), ..Load::default() }))
+    }
+
+    fn cell((from, to): (usize, usize), links: u64, bytes_per_second: u64, slow: u64) -> Cell {
+        Cell { from, to, links, bytes_per_second, round_trip_ns: 1_000_000 / bytes_per_second, slow }
+    }
+
+    #[test]
+    fn each_direction_is_a_cell_and_the_worst_of_a_group_counts() {
+        let loads =
+            [told(1, &[(2, 100, false), (11, 10, true)]), told(2, &[(1, 50, false), (12, 20, false)])];
+        let heat = Heat::new(&loads, NodeId::as_str);
+        assert_eq!(heat.places, ["0-001", "0-002", "1-011", "1-012"]);
+        let found =
+            [cell((0, 1), 1, 100, 0), cell((0, 2), 1, 10, 1), cell((1, 0), 1, 50, 0), cell((1, 3), 1, 20, 0)];
+        assert_eq!(heat.cells, found);
+        let racks = Heat::new(&loads, |node| &node.as_str()[..1]);
+        assert_eq!(racks.places, ["0", "1"]);
+        assert_eq!(racks.cells, [cell((0, 0), 2, 50, 0), cell((0, 1), 2, 10, 1)]);
+    }
+
+    #[test]
+    fn a_picture_is_bounded_and_shows_what_is_slow() {
+        let loads: Vec<_> = (0..100).map(|node| told(node, &[((node + 1) % 100, 100, node == 70)])).collect();
+        let heat = Heat::new(&loads, NodeId::as_str);
+        assert_eq!((heat.places.len(), heat.left_out), (MAX_PLACES, 100 - MAX_PLACES));
+        assert!(heat.places.iter().any(|place| place == "7-070"), "the end of the only slow link");
+        assert_eq!(heat.cells.iter().map(|cell| cell.slow).sum::<u64>(), 1);
+        assert!(heat.cells.len() <= MAX_PLACES * MAX_PLACES);
+        assert_eq!(Heat::new(&[], NodeId::as_str), Heat { places: vec![], left_out: 0, cells: vec![] });
+    }
+}
