@@ -12,6 +12,7 @@ use hoplite_core::node::{
 };
 use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::shard::{self, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard};
 use hoplite_core::time::Time;
 
@@ -52,6 +53,7 @@ impl Cluster {
                 capacity_bytes: 64 << 20,
                 limits: Limits::default(),
                 shards: ShardMap::new(names),
+                allreduce_schedule: SchedulePreference::Auto,
                 seed: number as u64,
             })
         };

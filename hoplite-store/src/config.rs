@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::{ClusterId, Limits, NodeId};
 use hoplite_daemon::Credentials;
 use hoplite_shm::Backing;
@@ -56,6 +57,8 @@ pub struct StoreConfig {
     pub prefault: Prefault,
     /// What the links to other stores do, as far as it is set and not to be measured.
     pub links: LinkSettings,
+    /// How the allreduces that this store coordinates exchange data.
+    pub allreduce_schedule: SchedulePreference,
     /// Labels for the operator's use, shown by the directory.
     pub labels: Vec<(String, String)>,
     /// The limits.

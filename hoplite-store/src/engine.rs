@@ -736,6 +736,7 @@ mod tests {
     use hoplite_core::node::{HopFailure, HopInput, NodeConfig};
     use hoplite_core::placement::ShardMap;
     use hoplite_core::plan::broadcast::Topology;
+    use hoplite_core::plan::collective::SchedulePreference;
     use hoplite_core::reduce::ReduceOp;
     use hoplite_core::shard::PullOutcome;
     use hoplite_shm::Backing;
@@ -760,6 +761,7 @@ mod tests {
             limits: Limits::default(),
             shards: ShardMap::new(["shard"]),
             topology: Topology::Uniform,
+            allreduce_schedule: SchedulePreference::Auto,
             seed: 1,
         });
         Engine::new(node, arena, puller, metrics, TaskTracker::new(), CancellationToken::new(), 1)

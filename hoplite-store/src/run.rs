@@ -338,6 +338,7 @@ fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<No
         capacity_bytes: arena.capacity_bytes(),
         limits: config.limits.clone(),
         shards: ShardMap::new(shards),
+        allreduce_schedule: config.allreduce_schedule,
         seed: random_number()?,
     }))
 }
@@ -483,6 +484,7 @@ fn random_number() -> Result<u64, StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use hoplite_core::plan::collective::SchedulePreference;
     use hoplite_core::{ClusterId, Limits, NodeId};
     use hoplite_shm::Backing;
 
@@ -508,6 +510,7 @@ mod tests {
             prefault: Prefault::OnUse,
             links: LinkSettings::default(),
             labels: Vec::new(),
+            allreduce_schedule: SchedulePreference::Auto,
             limits: Limits::default(),
         };
         change(&mut config);

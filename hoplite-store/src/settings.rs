@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::{ClusterId, Error, Limits, NodeId};
 use hoplite_daemon::http::HttpAddress;
 use hoplite_daemon::{Group, NotLoopback, Security, SecurityError, Size, TimeSpan, User, available_bytes};
@@ -112,6 +113,33 @@ pub(crate) struct Settings {
     /// How long a byte takes to another store, for the planning of reduces [default: measured]
     #[arg(long, env = "HOPLITE_LINK_LATENCY", value_name = "DURATION")]
     link_latency: Option<TimeSpan>,
+    /// How the stores of an allreduce exchange data that this one coordinates: auto is what is expected to be fastest. The others are
+    /// for comparison: ring, halving-doubling, hdrm, hierarchical; the last two only where the labels tell of groups that fit [default: auto]
+    #[arg(long, env = "HOPLITE_ALLREDUCE_SCHEDULE", value_name = "NAME")]
+    allreduce_schedule: Option<AllreduceSchedule>,
+}
+
+/// The names of what allreduces can be told to use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, clap::ValueEnum)]
+enum AllreduceSchedule {
+    #[default]
+    Auto,
+    Ring,
+    HalvingDoubling,
+    Hdrm,
+    Hierarchical,
+}
+
+impl From<AllreduceSchedule> for SchedulePreference {
+    fn from(schedule: AllreduceSchedule) -> Self {
+        match schedule {
+            AllreduceSchedule::Auto => Self::Auto,
+            AllreduceSchedule::Ring => Self::Ring,
+            AllreduceSchedule::HalvingDoubling => Self::HalvingDoubling,
+            AllreduceSchedule::Hdrm => Self::Hdrm,
+            AllreduceSchedule::Hierarchical => Self::Hierarchical,
+        }
+    }
 }
 
 /// Why settings cannot be followed.
@@ -195,6 +223,7 @@ impl Settings {
                 bytes_per_second: self.link_bandwidth.map(|size| size.0),
                 latency: self.link_latency.map(|span| span.0),
             },
+            allreduce_schedule: self.allreduce_schedule.unwrap_or_default().into(),
             labels,
             limits,
         })

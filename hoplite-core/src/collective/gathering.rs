@@ -12,6 +12,7 @@ use crate::plan::collective::MAX_MEMBERS;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Location, LocationState, Locations, Retention};
 use crate::time::Time;
+use crate::topology::place::Path;
 
 /// Collectives whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
 /// receives at once, so that any schedule of steps only adds latency.
@@ -27,6 +28,8 @@ pub type Seated = (Member, Vec<(ObjectId, PutId)>);
 pub struct Roster {
     /// The members.
     pub members: Vec<Seated>,
+    /// The groups that each of them is in.
+    pub paths: Vec<Path>,
     /// The size of each source.
     pub size_bytes: u64,
     /// The metadata of the target.
@@ -110,7 +113,7 @@ impl Gathering {
         {
             return Outlook::General("the operation is not defined for the sources");
         }
-        let Some(members) = self.members() else {
+        let Some((members, paths)) = self.members() else {
             let patience = patience(size_bytes, participants, link);
             return match self.first_at.map(|first_at| first_at + patience) {
                 Some(due) if due <= now => Outlook::General("not all sources came in time"),
@@ -123,7 +126,7 @@ impl Gathering {
             0 | 1 => Outlook::General("all sources are at one node"),
             count if count > MAX_MEMBERS || !is_fit => Outlook::General("there are too many members"),
             _ if !is_member => Outlook::General("rank 0 has no source at its node"),
-            _ => Outlook::Ready(Roster { members, size_bytes, metadata }),
+            _ => Outlook::Ready(Roster { members, paths, size_bytes, metadata }),
         }
     }
 
@@ -138,9 +141,9 @@ impl Gathering {
         members
     }
 
-    /// The members, if all sources are somewhere.
-    fn members(&self) -> Option<Vec<Seated>> {
-        let mut members: Vec<Seated> = Vec::new();
+    /// The members and their groups, if all sources are somewhere.
+    fn members(&self) -> Option<(Vec<Seated>, Vec<Path>)> {
+        let (mut members, mut paths): (Vec<Seated>, Vec<Path>) = (Vec::new(), Vec::new());
         for (id, news) in self.request.sources.iter().zip(&self.news) {
             let news = news.as_ref()?;
             let put = news.object.as_ref()?.put;
@@ -151,9 +154,10 @@ impl Gathering {
             } else {
                 let member = Member { node: location.node.clone(), address: location.data_address };
                 members.push((member, vec![(id.clone(), put)]));
+                paths.push(location.path);
             }
         }
-        Some(members)
+        Some((members, paths))
     }
 }
 

@@ -103,7 +103,7 @@ pub struct Plan {
     pub schedule: Schedule,
     /// How long frames are.
     pub frame_bytes: u64,
-    /// All members, in the order of their lowest ranks.
+    /// All members, in the order of the schedule.
     pub members: Vec<Member>,
     /// Which of them this is.
     pub index: usize,

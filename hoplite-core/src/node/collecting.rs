@@ -12,11 +12,11 @@ use super::{
 };
 use crate::collective::{
     Agreement, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Gathering, Member,
-    Membership, MembershipId, Outlook, Plan, Report, Roster, Session, SessionAction, Stage, Word,
+    Membership, MembershipId, Outlook, Plan, Report, Roster, Seated, Session, SessionAction, Stage, Word,
 };
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
-use crate::plan::collective::{choose, frame_bytes};
+use crate::plan::collective::{Arrangement, arrange, frame_bytes};
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
 
@@ -299,14 +299,17 @@ impl Node {
         let Gathered { key, started, gathering, existence, .. } = gathered;
         let request = gathering.into_request();
         let put = self.ctx.next_put();
-        let Roster { members, size_bytes, metadata } = roster;
-        let choice = choose(members.len(), size_bytes, self.ctx.link());
+        let Roster { members, paths, size_bytes, metadata } = roster;
+        let preference = self.ctx.config().allreduce_schedule;
+        let Arrangement { order, choice, remark } = arrange(&paths, size_bytes, self.ctx.link(), preference);
+        let members: Vec<Seated> = order.iter().map(|member| members[*member].clone()).collect();
         let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
             format!("; the next best is a {schedule}, {estimate:.1?}")
         });
         let nodes: Vec<&str> = members.iter().map(|(member, _)| member.node.as_str()).collect();
+        let remark = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
         let plan = format!(
-            "{}, estimated to take {:.1?}{other}; waited {:.1?}; order {}",
+            "{}, estimated to take {:.1?}{remark}{other}; waited {:.1?}; order {}",
             choice.schedule,
             choice.estimate,
             self.ctx.now().since(started),

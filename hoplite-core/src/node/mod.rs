@@ -50,6 +50,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::ShardMap;
 use crate::plan::broadcast::Topology;
+use crate::plan::collective::SchedulePreference;
 use crate::time::Time;
 use asks::Asks;
 use calls::{CallKey, Calls};
@@ -76,6 +77,8 @@ pub struct NodeConfig {
     pub limits: Limits,
     /// The shards of the directory.
     pub shards: ShardMap,
+    /// How the sessions of allreduces exchange data that this node coordinates.
+    pub allreduce_schedule: SchedulePreference,
     /// Makes the [`PutId`]s of this run differ from those of every other run and node.
     pub seed: u64,
 }

@@ -2,4 +2,5 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod interpreter;
+mod orders;
 mod programs;

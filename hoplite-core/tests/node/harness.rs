@@ -9,6 +9,7 @@ use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::node::*;
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::shard::{
     DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query, RequestId, ToShard,
     ToStore, Verdict,
@@ -114,6 +115,7 @@ impl Harness {
             capacity_bytes: CAPACITY,
             limits,
             shards: shards.clone(),
+            allreduce_schedule: SchedulePreference::Auto,
             seed: 1,
         };
         Self {

@@ -276,3 +276,35 @@ fn a_coordinator_whose_target_is_deleted_stops_those_who_still_make_it() {
     assert!(performed(&mut h).contains(&stop));
     leave(&mut h);
 }
+
+#[test]
+fn a_session_is_in_the_order_of_the_groups_of_its_members() {
+    let mut h = Harness::new();
+    let a = h.put_f32("a", SIZE);
+    h.request(A, Request::Allreduce(reduce("t", &["a", "b", "c", "d"])));
+    for (shard, message) in h.sent() {
+        let ToShard::Subscribe { request, id: object } = message else { continue };
+        let (put, node, rack) = match object.to_string().as_str() {
+            "a" => (a.put.0, "here", 1),
+            "b" => (8, "n1", 2),
+            "c" => (9, "n2", 1),
+            "d" => (10, "n3", 2),
+            _ => (0, "", 0),
+        };
+        let name = object.to_string();
+        let mut locations = if put == 0 { unknown(&name) } else { complete(&name, put, &[node]) };
+        for location in &mut locations.locations {
+            location.path = [0, 0, rack, 0];
+        }
+        h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
+    }
+    let order: Vec<Vec<String>> = performed(&mut h)
+        .into_iter()
+        .filter_map(|effect| match effect {
+            CollectiveEffect::Enlist { plan, .. } => Some(plan.members),
+            _ => None,
+        })
+        .map(|members| members.iter().map(|member| member.node.to_string()).collect())
+        .collect();
+    assert_eq!(order, [["here", "n2", "n1", "n3"]; 4]);
+}

@@ -161,6 +161,7 @@ pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
         shards: scenario.shards,
         topology: scenario.topology.clone(),
         labels: scenario.labels,
+        allreduce_schedule: scenario.allreduce_schedule,
         link: scenario.link,
         capacity_bytes: scenario.capacity_bytes,
         warm_up: limits.node_grace * 3,

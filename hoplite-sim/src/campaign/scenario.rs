@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hoplite_core::plan::broadcast::{CostMatrix, Topology};
+use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::{Dtype, ObjectId};
 
@@ -58,6 +59,8 @@ pub struct Scenario {
     pub slowness: u32,
     /// The largest object.
     pub largest_bytes: u64,
+    /// How the sessions of allreduces exchange data.
+    pub allreduce_schedule: SchedulePreference,
 }
 
 /// Whether anything fails.
@@ -68,6 +71,16 @@ pub enum Faults {
     /// Sessions, stores, shards, links and frames do.
     Many,
 }
+
+/// Often the cheapest one, as it is in general.
+const SCHEDULES: [SchedulePreference; 6] = [
+    SchedulePreference::Auto,
+    SchedulePreference::Auto,
+    SchedulePreference::Ring,
+    SchedulePreference::HalvingDoubling,
+    SchedulePreference::Hdrm,
+    SchedulePreference::Hierarchical,
+];
 
 impl Scenario {
     /// The scenario that belongs to `seed`.
@@ -107,6 +120,8 @@ impl Scenario {
             duration: random.millis(1_000..5_000),
             faults,
             is_roomy,
+            // The last one, so that what a seed was before is what it is.
+            allreduce_schedule: *random.pick(&SCHEDULES),
         }
     }
 

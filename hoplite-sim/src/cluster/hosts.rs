@@ -212,6 +212,7 @@ impl<A: Application> Cluster<A> {
             capacity_bytes: self.config.capacity_bytes,
             limits: self.config.limits.clone(),
             shards: ShardMap::new((0..self.config.shards).map(shard_name)),
+            allreduce_schedule: self.config.allreduce_schedule,
             seed: self.random.next_number(),
         });
         node.apply(self.now(), node::Event::Measured { link: self.config.link }, &mut Vec::new());

@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use hoplite_core::node::{CallId, ClientId, Effect, Response};
 use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::Page;
 use hoplite_core::{Error, Limits, NodeId, Time};
@@ -107,6 +108,8 @@ pub(crate) struct Config {
     pub(crate) topology: Topology,
     /// Where stores say that they are.
     pub(crate) labels: Labels,
+    /// How the sessions of allreduces exchange data.
+    pub(crate) allreduce_schedule: SchedulePreference,
     /// What stores take their links for.
     pub(crate) link: LinkEstimate,
     /// The arena of each store.

@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 use hoplite_core::Limits;
 use hoplite_core::plan::blocks::block_bytes;
 use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
 
 use crate::cluster::{Cluster, Config, Counts, Labels, Network, ShardLoad};
@@ -160,6 +161,7 @@ impl Experiment {
             capacity_bytes: self.size_bytes * ARENA_OBJECTS + (1 << 20),
             // Shards have been there for long, with all stores connected.
             warm_up: Duration::ZERO,
+            allreduce_schedule: SchedulePreference::Auto,
             shard_service: self.shard_service,
             network: Network::Flow {
                 bytes_per_second: self.bytes_per_second,

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{LocalPlane, SocketAccess, connection};
 use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::plan::collective::SchedulePreference;
 
 use crate::config::ClientRules;
 use crate::data::{DataConfig, DataMetrics, Puller};
@@ -42,6 +43,7 @@ fn plane(limits: Limits) -> Arc<LocalPlane> {
         capacity_bytes: arena.capacity_bytes(),
         limits: limits.clone(),
         shards: ShardMap::new(["127.0.0.1:1"]),
+        allreduce_schedule: SchedulePreference::Auto,
         seed: 1,
     });
     let puller = Puller::new(config, Arc::clone(&metrics));

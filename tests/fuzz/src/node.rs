@@ -17,6 +17,7 @@ use hoplite_core::node::{
 };
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::broadcast::Topology;
+use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, ObjectSummary,
@@ -106,6 +107,7 @@ impl World {
             capacity_bytes: CAPACITY,
             limits,
             shards,
+            allreduce_schedule: SchedulePreference::Auto,
             seed: 1,
         };
         Self {

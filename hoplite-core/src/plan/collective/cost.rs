@@ -1,10 +1,13 @@
-//! Which schedule is the cheapest for so many members, so much data, and such links.
+//! Which schedule is the cheapest for such members, so much data, and such links.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::order::{by_groups, by_hdrm, stages};
 use super::schedule::{ALIGNMENT_BYTES, Schedule};
 use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
+use crate::topology::place::{Path, groups_of, is_in};
 
 /// What a step costs beside the link: two wake-ups, a checksum, a call of the kernel. Measured where 16 stores share 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
@@ -15,6 +18,37 @@ const MAX_FRAME_BYTES: u64 = 256 << 10;
 /// How many frames the part of a member is divided into, so that it travels while it is combined.
 const FRAMES_PER_PART: u64 = 4;
 
+/// How many hosts' links the uplink of a group carries as much as. Nobody measures that: it is what an uplink is at least, and those of
+/// the lab are. If it is more, what is chosen is no slower than it is estimated.
+const UPLINK_LINKS: f64 = 1.0;
+
+/// Which schedule allreduces are to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SchedulePreference {
+    /// The one that is expected to be fastest.
+    #[default]
+    Auto,
+    /// A ring.
+    Ring,
+    /// Halving-doubling.
+    HalvingDoubling,
+    /// Halving-doubling in HDRM's order of the ranks. The labels must tell of two groups of switches, each with the same hosts.
+    Hdrm,
+    /// A ring in each group, then rings across groups. The labels must tell of groups that are as large as each other.
+    Hierarchical,
+}
+
+/// What a session is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrangement {
+    /// For each rank, which of the members has it.
+    pub order: Vec<usize>,
+    /// The schedule.
+    pub choice: Choice<Schedule>,
+    /// Why it is not simply the cheapest one, or what its estimate assumes; empty if there is nothing to say.
+    pub remark: &'static str,
+}
+
 /// How long the frames of a session are.
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
@@ -23,45 +57,104 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     frame_bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES
 }
 
-/// How long an allreduce takes by this schedule.
+/// How long an allreduce takes by this schedule, among members in these groups, in the order of their ranks. If there are no paths,
+/// all links are alike.
 ///
 /// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB). If a part is longer than a frame and what is under
-/// way on a link, steps overlap, and the latency is paid once in each direction.
-pub fn estimate(schedule: &Schedule, size_bytes: u64, link: LinkEstimate) -> Duration {
+/// way on a link, steps overlap, and the latency is paid once in each direction. Streams that share the uplink of a group share
+/// its rate.
+pub fn estimate(schedule: &Schedule, size_bytes: u64, link: LinkEstimate, paths: &[Path]) -> Duration {
     let rate = link.bytes_per_second.max(1) as f64;
     let latency = (link.latency + STEP_OVERHEAD).as_secs_f64();
     let frame_bytes = frame_bytes(schedule.members(), size_bytes) as f64;
     let mut left_bytes = size_bytes as f64;
-    let mut seconds = if schedule.is_folded() { 2.0 * (left_bytes / rate + latency) } else { 0.0 };
-    for radix in schedule.radices() {
+    let mut seconds = 0.0;
+    if schedule.is_folded() {
+        seconds = 2.0 * (left_bytes / rate * sharing(paths, &schedule.folds()) + latency);
+    }
+    for (stage, radix) in schedule.radices().iter().enumerate() {
         let part_bytes = left_bytes / *radix as f64;
         let steps = radix.saturating_sub(1) as f64;
         let is_overlapped = part_bytes >= frame_bytes + rate * latency;
-        let stage = steps * part_bytes / rate;
+        let bytes = steps * part_bytes / rate * sharing(paths, &schedule.gives(stage));
         let waits = if is_overlapped { latency.min(steps * latency) } else { steps * latency };
-        seconds += 2.0 * (stage + waits);
+        seconds += 2.0 * (bytes + waits);
         left_bytes = part_bytes;
     }
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Chooses the cheapest schedule of an allreduce, where all links are alike. Among equals the ring wins.
-pub fn choose(members: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Schedule> {
-    let mut candidates = vec![Schedule::ring(members)];
+/// How many times as long streams between these members take as one of them alone, because they share uplinks.
+fn sharing(paths: &[Path], streams: &[(usize, usize)]) -> f64 {
+    let mut shared: BTreeMap<Path, [f64; 2]> = BTreeMap::new();
+    for &(giver, taker) in streams {
+        let (Some(giver), Some(taker)) = (paths.get(giver), paths.get(taker)) else { return 1.0 };
+        for (direction, inside, outside) in [(0, giver, taker), (1, taker, giver)] {
+            for group in groups_of(*inside).filter(|group| !is_in(*outside, *group)) {
+                shared.entry(group).or_default()[direction] += 1.0;
+            }
+        }
+    }
+    shared.values().flatten().fold(1.0, |most, streams| most.max(streams / UPLINK_LINKS))
+}
+
+/// Chooses the order and the schedule of an allreduce of members in these groups. Among equals the ring wins.
+pub fn arrange(
+    paths: &[Path],
+    size_bytes: u64,
+    link: LinkEstimate,
+    preference: SchedulePreference,
+) -> Arrangement {
+    let members = paths.len();
+    let is_flat = paths.windows(2).all(|pair| pair[0] == pair[1]);
+    let order = by_groups(paths);
+    let ordered: Vec<Path> =
+        if is_flat { Vec::new() } else { order.iter().map(|member| paths[*member]).collect() };
+    let (ring, halving_doubling) = (Schedule::ring(members), Schedule::halving_doubling(members));
+    let along_groups = stages(&ordered);
+    let hierarchical = along_groups.as_ref().and_then(|radices| Schedule::hierarchical(members, radices));
+    let mut candidates = vec![ring.clone()];
     candidates.extend(Schedule::hierarchical(members, &prime_factors(members)));
-    candidates.push(Schedule::halving_doubling(members));
+    candidates.push(halving_doubling.clone());
+    if let Some(radices) = along_groups {
+        let split: Vec<usize> = radices.iter().flat_map(|radix| prime_factors(*radix)).collect();
+        candidates.extend(Schedule::hierarchical(members, &split));
+        candidates.extend(hierarchical.clone());
+    }
     let mut ranked: Vec<(Schedule, Duration)> = Vec::new();
     for schedule in candidates {
-        let time = estimate(&schedule, size_bytes, link);
+        let time = estimate(&schedule, size_bytes, link, &ordered);
         if !ranked.iter().any(|(other, _)| *other == schedule) {
             ranked.push((schedule, time));
         }
     }
     // Stable, so that among equals the plainer one stays in front.
     ranked.sort_by_key(|(_, estimate)| *estimate);
+    let by_hdrm = by_hdrm(paths).filter(|_| preference == SchedulePreference::Hdrm);
+    let forced = match preference {
+        SchedulePreference::Auto => None,
+        SchedulePreference::Ring => Some(ring),
+        SchedulePreference::HalvingDoubling => Some(halving_doubling),
+        SchedulePreference::Hdrm => by_hdrm.is_some().then_some(halving_doubling),
+        SchedulePreference::Hierarchical => hierarchical,
+    };
+    let remark = match (preference, &forced, is_flat) {
+        (SchedulePreference::Auto, _, true) => "",
+        (SchedulePreference::Auto, _, false) => "an uplink is taken for as fast as one host",
+        (_, Some(_), _) => "as the setting says",
+        (_, None, _) => "what the setting says does not fit the places of the members",
+    };
+    if let Some(forced) = forced {
+        // No two streams of a step share a link then.
+        let shared = if by_hdrm.is_some() { &[] } else { &ordered[..] };
+        let time = estimate(&forced, size_bytes, link, shared);
+        ranked.retain(|(other, _)| *other != forced);
+        ranked.insert(0, (forced, time));
+    }
     let mut ranked = ranked.into_iter();
     let (schedule, estimate) = ranked.next().unwrap_or((Schedule::ring(members), Duration::ZERO));
-    Choice { schedule, estimate, runner_up: ranked.next() }
+    let choice = Choice { schedule, estimate, runner_up: ranked.next() };
+    Arrangement { order: by_hdrm.unwrap_or(order), choice, remark }
 }
 
 fn prime_factors(number: usize) -> Vec<usize> {
@@ -78,23 +171,30 @@ fn prime_factors(number: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::place::EVERYWHERE;
 
     const LINK: LinkEstimate =
         LinkEstimate { bytes_per_second: 25_000_000, latency: Duration::from_micros(100) };
 
+    fn choose(members: usize, size_bytes: u64) -> Choice<Schedule> {
+        let chosen = arrange(&vec![EVERYWHERE; members], size_bytes, LINK, SchedulePreference::Auto);
+        assert_eq!((chosen.order, chosen.remark), ((0..members).collect(), ""));
+        chosen.choice
+    }
+
     #[test]
     fn large_data_go_round_a_ring_and_small_ones_by_halving() {
         for members in [2, 3, 5, 8, 16, 61, 256] {
-            assert_eq!(choose(members, 64 << 20, LINK).schedule, Schedule::ring(members));
+            assert_eq!(choose(members, 64 << 20).schedule, Schedule::ring(members));
         }
-        assert_eq!(choose(16, 32 << 10, LINK).schedule, Schedule::halving_doubling(16));
-        assert_eq!(choose(12, 32 << 10, LINK).schedule.radices(), [2, 2, 3]);
-        assert_eq!(choose(61, 1 << 10, LINK).schedule, Schedule::halving_doubling(61));
+        assert_eq!(choose(16, 32 << 10).schedule, Schedule::halving_doubling(16));
+        assert_eq!(choose(12, 32 << 10).schedule.radices(), [2, 2, 3]);
+        assert_eq!(choose(61, 1 << 10).schedule, Schedule::halving_doubling(61));
     }
 
     #[test]
     fn a_ring_of_much_data_is_estimated_at_the_limit() {
-        let seconds = estimate(&Schedule::ring(16), 64 << 20, LINK).as_secs_f64();
+        let seconds = estimate(&Schedule::ring(16), 64 << 20, LINK, &[]).as_secs_f64();
         let limit = 2.0 * (64 << 20) as f64 * 15.0 / 16.0 / 25e6;
         assert!((limit..limit * 1.01).contains(&seconds), "{seconds} s, limit {limit} s");
     }
@@ -102,7 +202,7 @@ mod tests {
     #[test]
     fn the_runner_up_differs_and_is_not_cheaper() {
         for members in 4..40 {
-            let choice = choose(members, 1 << 20, LINK);
+            let choice = choose(members, 1 << 20);
             let (other, estimate) = choice.runner_up.unwrap();
             assert!(other != choice.schedule && estimate >= choice.estimate);
         }

@@ -17,9 +17,10 @@
 //! * The steps of all members can be done in some order, whatever the streams' speeds.
 
 mod cost;
+mod order;
 mod program;
 mod schedule;
 
-pub use cost::{choose, estimate, frame_bytes};
+pub use cost::{Arrangement, SchedulePreference, arrange, estimate, frame_bytes};
 pub use program::{Program, Step, Taking};
 pub use schedule::{Kind, MAX_MEMBERS, Schedule};

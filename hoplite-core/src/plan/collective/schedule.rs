@@ -85,6 +85,17 @@ impl Schedule {
         self.core() < self.members
     }
 
+    /// Who gives to whom in a stage, each to one.
+    pub(super) fn gives(&self, stage: usize) -> Vec<(usize, usize)> {
+        let next = |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
+        (0..self.core()).filter_map(next).collect()
+    }
+
+    /// Who only gives all to whom, and gets all back.
+    pub(super) fn folds(&self) -> Vec<(usize, usize)> {
+        (self.core()..self.members).map(|index| (index, index - self.core())).collect()
+    }
+
     /// What member `index` does, for `size_bytes` at each. Of an allgather, that is the size of the result, in which the
     /// member's own data are where they belong.
     pub fn program(&self, kind: Kind, index: usize, size_bytes: u64) -> Program {

@@ -1,0 +1,63 @@
+//! In which order the members of a session stand, by the groups that they are in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::topology::hdrm;
+use crate::topology::place::{MAX_LEVELS, Path};
+
+/// The order in which the members of each group are next to each other, as indices: groups and members come as they are first met.
+/// A ring in this order enters and leaves each group once. Without groups it is the order of the members.
+pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
+    let mut met: [BTreeMap<&[u32], usize>; MAX_LEVELS] = Default::default();
+    let mut key = |member: usize| {
+        let levels = met.iter_mut().zip(1..);
+        let first = levels.map(|(met, levels)| *met.entry(&paths[member][..levels]).or_insert(member));
+        first.collect::<Vec<_>>()
+    };
+    let mut order: Vec<usize> = (0..paths.len()).collect();
+    order.sort_by_cached_key(|member| key(*member));
+    order
+}
+
+/// The sizes of the rings of stages that follow the groups, innermost first; `None` if there are no groups within groups that have
+/// as many members each. The members are in the order of [`by_groups`].
+pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
+    // How many members a group of each level has, where all have as many; outermost first, within the group of all.
+    let mut sizes = vec![paths.len()];
+    for levels in 1..=MAX_LEVELS {
+        let groups: Vec<usize> =
+            paths.chunk_by(|a, b| a[..levels] == b[..levels]).map(<[Path]>::len).collect();
+        sizes.extend(groups.first().filter(|first| groups.iter().all(|size| size == *first)));
+    }
+    sizes.push(1);
+    let radices = sizes.windows(2).rev().map(|pair| pair[0] / pair[1]).filter(|radix| *radix > 1);
+    let radices: Vec<usize> = radices.collect();
+    (radices.len() > 1).then_some(radices)
+}
+
+/// HDRM's order of the members: for each rank, which member has it. `None` if the innermost groups are no switches of a `BiGraph`
+/// with as many hosts each, in two halves.
+pub(super) fn by_hdrm(paths: &[Path]) -> Option<Vec<usize>> {
+    let halves_of = |levels: usize| paths.iter().map(|path| &path[..levels]).collect::<BTreeSet<_>>();
+    let halves =
+        (1..MAX_LEVELS).map(halves_of).find(|groups| groups.len() > 1).filter(|halves| halves.len() == 2)?;
+    let mut switches: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
+    for (member, path) in paths.iter().enumerate() {
+        switches.entry(*path).or_default().push(member);
+    }
+    let hosts = switches.values().next()?.len();
+    let is_whole = switches.values().all(|members| members.len() == hosts) && paths.len().is_power_of_two();
+    let mapping = hdrm::mapping(u32::try_from(hosts).ok()?, u32::try_from(switches.len()).ok()?).ok()?;
+    let mut order = vec![0; paths.len()];
+    for (half, ranks) in halves.iter().zip(&mapping) {
+        let own: Vec<&Vec<usize>> =
+            switches.iter().filter(|(path, _)| path.starts_with(half)).map(|(_, members)| members).collect();
+        if !is_whole || own.len() != ranks.len() {
+            return None;
+        }
+        for (member, rank) in own.into_iter().flatten().zip(ranks.iter().flatten()) {
+            *order.get_mut(*rank as usize)? = *member;
+        }
+    }
+    Some(order)
+}

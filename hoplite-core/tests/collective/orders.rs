@@ -1,0 +1,169 @@
+//! The order of the members and the choice of a schedule, where members are in groups.
+
+use std::time::Duration;
+
+use hoplite_core::plan::collective::{
+    Arrangement, Kind, Program, Schedule, SchedulePreference, Step, arrange, estimate,
+};
+use hoplite_core::plan::link::LinkEstimate;
+use hoplite_core::topology::place::{Path, groups_of, is_in};
+use proptest::prelude::*;
+
+const LINK: LinkEstimate = LinkEstimate { bytes_per_second: 25_000_000, latency: Duration::from_micros(100) };
+/// What a part may be longer than others: the unit of ranges.
+const UNIT_BYTES: u64 = 64;
+
+/// So many racks of so many members, who come in turn from each.
+fn alternating(racks: usize, members: usize) -> Vec<Path> {
+    (0..racks * members).map(|member| [0, 0, 1 + (member % racks) as u32, 0]).collect()
+}
+
+fn any_paths() -> impl Strategy<Value = Vec<Path>> {
+    // Some are in no pod, or in no rack.
+    prop::collection::vec((0_u32..3, 0_u32..4).prop_map(|(pod, rack)| [0, pod, rack, 0]), 2..40)
+}
+
+fn any_preference() -> impl Strategy<Value = SchedulePreference> {
+    prop_oneof![
+        3 => Just(SchedulePreference::Auto),
+        1 => Just(SchedulePreference::Ring),
+        1 => Just(SchedulePreference::HalvingDoubling),
+        1 => Just(SchedulePreference::Hdrm),
+        1 => Just(SchedulePreference::Hierarchical),
+    ]
+}
+
+fn programs(schedule: &Schedule, size_bytes: u64) -> Vec<Program> {
+    (0..schedule.members()).map(|index| schedule.program(Kind::Allreduce, index, size_bytes)).collect()
+}
+
+/// How many bytes leave and enter a group.
+fn crossing(arrangement: &Arrangement, paths: &[Path], size_bytes: u64, group: Path) -> [u64; 2] {
+    let mut crossing = [0; 2];
+    let is_inside = |rank: usize| is_in(paths[arrangement.order[rank]], group);
+    for (rank, program) in programs(&arrangement.choice.schedule, size_bytes).iter().enumerate() {
+        for step in program.steps() {
+            if let Step::Give { range, to } = step
+                && is_inside(rank) != is_inside(*to)
+            {
+                crossing[usize::from(is_inside(*to))] += range.end - range.start;
+            }
+        }
+    }
+    crossing
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_member_has_one_rank_and_groups_are_contiguous(
+        paths in any_paths(), size_bytes in 0_u64..1 << 30, preference in any_preference(),
+    ) {
+        let arrangement = arrange(&paths, size_bytes, LINK, preference);
+        let mut sorted = arrangement.order.clone();
+        sorted.sort_unstable();
+        prop_assert_eq!(sorted, (0..paths.len()).collect::<Vec<_>>());
+        prop_assert_eq!(arrangement.choice.schedule.members(), paths.len());
+        if preference != SchedulePreference::Hdrm {
+            for group in paths.iter().flat_map(|path| groups_of(*path)) {
+                let inside = |member: &usize| is_in(paths[*member], group);
+                let runs = arrangement.order.chunk_by(|a, b| inside(a) == inside(b));
+                prop_assert_eq!(runs.filter(|run| inside(&run[0])).count(), 1, "{:?}", group);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_chosen_is_the_cheapest(paths in any_paths(), size_bytes in 0_u64..1 << 27) {
+        let Arrangement { order, choice, .. } = arrange(&paths, size_bytes, LINK, SchedulePreference::Auto);
+        let ordered: Vec<Path> = order.iter().map(|member| paths[*member]).collect();
+        let members = paths.len();
+        for other in [Schedule::ring(members), Schedule::halving_doubling(members)] {
+            prop_assert!(choice.estimate <= estimate(&other, size_bytes, LINK, &ordered), "{}", other);
+        }
+        prop_assert!(choice.runner_up.is_none_or(|(_, estimate)| estimate >= choice.estimate));
+    }
+
+    #[test]
+    fn a_ring_enters_each_group_once(paths in any_paths(), size_bytes in 0_u64..1 << 20) {
+        let arrangement = arrange(&paths, size_bytes, LINK, SchedulePreference::Ring);
+        let members = paths.len() as u64;
+        let limit = 2 * (size_bytes * (members - 1)).div_ceil(members) + 2 * UNIT_BYTES * members;
+        for group in paths.iter().flat_map(|path| groups_of(*path)) {
+            let crossing = crossing(&arrangement, &paths, size_bytes, group);
+            prop_assert!(crossing.iter().all(|bytes| *bytes <= limit), "{:?} of {}", crossing, limit);
+        }
+    }
+
+    #[test]
+    fn a_hierarchy_puts_no_more_on_an_uplink_than_racks_need(
+        racks in 2_usize..6, members in 2_usize..7, size_bytes in 0_u64..1 << 20,
+    ) {
+        let paths = alternating(racks, members);
+        let arrangement = arrange(&paths, size_bytes, LINK, SchedulePreference::Hierarchical);
+        prop_assert_eq!(arrangement.choice.schedule.radices(), [members, racks]);
+        let needed = 2 * (size_bytes * (racks as u64 - 1)).div_ceil(racks as u64);
+        let limit = needed + 4 * UNIT_BYTES * paths.len() as u64;
+        for rack in &paths[..racks] {
+            let crossing = crossing(&arrangement, &paths, size_bytes, *rack);
+            prop_assert!(crossing.iter().all(|bytes| *bytes <= limit), "{:?} of {}", crossing, limit);
+        }
+    }
+
+    #[test]
+    fn without_groups_nothing_is_different(members in 2_usize..70, size_bytes in 0_u64..1 << 27) {
+        // All in one rack are as good as in none.
+        let [none, one] = [[0; 4], [0, 0, 7, 0]].map(|path| {
+            arrange(&vec![path; members], size_bytes, LINK, SchedulePreference::Auto)
+        });
+        prop_assert_eq!(&none.order, &(0..members).collect::<Vec<_>>());
+        prop_assert_eq!(none, one);
+    }
+}
+
+#[test]
+fn two_racks_whose_members_alternate_are_a_ring_that_crosses_twice() {
+    let paths = alternating(2, 4);
+    let arrangement = arrange(&paths, 64 << 20, LINK, SchedulePreference::Auto);
+    assert_eq!(arrangement.order, [0, 2, 4, 6, 1, 3, 5, 7]);
+    assert_eq!(arrangement.choice.schedule, Schedule::ring(8));
+    // Of small data, all steps of which cross at the end, the fewer steps count.
+    assert_ne!(arrange(&paths, 4 << 10, LINK, SchedulePreference::Auto).choice.schedule, Schedule::ring(8));
+}
+
+#[test]
+fn what_is_forced_is_taken_and_what_does_not_fit_is_not() {
+    let chosen = |paths: &[Path], preference| {
+        let arrangement = arrange(paths, 1 << 10, LINK, preference);
+        (arrangement.choice.schedule.to_string(), arrangement.remark)
+    };
+    let flat = [[0; 4]; 8];
+    assert_eq!(chosen(&flat, SchedulePreference::Ring).0, "ring of 8");
+    assert_eq!(chosen(&flat, SchedulePreference::HalvingDoubling).0, "halving-doubling of 8");
+    for preference in [SchedulePreference::Hierarchical, SchedulePreference::Hdrm] {
+        assert!(chosen(&flat, preference).1.contains("does not fit"));
+    }
+    let uneven = &alternating(2, 4)[..7];
+    assert!(chosen(uneven, SchedulePreference::Hierarchical).1.contains("does not fit"));
+    assert_eq!(chosen(&alternating(3, 4), SchedulePreference::Hierarchical).0, "hierarchical of 4x3");
+}
+
+#[test]
+fn with_hdrm_every_step_crosses_between_the_halves() {
+    // Two halves of four switches each, with two hosts at each.
+    let paths: Vec<Path> = (0..16).map(|host| [0, 1 + host % 2, 1 + host / 2 % 4, 0]).collect();
+    let arrangement = arrange(&paths, 1 << 20, LINK, SchedulePreference::Hdrm);
+    assert_eq!(arrangement.choice.schedule, Schedule::halving_doubling(16));
+    let half = |rank: usize| paths[arrangement.order[rank]][1];
+    let mut gives = 0;
+    for (rank, program) in programs(&arrangement.choice.schedule, 1 << 20).iter().enumerate() {
+        for step in program.steps() {
+            if let Step::Give { to, .. } = step {
+                assert_ne!(half(rank), half(*to), "{rank} gives to {to}");
+                gives += 1;
+            }
+        }
+    }
+    assert_eq!(gives, 16 * 8, "each member gives in each of eight steps");
+}
