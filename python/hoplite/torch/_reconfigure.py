@@ -93,7 +93,7 @@ class ReconfigurableBackend(HopliteBackend):
         return ErrorType.SUCCESS
 
     def get_reconfigure_handle(self) -> str:
-        record = own_record(self._rank)
+        record = own_record()
         try:
             hoplite.connect(self._socket).close()
         except ConnectFailed:

@@ -3,6 +3,10 @@
 Each rank uses the store of its node, as `hoplite.init` finds it. If no rank has one, and all are on one node, they use a
 private one, which ends with the rank that has started it: one that a rank has already, for another group, or else the
 first rank starts one. What a rank has to tell the others it tells through the key-value store that torch gives to the group.
+
+torchrun gives the same one again to the processes that it starts in the place of those that have failed, with all that
+these had put there. So rank 0 chooses a token for each meeting, and tells it to a rank as the answer to a number that only
+this process of that rank has put: nobody takes what is left over for new.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import json
 import os
 import platform
 import secrets
+import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,8 +27,12 @@ import hoplite
 from hoplite import _node
 from hoplite.errors import ConnectFailed, HopliteError
 
-_RECORD = "hoplite/{}"
-_PRIVATE = "hoplite/private"
+_QUESTION = "hoplite/question/{}"
+_ANSWER = "hoplite/answer/{}"
+_RECORD = "hoplite/{}/{}"
+_PRIVATE = "hoplite/{}/private"
+#: How often rank 0 looks who has come, of ranks that start within seconds of each other.
+_INTERVAL = 0.005
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,6 @@ class Record:
     """Of the store that it has found, or has started."""
     is_private: bool = False
     """Whether it has started it."""
-    token: str = ""
-    """Of rank 0: makes the ids of the group unique."""
     error: str | None = None
     """Why it cannot take part."""
 
@@ -65,16 +72,19 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
     Raises:
         DistBackendError: if there are ranks without a store, or one has another problem.
     """
-    own = own_record(rank)
-    store.set(_RECORD.format(rank), json.dumps(asdict(own)))
-    keys = [_RECORD.format(peer) for peer in range(size)]
+    own = own_record()
+    token = secrets.token_hex(8) if rank == 0 else _ask(store, rank, timeout)
+    keys = [_RECORD.format(token, peer) for peer in range(size)]
+    store.set(keys[rank], json.dumps(asdict(own)))
+    if rank == 0:
+        _answer(store, token, keys, timeout)
     store.wait(keys, timeout)
     records = [Record(**json.loads(record)) for record in store.multi_get(keys)]
     for peer, record in enumerate(records):
         if record.error is not None:
             raise dist.DistBackendError(f"rank {peer} has no store: {record.error}")
     if all(record.socket is None or record.is_private for record in records):
-        sockets: list[str | None] = [_private_socket(store, records, rank, timeout)] * size
+        sockets: list[str | None] = [_private_socket(store, token, records, rank, timeout)] * size
     else:
         sockets = [_socket_of(record, records) for record in records]
     socket = sockets[rank]
@@ -83,7 +93,7 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
         raise dist.DistBackendError(f"there is no store on {', '.join(without)}; {_HINT}")
     return Agreement(
         socket=socket,
-        prefix=f"torch/{records[0].token}/",
+        prefix=f"torch/{token}/",
         neighbours={
             peer: record.process
             for peer, record in enumerate(records)
@@ -96,12 +106,11 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
 _HINT = "several nodes need a running hoplite-store each, with a common --directory"
 
 
-def own_record(rank: int) -> Record:
+def own_record() -> Record:
     about: dict[str, Any] = {
         "host": f"{platform.node()} ({_read('/proc/sys/kernel/random/boot_id')})",
         "processes": _inode("/proc/self/ns/pid"),
         "process": os.getpid(),
-        "token": secrets.token_hex(8) if rank == 0 else "",
     }
     try:
         socket = hoplite.init(start=False).socket
@@ -120,7 +129,36 @@ def _socket_of(record: Record, records: list[Record]) -> str | None:
     return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
 
-def _private_socket(store: Store, records: list[Record], rank: int, timeout: timedelta) -> str | None:
+def _ask(store: Store, rank: int, timeout: timedelta) -> str:
+    """Asks rank 0 for the token of this meeting."""
+    number = secrets.token_hex(8)
+    store.set(_QUESTION.format(rank), number)
+    store.wait([_ANSWER.format(number)], timeout)
+    token: bytes = store.get(_ANSWER.format(number))
+    return token.decode()
+
+
+def _answer(store: Store, token: str, records: list[str], timeout: timedelta) -> None:
+    """Tells the token to the others until all have put their records."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    answered: set[bytes] = set()
+    while missing := [rank for rank, record in enumerate(records) if not store.check([record])]:
+        for rank in missing:
+            if store.check([_QUESTION.format(rank)]):
+                number = store.get(_QUESTION.format(rank))
+                if number not in answered:
+                    store.set(_ANSWER.format(number.decode()), token)
+                    answered.add(number)
+        if time.monotonic() > deadline:
+            raise dist.DistStoreError(
+                f"after {timeout.total_seconds():g} s, these ranks have not come: {missing}"
+            )
+        time.sleep(_INTERVAL)
+
+
+def _private_socket(
+    store: Store, token: str, records: list[Record], rank: int, timeout: timedelta
+) -> str | None:
     """The socket of a store that a rank has started, or rank 0 starts now; None if not all ranks could use it."""
     if len({record.host for record in records}) > 1:
         return None
@@ -131,10 +169,10 @@ def _private_socket(store: Store, records: list[Record], rank: int, timeout: tim
             answer = {"socket": hoplite.init().socket}
         except (HopliteError, OSError) as error:
             answer = {"error": str(error)}
-        store.set(_PRIVATE, json.dumps(answer))
+        store.set(_PRIVATE.format(token), json.dumps(answer))
     else:
-        store.wait([_PRIVATE], timeout)
-        answer = json.loads(store.get(_PRIVATE))
+        store.wait([_PRIVATE.format(token)], timeout)
+        answer = json.loads(store.get(_PRIVATE.format(token)))
     if "error" in answer:
         raise dist.DistBackendError(f"rank 0 could not start a store: {answer['error']}")
     return answer["socket"]

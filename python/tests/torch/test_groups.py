@@ -32,6 +32,47 @@ def error_of(call: Callable[[], Any]) -> str:
     return str(raised.value)
 
 
+# How the ranks find each other
+
+
+RESTARTED = """
+import os, signal, sys, torch, torch.distributed as dist
+
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("hoplite")
+rank = dist.get_rank()
+tensor = torch.full((100_000,), rank + 1.0)
+dist.all_reduce(tensor)
+if attempt < 2 and rank == attempt:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(tensor)
+# In one piece: the ranks share the pipe.
+os.write(1, f"{attempt} {rank} {tensor[-1].item()}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_starts_them_again(tmp_path: Path) -> None:
+    if not is_installed():
+        pytest.skip("the package was installed without its entry points")
+    (tmp_path / "restarted.py").write_text(RESTARTED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    environment.pop("HOPLITE_SOCKET", None)
+    done = subprocess.run(
+        [*torchrun, "--max-restarts", "2", "--monitor-interval", "0.1", str(tmp_path / "restarted.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Each adds up what all had: 1 + 2 + 3, thrice.
+    assert sorted(done.stdout.splitlines()) == ["2 0 18.0", "2 1 18.0", "2 2 18.0"]
+    assert list(tmp_path.glob("hoplite-private-*")) == []
+
+
 # How torch finds it
 
 
