@@ -100,8 +100,9 @@ class _Handles:
         timer.start()
 
     def _delete(self, id: str) -> None:
-        with contextlib.suppress(HopliteError, OSError):
-            self.client().delete(id)
+        # Not with the client of `hoplite.init`: the program may have shut that down, and use another store by now.
+        with contextlib.suppress(HopliteError, OSError), hoplite.connect(self.socket) as client:
+            client.delete(id)
 
     def get(self, id: str) -> Any:
         array = self.client().get(id, GET_TIMEOUT)

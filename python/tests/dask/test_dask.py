@@ -134,6 +134,17 @@ def test_scatter_to_all_workers(client: Any) -> None:
     await_that("it is deleted", lambda: not objects())
 
 
+def test_what_is_deleted_later_does_not_undo_shutdown(client: Any, cluster: Cluster) -> None:
+    future = hoplite.dask.scatter(make(1.0), client)
+    hoplite.shutdown()
+    del future
+    with cluster.connect() as store:
+        await_that("it is deleted", lambda: not list(store.list("dask/")))
+    # It would be refused if this process were connected to another store.
+    hoplite.init(cluster.sockets[2])
+    hoplite.shutdown()
+
+
 def test_scatter_several(client: Any) -> None:
     futures = hoplite.dask.scatter({"large": make(1.0), "small": 7}, client)
     assert client.submit(lambda a, b: a.sum() + b, futures["large"], futures["small"]).result() == LARGE + 7
