@@ -1,7 +1,7 @@
 # The two commands of the README are `make demo` and `make test`; the rest are parts of them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb test-deploy test-dashboard \
+.PHONY: help setup build build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel test-deploy test-dashboard \
 	bench-local clean
 
 CARGO ?= cargo
@@ -70,6 +70,9 @@ doc: ## The API documentation, without a warning.
 
 deb: build ## A Debian package of the programs and their units, in target/debian.
 	deploy/debian/build.sh $(BINARIES) target/debian
+
+wheel: setup ## The Python package as a wheel for other Linux systems, checked, and its sources, in target/wheel. Needs PyPI.
+	deploy/wheel/build.sh target/wheel
 
 test-deploy: tested ## Tests of deploy/: units, package, image, compose, chart, rules. Fetches what they need; most need root.
 	PYTHON=$(PYTHON) tests/deploy/install.sh

@@ -10,10 +10,12 @@ built alone, so that its dependencies have other features than in the workspace:
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -21,12 +23,33 @@ from typing import Any
 
 import maturin
 
+# Where the package is: python/ in a checkout and in an sdist.
 HERE = Path(__file__).resolve().parent.parent
 BINARIES = HERE / "hoplite" / "_bin"
 PROGRAMS = {
     "hoplite-cli": "hoplite",
     "hoplite-store": "hoplite-store",
     "hoplite-directory": "hoplite-directory",
+}
+
+# What Cargo needs of the workspace: all members, but not the tests of the repository.
+SOURCES = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "LICENSE",
+    "clippy.toml",
+    "hoplite-*",
+    "proto",
+    "python",
+    "tests/Cargo.toml",
+    "tests/src",
+]
+# Lines of pyproject.toml, and what they are at the top of an sdist.
+MOVED = {
+    'backend-path = ["build_backend"]': 'backend-path = ["python/build_backend"]',
+    'readme = "README.md"': 'readme = "python/README.md"',
+    'python-source = "."': 'manifest-path = "python/Cargo.toml"\npython-source = "python"',
+    'path = "hoplite/_bin/*"': 'path = "python/hoplite/_bin/*"',
 }
 
 
@@ -69,10 +92,38 @@ class UnsupportedOperation(Exception):
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
-    raise UnsupportedOperation(
-        "the programs are built from the whole repository, which is more than the sources of the extension:"
-        " build a wheel in a checkout"
+    """The sources of the package and of the programs: the workspace, with what of it cannot be built left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", *SOURCES], cwd=HERE.parent, stdout=subprocess.PIPE, check=False
     )
+    if b"Cargo.lock" not in listed.stdout.split(b"\0"):
+        raise UnsupportedOperation("which files are sources is known in a checkout with git only")
+    with tempfile.TemporaryDirectory() as place:
+        information = maturin.prepare_metadata_for_build_wheel(place, config_settings)
+        metadata = (Path(place) / information / "METADATA").read_bytes()
+    name = information.removesuffix(".dist-info")
+    # Front ends look for pyproject.toml at the top.
+    settings = (HERE / "pyproject.toml").read_text()
+    for ours, theirs in MOVED.items():
+        assert settings.count(ours) == 1, ours
+        settings = settings.replace(ours, theirs)
+    with tarfile.open(
+        Path(sdist_directory) / f"{name}.tar.gz", "w:gz", format=tarfile.PAX_FORMAT, dereference=True
+    ) as sdist:
+        for path in listed.stdout.decode().split("\0"):
+            if path and path != "python/pyproject.toml":
+                sdist.add(HERE.parent / path, f"{name}/{path}", filter=_anonymous)
+        for path, contents in (("PKG-INFO", metadata), ("pyproject.toml", settings.encode())):
+            entry = tarfile.TarInfo(f"{name}/{path}")
+            entry.size = len(contents)
+            sdist.addfile(entry, io.BytesIO(contents))
+    return f"{name}.tar.gz"
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
 
 
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Makes the sources and a wheel of the Python package for other Linux systems, and checks them: build.sh OUTPUT.
+# HOPLITE_PROFILE chooses the profile of Cargo. Needs Cargo, Python 3.11 or later, and PyPI.
+set -euo pipefail
+mkdir -p "$1"
+output=$(realpath "$1")
+source=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+"${PYTHON:-python3}" -m venv "$work/tools"
+PATH=$work/tools/bin:$PATH
+pip install --quiet --disable-pip-version-check -r "$source/deploy/wheel/requirements.txt"
+# Without isolation, the tools are those whose versions are pinned.
+python -m build --no-isolation --sdist --outdir "$work/sdist" "$source/python"
+python -m build --no-isolation --wheel --outdir "$work/linux" "$source/python"
+
+# The tag says the oldest C library on which all that is in the wheel runs, the programs too; a library that the wheel would
+# need beside that would be put into it, and there is none.
+auditwheel repair --strip --wheel-dir "$work/wheel" "$work"/linux/*.whl
+wheel=$(echo "$work"/wheel/*.whl)
+auditwheel show "$wheel"
+case $wheel in
+  *-cp311-abi3-manylinux_*) ;;
+  *) echo "this is no wheel for any Linux and any Python from 3.11 on: $(basename "$wheel")" >&2; exit 1 ;;
+esac
+if python -m zipfile --list "$wheel" | grep -q '^hoplite\.libs/'; then
+  echo "the wheel depends on libraries that systems do not all have" >&2
+  exit 1
+fi
+abi3audit --strict --report "$wheel" >"$work/abi3.json" || { cat "$work/abi3.json" >&2; exit 1; }
+
+# An empty environment has the package and the programs, and they work.
+"${PYTHON:-python3}" -m venv --without-pip "$work/empty"
+pip --python "$work/empty/bin/python" install --quiet --disable-pip-version-check "$wheel"
+for program in hoplite hoplite-store hoplite-directory; do
+  "$work/empty/bin/$program" --version
+done
+env -C "$work" "$work/empty/bin/python" "$source/deploy/wheel/check.py"
+
+mv "$work"/sdist/*.tar.gz "$wheel" "$output"
+ls "$output"
