@@ -1,0 +1,106 @@
+"""What crosses the uplinks of racks in an allreduce, when stores say in which rack they are. Needs what `test_daemons` needs, and
+`hoplite-bench-worker`, which plays the ranks."""
+
+import re
+import socket
+import subprocess
+import time
+import unittest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TextIO
+
+from lab import Lab, Plan
+from lab.daemons import Hoplite
+from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
+
+SIZE_BYTES = 8 << 20
+HOSTS, RACKS = 8, 2
+# Ranks go to the racks in turn: in their order, each gives to one in the other rack.
+PLACES = [f"h{rank % RACKS * (HOSTS // RACKS) + rank // RACKS}" for rank in range(HOSTS)]
+LABELS = {f"h{host}": f"rack={host // (HOSTS // RACKS)}" for host in range(HOSTS)}
+# Headers of Ethernet, IP and TCP are 4.6%, answers and frames the rest.
+OVERHEAD = 1.06
+
+
+class Ranks:
+    """The ranks of an allreduce, each on its host."""
+
+    def __init__(self, lab: Lab, directory: Path) -> None:
+        path = str(directory / "ranks.sock")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen(HOSTS)
+        self.listener.settimeout(TIMEOUT_S)
+        program = PROGRAMS / "hoplite-bench-worker"
+        self.processes = [
+            lab.host(host).popen([program, path, str(rank), str(HOSTS)], stdin=subprocess.DEVNULL)
+            for rank, host in enumerate(PLACES)
+        ]
+        self.streams: dict[int, TextIO] = {}
+        for _ in PLACES:
+            connection, _ = self.listener.accept()
+            connection.settimeout(TIMEOUT_S)
+            stream = connection.makefile("rw")
+            # The stream keeps it open.
+            connection.close()
+            self.streams[int(stream.readline().removeprefix("hello "))] = stream
+
+    def tell(self, command: str) -> None:
+        """Has all ranks do something, at the same time."""
+        for stream in self.streams.values():
+            stream.write(f"{command}\n")
+            stream.flush()
+        for rank, stream in self.streams.items():
+            answer = stream.readline()
+            if not answer.startswith(("ok", "done")):
+                raise AssertionError(f"rank {rank}: {answer}")
+
+    def end(self) -> None:
+        """Ends them; they do so when their connection ends."""
+        for stream in self.streams.values():
+            stream.close()
+        self.listener.close()
+        for process in self.processes:
+            process.wait(TIMEOUT_S)
+
+
+@unittest.skipIf(lacking(), lacking())
+class Allreduces(unittest.TestCase):
+    def crossed(self, lab: Lab, labels: dict[str, str], schedule: str) -> tuple[int, str]:
+        """How many bytes an allreduce sends over the busiest uplink, and its plan."""
+        arguments = ["--no-prefault", "--allreduce-schedule", schedule]
+        with (
+            TemporaryDirectory() as directory,
+            Hoplite(lab, PROGRAMS, memory="64MiB", store_arguments=arguments, labels=labels) as hoplite,
+        ):
+            ranks = Ranks(lab, Path(directory))
+            try:
+                ranks.tell(f"prepare allreduce {SIZE_BYTES} 0 0 0")
+                before = lab.traffic()
+                ranks.tell(f"run {time.monotonic_ns()}")
+                after = lab.traffic()
+                ranks.tell("check")
+                command = ["stat", "bench-0-target"]
+                described = hoplite.client(lab.host(PLACES[0]), *command, capture_output=True, text=True, check=True)
+                plan = re.search(r".*(ring|hierarchical|doubling) of .*", described.stdout)
+                if plan is None:
+                    raise AssertionError(described.stdout)
+            finally:
+                ranks.end()
+        return max((after[f"rack{rack}"] - before[f"rack{rack}"]).sent_bytes for rack in range(RACKS)), plan[0]
+
+    def test_racks_are_crossed_as_little_as_the_schedule_needs(self) -> None:
+        with Lab(Plan(hosts=HOSTS, racks=RACKS)) as lab:
+            ring = 2 * SIZE_BYTES * (HOSTS - 1) / HOSTS
+            crossed, plan = self.crossed(lab, LABELS, "auto")
+            self.assertIn("ring of 8", plan)
+            self.assertIn(f"order {' '.join(f'h{host}' for host in range(HOSTS))}", plan)
+            self.assertLess(crossed, OVERHEAD * ring, plan)
+            crossed, plan = self.crossed(lab, LABELS, "hierarchical")
+            self.assertIn("hierarchical of 4x2", plan)
+            self.assertLess(crossed, OVERHEAD * 2 * SIZE_BYTES * (RACKS - 1) / RACKS, plan)
+
+
+if __name__ == "__main__":
+    unittest.main()
