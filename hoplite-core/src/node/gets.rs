@@ -304,10 +304,17 @@ impl Node {
     }
 
     /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.
-    pub(super) fn take_over(&mut self, id: &ObjectId, put: PutId, metadata: Metadata, bytes: Bytes) {
+    pub(super) fn take_over(
+        &mut self,
+        shard: usize,
+        id: &ObjectId,
+        put: PutId,
+        metadata: Metadata,
+        bytes: Bytes,
+    ) {
         if self.copies.live(id).is_some() {
             // It is here already, or another put is.
-            return self.promoted(id, put);
+            return self.promoted(shard, id, put);
         }
         let size_bytes = bytes.len() as u64;
         if self.check_incoming(id, size_bytes, &metadata).is_err() {
@@ -323,6 +330,6 @@ impl Node {
         self.end_fetch(id);
         self.fill(copy, bytes);
         self.complete(copy);
-        self.publish(copy);
+        self.publish_as_kept(shard, copy);
     }
 }

@@ -236,11 +236,18 @@ impl Node {
         }
     }
 
-    pub(super) fn promoted(&mut self, id: &ObjectId, put: PutId) {
+    pub(super) fn promoted(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         if self.copies[&copy].is_complete() {
             self.copies.pin(copy);
-            self.publish(copy);
+            self.publish_as_kept(shard, copy);
         }
+    }
+
+    /// Tells all shards of a copy that is kept on the word of one of them. That one is told too, also if it is not responsible
+    /// any more: it would go on to look for somebody who keeps the object, and not hear of its end.
+    pub(super) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
+        self.copies.publication_mut(copy).is_known_to(shard);
+        self.publish(copy);
     }
 }

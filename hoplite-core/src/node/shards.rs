@@ -116,13 +116,15 @@ impl Node {
                 None => {}
             },
             ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
-            ToStore::Promote { id, put } => self.promoted(&id, put),
+            ToStore::Promote { id, put } => self.promoted(shard, &id, put),
             ToStore::GiveWay { grant } => {
                 let calls = &self.calls;
                 let is_called_for = |id: &ObjectId| calls.last_get_deadline(id).is_some();
                 self.copies.give_way(&mut self.ctx, shard, grant, is_called_for);
             }
-            ToStore::TakeOver { id, put, metadata, bytes } => self.take_over(&id, put, metadata, bytes),
+            ToStore::TakeOver { id, put, metadata, bytes } => {
+                self.take_over(shard, &id, put, metadata, bytes);
+            }
             ToStore::DeleteDone { request, put } => {
                 // No other question is answered by that.
                 let is_asked = matches!(self.asks.purpose_at(shard, request), Some(Purpose::Delete(_)));

@@ -234,6 +234,25 @@ fn an_object_that_nobody_else_has_is_taken_over() {
 }
 
 #[test]
+fn a_shard_that_hands_an_object_over_hears_who_keeps_it_even_if_others_are_responsible_now() {
+    for shard in 0..3 {
+        let mut h = Harness::with_shards(3);
+        h.sent();
+        for time in ["first", "again"] {
+            let metadata = hoplite_core::Metadata::default();
+            let bytes = bytes::Bytes::from_static(b"bytes");
+            let message = ToStore::TakeOver { id: id("x"), put: PutId(5), metadata, bytes };
+            h.event(Event::FromShard { shard, message });
+            let told: Vec<usize> = h.publications().into_iter().map(|(told, _)| told).collect();
+            assert!(told.contains(&shard) && told.len() >= 2, "{time}: {shard} of {told:?}");
+        }
+        h.drop_put((shard + 1) % 3, "x", PutId(5), DropReason::Deleted);
+        let told = h.told();
+        assert!(told.contains(&format!("{shard} unpublish x Deleted")), "{told:?}");
+    }
+}
+
+#[test]
 fn a_served_copy_keeps_its_memory_after_its_deletion() {
     let mut h = Harness::new();
     let view = h.put(A, "x", SIZE);
