@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_core::node::{self, Response};
+use bytes::Bytes;
+use hoplite_core::node::{self, Confirm, Response};
 use hoplite_core::{ObjectId, Operation};
+use hoplite_proto::bounds::MAX_PUT_BYTES;
 use hoplite_proto::local::Request;
 
 use crate::connection::{Connection, Role};
@@ -194,6 +196,35 @@ impl ObjectWriter {
     }
 }
 
+/// Puts `bytes` by one request.
+async fn put_whole(
+    connection: &Arc<Connection>,
+    id: ObjectId,
+    bytes: &[u8],
+    options: PutOptions,
+) -> Result<()> {
+    let PutOptions { metadata, timeout, confirm } = options;
+    let size_bytes = bytes.len() as u64;
+    metadata.validate(size_bytes)?;
+    let is_confirmed = confirm == Confirmation::Confirmed || size_bytes >= connection.inline_below_bytes();
+    let request = node::Request::Put {
+        id: id.clone(),
+        metadata: metadata.clone(),
+        bytes: Bytes::copy_from_slice(bytes),
+        confirm: if is_confirmed { Confirm::Yes } else { Confirm::No },
+        timeout,
+    };
+    match connection.call_node(request, Operation::Put, timeout).await? {
+        Response::Sealed => Ok(()),
+        Response::Existing(view) => {
+            let view = ObjectView::open(connection, view)?;
+            let is_same = *view == *bytes && *view.metadata() == metadata;
+            if is_same { Ok(()) } else { Err(hoplite_core::Error::AlreadyExists { id }.into()) }
+        }
+        _ => Err(connection.unexpected()),
+    }
+}
+
 /// Puts `bytes` at once: a writer whose whole life shares one deadline.
 pub(crate) async fn put(
     connection: &Arc<Connection>,
@@ -201,6 +232,9 @@ pub(crate) async fn put(
     bytes: &[u8],
     options: PutOptions,
 ) -> Result<()> {
+    if bytes.len() <= MAX_PUT_BYTES {
+        return put_whole(connection, id, bytes, options).await;
+    }
     let deadline = Deadline::after(options.timeout);
     let mut writer = ObjectWriter::create(connection, id, bytes.len() as u64, options).await?;
     writer.write_yielding(bytes).await?;

@@ -84,6 +84,8 @@ struct Call {
     event: u64,
     /// What it seals.
     copy: Option<CopyId>,
+    /// The size of what it puts by itself.
+    put_bytes: Option<u64>,
 }
 
 struct Write {
@@ -227,7 +229,12 @@ impl Observer {
     }
 
     fn request(&mut self, key: (ClientId, CallId), request: &Request) {
+        let mut put_bytes = None;
         let (operation, copy) = match request {
+            Request::Put { bytes, .. } => {
+                put_bytes = Some(bytes.len() as u64);
+                (OPERATIONS[0], None)
+            }
             Request::Create { .. } => (OPERATIONS[0], None),
             Request::Seal { copy, .. } => (OPERATIONS[0], Some(*copy)),
             Request::SealUnconfirmed { copy } => return self.sealed(*copy),
@@ -238,7 +245,7 @@ impl Observer {
             Request::Locate { .. } => (OPERATIONS[5], None),
             _ => return,
         };
-        self.calls.insert(key, Call { operation, began: self.now, event: self.events, copy });
+        self.calls.insert(key, Call { operation, began: self.now, event: self.events, copy, put_bytes });
         self.count_calls();
     }
 
@@ -267,7 +274,7 @@ impl Observer {
     }
 
     fn answered(&mut self, call: Call, response: &Result<Response, Error>) {
-        let Call { operation, began, event, copy } = call;
+        let Call { operation, began, event, copy, put_bytes } = call;
         match response {
             Ok(Response::Created(view)) => {
                 if event != self.events {
@@ -278,6 +285,9 @@ impl Observer {
             Ok(Response::Sealed) => {
                 if let Some(copy) = copy {
                     self.sealed(copy);
+                }
+                if let Some(size_bytes) = put_bytes {
+                    self.put_ended(began, size_bytes);
                 }
             }
             Ok(response) => {
@@ -295,9 +305,13 @@ impl Observer {
     /// A client has written all of a copy.
     fn sealed(&mut self, copy: CopyId) {
         if let Some(Write { began, size_bytes }) = self.writes.remove(&copy) {
-            self.bytes.with_label_values(&["put"]).inc_by(size_bytes);
-            self.seconds.with_label_values(&["put"]).observe(self.since(began));
+            self.put_ended(began, size_bytes);
         }
+    }
+
+    fn put_ended(&self, began: Instant, size_bytes: u64) {
+        self.bytes.with_label_values(&["put"]).inc_by(size_bytes);
+        self.seconds.with_label_values(&["put"]).observe(self.since(began));
     }
 
     fn since(&self, began: Instant) -> f64 {

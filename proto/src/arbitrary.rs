@@ -10,8 +10,8 @@ use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
 use hoplite_core::metadata::{Dtype, Metadata};
 use hoplite_core::node::{
-    self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce, ReduceOrder,
-    Until,
+    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce,
+    ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::collective::Schedule;
@@ -347,6 +347,7 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         (id(), metadata(), timeout()).prop_map(|(id, (metadata, size_bytes), timeout)| {
             node::Request::Create { id, size_bytes, metadata, timeout }
         }),
+        put_request(),
         (copy(), timeout()).prop_map(|(copy, timeout)| node::Request::Seal { copy, timeout }),
         copy().prop_map(|copy| node::Request::SealUnconfirmed { copy }),
         copy().prop_map(|copy| node::Request::Abort { copy }),
@@ -376,6 +377,16 @@ fn node_request() -> impl Strategy<Value = node::Request> {
             timeout: reduce.timeout,
         }),
     ]
+}
+
+fn put_request() -> impl Strategy<Value = node::Request> {
+    let confirm = select(vec![Confirm::Yes, Confirm::No]);
+    let bytes = prop::collection::vec(any::<u8>(), 0..=100).prop_map(Bytes::from);
+    let user = prop::collection::vec(any::<u8>(), 0..=20).prop_map(Bytes::from);
+    (id(), user, bytes, confirm, timeout()).prop_map(|(id, user, bytes, confirm, timeout)| {
+        let metadata = Metadata { user, ..Metadata::default() };
+        node::Request::Put { id, metadata, bytes, confirm, timeout }
+    })
 }
 
 fn reduce() -> impl Strategy<Value = Reduce> {

@@ -14,6 +14,9 @@ use hoplite_core::id::{NodeId, ObjectId};
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Most bytes of an inline object on the wire. Shards apply their own, usually lower, limit.
 pub const MAX_INLINE_BYTES: usize = 1 << 20;
+/// Most bytes of an object that a client puts by one request, through the socket. More of them cost the same through the socket
+/// as a second request that tells the store that they are in the arena.
+pub const MAX_PUT_BYTES: usize = 8 << 10;
 /// Most nodes that a query may ask to avoid.
 pub const MAX_AVOIDED_NODES: usize = 64;
 /// Most labels of a node.

@@ -8,6 +8,8 @@ use hoplite_core::id::MAX_OBJECT_ID_BYTES;
 use hoplite_core::limits::Limits;
 use prost::Message;
 
+use crate::bounds::MAX_PUT_BYTES;
+
 /// Bytes of the length in front of each message.
 pub const LENGTH_BYTES: usize = 4;
 
@@ -17,8 +19,9 @@ pub const MAX_HELLO_BYTES: usize = 4096;
 /// Longest response, in bytes, without its length: a page of a listing is the longest one.
 pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Room for everything in a request but a list of ids: one id, metadata with 64 dimensions, and the fields' tags.
-const REQUEST_OVERHEAD_BYTES: usize = 16 << 10;
+/// Room for everything in a request but a list of ids: one id, metadata with 64 dimensions, and the fields' tags; and a small
+/// object.
+const REQUEST_OVERHEAD_BYTES: usize = (16 << 10) + MAX_PUT_BYTES;
 
 /// Tag and length in front of each id of a list.
 const ID_OVERHEAD_BYTES: usize = 4;

@@ -349,6 +349,28 @@ impl State {
                 };
                 self.answer(client, call, answer);
             }
+            Request::Node(node::Request::Put { id, metadata, bytes, .. }) => {
+                let answer = match self.find(id).and_then(|copy| self.copies.get_mut(&copy)) {
+                    Some(entry)
+                        if entry.view.size_bytes == bytes.len() as u64
+                            && entry.view.metadata == *metadata =>
+                    {
+                        entry.references += 1;
+                        Ok(Response::Node(node::Response::Existing(entry.view.clone())))
+                    }
+                    Some(_) => Err(Error::AlreadyExists { id: id.clone() }),
+                    None => {
+                        let view = self.create(arena, id.clone(), bytes.len() as u64, metadata.clone());
+                        let entry = self.copies.get_mut(&view.copy).unwrap();
+                        entry.buffer.write(0, bytes);
+                        entry.references -= 1;
+                        entry.sealed = true;
+                        entry.buffer.set_complete();
+                        Ok(Response::Node(node::Response::Sealed))
+                    }
+                };
+                self.answer(client, call, answer);
+            }
             Request::Node(node::Request::Seal { copy, .. }) => {
                 self.seal(*copy);
                 self.answer(client, call, Ok(Response::Node(node::Response::Sealed)));

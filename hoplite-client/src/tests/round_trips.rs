@@ -8,7 +8,7 @@ use super::{FakeStore, LONG, connect, pattern};
 use crate::{Confirmation, Dtype, Error, LocationState, Metadata, PutOptions};
 use hoplite_core::Error as ObjectError;
 use hoplite_core::block::publishable_unsealed;
-use hoplite_core::node::Request as NodeRequest;
+use hoplite_core::node::{Confirm, Request as NodeRequest};
 use hoplite_proto::local::Request;
 
 const SIZES: [usize; 8] = [0, 1, 4095, 4096, 4097, 65_536, (1 << 20) + 1, (5 << 20) + 3];
@@ -38,13 +38,22 @@ async fn small_puts_are_not_confirmed_unless_asked_for_and_large_ones_are() {
     let client = connect(&store).await;
     client.put("small", &[1; 100]).await.unwrap();
     store.until("the release of the small one", |state| state.references() == 0).await;
-    let sealed = |request: &Request| matches!(request, Request::Node(NodeRequest::Seal { .. }));
-    assert_eq!(store.state().count(sealed), 0);
-    let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
-    client.put_with("confirmed", &[1; 100], confirmed).await.unwrap();
-    assert_eq!(store.state().count(sealed), 1);
+    let confirmed = |request: &Request| {
+        matches!(
+            request,
+            Request::Node(NodeRequest::Seal { .. } | NodeRequest::Put { confirm: Confirm::Yes, .. })
+        )
+    };
+    assert_eq!(store.state().count(confirmed), 0);
+    let options = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
+    client.put_with("confirmed", &[1; 100], options.clone()).await.unwrap();
+    assert_eq!(store.state().count(confirmed), 1);
+    client.put("larger", &[1; 20_000]).await.unwrap();
+    assert_eq!(store.state().count(confirmed), 1);
+    client.put_with("larger, confirmed", &[1; 20_000], options).await.unwrap();
+    assert_eq!(store.state().count(confirmed), 2);
     client.put("large", &[1; 65_536]).await.unwrap();
-    assert_eq!(store.state().count(sealed), 2);
+    assert_eq!(store.state().count(confirmed), 3);
     store.until("all releases", |state| state.references() == 0).await;
 }
 
@@ -60,10 +69,7 @@ async fn metadata_travels_and_is_checked_before_anything_is_sent() {
     assert!(matches!(error, Error::Object(ObjectError::InvalidMetadata(_))), "{error}");
     assert!(client.put("", b"x").await.is_err());
     assert!(client.put(vec![7; 256], b"x").await.is_err());
-    assert_eq!(
-        store.state().count(|request| matches!(request, Request::Node(NodeRequest::Create { .. }))),
-        1
-    );
+    assert_eq!(store.state().count(|request| matches!(request, Request::Node(NodeRequest::Put { .. }))), 1);
 }
 
 #[tokio::test]
@@ -83,8 +89,12 @@ async fn the_same_object_may_be_put_twice_but_no_other() {
     let typed = Metadata { dtype: Dtype::U8, ..Metadata::default() };
     let options = PutOptions { metadata: typed, ..PutOptions::default() };
     assert!(already_exists(client.put_with("a", &bytes, options).await));
-    client.put("empty", b"").await.unwrap();
-    client.put("empty", b"").await.unwrap();
+    for small in [&b""[..], b"small"] {
+        client.put(small.len().to_string(), small).await.unwrap();
+        client.put(small.len().to_string(), small).await.unwrap();
+    }
+    let other = client.put("5", b"other").await;
+    assert!(matches!(other, Err(Error::Object(ObjectError::AlreadyExists { id })) if id.as_bytes() == b"5"));
     store.until("all references are back", |state| state.references() == 0).await;
     assert!(client.get("a", LONG).await.unwrap()[..] == bytes[..]);
 }

@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::context::{Context, Deadline};
 use super::queue::Queue;
-use super::{CallId, ClientId, CopyId, Until};
+use super::{CallId, ClientId, Confirm, CopyId, Until};
 use crate::collective::Agreement;
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
@@ -30,6 +32,15 @@ pub(super) struct CreateCall {
     pub(super) id: ObjectId,
     pub(super) size_bytes: u64,
     pub(super) metadata: Metadata,
+    /// The object, if the caller has handed over all of it.
+    pub(super) contents: Option<Contents>,
+}
+
+/// The bytes of an object that is put by one request.
+#[derive(Debug, Clone)]
+pub(super) struct Contents {
+    pub(super) bytes: Bytes,
+    pub(super) confirm: Confirm,
 }
 
 /// A call that waits for something.
@@ -226,6 +237,11 @@ impl Calls {
     /// What a call was asked for, and how long it has been waiting.
     pub(super) fn waited(&self, key: CallKey, now: Time) -> Option<(Operation, Duration)> {
         self.open.get(&key).map(|open| (open.operation, now.since(open.started)))
+    }
+
+    /// How much time a call has left.
+    pub(super) fn time_left(&self, key: CallKey, now: Time) -> Duration {
+        self.open.get(&key).map_or(Duration::ZERO, |open| open.deadline.since(now))
     }
 
     /// All open calls.

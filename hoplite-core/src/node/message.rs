@@ -193,6 +193,15 @@ pub enum Until {
     Complete,
 }
 
+/// When a put of a whole object is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Confirm {
+    /// Once the directory has accepted the object, as by [`Request::Seal`].
+    Yes,
+    /// Once it is in the store, as after [`Request::SealUnconfirmed`].
+    No,
+}
+
 /// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -205,6 +214,20 @@ pub enum Request {
         /// Its metadata.
         metadata: Metadata,
         /// How long to wait for room, or for another writer of the same id.
+        timeout: Duration,
+    },
+    /// Puts a whole object, a small one. Answered by `Sealed`, at once or as told, or by `Existing`, with which the caller has to
+    /// compare the bytes.
+    Put {
+        /// The id to put under.
+        id: ObjectId,
+        /// Its metadata.
+        metadata: Metadata,
+        /// The object.
+        bytes: Bytes,
+        /// When to answer.
+        confirm: Confirm,
+        /// How long to wait for room, for another writer of the same id, and for the directory.
         timeout: Duration,
     },
     /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory has accepted the object;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::calls::{Call, CallKey, CreateCall};
+use bytes::Bytes;
+
+use super::calls::{Call, CallKey, Contents, CreateCall};
 use super::table::{LocalCopy, Phase, SpaceWaiter};
-use super::{ClientId, CopyId, Effect, Node, Response};
+use super::{ClientId, Confirm, CopyId, Effect, Node, Response};
 use crate::error::{Error, Operation, Result};
 use crate::id::{ObjectId, PutId};
 use crate::shard::{Equality, UnpublishReason, Verdict};
@@ -20,16 +22,17 @@ enum Attempt {
 
 impl Node {
     /// Makes room for an object, or refers to the copy that is already there, or waits for either.
-    pub(super) fn create(&mut self, key: CallKey, create: CreateCall, timeout: Duration) {
+    pub(super) fn create(&mut self, key: CallKey, mut create: CreateCall, timeout: Duration) {
         if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
             return self.ctx.reply(key, Err(error));
         }
         match self.try_create(key.client, &create) {
-            Attempt::Answered(response) => {
-                self.ctx.reply(key, response.clone());
-                self.created(&create.id, response);
-            }
+            Attempt::Answered(response) => self.answer_create(key, create, response, timeout),
             attempt => {
+                if let Some(contents) = &mut create.contents {
+                    // A slice of what was received would keep all of that.
+                    contents.bytes = Bytes::copy_from_slice(&contents.bytes);
+                }
                 let (id, lacks_space) = (create.id.clone(), attempt == Attempt::LacksSpace);
                 self.calls.enter(&mut self.ctx, key, Call::Create(create), Operation::Put, timeout);
                 self.wait_to_create(&id, key, lacks_space);
@@ -43,8 +46,9 @@ impl Node {
         let create = create.clone();
         match self.try_create(key.client, &create) {
             Attempt::Answered(response) => {
-                self.finish(key, response.clone());
-                self.created(&create.id, response);
+                let left = self.calls.time_left(key, self.ctx.now());
+                self.forget_call(key);
+                self.answer_create(key, create, response, left);
             }
             attempt => self.wait_to_create(&create.id, key, attempt == Attempt::LacksSpace),
         }
@@ -69,20 +73,46 @@ impl Node {
         self.end_fetch(&create.id);
         let put = self.ctx.next_put();
         let phase = Phase::Writing { client };
-        let CreateCall { id, size_bytes, metadata } = create.clone();
+        let CreateCall { id, size_bytes, metadata, contents: _ } = create.clone();
         let copy =
             self.copies.open(&mut self.ctx, LocalCopy::begin(id, put, size_bytes, metadata, room, phase));
         Attempt::Answered(self.refer(client, copy).map(Response::Created))
     }
 
-    /// A create was answered: others are told if it has made a copy.
-    fn created(&mut self, id: &ObjectId, response: Result<Response>) {
-        if let Ok(Response::Created(view)) = response {
-            if !self.ctx.is_inline(view.size_bytes) {
-                self.publish(view.copy);
-            }
-            self.wake(id);
+    /// Answers a create, and tells others if it has made a copy. `left` is the time that the call still has.
+    fn answer_create(
+        &mut self,
+        key: CallKey,
+        create: CreateCall,
+        response: Result<Response>,
+        left: Duration,
+    ) {
+        let created = match &response {
+            Ok(Response::Created(view)) => Some((view.copy, view.size_bytes)),
+            _ => None,
+        };
+        if let (Some((copy, _)), Some(contents)) = (created, create.contents) {
+            return self.put_whole(key, copy, contents, left);
         }
+        self.ctx.reply(key, response);
+        if let Some((copy, size_bytes)) = created {
+            if !self.ctx.is_inline(size_bytes) {
+                self.publish(copy);
+            }
+            self.wake(&create.id);
+        }
+    }
+
+    /// Does at once what else the requests for a fill, a seal and a release do.
+    fn put_whole(&mut self, key: CallKey, copy: CopyId, contents: Contents, left: Duration) {
+        let Contents { bytes, confirm } = contents;
+        match confirm {
+            Confirm::Yes => self.await_verdict(key, copy, left),
+            Confirm::No => self.ctx.reply(key, Ok(Response::Sealed)),
+        }
+        self.fill(copy, bytes);
+        self.complete_put(copy);
+        self.release(key.client, copy);
     }
 
     /// Makes a create wait: for room if it lacks that, and in any case for what others do with the object.
@@ -118,10 +148,15 @@ impl Node {
             return;
         }
         if let Some(timeout) = confirm {
-            self.calls.enter(&mut self.ctx, key, Call::Seal { copy }, Operation::Put, timeout);
-            self.copies.publication_mut(copy).set_sealer(key);
+            self.await_verdict(key, copy, timeout);
         }
         self.complete_put(copy);
+    }
+
+    /// Makes a call wait until the directory has accepted a put.
+    fn await_verdict(&mut self, key: CallKey, copy: CopyId, timeout: Duration) {
+        self.calls.enter(&mut self.ctx, key, Call::Seal { copy }, Operation::Put, timeout);
+        self.copies.publication_mut(copy).set_sealer(key);
     }
 
     /// All bytes of a put are there: tells the directory, and the call that waits for its verdict once that is known.

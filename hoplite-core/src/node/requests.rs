@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::calls::{Call, CallKey, CreateCall, DeleteCall, WaitCall, Wanted};
+use super::calls::{Call, CallKey, Contents, CreateCall, DeleteCall, WaitCall, Wanted};
 use super::context::Notice;
 use super::table::SpaceWaiter;
 use super::{ClientId, CopyId, Effect, Inspection, Node, Request, Response};
@@ -24,7 +24,11 @@ impl Node {
         }
         match request {
             Request::Create { id, size_bytes, metadata, timeout } => {
-                self.create(key, CreateCall { id, size_bytes, metadata }, timeout);
+                self.create(key, CreateCall { id, size_bytes, metadata, contents: None }, timeout);
+            }
+            Request::Put { id, metadata, bytes, confirm, timeout } => {
+                let (size_bytes, contents) = (bytes.len() as u64, Some(Contents { bytes, confirm }));
+                self.create(key, CreateCall { id, size_bytes, metadata, contents }, timeout);
             }
             Request::Seal { copy, timeout } => self.seal(key, copy, Some(timeout)),
             Request::Get { id, until, timeout } => self.get(key, id, until, timeout),

@@ -454,11 +454,10 @@ impl Checker {
         }
         self.extents.insert(copy, extent);
         let is_combined = producer == Producer::Reduce;
+        let is_pinned = producer != Producer::Store;
         let length_bytes = extent.length_bytes;
-        self.copies.insert(
-            copy,
-            Copy { length_bytes, size_bytes, is_combined, is_pinned: is_combined, ..Copy::default() },
-        );
+        self.copies
+            .insert(copy, Copy { length_bytes, size_bytes, is_combined, is_pinned, ..Copy::default() });
     }
 
     fn reply(&mut self, client: ClientId, call: CallId, response: &Result<Response, hoplite_core::Error>) {
@@ -490,7 +489,6 @@ impl Checker {
         *copy.references.entry(client).or_default() += 1;
         if is_created {
             copy.is_writing = true;
-            copy.is_pinned = true;
         }
     }
 

@@ -26,6 +26,7 @@ const SHARDS: usize = 2;
 #[derive(Debug, Clone)]
 enum Step {
     Create { client: u64, id: usize, size_bytes: u64, timeout: u64 },
+    Put { client: u64, id: usize, size_bytes: u64, is_confirmed: bool, timeout: u64 },
     Seal { client: u64, which: usize, is_confirmed: bool },
     Abort { client: u64, which: usize },
     Release { client: u64, which: usize },
@@ -71,6 +72,10 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (client.clone(), 0..5_usize, size, timeout.clone())
             .prop_map(|(client, id, size_bytes, timeout)| Step::Create { client, id, size_bytes, timeout }),
+        3 => (client.clone(), 0..5_usize, prop_oneof![Just(0), Just(SMALL), Just(SIZE)], any::<bool>(), timeout.clone())
+            .prop_map(|(client, id, size_bytes, is_confirmed, timeout)| Step::Put {
+                client, id, size_bytes, is_confirmed, timeout,
+            }),
         8 => (client.clone(), 0..4_usize, any::<bool>())
             .prop_map(|(client, which, is_confirmed)| Step::Seal { client, which, is_confirmed }),
         2 => (client.clone(), 0..4_usize).prop_map(|(client, which)| Step::Abort { client, which }),
@@ -230,6 +235,12 @@ impl World {
                 let timeout = Duration::from_millis(timeout);
                 let id = object(id);
                 self.request(client, Request::Create { id, size_bytes, metadata: f32s(), timeout });
+            }
+            Step::Put { client, id, size_bytes, is_confirmed, timeout } => {
+                let bytes = vec![1; usize::try_from(size_bytes).expect("it is small")].into();
+                let confirm = if is_confirmed { Confirm::Yes } else { Confirm::No };
+                let (id, timeout) = (object(id), Duration::from_millis(timeout));
+                self.request(client, Request::Put { id, metadata: f32s(), bytes, confirm, timeout });
             }
             Step::Seal { client, which, is_confirmed } => {
                 let held = self.h.checker.references(ClientId(client));

@@ -71,6 +71,52 @@ fn an_unconfirmed_seal_is_not_answered() {
     assert_eq!(h.view(call).copy, view.copy);
 }
 
+/// A put of a small object by one request.
+fn whole(name: &str, size_bytes: u64, confirm: Confirm) -> Request {
+    let bytes = vec![7; usize::try_from(size_bytes).expect("it is small")].into();
+    Request::Put { id: id(name), metadata: Metadata::default(), bytes, confirm, timeout: LONG }
+}
+
+#[test]
+fn a_put_by_one_request_is_answered_at_once_unless_it_is_to_be_confirmed() {
+    let mut h = Harness::new();
+    let unconfirmed = h.request(A, whole("x", SMALL, Confirm::No));
+    assert_eq!(h.answer(unconfirmed), Some(Ok(Response::Sealed)));
+    assert_eq!(h.inline().len(), 1, "it is published with its bytes, once");
+    let confirmed = h.request(A, whole("y", SMALL, Confirm::Yes));
+    h.assert_waits(confirmed);
+    h.accept_all();
+    assert_eq!(h.answer(confirmed), Some(Ok(Response::Sealed)));
+    assert_eq!(h.checker.references(A), []);
+    assert_eq!(h.node.status().pinned_bytes, 2 * (SMALL + 64).next_multiple_of(64));
+    let call = h.get(B, "x");
+    assert_eq!(h.view(call).size_bytes, SMALL);
+}
+
+#[test]
+fn a_put_by_one_request_of_what_exists_is_referred_to_it_or_refused() {
+    let mut h = Harness::new();
+    let put = h.put(A, "x", SMALL);
+    let call = h.request(B, whole("x", SMALL, Confirm::Yes));
+    assert_eq!(h.answer(call), Some(Ok(Response::Existing(put))));
+    let call = h.request(B, whole("x", SMALL + 1, Confirm::Yes));
+    assert_eq!(h.error(call), Error::AlreadyExists { id: id("x") });
+}
+
+#[test]
+fn a_put_by_one_request_waits_for_room_and_has_one_deadline() {
+    let mut h = Harness::new();
+    let full = h.put(A, "full", CAPACITY - 64);
+    let call = h.request(A, whole("x", SMALL, Confirm::Yes));
+    h.assert_waits(call);
+    h.pass(LONG - Duration::from_secs(1));
+    h.drop_put(0, "full", full.put, DropReason::Deleted);
+    h.assert_waits(call);
+    assert_eq!(h.inline().len(), 1, "there is room now");
+    h.pass(Duration::from_secs(1));
+    assert!(matches!(h.error(call), Error::Timeout { .. }), "the directory has not answered");
+}
+
 #[test]
 fn an_empty_object_is_an_object() {
     let mut h = Harness::new();

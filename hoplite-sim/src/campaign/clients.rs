@@ -1,17 +1,20 @@
 //! Applications: they put, get, delete, wait, let go, and die. How they reduce is in `reduces`.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, ObjectView, Request, Response, Until};
+use hoplite_core::node::{
+    CallId, ClientId, Confirm, CopyId, Event, Inspection, ObjectView, Request, Response, Until,
+};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::Page;
 use hoplite_core::{Dtype, Error, Metadata, ObjectId, Time};
 
 use super::scenario::DTYPE;
 use super::{Faults, Kind, Simulation};
-use crate::cluster::Answer;
+use crate::cluster::{Answer, bytes_of};
 
 /// How long after its deadline a call may be answered at the latest.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
@@ -33,6 +36,8 @@ const MEMBERS_HEAR_WITHIN: Duration = Duration::from_millis(60);
 
 /// Sizes of objects: empty, inline, a few blocks, many blocks, odd ones.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
+/// What may be put by one request: large enough to have a tag, and small enough for clients to do so.
+const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 
 /// One process.
 #[derive(Debug)]
@@ -339,8 +344,11 @@ impl Simulation {
         let timeout = self.any_timeout();
         let dtype = if is_plain { Dtype::Opaque } else { DTYPE };
         let metadata = Metadata { dtype, ..Metadata::default() };
-        let request = Request::Create { id: id.clone(), size_bytes, metadata, timeout };
-        let put = Put { client, store, id, tag };
+        let put = Put { client, store, id: id.clone(), tag };
+        if PUT_WHOLE.contains(&size_bytes) && self.random.chance(50) {
+            return self.put_whole(put, size_bytes, metadata, timeout);
+        }
+        let request = Request::Create { id, size_bytes, metadata, timeout };
         let then = move |sim: &mut Self, answer: Answer| sim.create_answered(put, answer);
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
@@ -352,20 +360,43 @@ impl Simulation {
                 self.copy(store, view.copy).tag = Some(put.tag);
                 self.write(put, view);
             }
-            Ok(Response::Existing(view)) => {
-                let store = self.app.clients[&put.client].store;
-                let copy = self.copy(store, view.copy).clone();
-                assert!(copy.is_complete && copy.size_bytes == view.size_bytes, "an existing copy is whole");
-                self.check_contents(&put.id, copy.tag, view.size_bytes, self.now());
-                self.put_ended(&put);
-                self.release_later(put.client, view.copy);
-            }
+            Ok(Response::Existing(view)) => self.exists_already(&put, &view),
             Ok(other) => panic!("a create is answered with {other:?}"),
             Err(_) => {
                 self.put_ended(&put);
                 self.act_later(put.client);
             }
         }
+    }
+
+    fn exists_already(&mut self, put: &Put, view: &ObjectView) {
+        let store = self.app.clients[&put.client].store;
+        let copy = self.copy(store, view.copy).clone();
+        assert!(copy.is_complete && copy.size_bytes == view.size_bytes, "an existing copy is whole");
+        self.check_contents(&put.id, copy.tag, view.size_bytes, self.now());
+        self.put_ended(put);
+        self.release_later(put.client, view.copy);
+    }
+
+    /// Puts a small object by one request.
+    fn put_whole(&mut self, put: Put, size_bytes: u64, metadata: Metadata, timeout: Duration) {
+        let confirm = if self.random.chance(70) { Confirm::Yes } else { Confirm::No };
+        let bytes = bytes_of(Some(put.tag), size_bytes);
+        let request = Request::Put { id: put.id.clone(), metadata, bytes, confirm, timeout };
+        let client = put.client;
+        let then = move |sim: &mut Self, answer: Answer| {
+            match answer {
+                Ok(Response::Sealed) if confirm == Confirm::Yes => {
+                    sim.app.history.confirmed(&put.id, sim.now());
+                    sim.put_ended(&put);
+                }
+                Ok(Response::Existing(view)) => return sim.exists_already(&put, &view),
+                Ok(Response::Sealed) | Err(_) => sim.put_left_open(&put),
+                Ok(other) => panic!("a put is answered with {other:?}"),
+            }
+            sim.act_later(client);
+        };
+        self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
     fn put_ended(&mut self, put: &Put) {

@@ -11,7 +11,7 @@ use super::transfers::{Ending, Job, Remote, ServeState};
 use super::{Application, Cluster};
 
 /// The bytes of a small object: its tag, and zeros.
-fn bytes_of(tag: Option<u64>, size_bytes: u64) -> Bytes {
+pub(crate) fn bytes_of(tag: Option<u64>, size_bytes: u64) -> Bytes {
     let size = usize::try_from(size_bytes).expect("small objects are small");
     let mut bytes = tag.unwrap_or(0).to_le_bytes().to_vec();
     bytes.resize(size, 0);

@@ -46,6 +46,7 @@ use crate::random::Random;
 use crate::trace::Trace;
 use contents::Contents;
 use directed::{Directed, DirectedConnection};
+pub(crate) use effects::bytes_of;
 use flow::Nic;
 pub use hosts::ShardLoad;
 pub(crate) use hosts::{Copy, ShardHost, StoreHost, node_id, shard_name};

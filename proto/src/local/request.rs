@@ -3,10 +3,12 @@
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
-use hoplite_core::node::{self, ByteRange, CallId, CopyId, Inspection, Reduce, ReduceOrder, Until};
+use hoplite_core::node::{self, ByteRange, CallId, Confirm, CopyId, Inspection, Reduce, ReduceOrder, Until};
 use hoplite_core::topology::probe::survey::{Bandwidth, MAX_NODES, SurveyOptions};
 
-use crate::bounds::{MAX_LISTED_OBJECTS, check_count, decode_timeout, encode_id, encode_timeout};
+use crate::bounds::{
+    MAX_LISTED_OBJECTS, MAX_PUT_BYTES, check_count, decode_timeout, encode_id, encode_timeout,
+};
 use crate::data::probe::probes;
 use crate::enumeration::enumeration;
 use crate::reduce::{decode_agreement, decode_op, encode_agreement, encode_op};
@@ -50,6 +52,13 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             id: encode_id(&id),
             size_bytes,
             metadata: Some(metadata::encode(&metadata)),
+            timeout_ms: encode_timeout(timeout),
+        }),
+        node::Request::Put { id, metadata, bytes, confirm, timeout } => wire::Body::Put(wire::Put {
+            id: encode_id(&id),
+            metadata: Some(metadata::encode(&metadata)),
+            contents: bytes,
+            confirm: confirm == Confirm::Yes,
             timeout_ms: encode_timeout(timeout),
         }),
         node::Request::Seal { copy, timeout } => {
@@ -119,6 +128,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
             metadata: metadata::decode(create.metadata, create.size_bytes)?,
             timeout: decode_timeout(create.timeout_ms),
         },
+        wire::Body::Put(put) => decode_put(put)?,
         wire::Body::Seal(seal) => {
             node::Request::Seal { copy: CopyId(seal.copy), timeout: decode_timeout(seal.timeout_ms) }
         }
@@ -169,6 +179,17 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Doorbell(doorbell) => return Ok(Request::Doorbell { copy: CopyId(doorbell.copy) }),
     };
     Ok(Request::Node(request))
+}
+
+fn decode_put(put: wire::Put) -> Result<node::Request> {
+    check_count("bytes of a put by one request", put.contents.len(), MAX_PUT_BYTES)?;
+    Ok(node::Request::Put {
+        id: ObjectId::new(&put.id)?,
+        metadata: metadata::decode(put.metadata, put.contents.len() as u64)?,
+        bytes: put.contents,
+        confirm: if put.confirm { Confirm::Yes } else { Confirm::No },
+        timeout: decode_timeout(put.timeout_ms),
+    })
 }
 
 fn decode_probe(probe: &wire::Probe) -> Result<Inspection> {

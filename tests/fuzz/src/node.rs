@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::node::{
-    ByteRange, CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, Hop,
+    ByteRange, CallId, ClientId, CombineId, CombineInput, CombineOutcome, Confirm, CopyId, Effect, Event, Hop,
     HopFailure, HopId, HopInput, HopReport, HostingId, MAX_HOP_INPUTS, Node, NodeConfig, PullId, Reduce,
     ReduceOrder, Request, Response, ServeId, Until,
 };
@@ -389,7 +389,7 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
 }
 
 fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
-    Ok(match input.int_in_range(0..=19)? {
+    Ok(match input.int_in_range(0..=20)? {
         0..=2 => Request::Create {
             id: object(input)?,
             size_bytes: *input.choose(&[0, 100, LARGE, LARGE, 3 * LARGE, CAPACITY, 1 << 40, u64::MAX])?,
@@ -415,6 +415,13 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         13 => Request::Locate { id: object(input)?, timeout: timeout(input)? },
         14 => Request::Subscribe { id: object(input)? },
         15..=18 => Request::Reduce(reduce(input)?),
+        19 => Request::Put {
+            id: object(input)?,
+            metadata: f32s(),
+            bytes: vec![7; *input.choose(&[0, 100, 8192])?].into(),
+            confirm: *input.choose(&[Confirm::Yes, Confirm::No])?,
+            timeout: timeout(input)?,
+        },
         _ => {
             let call = pick(input, &world.calls)?.unwrap_or(CallId(0));
             if input.arbitrary()? { Request::Cancel { call } } else { Request::Unsubscribe { call } }

@@ -8,7 +8,7 @@ use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
 use hoplite_core::load::{LinkLoad, Load, ReduceLoad, TransferLoad};
 use hoplite_core::node::{
-    self, ByteRange, CallId, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce, ReduceOrder,
+    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce, ReduceOrder,
     Until,
 };
 use hoplite_core::placement::ShardList;
@@ -44,6 +44,13 @@ pub fn requests() -> Vec<Vec<u8>> {
     let copy = CopyId(7);
     let requests = [
         node::Request::Create { id: object(), size_bytes: SIZE, metadata: metadata(), timeout: TIMEOUT },
+        node::Request::Put {
+            id: object(),
+            metadata: metadata(),
+            bytes: vec![7; usize::try_from(SIZE).expect("it is small")].into(),
+            confirm: Confirm::Yes,
+            timeout: TIMEOUT,
+        },
         node::Request::Seal { copy, timeout: TIMEOUT },
         node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT },
         node::Request::Delete { ids: ids(), timeout: TIMEOUT },
