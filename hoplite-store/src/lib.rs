@@ -18,6 +18,7 @@
 
 mod advertised;
 mod config;
+mod control;
 mod copies;
 mod data;
 mod engine;
