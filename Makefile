@@ -89,6 +89,7 @@ bench-local: build ## Hoplite alone over loopback, for docs/measurements.md.
 	$(BINARIES)/hoplite bench reduce
 	$(BINARIES)/hoplite bench kernels
 	$(BINARIES)/hoplite bench shard
+	$(BINARIES)/hoplite bench directory
 
 clean: ## Removes what was built.
 	$(CARGO) clean

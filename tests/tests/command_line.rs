@@ -446,6 +446,11 @@ fn benchmarks_report_what_they_measured() {
     let broadcast = bench(&["broadcast", "--size", "1MiB", "--receivers", "2", "--repetitions", "2"]);
     let reduce = bench(&["reduce", "--size", "1MiB", "--nodes", "2,3", "--repetitions", "2"]);
     let kernels = bench(&["kernels", "--size", "64KiB", "--dtype", "f32", "--repetitions", "2"]);
+    let directory = ["--objects", "100", "--copies", "120", "--receivers", "4", "--gets", "500"];
+    let directory = bench(&[&["directory"][..], &directory].concat());
+    let figures = directory["figures"].as_array().unwrap();
+    assert_eq!(figures.len(), 8, "{directory}");
+    assert!(figures.iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{directory}");
     for (report, count) in [(&local, 7), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)] {
         let measurements = report["measurements"].as_array().unwrap();
         assert_eq!(measurements.len(), count, "{report}");

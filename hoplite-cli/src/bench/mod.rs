@@ -6,6 +6,7 @@
 //! * [`reduce`]: objects of several nodes into one, beside one raw TCP stream, and beside getting and adding all.
 //! * [`kernels`]: the arithmetic of that, beside the bandwidth of memory.
 //! * [`shard`]: what one shard of the directory does on one core, and what it remembers.
+//! * [`directory`]: how many gets one shard serves over gRPC.
 //! * [`floor`]: the bare loops that the measurements stand beside.
 //! * [`report`]: medians, tables and JSON.
 //!
@@ -13,6 +14,7 @@
 //! faulted in. What is compared alternates, so that a disturbance of the machine hits both.
 
 mod broadcast;
+mod directory;
 mod kernels;
 mod local;
 mod p2p;
@@ -67,6 +69,8 @@ enum Benchmark {
     Kernels(kernels::Arguments),
     /// What one shard of the directory does on one core, and the memory that it takes per object
     Shard(shard::Arguments),
+    /// How many gets one shard of the directory serves over gRPC, beside the same without any network
+    Directory(directory::Arguments),
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -91,6 +95,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Benchmark::Kernels(arguments) => kernels::measure(&arguments)?,
         Benchmark::Shard(arguments) => shard::measure(&arguments)?,
+        Benchmark::Directory(arguments) => {
+            let room = Room { nodes: 0, each_bytes: 0, first_bytes: 0 };
+            in_cluster(room, move |cluster| directory::measure(cluster, &arguments)).await?
+        }
     };
     let mut stdout = io::stdout().lock();
     if arguments.json {

@@ -74,6 +74,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<NodeProcess>,
     /// The addresses of the directory's shards.
     pub(crate) shards: Vec<String>,
+    /// Their processes.
+    pub(crate) shard_pids: Vec<u32>,
 }
 
 /// One store of it.
@@ -164,7 +166,8 @@ impl Daemons {
                 pid: daemon.pid()?,
             });
         }
-        Ok(Cluster { directory: self.workplace.path().to_owned(), nodes, shards })
+        let shard_pids = self.shards.iter().map(Daemon::pid).collect::<anyhow::Result<_>>()?;
+        Ok(Cluster { directory: self.workplace.path().to_owned(), nodes, shards, shard_pids })
     }
 
     /// Waits until all shards listen.
