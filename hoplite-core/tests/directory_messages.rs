@@ -11,10 +11,10 @@ use hoplite_core::node::{
     self, CallId, ClientId, CopyId, Node, NodeConfig, PullId, Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::{ShardList, ShardMap};
-use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::shard::{self, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard};
 use hoplite_core::time::Time;
+use hoplite_core::topology::place::EVERYWHERE;
 
 const SHARDS: usize = 3;
 /// What a get of a large object costs at most: a query, its answer, the location at the other shard, and that all bytes are
@@ -49,7 +49,7 @@ impl Cluster {
         let new_node = |number: usize| {
             Node::new(NodeConfig {
                 node: name(number),
-                topology: Topology::Uniform,
+                path: EVERYWHERE,
                 capacity_bytes: 64 << 20,
                 limits: Limits::default(),
                 shards: ShardMap::new(names),

@@ -751,10 +751,10 @@ mod tests {
     use hoplite_core::metadata::Dtype;
     use hoplite_core::node::{HopFailure, HopInput, NodeConfig};
     use hoplite_core::placement::ShardMap;
-    use hoplite_core::plan::broadcast::Topology;
     use hoplite_core::plan::collective::SchedulePreference;
     use hoplite_core::reduce::ReduceOp;
     use hoplite_core::shard::PullOutcome;
+    use hoplite_core::topology::place::EVERYWHERE;
     use hoplite_shm::Backing;
     use tokio::task::JoinHandle;
     use tokio::time::timeout;
@@ -776,7 +776,7 @@ mod tests {
             capacity_bytes: arena.capacity_bytes(),
             limits: Limits::default(),
             shards: ShardMap::new(["shard"]),
-            topology: Topology::Uniform,
+            path: EVERYWHERE,
             allreduce_schedule: SchedulePreference::Auto,
             seed: 1,
         });

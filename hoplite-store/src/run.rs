@@ -14,8 +14,8 @@ use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
-use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::shard::NodeInfo;
+use hoplite_core::topology::Place;
 use hoplite_daemon::Credentials;
 use hoplite_daemon::metrics::Metrics;
 use hoplite_directory::Listeners;
@@ -345,7 +345,7 @@ fn links(addresses: &[String], credentials: &Credentials) -> Result<Vec<ShardLin
 fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<Node, StoreError> {
     Ok(Node::new(NodeConfig {
         node: config.node.clone(),
-        topology: Topology::Uniform,
+        path: Place::of_labels(&config.labels).path,
         capacity_bytes: arena.capacity_bytes(),
         limits: config.limits.clone(),
         shards: ShardMap::new(shards),

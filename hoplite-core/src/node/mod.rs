@@ -49,9 +49,9 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::ShardMap;
-use crate::plan::broadcast::Topology;
 use crate::plan::collective::SchedulePreference;
 use crate::time::Time;
+use crate::topology::place::Path;
 use asks::Asks;
 use calls::{CallKey, Calls};
 use collecting::Collectives;
@@ -69,8 +69,8 @@ use table::Table;
 pub struct NodeConfig {
     /// The name of this node.
     pub node: NodeId,
-    /// What it costs to send from one node to another.
-    pub topology: Topology,
+    /// The groups of nodes that it is in.
+    pub path: Path,
     /// The size of the arena.
     pub capacity_bytes: u64,
     /// The limits to enforce.

@@ -9,7 +9,7 @@
 //! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. The topology term and the treatment of senders
 //! that failed are ours.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::id::NodeId;
@@ -20,50 +20,6 @@ use crate::time::Time;
 ///
 /// 50 ms is what 64 MiB takes at 10 Gbit/s, so locality wins among receivers that arrive together.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
-
-/// What it costs to send from one node to another; only the order of costs matters.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Topology {
-    /// All links are alike.
-    #[default]
-    Uniform,
-    /// The cost of each link is given.
-    Matrix(CostMatrix),
-}
-
-/// The cost of links by pair of nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CostMatrix {
-    by_sender: BTreeMap<NodeId, BTreeMap<NodeId, u64>>,
-    default_cost: u64,
-}
-
-impl CostMatrix {
-    /// The matrix of `costs`, keyed by `(sender, receiver)`; a link that is not in it costs `default_cost`.
-    pub fn new(costs: BTreeMap<(NodeId, NodeId), u64>, default_cost: u64) -> Self {
-        let mut by_sender: BTreeMap<NodeId, BTreeMap<NodeId, u64>> = BTreeMap::new();
-        for ((sender, receiver), cost) in costs {
-            by_sender.entry(sender).or_default().insert(receiver, cost);
-        }
-        Self { by_sender, default_cost }
-    }
-
-    /// The cost of the link from `sender` to `receiver`.
-    pub fn cost(&self, sender: &NodeId, receiver: &NodeId) -> u64 {
-        let row = self.by_sender.get(sender);
-        row.and_then(|row| row.get(receiver)).copied().unwrap_or(self.default_cost)
-    }
-}
-
-impl Topology {
-    /// The cost of the link from `sender` to `receiver`; zero is the cheapest there is.
-    pub fn cost(&self, sender: &NodeId, receiver: &NodeId) -> u64 {
-        match self {
-            Self::Uniform => 0,
-            Self::Matrix(matrix) => matrix.cost(sender, receiver),
-        }
-    }
-}
 
 /// A location with a free slot that may serve a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

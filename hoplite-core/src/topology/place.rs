@@ -44,8 +44,7 @@ impl Place {
 
     /// The lowest level at which both are in one group: 0 if they share the innermost, [`MAX_LEVELS`] if they share none.
     pub fn level(&self, other: &Self) -> usize {
-        let shared = self.path.iter().zip(&other.path).take_while(|(own, other)| own == other);
-        MAX_LEVELS - shared.count()
+        level(self.path, other.path)
     }
 
     /// How many positions `to` comes after this one; a node before this one is further than all nodes after it.
@@ -65,6 +64,12 @@ fn number_of(label: &str) -> u32 {
 pub fn groups_of(path: Path) -> impl Iterator<Item = Path> {
     let within = move |levels: usize| (path[levels - 1] != 0).then(|| group(path, levels));
     (1..=MAX_LEVELS).rev().filter_map(within).chain([EVERYWHERE])
+}
+
+/// The lowest level at which both paths are in one group, as [`Place::level`].
+pub fn level(one: Path, other: Path) -> usize {
+    let shared = one.iter().zip(&other).take_while(|(one, other)| one == other);
+    MAX_LEVELS - shared.count()
 }
 
 /// Whether a node with this path is in a group.

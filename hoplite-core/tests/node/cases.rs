@@ -25,7 +25,7 @@
 //! empty                             nothing is left, or the test fails
 //! ```
 //!
-//! Subscriptions are not shown.
+//! Subscriptions are not shown. A scenario may begin with where nodes are: `label NODE KEY=VALUE..`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use hoplite_core::node::*;
 use hoplite_core::shard::{DropReason, LocationState, PullOutcome, ToShard, ToStore};
+use hoplite_core::topology::place::{EVERYWHERE, Place};
 use hoplite_core::{Error, ObjectId, PutId};
 
 use crate::harness::*;
@@ -53,6 +54,11 @@ fn reduces() {
 #[test]
 fn reduces_with_failures() {
     run_file("reduce_failures");
+}
+
+#[test]
+fn reduces_in_racks() {
+    run_file("reduce_places");
 }
 
 fn run_file(name: &str) {
@@ -74,6 +80,8 @@ fn run_file(name: &str) {
 
 struct Scenario {
     h: Harness,
+    /// Where nodes are, if it is said.
+    places: BTreeMap<String, Place>,
     /// The latest call of each client.
     latest: BTreeMap<ClientId, CallId>,
     /// The sources of each reduce.
@@ -90,8 +98,16 @@ struct Scenario {
 impl Scenario {
     /// Returns the lines as they should be written.
     fn run(lines: &[&str]) -> Vec<String> {
+        let labels = lines.iter().filter_map(|line| line.strip_prefix("label ")?.split_once(' '));
+        let place = |(node, labels): (&str, &str)| {
+            let labels = labels.split_whitespace().filter_map(|label| label.split_once('='));
+            let labels: Vec<_> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+            (node.to_owned(), Place::of_labels(&labels))
+        };
+        let places: BTreeMap<String, Place> = labels.map(place).collect();
         let mut scenario = Self {
-            h: Harness::with_slow_links(),
+            h: Harness::with_slow_links_at(places.get("here").map_or(EVERYWHERE, |place| place.path)),
+            places,
             latest: BTreeMap::new(),
             sources: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -119,6 +135,7 @@ impl Scenario {
 
     fn act(&mut self, words: &[&str]) {
         match words {
+            ["label", ..] => {}
             ["put", object] => drop(self.h.put_f32(object, SIZE)),
             ["fetch", object] => {
                 let (name, put) = parse(object);
@@ -249,14 +266,18 @@ impl Scenario {
         let mut local = self.copies.keys().filter_map(|copy| self.h.node.object_of(*copy));
         let here = local.find(|(of, _)| **of == id(name)).map(|(_, put)| put.0);
         let put = if nodes.contains(&"here") { here.expect("it is here") } else { put };
-        self.h.tell(match state {
+        let mut news = match state {
             "ready" => complete(name, put, nodes),
             "growing" => located(name, put, LocationState::Producing, nodes),
             "partial" => located(name, put, LocationState::Partial, nodes),
             "small" => inline(name, put),
             "unknown" => unknown(name),
             _ => lost(name, put),
-        });
+        };
+        for location in &mut news.locations {
+            location.path = self.places.get(location.node.as_str()).map_or(EVERYWHERE, |place| place.path);
+        }
+        self.h.tell(news);
     }
 
     fn pulled(&mut self, object: &str, valid_bytes: u64, outcome: PullOutcome) {

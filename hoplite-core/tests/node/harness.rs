@@ -8,12 +8,12 @@ use bytes::Bytes;
 use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::node::*;
 use hoplite_core::placement::ShardMap;
-use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::shard::{
     DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query, RequestId, ToShard,
     ToStore, Verdict,
 };
+use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use crate::checker::Checker;
@@ -99,7 +99,16 @@ impl Harness {
 
     /// A node with so many shards, all of them connected, and these limits.
     pub(crate) fn connected(count: usize, limits: Limits) -> Self {
-        let mut harness = Self::disconnected(count, limits);
+        Self::connected_at(EVERYWHERE, count, limits)
+    }
+
+    /// A node with one connected shard and the usual limits, in these groups.
+    pub(crate) fn at(path: Path) -> Self {
+        Self::connected_at(path, 1, limits())
+    }
+
+    fn connected_at(path: Path, count: usize, limits: Limits) -> Self {
+        let mut harness = Self::disconnected_at(path, count, limits);
         for shard in 0..count {
             harness.event(Event::ShardUp { shard });
         }
@@ -108,10 +117,14 @@ impl Harness {
 
     /// A node with so many shards, none of them connected.
     pub(crate) fn disconnected(count: usize, limits: Limits) -> Self {
+        Self::disconnected_at(EVERYWHERE, count, limits)
+    }
+
+    fn disconnected_at(path: Path, count: usize, limits: Limits) -> Self {
         let shards = ShardMap::new((0..count).map(|shard| format!("shard-{shard}")));
         let config = NodeConfig {
             node: node_id("here"),
-            topology: Topology::Uniform,
+            path,
             capacity_bytes: CAPACITY,
             limits,
             shards: shards.clone(),

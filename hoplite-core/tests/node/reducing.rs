@@ -13,7 +13,7 @@ use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     Location, LocationState, Locations, ObjectSummary, PullOutcome, Retention, ToStore,
 };
-use hoplite_core::topology::place::EVERYWHERE;
+use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::{Dtype, Error, Metadata, ObjectId, PutId};
 
 use crate::harness::*;
@@ -150,7 +150,12 @@ pub(crate) fn inline(name: &str, put: u64) -> Locations {
 impl Harness {
     /// A node as [`Harness::new`] makes it, with [`SLOW`] links.
     pub(crate) fn with_slow_links() -> Self {
-        let mut harness = Self::new();
+        Self::with_slow_links_at(EVERYWHERE)
+    }
+
+    /// The same in these groups.
+    pub(crate) fn with_slow_links_at(path: Path) -> Self {
+        let mut harness = Self::at(path);
         harness.event(Event::Measured { link: SLOW });
         harness
     }

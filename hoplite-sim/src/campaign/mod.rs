@@ -159,7 +159,6 @@ pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
     let config = Config {
         stores: scenario.stores,
         shards: scenario.shards,
-        topology: scenario.topology.clone(),
         labels: scenario.labels,
         allreduce_schedule: scenario.allreduce_schedule,
         link: scenario.link,

@@ -1,14 +1,12 @@
 //! What a run is made of: how many machines, objects and clients, how large, how fast, and what fails.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_core::plan::broadcast::{CostMatrix, Topology};
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::{Dtype, ObjectId};
 
-use crate::cluster::{Labels, node_id};
+use crate::cluster::Labels;
 use crate::random::Random;
 
 /// The element type of all that is reduced, and its size.
@@ -41,8 +39,6 @@ pub struct Scenario {
     pub is_roomy: bool,
     /// What stores take their links for.
     pub link: LinkEstimate,
-    /// What they know of the topology.
-    pub topology: Topology,
     /// Where they say that they are.
     pub labels: Labels,
     /// The arena of each store.
@@ -107,7 +103,6 @@ impl Scenario {
                 bytes_per_second: *random.pick(&[1_000_000, 1_000_000_000, 1_000_000_000_000]),
                 latency: random.micros(1..100_000),
             },
-            topology: any_topology(&mut random, stores),
             labels: Labels { racks: *random.pick(&[0, 0, 2, 3]), moves: random.chance(30) },
             fault_interval: random.millis(50..700),
             slowness: *random.pick(&[1, 1, 10, 100]),
@@ -134,20 +129,6 @@ impl Scenario {
             Kind::Result | Kind::Part => MAX_RESULTS,
         }
     }
-}
-
-/// Half of the time all links are alike.
-fn any_topology(random: &mut Random, stores: usize) -> Topology {
-    if random.chance(50) {
-        return Topology::Uniform;
-    }
-    let mut costs = BTreeMap::new();
-    for one in 0..stores {
-        for other in 0..stores {
-            costs.insert((node_id(one), node_id(other)), random.number(1..5));
-        }
-    }
-    Topology::Matrix(CostMatrix::new(costs, 1))
 }
 
 /// What an object is for.

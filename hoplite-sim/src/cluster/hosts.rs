@@ -10,6 +10,7 @@ use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::session::Attempts;
 use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig};
 use hoplite_core::stall::Sign;
+use hoplite_core::topology::Place;
 use hoplite_core::{Error, NodeId, ObjectId, PutId, Time};
 
 use super::exchange::Exchange;
@@ -181,7 +182,7 @@ impl<A: Application> Cluster<A> {
             });
         }
         for store in 0..self.config.stores {
-            let node = self.new_node(store);
+            let node = self.new_node(store, 1);
             self.by_name.insert(node_id(store), store);
             self.stores.push(StoreHost {
                 node,
@@ -205,10 +206,10 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    fn new_node(&mut self, store: usize) -> Node {
+    fn new_node(&mut self, store: usize, run: u64) -> Node {
         let mut node = Node::new(NodeConfig {
             node: node_id(store),
-            topology: self.config.topology.clone(),
+            path: Place::of_labels(&self.config.labels.of(store, run)).path,
             capacity_bytes: self.config.capacity_bytes,
             limits: self.config.limits.clone(),
             shards: ShardMap::new((0..self.config.shards).map(shard_name)),
@@ -264,7 +265,7 @@ impl<A: Application> Cluster<A> {
         if self.stores[store].is_alive {
             return;
         }
-        let node = self.new_node(store);
+        let node = self.new_node(store, self.stores[store].run + 1);
         let host = &mut self.stores[store];
         host.node = node;
         host.is_alive = true;

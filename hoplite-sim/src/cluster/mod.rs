@@ -35,7 +35,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_core::node::{CallId, ClientId, Effect, Response};
-use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::Page;
@@ -49,7 +48,7 @@ use directed::{Directed, DirectedConnection};
 pub(crate) use effects::bytes_of;
 use flow::Nic;
 pub use hosts::ShardLoad;
-pub(crate) use hosts::{Copy, ShardHost, StoreHost, node_id, shard_name};
+pub(crate) use hosts::{Copy, ShardHost, StoreHost, shard_name};
 pub(crate) use network::{LinkEnd, Network};
 use sessions::Session;
 use transfers::{Transfer, TransferId};
@@ -106,7 +105,6 @@ pub(crate) struct Config {
     pub(crate) shards: usize,
     /// The limits of all of them.
     pub(crate) limits: Limits,
-    pub(crate) topology: Topology,
     /// Where stores say that they are.
     pub(crate) labels: Labels,
     /// How the sessions of allreduces exchange data.

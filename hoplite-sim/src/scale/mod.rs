@@ -33,7 +33,6 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::Limits;
 use hoplite_core::plan::blocks::block_bytes;
-use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
 
@@ -155,7 +154,6 @@ impl Experiment {
             stores: self.nodes,
             shards: self.shards,
             limits: Limits { slots_per_location: self.slots, ..Limits::default() },
-            topology: Topology::Uniform,
             labels: Labels { racks: self.racks, moves: false },
             link: LinkEstimate { bytes_per_second: self.bytes_per_second, latency: self.latency },
             capacity_bytes: self.size_bytes * ARENA_OBJECTS + (1 << 20),

@@ -9,6 +9,7 @@ use hoplite_core::error::Error;
 use hoplite_core::extent::Extent;
 use hoplite_core::node::{self, CallId, CopyId, Inspection, Node, NodeConfig, Until};
 use hoplite_core::placement::ShardMap;
+use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{ClusterId, Limits, Metadata, NodeId, ObjectId};
 use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES};
 use hoplite_proto::local::{Request, Response, decode_response, encode_request};
@@ -22,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{LocalPlane, SocketAccess, connection};
-use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::collective::SchedulePreference;
 
 use crate::config::ClientRules;
@@ -39,7 +39,7 @@ fn plane(limits: Limits) -> Arc<LocalPlane> {
     let config = Arc::new(DataConfig::new(cluster.clone(), node.clone()));
     let state = Node::new(NodeConfig {
         node: node.clone(),
-        topology: Topology::Uniform,
+        path: EVERYWHERE,
         capacity_bytes: arena.capacity_bytes(),
         limits: limits.clone(),
         shards: ShardMap::new(["127.0.0.1:1"]),

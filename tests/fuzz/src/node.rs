@@ -16,7 +16,6 @@ use hoplite_core::node::{
     ReduceOrder, Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::ShardMap;
-use hoplite_core::plan::broadcast::Topology;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
@@ -103,7 +102,7 @@ impl World {
         let shards = ShardMap::new((0..SHARDS).map(|shard| format!("shard-{shard}")));
         let config = NodeConfig {
             node: NodeId::new("here").expect("a valid name"),
-            topology: Topology::Uniform,
+            path: [1, 0, 1, 0],
             capacity_bytes: CAPACITY,
             limits,
             shards,

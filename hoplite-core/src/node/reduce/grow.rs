@@ -1,7 +1,7 @@
 //! Sources join as they become ready, and hops are begun where there is something to combine.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::{Hop, HopInput, MAX_HOP_INPUTS};
@@ -12,9 +12,9 @@ use super::target::TargetState;
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::Choice;
-use crate::plan::broadcast::Topology;
-use crate::plan::reduce::{Schedule, Vertex, VertexId, choose, estimate};
+use crate::plan::reduce::{Schedule, Vertex, VertexId, choose, choose_for_groups, estimate};
 use crate::shard::Location;
+use crate::topology::place::{EVERYWHERE, Path, level};
 
 /// Most sources of one node in one hop: half of what a hop takes in, the rest is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
@@ -33,6 +33,8 @@ struct Group {
     sources: Vec<usize>,
     /// Whether one of them could not be had there before: its node may be gone without the directory knowing.
     has_failed: bool,
+    /// How far it is from the receiver.
+    level: usize,
     /// The place of the first of them in the list, counted cyclically from the one after this store's own.
     turn: usize,
 }
@@ -65,7 +67,8 @@ impl Reduction {
                 Readiness::At(location) => {
                     let has_failed = self.sources[index].has_failed_at(&location.node);
                     let group = elsewhere.entry(location.node.clone());
-                    let new = || Group { location, sources: Vec::new(), has_failed: false, turn: 0 };
+                    let level = level(self.own, location.path);
+                    let new = || Group { location, sources: Vec::new(), has_failed: false, level, turn: 0 };
                     let group = group.or_insert_with(new);
                     group.sources.push(index);
                     group.has_failed |= has_failed;
@@ -87,9 +90,9 @@ impl Reduction {
         Ok(())
     }
 
-    /// Lets groups join, each as one vertex: next the one that is closest to the last vertex, those last that failed before;
-    /// among equals the one whose turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with different
-    /// receivers, do not all begin at the same node.
+    /// Lets groups join, each as one vertex: those that failed before last, the closest to the receiver first, among equals the
+    /// one whose turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with
+    /// different receivers, do not all begin at the same node.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
         let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
@@ -99,13 +102,10 @@ impl Reduction {
             group.turn = group.sources.first().map_or(0, turn);
         }
         // The next one is taken from the end.
-        groups.sort_by_key(|group| Reverse((group.has_failed, group.turn)));
-        while self.has_room() {
-            let next = match &world.ctx.config().topology {
-                Topology::Uniform => groups.pop(),
-                topology => closest(self, &groups, topology).map(|place| groups.remove(place)),
-            };
-            let Some(Group { location, mut sources, .. }) = next else { break };
+        groups.sort_by_key(|group| Reverse((group.has_failed, group.level, group.turn)));
+        while self.has_room()
+            && let Some(Group { location, mut sources, .. }) = groups.pop()
+        {
             sources.truncate(self.request.count - self.taken());
             sources = self.join_young_vertex(world, &location, sources)?;
             for part in sources.chunks(MAX_SOURCES_PER_VERTEX) {
@@ -203,19 +203,24 @@ impl Reduction {
         let vertex = if self.is_fixed() {
             self.tree.grow_in_order(sources, state)
         } else {
-            self.tree.grow(&schedule, sources, state)
+            let group = schedule.entry().map_or(EVERYWHERE, |_| location.path);
+            self.tree.grow(&schedule, group, sources, state)
         };
+        // It may have come between others.
+        for changed in self.tree.way_to_receiver(vertex).into_iter().skip(1) {
+            self.redo(world, changed);
+        }
         self.to_begin.insert(vertex);
         self.latest.insert(location.node.clone(), vertex);
         Ok(())
     }
 
     fn choose_schedule(&self, world: &World<'_>) -> Choice<Schedule> {
-        let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
+        let mut nodes: BTreeMap<NodeId, Path> = BTreeMap::new();
         let mut at_nodes = 0;
         for index in &self.open {
             if let Some(Readiness::At(location)) = self.readiness(world, *index) {
-                nodes.insert(location.node);
+                nodes.insert(location.node, location.path);
                 at_nodes += 1;
             }
         }
@@ -229,7 +234,33 @@ impl Reduction {
             let estimate = estimate(&schedule, vertices, size_bytes, world.ctx.link());
             return Choice { schedule, estimate, runner_up: None };
         }
-        choose(vertices, size_bytes, world.ctx.link(), &world.ctx.config().topology)
+        // Those that are not ready may be in other groups, if there are any.
+        let may_differ = self.own != EVERYWHERE && missing > at_nodes;
+        if !may_differ && nodes.values().all(|path| *path == self.own) {
+            return choose(vertices, size_bytes, world.ctx.link());
+        }
+        let mut groups: BTreeMap<Path, usize> = BTreeMap::new();
+        for path in nodes.values() {
+            *groups.entry(*path).or_default() += 1;
+        }
+        let known = groups.values().copied().max().unwrap_or(0);
+        let largest = known.max(vertices.div_ceil(groups.len().max(1)));
+        choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.ctx.link())
+    }
+
+    /// Lets the streams of groups enter one another once all sources are there, those of the receiver's group last at each level.
+    pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
+        let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else { return };
+        if !self.is_full() || matches!(self.target, TargetState::Combining { .. }) {
+            return;
+        }
+        let own = self.own;
+        let order = |group: Path| -> Path {
+            std::array::from_fn(|level| group[level].wrapping_sub(own[level]).wrapping_sub(1))
+        };
+        for changed in self.tree.join_groups(entry, order) {
+            self.redo(world, changed);
+        }
     }
 
     /// A vertex that takes in what others could not combine may have more inputs than a hop can have.
@@ -292,15 +323,6 @@ fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Verte
     let is_planned = |vertex: &Vertex<Run>| vertex.state.phase == RunPhase::Planned && !vertex.is_plain();
     let vertices = reduction.to_begin.iter().filter_map(|id| Some((*id, reduction.tree.get(*id)?)));
     vertices.filter(move |(_, vertex)| is_planned(vertex))
-}
-
-/// Which of the groups is closest to the vertex that joined last.
-fn closest(reduction: &Reduction, groups: &[Group], topology: &Topology) -> Option<usize> {
-    let last = reduction.tree.loose().last().and_then(|vertex| reduction.tree.get(*vertex));
-    let cost = |group: &Group| last.map_or(0, |last| topology.cost(&last.state.node, &group.location.node));
-    let ranked =
-        groups.iter().enumerate().min_by_key(|(_, group)| (group.has_failed, cost(group), group.turn));
-    ranked.map(|(place, _)| place)
 }
 
 /// The stream of a vertex, as an input of another.

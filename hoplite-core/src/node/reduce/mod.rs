@@ -242,7 +242,7 @@ impl Reductions {
         let is_here =
             |index: &usize| table.live(&request.sources[*index]).is_some_and(|(_, local)| local.is_public());
         let open = (0..asks.len()).filter(is_here).collect();
-        let reduction = Reduction::new(key, request, ctx.now(), existence, asks, open);
+        let reduction = Reduction::new(key, request, (ctx.now(), ctx.config().path), existence, asks, open);
         self.by_target.insert(target.clone(), reduction);
         self.reconsider(ctx, table, &target);
     }

@@ -74,7 +74,11 @@ impl Reduction {
                 let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
                     format!("; the next best is a {schedule}, {estimate:.1?}")
                 });
-                format!("{}, estimated to take {:.1?}{other}", choice.schedule, choice.estimate)
+                let crossings = match choice.schedule.entry() {
+                    Some(_) => format!("; objects between groups: {}", self.tree.crossings(self.own)),
+                    None => String::new(),
+                };
+                format!("{}, estimated to take {:.1?}{other}{crossings}", choice.schedule, choice.estimate)
             }
         };
         let note = self.note.as_ref().map_or(String::new(), |note| format!("no session, since {note}; "));

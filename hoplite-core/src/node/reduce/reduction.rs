@@ -17,6 +17,7 @@ use crate::plan::Choice;
 use crate::plan::reduce::{Schedule, Tree, VertexId};
 use crate::shard::RequestId;
 use crate::time::Time;
+use crate::topology::place::Path;
 
 /// How long a reduce waits for the directory to say what is ready, before it begins with what it knows: several round trips
 /// to a shard that is busy.
@@ -28,6 +29,8 @@ pub(super) struct Reduction {
     key: CallKey,
     pub(super) request: Reduce,
     pub(super) started: Time,
+    /// The groups that this store is in.
+    pub(super) own: Path,
     /// Why it is no session, if it could have been one.
     pub(super) note: Option<String>,
     pub(super) sources: Vec<Source>,
@@ -130,7 +133,7 @@ impl Reduction {
     pub(super) fn new(
         key: CallKey,
         request: Reduce,
-        started: Time,
+        (started, own): (Time, Path),
         existence: RequestId,
         asks: Vec<RequestId>,
         open: BTreeSet<usize>,
@@ -139,6 +142,7 @@ impl Reduction {
             key,
             request,
             started,
+            own,
             note: None,
             unheard: asks.len(),
             sources: asks.into_iter().map(Source::new).collect(),
@@ -179,6 +183,7 @@ impl Reduction {
                 self.join_ready(world)?;
                 self.check_hope(world)?;
                 self.supersede_if_wrong(world);
+                self.join_streams_of_groups(world);
                 self.go_on(world)?;
             }
             Mending::Needless | Mending::Waits => {}

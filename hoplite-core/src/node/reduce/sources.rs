@@ -16,6 +16,7 @@ use crate::metadata::{Dtype, Metadata};
 use crate::plan::reduce::{Schedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention};
 use crate::time::Time;
+use crate::topology::place::level;
 
 /// How long a source that was in the reduce may be known to nobody before it counts as lost. A shard that has just come back,
 /// or a put that replaces the one that is gone, takes less.
@@ -265,7 +266,9 @@ impl Reduction {
             !source.is_avoided(&location.node, world.ctx.now())
                 && (!is_here || (self.is_fixed() && world.table.live_put(id, object.put).is_some()))
         });
-        let best = usable.min_by_key(|location| (preference(location), location.node.clone()));
+        let best = usable.min_by_key(|location| {
+            (preference(location), level(self.own, location.path), location.node.clone())
+        });
         let is_fetched = self.is_fetched(world, object.size_bytes);
         // Into a chain in fixed order, too, only the last one can come from here.
         let may_fetch = !source.is_avoided(world.ctx.node(), world.ctx.now())
@@ -408,7 +411,7 @@ fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     }
     // One of them is mostly here.
     let vertices = request.count.saturating_sub(1).max(1);
-    let best = choose(vertices, size_bytes, ctx.link(), &ctx.config().topology).estimate;
+    let best = choose(vertices, size_bytes, ctx.link()).estimate;
     estimate(&Schedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP
 }
 

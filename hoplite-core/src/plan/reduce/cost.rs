@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::schedule::Schedule;
+use super::schedule::{Entry, Schedule};
 use crate::plan::Choice;
-use crate::plan::broadcast::Topology;
 use crate::plan::link::LinkEstimate;
 
 /// More dimensions than this have no shape of their own: 2^16 vertices are more than a shard takes nodes.
@@ -20,23 +19,50 @@ pub fn estimate(schedule: &Schedule, vertices: usize, size_bytes: u64, link: Lin
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Chooses the cheapest schedule for `vertices` vertices beside the receiver, for objects of `size_bytes`.
+/// Chooses the cheapest schedule for `vertices` vertices beside the receiver, for objects of `size_bytes`, if all links are alike.
 ///
-/// By their [`estimate`]. A star is considered up to 64 vertices. If the links are not alike, only chains are considered: they can
-/// be laid along the topology. Among equals the plainest wins: chain, star, more dimensions, tree.
+/// By their [`estimate`]. A star is considered up to 64 vertices. Among equals the plainest wins: chain, star, more dimensions,
+/// tree.
 ///
 /// Source: Hoplite, appendix A: between one and two dimensions this is the test n B L > S.
-pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate, topology: &Topology) -> Choice<Schedule> {
+pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Schedule> {
     let mut candidates = vec![Schedule::chain(vertices)];
-    let is_flat = *topology == Topology::Uniform;
-    if is_flat && vertices <= MAX_STREAMS {
+    if vertices <= MAX_STREAMS {
         candidates.push(Schedule::Star);
     }
-    let dimensions = vertices.max(2).ilog2().min(MAX_DIMENSIONS);
-    candidates.extend((2..=dimensions).map(|dimensions| Schedule::chain_of_chains(vertices, dimensions)));
-    if is_flat {
-        candidates.push(Schedule::Tree { vertices });
-    }
+    candidates.extend((2..=dimensions(vertices)).map(|count| Schedule::chain_of_chains(vertices, count)));
+    candidates.push(Schedule::Tree { vertices });
+    cheapest(candidates, vertices, size_bytes, link)
+}
+
+/// Chooses the cheapest schedule, as [`choose`] does, for vertices in `groups` groups of nodes, the largest of which has `largest`
+/// vertices. Whichever is chosen, one object goes from each group to another.
+pub fn choose_for_groups(
+    vertices: usize,
+    (groups, largest): (usize, usize),
+    size_bytes: u64,
+    link: LinkEstimate,
+) -> Choice<Schedule> {
+    let through = Schedule::Groups { lengths: vec![vertices.max(1)], groups, entry: Entry::First };
+    let within = (1..=dimensions(largest)).map(|count| Schedule::chain_of_chains(largest, count));
+    let of_groups = within.filter_map(|within| match within {
+        Schedule::Chain { lengths } => Some(Schedule::Groups { lengths, groups, entry: Entry::Last }),
+        _ => None,
+    });
+    cheapest([through].into_iter().chain(of_groups).collect(), vertices, size_bytes, link)
+}
+
+/// In how many dimensions so many vertices can be arranged.
+fn dimensions(vertices: usize) -> u32 {
+    vertices.max(2).ilog2().min(MAX_DIMENSIONS)
+}
+
+fn cheapest(
+    candidates: Vec<Schedule>,
+    vertices: usize,
+    size_bytes: u64,
+    link: LinkEstimate,
+) -> Choice<Schedule> {
     let estimated = |schedule: Schedule| {
         let time = estimate(&schedule, vertices, size_bytes, link);
         (schedule, time)
@@ -52,7 +78,6 @@ pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate, topology: &T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::broadcast::CostMatrix;
 
     fn link(megabits: u64, latency_us: u64) -> LinkEstimate {
         LinkEstimate { bytes_per_second: megabits * 125_000, latency: Duration::from_micros(latency_us) }
@@ -60,30 +85,30 @@ mod tests {
 
     #[test]
     fn large_objects_go_along_a_chain_and_small_ones_along_a_tree() {
-        let flat = Topology::Uniform;
-        assert_eq!(choose(16, 64 << 20, link(200, 100), &flat).schedule, Schedule::chain(16));
-        assert_eq!(choose(16, 1 << 20, link(200, 100), &flat).schedule, Schedule::chain(16));
-        assert_eq!(choose(16, 128 << 10, link(10_000, 125), &flat).schedule, Schedule::Tree { vertices: 16 });
-        assert_eq!(choose(1, 1 << 30, link(200, 100), &flat).schedule, Schedule::chain(1));
-        assert_eq!(choose(3, 4096, link(10_000, 125), &flat).schedule, Schedule::Star);
+        assert_eq!(choose(16, 64 << 20, link(200, 100)).schedule, Schedule::chain(16));
+        assert_eq!(choose(16, 1 << 20, link(200, 100)).schedule, Schedule::chain(16));
+        assert_eq!(choose(16, 128 << 10, link(10_000, 125)).schedule, Schedule::Tree { vertices: 16 });
+        assert_eq!(choose(1, 1 << 30, link(200, 100)).schedule, Schedule::chain(1));
+        assert_eq!(choose(3, 4096, link(10_000, 125)).schedule, Schedule::Star);
     }
 
     #[test]
-    fn two_dimensions_win_when_n_times_b_times_l_exceeds_s() {
-        let racks = Topology::Matrix(CostMatrix::default());
-        let chosen = |vertices, size_bytes, link| choose(vertices, size_bytes, link, &racks).schedule;
+    fn in_groups_two_dimensions_win_when_n_times_b_times_l_exceeds_s() {
+        let chosen = |size_bytes, link| choose_for_groups(64, (4, 16), size_bytes, link).schedule;
         // 64 nodes, 1 GB/s, 1 ms and the block's 1 ms: n B L = 128 MB.
         let link = link(8000, 1000);
-        assert_eq!(chosen(64, 1 << 30, link), Schedule::chain(64));
-        assert_eq!(chosen(64, 64 << 20, link), Schedule::chain_of_chains(64, 2));
-        // Recursively: the chains of 8 are broken down too when 8 B L is still more than S.
-        assert!(matches!(chosen(64, 2 << 20, link), Schedule::Chain { lengths } if lengths.len() > 2));
+        assert_eq!(chosen(1 << 30, link).entry(), Some(Entry::First));
+        let of_groups = Schedule::Groups { lengths: vec![16], groups: 4, entry: Entry::Last };
+        assert_eq!(chosen(64 << 20, link), of_groups);
+        assert_eq!(of_groups.to_string(), "2D chain of 16 x 4 groups");
+        // Recursively: the chains of 16 are broken down too when 16 B L is still more than S.
+        assert!(matches!(chosen(2 << 20, link), Schedule::Groups { lengths, .. } if lengths.len() > 1));
     }
 
     #[test]
     fn the_runner_up_differs_and_is_not_cheaper() {
         for vertices in 1..40 {
-            let choice = choose(vertices, 1 << 20, LinkEstimate::default(), &Topology::Uniform);
+            let choice = choose(vertices, 1 << 20, LinkEstimate::default());
             let (other, estimate) = choice.runner_up.unwrap();
             assert!(other != choice.schedule && estimate >= choice.estimate);
         }

@@ -5,12 +5,15 @@
 //! [`Schedule`] decides. Once enough sources have joined, the receiver takes in what is left, and its own sources last,
 //! since to move them would be a wasted transfer.
 //!
+//! Where nodes are in groups, such as racks, each group makes a stream of its own, and takes in that of the group before it once
+//! all sources are there. The links that groups share are crossed by one object for each group but the receiver's.
+//!
 //! Source: Hoplite, section 4.3 and appendix A.
 
 mod cost;
 mod schedule;
 mod tree;
 
-pub use cost::{choose, estimate};
-pub use schedule::Schedule;
+pub use cost::{choose, choose_for_groups, estimate};
+pub use schedule::{Entry, Schedule};
 pub use tree::{Tree, Vertex, VertexId};

@@ -13,6 +13,9 @@ use std::fmt;
 /// | [`Self::Chain`], 1D | S/B + n L | S | S |
 /// | [`Self::Chain`], k dimensions | k S/B + (1 + sum of (length - 1)) L | k S | S |
 /// | [`Self::Tree`] | 2 S/B + (levels) L | 2 S | S |
+/// | [`Self::Groups`] | as chains: 1D if streams enter at the [first](Entry::First) vertex, else one dimension more than within | S, or k S | S |
+///
+/// Between two groups of nodes, such as racks, [`Self::Groups`] sends one object, whatever the order in which sources come.
 ///
 /// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions; its recursion gives the further
 /// dimensions. A binary tree beats a chain of two dimensions as soon as it has more than four vertices, but only a chain
@@ -32,6 +35,25 @@ pub enum Schedule {
         /// How many vertices the tree is planned for.
         vertices: usize,
     },
+    /// A chain of groups of nodes, the receiver's last, each of which has a chain, or a chain of chains, of its own. The groups
+    /// are joined when all sources are there.
+    Groups {
+        /// The lengths of the chains of the largest group, as those of [`Self::Chain`]; one if the entry is the first vertex.
+        lengths: Vec<usize>,
+        /// How many groups there are.
+        groups: usize,
+        /// Where a group takes in the stream of the one before it.
+        entry: Entry,
+    },
+}
+
+/// Where a group of nodes takes in the stream of the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// At the vertex where its own chain begins: one chain goes through all groups.
+    First,
+    /// At the vertex where its own chains end: all groups combine theirs at the same time.
+    Last,
 }
 
 impl Schedule {
@@ -55,11 +77,16 @@ impl Schedule {
         Self::Chain { lengths }
     }
 
-    /// How many loose streams a vertex takes in if it is number `position` (from zero) to join.
+    /// Where groups of nodes take in the streams of others; `None` if they are of no matter.
+    pub const fn entry(&self) -> Option<Entry> {
+        if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
+    }
+
+    /// How many loose streams a vertex takes in if it is number `position` (from zero) to join, of its group if there are groups.
     pub fn takes_in(&self, position: usize) -> usize {
         match self {
             Self::Star => 0,
-            Self::Chain { lengths } => takes_in_of_chains(lengths, position),
+            Self::Chain { lengths } | Self::Groups { lengths, .. } => takes_in_of_chains(lengths, position),
             Self::Tree { vertices } => children_in_post_order(position, *vertices),
         }
     }
@@ -69,7 +96,9 @@ impl Schedule {
         match self {
             _ if vertices == 0 => 0,
             Self::Star => 1,
-            Self::Chain { lengths } => 1 + lengths.iter().map(|length| length - 1).sum::<usize>(),
+            Self::Chain { lengths } => depth_of_chains(lengths),
+            Self::Groups { entry: Entry::First, .. } => vertices,
+            Self::Groups { lengths, groups, entry: Entry::Last } => depth_of_chains(lengths) + groups - 1,
             Self::Tree { vertices } => vertices.ilog2() as usize + 1,
         }
     }
@@ -78,8 +107,10 @@ impl Schedule {
     pub fn busiest_inflow(&self, vertices: usize) -> usize {
         match self {
             Self::Star => vertices,
-            Self::Chain { lengths } => {
-                lengths.iter().filter(|length| **length > 1).count().clamp(1, vertices.max(1))
+            Self::Chain { lengths } => dimensions_of(lengths).clamp(1, vertices.max(1)),
+            Self::Groups { entry: Entry::First, .. } => 1,
+            Self::Groups { lengths, groups, entry: Entry::Last } => {
+                (dimensions_of(lengths) + usize::from(*groups > 1)).clamp(1, vertices.max(1))
             }
             Self::Tree { vertices } => (vertices.saturating_sub(1)).clamp(1, 2),
         }
@@ -107,6 +138,15 @@ fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
     taken
 }
 
+fn depth_of_chains(lengths: &[usize]) -> usize {
+    1 + lengths.iter().map(|length| length - 1).sum::<usize>()
+}
+
+/// How many streams a vertex takes in that is the last one in all of its chains.
+fn dimensions_of(lengths: &[usize]) -> usize {
+    lengths.iter().filter(|length| **length > 1).count()
+}
+
 /// How many children the vertex at `position` has in the post-order of a balanced binary tree of `vertices`.
 fn children_in_post_order(mut position: usize, mut vertices: usize) -> usize {
     if position >= vertices {
@@ -131,18 +171,25 @@ impl fmt::Display for Schedule {
         match self {
             Self::Star => f.write_str("star"),
             Self::Chain { lengths } if lengths.len() == 1 => f.write_str("chain"),
-            Self::Chain { lengths } => {
-                write!(f, "{}D chain of ", lengths.len())?;
-                let mut separator = "";
-                for length in lengths {
-                    write!(f, "{separator}{length}")?;
-                    separator = " x ";
-                }
-                Ok(())
+            Self::Chain { lengths } => write_chains(f, lengths),
+            Self::Groups { groups, entry: Entry::First, .. } => write!(f, "chain through {groups} groups"),
+            Self::Groups { lengths, groups, entry: Entry::Last } => {
+                write_chains(f, &[&lengths[..], &[*groups]].concat())?;
+                f.write_str(" groups")
             }
             Self::Tree { .. } => f.write_str("binary tree"),
         }
     }
+}
+
+fn write_chains(f: &mut fmt::Formatter<'_>, lengths: &[usize]) -> fmt::Result {
+    write!(f, "{}D chain of ", lengths.len())?;
+    let mut separator = "";
+    for length in lengths {
+        write!(f, "{separator}{length}")?;
+        separator = " x ";
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::schedule::Schedule;
+use super::schedule::{Entry, Schedule};
+use crate::topology::place::{EVERYWHERE, Path};
 
 /// The number of a vertex. A [`Tree`] never uses it twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +18,10 @@ pub struct Vertex<S> {
     pub sources: Vec<usize>,
     /// Who takes in its stream; `None`: nobody yet, or the receiver.
     pub consumer: Option<VertexId>,
+    /// The group of its node, if groups matter.
+    pub group: Path,
+    /// Whether its node cannot combine.
+    is_unfit: bool,
     /// What the owner of the tree keeps with the vertex.
     pub state: S,
 }
@@ -39,43 +44,149 @@ pub struct Tree<S> {
     vertices: BTreeMap<VertexId, Vertex<S>>,
     /// The vertices without a consumer, in the order in which they are combined.
     loose: Vec<VertexId>,
-    /// How many vertices have joined so far.
-    joined: usize,
+    /// How many vertices have joined so far, of each group.
+    joined: BTreeMap<Path, usize>,
     last: u64,
 }
 
 impl<S> Default for Tree<S> {
     fn default() -> Self {
-        Self { vertices: BTreeMap::new(), loose: Vec::new(), joined: 0, last: 0 }
+        Self { vertices: BTreeMap::new(), loose: Vec::new(), joined: BTreeMap::new(), last: 0 }
     }
 }
 
 impl<S> Tree<S> {
-    /// Adds a vertex for `sources`, which takes in as many of the loose streams as `schedule` says.
-    pub fn grow(&mut self, schedule: &Schedule, sources: Vec<usize>, state: S) -> VertexId {
-        let taken = schedule.takes_in(self.joined).min(self.loose.len());
-        self.add(taken, sources, state)
+    /// Adds a vertex for `sources`, which takes in as many of the loose streams of its group as `schedule` says. If all streams of
+    /// the group go on in others by now, the vertex takes one of them in and takes its place.
+    pub fn grow(&mut self, schedule: &Schedule, group: Path, sources: Vec<usize>, state: S) -> VertexId {
+        let joined = self.joined.entry(group).or_default();
+        let taken = schedule.takes_in(*joined);
+        *joined += 1;
+        let inputs = self.take_loose(group, taken);
+        if inputs.is_empty()
+            && taken > 0
+            && let Some(end) = self.end_of(group)
+        {
+            return self.add_behind(end, sources, state);
+        }
+        let vertex = self.add(inputs, group, sources, state);
+        self.loose.push(vertex);
+        vertex
     }
 
     /// Adds a vertex for `sources`, which takes in all loose streams. Everything is combined from left to right that way, even
     /// after a vertex was dissolved.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
-        self.add(self.loose.len(), sources, state)
+        let inputs = std::mem::take(&mut self.loose);
+        let vertex = self.add(inputs, EVERYWHERE, sources, state);
+        self.loose.push(vertex);
+        vertex
     }
 
-    /// Adds a vertex that takes in the last `taken` of the loose streams.
-    fn add(&mut self, taken: usize, sources: Vec<usize>, state: S) -> VertexId {
-        self.joined += 1;
-        let inputs = self.loose.split_off(self.loose.len() - taken);
+    /// The last `count` of the loose streams of a group, which are loose no longer.
+    fn take_loose(&mut self, group: Path, count: usize) -> Vec<VertexId> {
+        let mut taken = Vec::new();
+        let mut place = self.loose.len();
+        while place > 0 && taken.len() < count {
+            place -= 1;
+            if self.vertices.get(&self.loose[place]).is_some_and(|vertex| vertex.group == group) {
+                taken.push(self.loose.remove(place));
+            }
+        }
+        taken.reverse();
+        taken
+    }
+
+    /// A vertex of a group whose stream goes on in another.
+    fn end_of(&self, group: Path) -> Option<VertexId> {
+        let goes_on_elsewhere = |vertex: &Vertex<S>| {
+            let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));
+            vertex.group == group && consumer.is_some_and(|consumer| consumer.group != group)
+        };
+        self.iter().find(|(_, vertex)| goes_on_elsewhere(vertex)).map(|(id, _)| id)
+    }
+
+    /// Adds a vertex that takes these streams in.
+    fn add(&mut self, inputs: Vec<VertexId>, group: Path, sources: Vec<usize>, state: S) -> VertexId {
         let vertex = self.new_id();
         for input in &inputs {
             if let Some(input) = self.vertices.get_mut(input) {
                 input.consumer = Some(vertex);
             }
         }
-        self.vertices.insert(vertex, Vertex { inputs, sources, consumer: None, state });
-        self.loose.push(vertex);
+        let entry = Vertex { inputs, sources, consumer: None, group, is_unfit: false, state };
+        self.vertices.insert(vertex, entry);
         vertex
+    }
+
+    /// Adds a vertex between another one and its consumer.
+    fn add_behind(&mut self, end: VertexId, sources: Vec<usize>, state: S) -> VertexId {
+        let (group, consumer) =
+            self.vertices.get(&end).map_or((EVERYWHERE, None), |end| (end.group, end.consumer));
+        let vertex = self.add(vec![end], group, sources, state);
+        if let Some(added) = self.vertices.get_mut(&vertex) {
+            added.consumer = consumer;
+        }
+        let consumer = consumer.and_then(|consumer| self.vertices.get_mut(&consumer));
+        let streams = consumer.map_or(&mut self.loose, |consumer| &mut consumer.inputs);
+        if let Some(place) = streams.iter().position(|stream| *stream == end) {
+            streams[place] = vertex;
+        }
+        vertex
+    }
+
+    /// Lets the streams of groups enter one another, in this order of groups, so that one stream is left where nodes can combine.
+    /// Answers the vertices whose streams change by that.
+    pub fn join_groups<K: Ord>(&mut self, entry: Entry, order: impl Fn(Path) -> K) -> BTreeSet<VertexId> {
+        let group = |vertex: &VertexId| self.vertices.get(vertex).map(|vertex| order(vertex.group));
+        let mut streams = self.loose.clone();
+        streams.sort_by_key(group);
+        let mut changed = BTreeSet::new();
+        let mut waiting: Vec<VertexId> = Vec::new();
+        for stream in streams {
+            if let Some(at) = self.entry_of(stream, entry) {
+                for before in waiting.drain(..) {
+                    self.attach(before, at);
+                    changed.extend(self.way_to_receiver(at));
+                }
+            }
+            waiting.push(stream);
+        }
+        changed
+    }
+
+    /// Where a loose stream takes another one in; `None` if none of the nodes that make it can combine.
+    fn entry_of(&self, stream: VertexId, entry: Entry) -> Option<VertexId> {
+        let fit = |vertex: &VertexId| self.vertices.get(vertex).filter(|vertex| !vertex.is_unfit);
+        let mut at = stream;
+        let mut vertex = fit(&at)?;
+        while entry == Entry::First
+            && let Some(input) = vertex.inputs.iter().find(|input| fit(input).is_some())
+        {
+            at = *input;
+            vertex = fit(&at)?;
+        }
+        Some(at)
+    }
+
+    /// Lets a vertex take in a loose stream.
+    fn attach(&mut self, stream: VertexId, to: VertexId) {
+        self.loose.retain(|loose| *loose != stream);
+        if let Some(stream) = self.vertices.get_mut(&stream) {
+            stream.consumer = Some(to);
+        }
+        if let Some(to) = self.vertices.get_mut(&to) {
+            to.inputs.push(stream);
+        }
+    }
+
+    /// How many streams go from a group to another one, the receiver's being `own`.
+    pub fn crossings(&self, own: Path) -> usize {
+        let crosses = |vertex: &Vertex<S>| {
+            let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));
+            vertex.group != consumer.map_or(own, |consumer| consumer.group)
+        };
+        self.vertices.values().filter(|vertex| crosses(vertex)).count()
     }
 
     /// Gives one more source to a vertex. Answers the vertices whose streams change by that: the vertex itself and all between
@@ -157,12 +268,13 @@ impl<S> Tree<S> {
         let mut changed: BTreeSet<VertexId> = self.way_to_receiver(vertex).into_iter().collect();
         let Some(entry) = self.vertices.get(&vertex) else { return (changed, None) };
         changed.remove(&vertex);
-        let sources = entry.sources.clone();
+        let (sources, group) = (entry.sources.clone(), entry.group);
         let mut added = Vec::new();
         for source in sources {
             let id = self.new_id();
             let state = plain(source);
-            let leaf = Vertex { inputs: Vec::new(), sources: vec![source], consumer: None, state };
+            let inputs = Vec::new();
+            let leaf = Vertex { inputs, sources: vec![source], consumer: None, group, is_unfit: true, state };
             self.vertices.insert(id, leaf);
             added.push(id);
         }
@@ -215,7 +327,8 @@ mod tests {
     fn a_vertex_in_the_middle_leaves_no_gap() {
         let mut tree = Tree::default();
         let schedule = Schedule::chain(4);
-        let ids: Vec<VertexId> = (0..4).map(|source| tree.grow(&schedule, vec![source], ())).collect();
+        let ids: Vec<VertexId> =
+            (0..4).map(|source| tree.grow(&schedule, EVERYWHERE, vec![source], ())).collect();
         assert_eq!(tree.way_to_receiver(ids[1]), ids[1..]);
         let (changed, gone) = tree.remove_source(1);
         assert_eq!(changed, BTreeSet::from([ids[2], ids[3]]));
@@ -232,7 +345,8 @@ mod tests {
     fn what_a_node_cannot_combine_its_consumer_does() {
         let mut tree = Tree::default();
         let schedule = Schedule::chain(3);
-        let ids: Vec<VertexId> = (0..3).map(|source| tree.grow(&schedule, vec![source], ())).collect();
+        let ids: Vec<VertexId> =
+            (0..3).map(|source| tree.grow(&schedule, EVERYWHERE, vec![source], ())).collect();
         let (changed, _) = tree.dissolve(ids[1], |_| ());
         assert_eq!(changed, BTreeSet::from([ids[2]]));
         let inputs = &tree.get(ids[2]).unwrap().inputs;
@@ -245,23 +359,123 @@ mod tests {
         check(&tree);
     }
 
+    /// Lets vertices join, each in the rack that is given for it, and joins the racks; the receiver is in rack 0.
+    fn of_racks(entry: Entry, racks: &[u32]) -> Tree<()> {
+        let mut tree = Tree::default();
+        let sizes = racks.iter().fold(BTreeMap::new(), |mut sizes: BTreeMap<u32, usize>, rack| {
+            *sizes.entry(*rack).or_default() += 1;
+            sizes
+        });
+        let largest = sizes.values().copied().max().unwrap_or(1);
+        let schedule = Schedule::Groups { lengths: vec![largest], groups: sizes.len(), entry };
+        for (source, rack) in racks.iter().enumerate() {
+            tree.grow(&schedule, rack_path(*rack), vec![source], ());
+        }
+        tree.join_groups(entry, receiver_last);
+        tree
+    }
+
+    fn rack_path(rack: u32) -> Path {
+        [0, 0, rack + 1, 0]
+    }
+
+    fn receiver_last(group: Path) -> u32 {
+        group[2].wrapping_sub(2)
+    }
+
+    #[test]
+    fn one_chain_goes_through_all_racks_and_ends_in_that_of_the_receiver() {
+        let tree = of_racks(Entry::First, &[0, 1, 0, 1, 2, 0, 1, 2]);
+        let [end] = tree.loose() else { panic!("{:?}", tree.loose()) };
+        let mut racks = Vec::new();
+        let mut next = Some(*end);
+        while let Some(vertex) = next.and_then(|vertex| tree.get(vertex)) {
+            assert!(vertex.inputs.len() <= 1);
+            racks.push(vertex.group[2] - 1);
+            next = vertex.inputs.first().copied();
+        }
+        assert_eq!(racks, [0, 0, 0, 2, 2, 1, 1, 1]);
+        assert_eq!(tree.crossings(rack_path(0)), 2);
+    }
+
+    #[test]
+    fn the_ends_of_racks_make_a_chain_of_their_own() {
+        let tree = of_racks(Entry::Last, &[0, 1, 0, 1, 2, 0, 1, 2]);
+        let [end] = tree.loose() else { panic!("{:?}", tree.loose()) };
+        let ends: Vec<(u32, usize)> = std::iter::successors(Some(*end), |vertex| {
+            let inputs = &tree.get(*vertex).unwrap().inputs;
+            inputs.get(1).copied()
+        })
+        .map(|vertex| tree.get(vertex).unwrap())
+        .map(|vertex| (vertex.group[2] - 1, vertex.inputs.len()))
+        .collect();
+        assert_eq!(ends, [(0, 2), (2, 2), (1, 1)]);
+        assert_eq!(tree.crossings(rack_path(0)), 2);
+    }
+
+    #[test]
+    fn what_comes_after_the_racks_were_joined_is_put_behind_the_others_of_its_rack() {
+        let mut tree = of_racks(Entry::First, &[0, 1, 0, 1]);
+        let schedule = Schedule::Groups { lengths: vec![2], groups: 2, entry: Entry::First };
+        tree.remove_source(3);
+        let late = tree.grow(&schedule, rack_path(1), vec![3], ());
+        let inputs = &tree.get(late).unwrap().inputs;
+        assert_eq!(tree.get(inputs[0]).unwrap().sources, [1]);
+        assert_eq!(tree.get(tree.get(late).unwrap().consumer.unwrap()).unwrap().sources, [0]);
+        assert_eq!((tree.loose().len(), tree.crossings(rack_path(0))), (1, 1));
+        check(&tree);
+    }
+
+    #[test]
+    fn nothing_enters_at_a_node_that_cannot_combine() {
+        let mut tree = of_racks(Entry::First, &[0, 1]);
+        let end = tree.loose()[0];
+        tree.dissolve(end, |_| ());
+        assert_eq!(tree.loose().len(), 2);
+        assert_eq!(tree.join_groups(Entry::First, receiver_last), BTreeSet::new());
+        assert_eq!(tree.loose().len(), 2, "the receiver takes both in");
+        check(&tree);
+    }
+
     proptest! {
         #[test]
+        fn one_object_leaves_each_rack_in_whatever_order_sources_come(
+            racks in prop::collection::vec(0_u32..5, 1..40),
+            is_first: bool,
+        ) {
+            let entry = if is_first { Entry::First } else { Entry::Last };
+            let tree = of_racks(entry, &racks);
+            check(&tree);
+            let others: BTreeSet<u32> = racks.iter().copied().filter(|rack| *rack != 0).collect();
+            prop_assert_eq!(tree.crossings(rack_path(0)), others.len());
+            prop_assert_eq!(tree.loose().len(), 1);
+            let (most, allowed) = (tree.iter().map(|(_, vertex)| vertex.inputs.len()).max(), 2 - usize::from(is_first));
+            prop_assert!(most <= Some(allowed), "{most:?}");
+        }
+
+        #[test]
         fn each_source_reaches_the_receiver_once(
-            shape in 0_usize..4,
+            shape in 0_usize..6,
             count in 1_usize..30,
+            racks in 1_u32..4,
             changes in proptest::collection::vec((any::<bool>(), 0_usize..30), 0..30),
         ) {
             let schedule = match shape {
                 0 => Schedule::Star,
                 1 => Schedule::chain(count),
                 2 => Schedule::chain_of_chains(count, 2),
+                3 => Schedule::Groups { lengths: vec![count], groups: racks as usize, entry: Entry::First },
+                4 => Schedule::Groups { lengths: vec![3, 2], groups: racks as usize, entry: Entry::Last },
                 _ => Schedule::Tree { vertices: count },
+            };
+            let group = |source: usize| match schedule.entry() {
+                Some(_) => rack_path(source as u32 % racks),
+                None => EVERYWHERE,
             };
             let mut tree: Tree<()> = Tree::default();
             let mut present: BTreeSet<usize> = (0..count).collect();
             for source in 0..count {
-                tree.grow(&schedule, vec![source], ());
+                tree.grow(&schedule, group(source), vec![source], ());
                 check(&tree);
             }
             for (dissolves, number) in changes {
@@ -275,9 +489,14 @@ mod tests {
                         present.remove(&source);
                     }
                     None => {
-                        tree.grow(&schedule, vec![source], ());
+                        tree.grow(&schedule, group(source), vec![source], ());
                         present.insert(source);
                     }
+                }
+                if let Some(entry) = schedule.entry() && present.len() == count {
+                    tree.join_groups(entry, receiver_last);
+                    let changed = tree.join_groups(entry, receiver_last);
+                    prop_assert!(changed.is_empty(), "it changes nothing twice");
                 }
                 check(&tree);
                 let found: BTreeSet<usize> = tree.iter().flat_map(|(_, vertex)| vertex.sources.clone()).collect();
