@@ -11,6 +11,10 @@ from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 CONTENTS = os.urandom(8 << 20)
 # In turn from the racks: without labels, each of them takes the object from the one before it, over an uplink.
 RECEIVERS = ("h3", "h1", "h4", "h2", "h5")
+# The same for a reduce, on eight hosts.
+SOURCES = ("h0", "h4", "h1", "h5", "h2", "h6", "h3", "h7")
+# What eight times each byte is, modulo 256.
+SUM = CONTENTS.translate(bytes(8 * byte % 256 for byte in range(256)))
 
 
 @unittest.skipIf(lacking(), lacking())
@@ -34,6 +38,25 @@ class Places(unittest.TestCase):
             crossed = self.broadcast(lab, hoplite, "x")
             # Headers are 4.4%; what was under way when a receiver gave way was sent in vain.
             self.assertLess(crossed, 1.5 * len(CONTENTS))
+
+    def test_a_reduce_leaves_a_rack_once(self) -> None:
+        labels = {f"h{host}": f"rack={host // 4}" for host in range(8)}
+        with Lab(Plan(hosts=8, racks=2)) as lab, Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite:
+            for host in SOURCES:
+                put = ("put", host, "-", "--dtype", "u8")
+                hoplite.client(lab.host(host), *put, input=CONTENTS, timeout=TIMEOUT_S, check=True)
+            before = lab.traffic()
+            receiver = lab.host("h0")
+            hoplite.client(receiver, "reduce", "sum", *SOURCES, timeout=TIMEOUT_S, check=True, capture_output=True)
+            after = lab.traffic()
+            result = hoplite.client(receiver, "get", "sum", timeout=TIMEOUT_S, check=True, capture_output=True)
+            self.assertEqual(result.stdout, SUM)
+            crossed = sum((after[rack] - before[rack]).sent_bytes for rack in ("rack0", "rack1"))
+            # Headers are 4.4%.
+            self.assertLess(crossed, 1.06 * len(CONTENTS))
+            stat = hoplite.client(receiver, "stat", "sum", timeout=TIMEOUT_S, check=True, capture_output=True, text=True)
+            self.assertIn("chain through 2 groups", stat.stdout)
+            self.assertIn("objects between groups: 1", stat.stdout)
 
 
 if __name__ == "__main__":
