@@ -42,9 +42,6 @@ use crate::local::{Answers, Work};
 use crate::metrics::Observer;
 use crate::outbox::{Outbox, Outgoing};
 
-/// Most bytes of an object that is pulled on the control thread, where the grant arrives and those who wait are answered. That
-/// saves two switches to other threads, and takes no longer than the messages of a get.
-const MAX_QUICK_BYTES: u64 = 64 << 10;
 /// Most words that a coordinator says to a member.
 const MAX_WORDS: usize = 2;
 
@@ -82,27 +79,23 @@ pub(crate) struct Engine {
     copies: Copies,
     clients: DashMap<ClientId, Arc<Answers>>,
     puller: Puller,
-    /// Pulls small objects, on `control`.
-    quick_puller: Puller,
     surveyor: Arc<Surveyor>,
     metrics: Arc<DataMetrics>,
     tasks: TaskTracker,
-    /// Where tasks run: events also come from the control thread, which has a runtime of its own.
+    /// Where tasks run: events also come from the thread of the local plane, which has a runtime of its own.
     runtime: Handle,
-    control: Handle,
     stop: CancellationToken,
     alarm: Notify,
 }
 
 impl Engine {
-    /// An engine around `node`, whose extents lie in `arena`. Pulls run on `tasks`, in the current runtime, those of small objects in
-    /// `control`, until `stop`.
+    /// An engine around `node`, whose extents lie in `arena`. Pulls run on `tasks`, in the current runtime, until `stop`.
     pub(crate) fn new(
         node: Node,
         arena: Arc<Arena>,
         puller: Puller,
         metrics: Arc<DataMetrics>,
-        (tasks, control): (TaskTracker, Handle),
+        tasks: TaskTracker,
         stop: CancellationToken,
         shards: usize,
     ) -> Arc<Self> {
@@ -128,13 +121,11 @@ impl Engine {
             arena,
             copies: Copies::default(),
             clients: DashMap::new(),
-            quick_puller: puller.sibling(),
             puller,
             surveyor,
             metrics,
             tasks,
             runtime: Handle::current(),
-            control,
             stop,
             alarm: Notify::new(),
         });
@@ -405,12 +396,10 @@ impl Engine {
         request: PullRequest,
         cancelled: CancellationToken,
     ) {
-        let is_quick = live.size_bytes() <= MAX_QUICK_BYTES;
         let engine = Arc::clone(self);
         let task = async move {
             let started = Instant::now();
-            let puller = if is_quick { &engine.quick_puller } else { &engine.puller };
-            let (valid_bytes, outcome) = puller.pull(&request, &live, &cancelled).await;
+            let (valid_bytes, outcome) = engine.puller.pull(&request, &live, &cancelled).await;
             let seconds = started.elapsed().as_secs_f64();
             tracing::debug!(id = %request.id, sender = %request.sender, ?outcome, valid_bytes, seconds, "pull ended");
             let mut state = engine.lock();
@@ -418,7 +407,7 @@ impl Engine {
             engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
             engine.apply_locked(&mut state, Event::PullEnded { pull, valid_bytes, outcome });
         };
-        self.tasks.spawn_on(task, if is_quick { &self.control } else { &self.runtime });
+        self.tasks.spawn_on(task, &self.runtime);
     }
 
     fn spawn_combine(
@@ -546,11 +535,6 @@ impl Engine {
     /// The receiving side of the data plane.
     pub(crate) const fn puller(&self) -> &Puller {
         &self.puller
-    }
-
-    /// That part of it which pulls small objects, on the control thread.
-    pub(crate) const fn quick_puller(&self) -> &Puller {
-        &self.quick_puller
     }
 
     /// How far the probe is that this store coordinates.
@@ -780,8 +764,7 @@ mod tests {
             allreduce_schedule: SchedulePreference::Auto,
             seed: 1,
         });
-        let running = (TaskTracker::new(), Handle::current());
-        Engine::new(node, arena, puller, metrics, running, CancellationToken::new(), 1)
+        Engine::new(node, arena, puller, metrics, TaskTracker::new(), CancellationToken::new(), 1)
     }
 
     fn output() -> ObjectId {

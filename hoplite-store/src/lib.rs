@@ -18,7 +18,6 @@
 
 mod advertised;
 mod config;
-mod control;
 mod copies;
 mod data;
 mod engine;

@@ -29,7 +29,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::advertised::Advertised;
 use crate::config::{Directory, Prefault, StoreConfig};
-use crate::control::ControlThread;
 use crate::data::{self, DataConfig, DataMetrics, Puller, TransportKind};
 use crate::engine::Engine;
 use crate::local::{self, LocalListener, LocalPlane, SocketAccess, SocketError};
@@ -115,7 +114,7 @@ pub enum StoreError {
         #[source]
         source: Error,
     },
-    /// The thread that serves the workers, and talks to the directory, cannot be started.
+    /// The thread that serves the workers cannot be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     /// No random numbers are to be had.
@@ -219,9 +218,8 @@ struct Running {
     directory_failed: DirectoryFailure,
     /// Ends when the arena's pages are touched; `None` if that is not to be waited for.
     prefaulted: Option<JoinHandle<()>>,
-    /// Ends when the last client is gone.
-    clients: JoinHandle<()>,
-    control: ControlThread,
+    /// Told when the last client is gone.
+    local_end: oneshot::Receiver<()>,
     /// Ends the conversations, while `stop` ends everything.
     leaving: CancellationToken,
     stop: DropGuard,
@@ -240,11 +238,7 @@ impl Running {
         let stop_on_drop = stop.clone().drop_guard();
         let EmbeddedDirectory { shards, address: directory, dashboard, failure: directory_failed } =
             start_directory(&config, exported.clone(), &stop, &tasks).await?;
-        let control = ControlThread::start(stop.clone()).map_err(StoreError::Thread)?;
-        let links = {
-            let _on_the_thread = control.enter();
-            links(&shards, &config.credentials)?
-        };
+        let links = links(&shards, &config.credentials)?;
 
         let data_config = DataConfig::new(config.cluster.clone(), config.node.clone());
         let Credentials { token, tls } = config.credentials.clone();
@@ -253,12 +247,9 @@ impl Running {
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
         let node = new_node(&config, &shards, &arena)?;
-        let running = (tasks.clone(), control.handle().clone());
         let engine =
-            Engine::new(node, arena, puller, Arc::clone(&metrics), running, stop.clone(), links.len());
+            Engine::new(node, arena, puller, Arc::clone(&metrics), tasks.clone(), stop.clone(), links.len());
         start_upkeep(&engine, &stop, &tasks);
-        let (quick, quick_stop) = (Arc::clone(&engine), stop.clone());
-        control.spawn(async move { quick.quick_puller().maintain(quick_stop).await });
         tasks.spawn(data::run(data, data_config, Arc::clone(&engine), metrics, stop.clone()));
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
         if let Some(exported) = exported {
@@ -277,7 +268,7 @@ impl Running {
         };
         let sessions =
             start_sessions(&engine, &links, (&info, &advertised), &config.cluster, |session, state| {
-                control.spawn(session.run(state, leaving.clone(), stop.clone()));
+                tasks.spawn(session.run(state, leaving.clone(), stop.clone()));
             });
         let plane = Arc::new(LocalPlane {
             engine: Arc::clone(&engine),
@@ -290,7 +281,7 @@ impl Running {
             shards: links,
             prefaulted_bytes,
         });
-        let clients = control.spawn(local::run(local, plane, leaving.clone()));
+        let local_end = local::spawn(local, plane, leaving.clone()).map_err(StoreError::Thread)?;
         let addresses = Addresses { socket: config.socket, data: data_address, directory, dashboard };
         let stop = stop_on_drop;
         Ok(Self {
@@ -299,8 +290,7 @@ impl Running {
             sessions,
             directory_failed,
             prefaulted,
-            clients,
-            control,
+            local_end,
             leaving,
             stop,
             tasks,
@@ -312,12 +302,11 @@ impl Running {
         self.engine.apply(Event::ShutDown);
         self.leaving.cancel();
         self.engine.end_sessions();
-        let _ = timeout(SHUTDOWN_TIMEOUT, &mut self.clients).await;
+        let _ = timeout(SHUTDOWN_TIMEOUT, &mut self.local_end).await;
         goodbye(&mut self.sessions).await;
         drop(self.stop);
         self.tasks.close();
-        let ended = async { tokio::join!(self.tasks.wait(), self.control.ended()) };
-        if timeout(SHUTDOWN_TIMEOUT, ended).await.is_err() {
+        if timeout(SHUTDOWN_TIMEOUT, self.tasks.wait()).await.is_err() {
             tracing::warn!("some tasks did not end in time");
         }
     }

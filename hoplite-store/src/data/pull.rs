@@ -60,7 +60,7 @@ pub(crate) struct Puller {
     pub(super) config: Arc<DataConfig>,
     pub(super) metrics: Arc<DataMetrics>,
     pub(super) pool: Pool,
-    link: Arc<Mutex<LinkEstimator>>,
+    link: Mutex<LinkEstimator>,
     origin: Instant,
 }
 
@@ -68,15 +68,8 @@ impl Puller {
     /// A puller without any connection.
     pub(crate) fn new(config: Arc<DataConfig>, metrics: Arc<DataMetrics>) -> Self {
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
-        let link = LinkEstimator::new(config.links.bytes_per_second, config.links.latency);
-        Self { config, metrics, pool, link: Arc::new(Mutex::new(link)), origin: Instant::now() }
-    }
-
-    /// Another one for the same store, for another runtime: a connection belongs to the runtime in which it was opened.
-    pub(crate) fn sibling(&self) -> Self {
-        let (config, metrics) = (Arc::clone(&self.config), Arc::clone(&self.metrics));
-        let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
-        Self { config, metrics, pool, link: Arc::clone(&self.link), origin: self.origin }
+        let link = Mutex::new(LinkEstimator::new(config.links.bytes_per_second, config.links.latency));
+        Self { config, metrics, pool, link, origin: Instant::now() }
     }
 
     /// What coordinates probes of the network for the same store.
