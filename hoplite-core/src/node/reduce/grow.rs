@@ -1,7 +1,7 @@
 //! Sources join as they become ready, and hops are begun where there is something to combine.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::{Hop, HopInput, MAX_HOP_INPUTS};
@@ -14,7 +14,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::Choice;
 use crate::plan::reduce::{Schedule, Vertex, VertexId, choose, choose_for_groups, estimate};
 use crate::shard::Location;
-use crate::topology::place::{EVERYWHERE, Path, level};
+use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 
 /// Most sources of one node in one hop: half of what a hop takes in, the rest is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
@@ -206,11 +206,10 @@ impl Reduction {
             let group = schedule.entry().map_or(EVERYWHERE, |_| location.path);
             self.tree.grow(&schedule, group, sources, state)
         };
-        // It may have come between others.
-        for changed in self.tree.way_to_receiver(vertex).into_iter().skip(1) {
+        // It may have come between others, and behind one that was released.
+        for changed in self.tree.way_to_receiver(vertex) {
             self.redo(world, changed);
         }
-        self.to_begin.insert(vertex);
         self.latest.insert(location.node.clone(), vertex);
         Ok(())
     }
@@ -236,7 +235,8 @@ impl Reduction {
         }
         // Those that are not ready may be in other groups, if there are any.
         let may_differ = self.own != EVERYWHERE && missing > at_nodes;
-        if !may_differ && nodes.values().all(|path| *path == self.own) {
+        let are_together = nodes.values().all(|path| *path == self.own);
+        if !may_differ && (are_together || are_apart(nodes.values())) {
             return choose(vertices, size_bytes, world.ctx.link());
         }
         let mut groups: BTreeMap<Path, usize> = BTreeMap::new();
@@ -325,6 +325,13 @@ fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Verte
     vertices.filter(move |(_, vertex)| is_planned(vertex))
 }
 
+/// Whether no two of these nodes share a group that not all of them share: then one object leaves each group by any schedule.
+fn are_apart<'a>(paths: impl ExactSizeIterator<Item = &'a Path> + Clone) -> bool {
+    let groups = |levels: usize| paths.clone().map(|path| &path[..levels]).collect::<BTreeSet<_>>().len();
+    (1..=MAX_LEVELS).all(|levels| [1, paths.len()].contains(&groups(levels)))
+        && groups(MAX_LEVELS) == paths.len()
+}
+
 /// The stream of a vertex, as an input of another.
 pub(super) fn stream(reduction: &Reduction, vertex: VertexId) -> Option<HopInput> {
     let vertex = reduction.tree.get(vertex)?;
@@ -356,5 +363,23 @@ fn source_input(reduction: &Reduction, source: usize, run: &Run) -> HopInput {
         node: run.node.clone(),
         address: run.address,
         is_hop: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_of_no_matter_where_no_two_nodes_share_one() {
+        let apart = |paths: &[Path]| are_apart(paths.iter());
+        assert!(apart(&[[1, 0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]]));
+        assert!(apart(&[[1, 1, 0, 0], [1, 2, 0, 0]]), "one zone, two racks");
+        assert!(!apart(&[[1, 0, 0, 0], [2, 0, 0, 0], [2, 0, 0, 0]]));
+        assert!(!apart(&[[1, 1, 0, 0], [1, 2, 0, 0], [2, 1, 0, 0]]), "two of the zones' racks share a zone");
+        assert!(
+            !apart(&[[1, 0, 0, 0], [1, 0, 0, 0]]),
+            "one rack: an object leaves it once only along a chain or a tree"
+        );
     }
 }

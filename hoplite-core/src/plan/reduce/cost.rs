@@ -36,7 +36,7 @@ pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Sc
 }
 
 /// Chooses the cheapest schedule, as [`choose`] does, for vertices in `groups` groups of nodes, the largest of which has `largest`
-/// vertices. Whichever is chosen, one object goes from each group to another.
+/// vertices. Whichever is chosen, one object goes from each group to another, if nodes can combine.
 pub fn choose_for_groups(
     vertices: usize,
     (groups, largest): (usize, usize),

@@ -18,8 +18,7 @@ use std::fmt;
 /// Between two groups of nodes, such as racks, [`Self::Groups`] sends one object, whatever the order in which sources come.
 ///
 /// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions; its recursion gives the further
-/// dimensions. A binary tree beats a chain of two dimensions as soon as it has more than four vertices, but only a chain
-/// follows the topology.
+/// dimensions. A binary tree beats a chain of two dimensions as soon as it has more than four vertices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Schedule {
     /// Every source goes straight to the receiver.
