@@ -19,6 +19,9 @@ use crate::metadata::Metadata;
 use crate::shard::RequestId;
 use crate::time::Time;
 
+/// Most bytes of objects that wait with puts that have handed them over: they are beside the arena.
+const MAX_WAITING_PUT_BYTES: usize = 64 << 20;
+
 /// A call, unique in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct CallKey {
@@ -154,6 +157,11 @@ impl WaitCall {
 }
 
 impl Call {
+    fn handed_over_bytes(&self) -> usize {
+        let Self::Create(create) = self else { return 0 };
+        create.contents.as_ref().map_or(0, |contents| contents.bytes.len())
+    }
+
     /// How many ids of a list it still waits for.
     fn open_ids(&self) -> usize {
         match self {
@@ -200,6 +208,8 @@ pub(super) struct Calls {
     open: BTreeMap<CallKey, OpenCall>,
     /// The creates and gets that wait for a change of the copies of an object.
     waiters: BTreeMap<ObjectId, Queue<CallKey>>,
+    /// How many bytes of objects wait with the puts that have handed them over.
+    handed_over_bytes: usize,
 }
 
 impl Calls {
@@ -220,6 +230,14 @@ impl Calls {
             return Err(Error::limit_exceeded("ids of a client's open requests", limit as u64));
         }
         Ok(())
+    }
+
+    /// Whether a put that has to wait may leave so many bytes here.
+    pub(super) fn check_room_for_bytes(&self, bytes: usize) -> Result<()> {
+        if self.handed_over_bytes + bytes <= MAX_WAITING_PUT_BYTES {
+            return Ok(());
+        }
+        Err(Error::limit_exceeded("bytes of small puts that wait", MAX_WAITING_PUT_BYTES as u64))
     }
 
     pub(super) fn contains(&self, key: CallKey) -> bool {
@@ -269,6 +287,7 @@ impl Calls {
         operation: Operation,
         timeout: Duration,
     ) {
+        self.handed_over_bytes += call.handed_over_bytes();
         let (started, deadline) = (ctx.now(), ctx.now() + timeout);
         self.open.insert(key, OpenCall { call, operation, started, deadline });
         self.clients.entry(key.client).or_default().calls += 1;
@@ -279,6 +298,7 @@ impl Calls {
     pub(super) fn remove(&mut self, ctx: &mut Context, key: CallKey) -> Option<Call> {
         let OpenCall { call, deadline, .. } = self.open.remove(&key)?;
         ctx.unschedule(deadline, Deadline::Call(key));
+        self.handed_over_bytes -= call.handed_over_bytes();
         if let Some(client) = self.clients.get_mut(&key.client) {
             client.calls -= 1;
         }

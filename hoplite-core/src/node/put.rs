@@ -30,6 +30,9 @@ impl Node {
             Attempt::Answered(response) => self.answer_create(key, create, response, timeout),
             attempt => {
                 if let Some(contents) = &mut create.contents {
+                    if let Err(error) = self.calls.check_room_for_bytes(contents.bytes.len()) {
+                        return self.ctx.reply(key, Err(error));
+                    }
                     // A slice of what was received would keep all of that.
                     contents.bytes = Bytes::copy_from_slice(&contents.bytes);
                 }

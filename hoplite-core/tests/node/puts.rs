@@ -118,6 +118,22 @@ fn a_put_by_one_request_waits_for_room_and_has_one_deadline() {
 }
 
 #[test]
+fn puts_that_wait_leave_a_bounded_number_of_bytes_here() {
+    const PART: u64 = 256 << 10;
+    let mut h = Harness::new();
+    h.put(A, "full", CAPACITY - 64);
+    let mut waiting = Vec::new();
+    for number in 0..256 {
+        waiting.push(h.request(A, whole(&format!("x-{number}"), PART, Confirm::No)));
+    }
+    let refused = h.request(A, whole("y", 1, Confirm::No));
+    assert!(matches!(h.error(refused), Error::LimitExceeded { .. }));
+    h.request(A, Request::Cancel { call: waiting[0].1 });
+    let call = h.request(A, whole("z", PART, Confirm::No));
+    h.assert_waits(call);
+}
+
+#[test]
 fn an_empty_object_is_an_object() {
     let mut h = Harness::new();
     let put = h.put(A, "x", 0);
