@@ -1,5 +1,6 @@
 //! Metadata of objects on the wire.
 
+use bytes::Bytes;
 use hoplite_core::error::{MetadataError, Result};
 use hoplite_core::metadata::{Dtype, MAX_DIMENSIONS, Metadata};
 
@@ -55,7 +56,8 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
     {
         return Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into());
     }
-    let metadata = Metadata { dtype, shape, user: metadata.user };
+    // A slice of what was received would keep all of that, for as long as the object lives.
+    let metadata = Metadata { dtype, shape, user: Bytes::copy_from_slice(&metadata.user) };
     metadata.validate(size_bytes)?;
     Ok(metadata)
 }

@@ -143,12 +143,10 @@ pub(super) fn groups_left(from: Path, to: Path) -> Vec<Path> {
 
 impl Entry {
     pub(super) fn new(publish: &Publish) -> Self {
-        // A slice of a received frame would keep the whole frame alive.
-        let user = Bytes::copy_from_slice(&publish.metadata.user);
         Self {
             put: publish.put,
             size_bytes: publish.size_bytes,
-            metadata: Metadata { user, ..publish.metadata.clone() },
+            metadata: publish.metadata.clone(),
             inline: None,
             copies: Copies::default(),
             transfers: Transfers::default(),
