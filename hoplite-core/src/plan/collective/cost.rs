@@ -130,7 +130,7 @@ pub fn arrange(
     }
     // Stable, so that among equals the plainer one stays in front.
     ranked.sort_by_key(|(_, estimate)| *estimate);
-    let by_hdrm = by_hdrm(paths).filter(|_| preference == SchedulePreference::Hdrm);
+    let by_hdrm = (preference == SchedulePreference::Hdrm).then(|| by_hdrm(paths)).flatten();
     let forced = match preference {
         SchedulePreference::Auto => None,
         SchedulePreference::Ring => Some(ring),
