@@ -33,6 +33,8 @@ use super::{LocalPeer, LocalPlane, Role, inspect};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// While so many bytes of answers wait to be written, no further request is read and no further answer is made.
 const OUTBOX_BYTES: usize = 1 << 20;
+/// How many requests of one client are handled before others have their turn.
+const MAX_REQUESTS_PER_TURN: usize = 256;
 /// How much is read at once.
 const INBOX_BYTES: usize = 64 << 10;
 
@@ -204,12 +206,20 @@ impl Connection {
         loop {
             // Asked here, since a client that never pauses would keep the select below from looking.
             let stopping = shutdown.is_cancelled();
-            while let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? {
+            let mut handled = 0;
+            while handled < MAX_REQUESTS_PER_TURN
+                && let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)?
+            {
                 self.handle(request)?;
+                handled += 1;
             }
             self.take_work();
             self.write_answers()?;
             self.flush(&writer);
+            if handled == MAX_REQUESTS_PER_TURN {
+                tokio::task::yield_now().await;
+                continue;
+            }
             if stopping {
                 // What was answered because of the shutdown has gone out, if the client takes it at once.
                 return Ok(());
