@@ -41,29 +41,13 @@ impl Heat {
         loads: &'a [(NodeId, Arc<Load>)],
         place_of: impl Fn(&'a NodeId) -> &'a str,
     ) -> Self {
-        let mut cells: BTreeMap<(&str, &str), Cell> = BTreeMap::new();
+        let links = || loads.iter().flat_map(|(node, load)| load.links.iter().map(move |link| (node, link)));
         // How many slow links and how many links each place has.
         let mut weights: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for (node, load) in loads {
-            for link in &load.links {
-                let ends = (place_of(node), place_of(&link.peer));
-                let slow = u64::from(link.is_slow);
-                let cell = cells.entry(ends).or_insert(Cell {
-                    from: 0,
-                    to: 0,
-                    links: 0,
-                    bytes_per_second: u64::MAX,
-                    round_trip_ns: 0,
-                    slow: 0,
-                });
-                cell.links += 1;
-                cell.bytes_per_second = cell.bytes_per_second.min(link.bytes_per_second);
-                cell.round_trip_ns = cell.round_trip_ns.max(link.round_trip_ns);
-                cell.slow += slow;
-                for end in BTreeSet::from([ends.0, ends.1]) {
-                    let weight = weights.entry(end).or_default();
-                    *weight = (weight.0 + slow, weight.1 + 1);
-                }
+        for (node, link) in links() {
+            for end in BTreeSet::from([place_of(node), place_of(&link.peer)]) {
+                let weight = weights.entry(end).or_default();
+                *weight = (weight.0 + u64::from(link.is_slow), weight.1 + 1);
             }
         }
         let all = weights.len();
@@ -73,11 +57,20 @@ impl Heat {
         let places: BTreeSet<&str> = chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();
         let rows: BTreeMap<&str, usize> =
             places.iter().enumerate().map(|(row, place)| (*place, row)).collect();
-        let cells = cells.into_iter().filter_map(|((from, to), cell)| {
-            Some(Cell { from: *rows.get(from)?, to: *rows.get(to)?, ..cell })
-        });
+        let mut cells: BTreeMap<(usize, usize), Cell> = BTreeMap::new();
+        for (node, link) in links() {
+            let (Some(&from), Some(&to)) = (rows.get(place_of(node)), rows.get(place_of(&link.peer))) else {
+                continue;
+            };
+            let none = Cell { from, to, links: 0, bytes_per_second: u64::MAX, round_trip_ns: 0, slow: 0 };
+            let cell = cells.entry((from, to)).or_insert(none);
+            cell.links += 1;
+            cell.bytes_per_second = cell.bytes_per_second.min(link.bytes_per_second);
+            cell.round_trip_ns = cell.round_trip_ns.max(link.round_trip_ns);
+            cell.slow += u64::from(link.is_slow);
+        }
         Self {
-            cells: cells.collect(),
+            cells: cells.into_values().collect(),
             left_out: all - places.len(),
             places: places.into_iter().map(str::to_owned).collect(),
         }
