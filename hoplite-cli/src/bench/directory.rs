@@ -200,7 +200,8 @@ fn stores(kind: &str, count: u32) -> anyhow::Result<Vec<NodeInfo>> {
             incarnation: Incarnation(1),
             data_address: "127.0.0.1:1".parse()?,
             labels: Vec::new(),
-            shards: ShardList::default(),
+            // A list of one shard agrees with any other.
+            shards: ShardList::new(["shard"]),
         })
     };
     (0..count).map(store).collect()
@@ -320,16 +321,17 @@ impl Session {
 
     /// Publishes copies, and waits until the shard has accepted them.
     async fn publish(&mut self, copies: Vec<Publish>) -> anyhow::Result<()> {
-        let mut open = copies.len();
         let mut copies = copies.into_iter().map(ToShard::Publish).peekable();
         while copies.peek().is_some() {
-            self.say(copies.by_ref().take(MAX_BATCH_MESSAGES)).await?;
-        }
-        while open > 0 {
-            for message in self.hear().await? {
-                match message {
-                    ToStore::Published { verdict: Verdict::Accepted, .. } => open -= 1,
-                    other => bail!("a publication was answered with {other:?}"),
+            let batch: Vec<ToShard> = copies.by_ref().take(MAX_BATCH_MESSAGES).collect();
+            let mut open = batch.len();
+            self.say(batch).await?;
+            while open > 0 {
+                for message in self.hear().await? {
+                    match message {
+                        ToStore::Published { verdict: Verdict::Accepted, .. } => open -= 1,
+                        other => bail!("a publication was answered with {other:?}"),
+                    }
                 }
             }
         }
