@@ -10,8 +10,8 @@ PYTHON ?= python3
 BINARIES := target/release
 DEMO_ENV := target/demo-env
 # Parts of `test` that go on at the same time, since each waits most of its time: for the network, processes, clocks. What a part
-# says comes when it has ended.
-AT_ONCE = $(MAKE) --no-print-directory --output-sync=target --jobs
+# says comes when it has ended. Cargo counts its own jobs: a fifo of make's would have it share these.
+AT_ONCE = $(MAKE) --no-print-directory --output-sync=target $(if $(filter jobserver-fifo,$(.FEATURES)),--jobserver-style=pipe) --jobs
 # The wheel builds the same packages: with others beside them, their dependencies would have other features, and nearly all
 # would be built again.
 PROGRAMS := -p hoplite-cli -p hoplite-store -p hoplite-directory
@@ -38,9 +38,9 @@ $(DEMO_ENV): | setup
 	$(PYTHON) -m venv $@
 
 test: setup ## Everything that a change must pass.
-	+$(AT_ONCE)=2 fetch lint tested
-	+$(AT_ONCE)=4 test-python test-unit fuzz-targets doc lint-python
-	$(MAKE) --no-print-directory test-fuzz test-lab test-deploy test-dashboard
+	+$(AT_ONCE)=2 fetch lint tested doc
+	+$(AT_ONCE)=4 test-python test-unit fuzz-targets lint-python
+	$(MAKE) --no-print-directory --jobs=1 test-fuzz test-lab test-deploy test-dashboard
 
 fetch: python-env # What the tests run besides our programs: torch, Ray, a browser, Docker.
 	./setup.sh --browser
