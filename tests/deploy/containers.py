@@ -81,7 +81,8 @@ class Docker:
         flags = [f"--storage-driver={driver}", f"--cgroup-parent=/{self.cgroup}"]
         with (self.place / "log").open("wb") as log:
             self.daemon = subprocess.Popen(
-                ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", START]
+                # It ends with this process, however that ends.
+                ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", START]
                 + [str(self.place), *flags],
                 env=self.environment,
                 stdout=log,
@@ -101,15 +102,17 @@ class Docker:
 
     def close(self) -> None:
         """Ends all containers and the daemon, and removes what it has stored."""
-        if self.daemon.poll() is None:
-            containers = self.run("ps", "--all", "--quiet").split()
-            if containers:
-                self.run("rm", "--force", "--volumes", *containers)
+        try:
+            if self.daemon.poll() is None:
+                containers = self.run("ps", "--all", "--quiet").split()
+                if containers:
+                    self.run("rm", "--force", "--volumes", *containers)
+        finally:
             self._end()
-        for group in sorted(Path("/sys/fs/cgroup").glob(f"**/{self.cgroup}")):
-            for directory in [*sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True), group]:
-                directory.rmdir()
-        shutil.rmtree(self.place)
+            for group in sorted(Path("/sys/fs/cgroup").glob(f"**/{self.cgroup}")):
+                for directory in [*sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True), group]:
+                    directory.rmdir()
+            shutil.rmtree(self.place, ignore_errors=True)
 
     def _do(self, *command: object, **options: object) -> str:
         arguments = list(map(str, command))
