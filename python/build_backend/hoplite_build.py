@@ -93,11 +93,11 @@ class UnsupportedOperation(Exception):
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
     """The sources of the package and of the programs: the workspace, with what of it cannot be built left out."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--", *SOURCES], cwd=HERE.parent, stdout=subprocess.PIPE, check=False
-    )
-    if b"Cargo.lock" not in listed.stdout.split(b"\0"):
-        raise UnsupportedOperation("which files are sources is known in a checkout with git only")
+    command = ["git", "ls-files", "-z", "--", *SOURCES]
+    try:
+        listed = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise UnsupportedOperation("which files are sources is known in a checkout with git only") from None
     with tempfile.TemporaryDirectory() as place:
         information = maturin.prepare_metadata_for_build_wheel(place, config_settings)
         metadata = (Path(place) / information / "METADATA").read_bytes()
