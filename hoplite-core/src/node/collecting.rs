@@ -133,10 +133,10 @@ impl Collectives {
         self.sessions.iter().find(open).map(|(put, _)| *put)
     }
 
-    /// The put of a target that this store gets, since a session of its own has decided about it: no other one will do.
+    /// The put of a target that a session of this store has decided about: no other one will do.
     pub(super) fn decided(&self, target: &ObjectId) -> Option<PutId> {
         let decided = |(_, coordinated): &(&PutId, &Coordinated)| {
-            coordinated.request.target == *target && coordinated.fetch.is_some()
+            coordinated.request.target == *target && coordinated.session.decision() == Decision::Committed
         };
         self.sessions.iter().find(decided).map(|(put, _)| *put)
     }
@@ -477,12 +477,6 @@ impl Node {
             Err(error) => {
                 if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
                     self.finish(key, Err(error.clone()));
-                }
-                if let Error::Deleted { .. } = error
-                    && let Some(coordinated) = self.collectives.sessions.get_mut(&put)
-                {
-                    let actions = coordinated.session.deleted(error);
-                    self.perform_session(put, actions);
                 }
             }
         }
