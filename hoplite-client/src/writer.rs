@@ -225,7 +225,7 @@ async fn put_whole(
     }
 }
 
-/// Puts `bytes` at once: a writer whose whole life shares one deadline.
+/// Puts `bytes` at once: by one request if they are few, else by a writer whose whole life shares one deadline.
 pub(crate) async fn put(
     connection: &Arc<Connection>,
     id: ObjectId,

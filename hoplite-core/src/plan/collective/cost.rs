@@ -18,8 +18,8 @@ const MAX_FRAME_BYTES: u64 = 256 << 10;
 /// How many frames the part of a member is divided into, so that it travels while it is combined.
 const FRAMES_PER_PART: u64 = 4;
 
-/// How many hosts' links the uplink of a group carries as much as. Nobody measures that: it is what an uplink is at least, and those of
-/// the lab are. If it is more, what is chosen is no slower than it is estimated.
+/// How many hosts' links the uplink of a group carries as much as. Nobody measures that yet. If it is more, what is chosen is no
+/// slower than it is estimated; if it is less, schedules that cross uplinks less are chosen too seldom.
 const UPLINK_LINKS: f64 = 1.0;
 
 /// Which schedule allreduces are to use.
