@@ -1,0 +1,231 @@
+//! Sessions in which this store is a member.
+
+use std::time::Duration;
+
+use super::super::calls::Call;
+use super::super::context::Deadline;
+use super::super::table::{LocalCopy, Phase, SpaceWaiter};
+use super::super::{CombineId, CombineOutcome, CopyId, Effect, Node};
+use crate::collective::{CollectiveEffect, Failure, Membership, MembershipId, Plan, Report, Stage, Word};
+use crate::error::{Error, Result};
+use crate::id::{ObjectId, PutId};
+
+/// How long those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
+/// may be silent.
+const ORPHAN_PATIENCE: Duration = Duration::from_secs(5);
+/// Most sessions that this store remembers to have left: those of some seconds, in which others may ask for them.
+const MAX_ENDED: usize = 256;
+
+impl Node {
+    pub(super) fn asked(&mut self, membership: MembershipId, plan: Box<Plan>) {
+        let deadline = self.ctx.now() + plan.timeout;
+        // What was said of an earlier attempt does not hold for this one.
+        self.collectives.denials.retain(|(target, ..)| *target != plan.target);
+        self.collectives.memberships.insert(membership, Membership::new(plan, deadline));
+        self.ctx.schedule(deadline, Deadline::Membership(membership));
+        self.begin_membership(membership);
+    }
+
+    /// Takes part in a session if there is room, and waits for room if not.
+    pub(in super::super) fn begin_membership(&mut self, membership: MembershipId) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let Stage::AwaitingRoom { deadline } = member.stage() else { return };
+        let plan = Box::new(member.plan().clone());
+        let sources = match self.check_plan(&plan) {
+            Ok(sources) => sources,
+            Err(failure) => {
+                let error = match &failure {
+                    Failure::Disagrees(error) => error.clone(),
+                    _ => Error::Superseded { id: plan.target.clone() },
+                };
+                return self.member_failed(membership, failure, error);
+            }
+        };
+        let Some(room) = self.allocate_keeping(&sources, plan.size_bytes) else {
+            return self.copies.wait_for_space(SpaceWaiter::Membership(membership));
+        };
+        self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+        self.ctx.unschedule(deadline, Deadline::Membership(membership));
+        // Whoever waits here for the object gets this one.
+        self.stop_fetch(&plan.target);
+        let phase = Phase::Combining { combine: None, valid_bytes: 0 };
+        let (id, metadata) = (plan.target.clone(), plan.metadata.clone());
+        let opening =
+            LocalCopy::begin(id.clone(), plan.put, plan.size_bytes, metadata, room, phase).private();
+        let is_own = self.collectives.sessions.contains_key(&plan.put);
+        let opening = if is_own { opening } else { opening.evictable() };
+        let copy = self.copies.open(&mut self.ctx, opening);
+        for source in &sources {
+            self.copies.touch(*source);
+        }
+        let parts = (&mut self.ctx, &mut self.copies);
+        let combine = self.combinations.start_exchange(parts, copy, sources, plan, membership);
+        if let Some(member) = self.collectives.memberships.get_mut(&membership) {
+            member.begin(copy, combine);
+        }
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.wake(&id);
+    }
+
+    /// Whether this store can follow a plan now; answers the copies of its sources.
+    fn check_plan(&mut self, plan: &Plan) -> Result<Vec<CopyId>, Failure> {
+        if self.ctx.is_shutting_down() {
+            return Err(Failure::Refused(Error::ShuttingDown));
+        }
+        if self.copies.live(&plan.target).is_some() || self.reductions.contains(&plan.target) {
+            return Err(Failure::Refused(Error::AlreadyExists { id: plan.target.clone() }));
+        }
+        self.check_incoming(&plan.target, plan.size_bytes, &plan.metadata).map_err(Failure::Refused)?;
+        for key in self.calls.gets(&plan.target) {
+            if let Some(Call::Get { join: Some(agreement), .. }) = self.calls.get(key)
+                && let Err(error) = agreement.check(&plan.target, &plan.agreement)
+            {
+                self.finish(key, Err(error.clone()));
+                return Err(Failure::Disagrees(error));
+            }
+        }
+        let find = |(id, put): &(ObjectId, PutId)| {
+            let copy = self.copies.live_put(id, *put);
+            let copy = copy.filter(|copy| self.copies[copy].size_bytes == plan.size_bytes);
+            copy.ok_or_else(|| Failure::Refused(Error::ObjectLost { id: id.clone() }))
+        };
+        plan.sources.iter().map(find).collect()
+    }
+
+    /// There was no room for the target in time.
+    pub(in super::super) fn membership_expired(&mut self, membership: MembershipId) {
+        if let Some(target) = self.collectives.orphans.remove(&membership) {
+            if self.copies.live(&target).is_none() {
+                self.denied(&target.clone(), &Error::ObjectLost { id: target });
+            }
+            return;
+        }
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        if let Stage::AwaitingRoom { .. } = member.stage() {
+            let (id, size_bytes) = (member.plan().target.clone(), member.plan().size_bytes);
+            let refusal = Failure::Refused(self.copies.store_full(size_bytes));
+            self.member_failed(membership, refusal, Error::Superseded { id });
+        }
+    }
+
+    pub(super) fn filled(&mut self, combine: CombineId) {
+        let mut memberships = self.collectives.memberships.iter_mut();
+        let found = memberships.find(|(_, member)| {
+            matches!(member.stage(), Stage::Exchanging { combine: running, .. } if running == combine)
+        });
+        let Some((membership, member)) = found else { return };
+        let (membership, completed) = (*membership, member.filled());
+        self.report_member(membership, Report::Filled);
+        if let Some(copy) = completed {
+            self.complete_member(membership, copy);
+        }
+    }
+
+    pub(super) fn told(&mut self, membership: MembershipId, word: Word) {
+        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        match word {
+            Word::Commit => {
+                if let Some(copy) = member.commit() {
+                    self.complete_member(membership, copy);
+                }
+            }
+            Word::Stop(error) => {
+                if !member.is_committed() || matches!(error, Error::Deleted { .. }) {
+                    self.end_membership(membership, error);
+                }
+            }
+        }
+    }
+
+    /// What a session has made here is the target.
+    fn complete_member(&mut self, membership: MembershipId, copy: CopyId) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let put = member.plan().put;
+        self.copies.reveal(copy);
+        if let Some(coordinated) = self.collectives.sessions.get(&put) {
+            self.reductions.remember(coordinated.record(&self.ctx));
+            if let Some(key) = coordinated.key {
+                self.copies.publication_mut(copy).set_sealer(key);
+            }
+            return self.complete_put(copy);
+        }
+        self.complete(copy);
+        self.publish(copy);
+    }
+
+    /// The coordinator needs this member no longer, or is gone.
+    pub(super) fn left(&mut self, membership: MembershipId) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let (id, is_committed) = (member.plan().target.clone(), member.is_committed());
+        let is_orphan = !is_committed && member.stage() != Stage::Over;
+        // Others have what this one has not, if the coordinator has decided so. Else it may still make it in another way, if
+        // it is only this store that cannot hear it.
+        self.end_membership(membership, Error::Superseded { id: id.clone() });
+        if is_orphan {
+            self.collectives.orphans.insert(membership, id);
+            self.ctx.schedule(self.ctx.now() + ORPHAN_PATIENCE, Deadline::Membership(membership));
+        }
+        let Some(member) = self.collectives.memberships.remove(&membership) else { return };
+        if self.collectives.ended.len() == MAX_ENDED {
+            self.collectives.ended.pop_front();
+        }
+        self.collectives.ended.push_back(member.plan().put);
+        if let Some(combine) = member.combine().filter(|combine| self.combinations.contains(*combine)) {
+            self.ctx.push(Effect::CancelCombine { combine });
+        }
+    }
+
+    /// An exchange has ended: of a member that has not all bytes, too early.
+    pub(in super::super) fn exchange_ended(&mut self, membership: MembershipId, outcome: CombineOutcome) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        if !matches!(member.stage(), Stage::Exchanging { .. }) {
+            return;
+        }
+        let error = Error::Superseded { id: member.plan().target.clone() };
+        let failure = match outcome {
+            CombineOutcome::InputFailed { index, outcome } => Failure::Peer { index, outcome },
+            _ => Failure::Refused(Error::ShuttingDown),
+        };
+        self.member_failed(membership, failure, error);
+    }
+
+    pub(super) fn member_failed(&mut self, membership: MembershipId, failure: Failure, error: Error) {
+        self.end_membership(membership, error);
+        self.report_member(membership, Report::Failed(failure));
+    }
+
+    fn report_member(&mut self, membership: MembershipId, report: Report) {
+        self.ctx.push(Effect::Collective(CollectiveEffect::Report { membership, report }));
+    }
+
+    /// This store will not have the target from a session. Those who wait for it are told why, or look elsewhere.
+    pub(super) fn end_membership(&mut self, membership: MembershipId, error: Error) {
+        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        if let Stage::AwaitingRoom { deadline } = member.stage() {
+            self.ctx.unschedule(deadline, Deadline::Membership(membership));
+        }
+        let (copy, id, put) = (member.fail(), member.plan().target.clone(), member.plan().put);
+        self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+        self.copies.refuse_awaiting_put(&mut self.ctx, &id, put);
+        let is_waited_for = !matches!(error, Error::Superseded { .. } | Error::ObjectLost { .. });
+        if is_waited_for {
+            self.fail_joins(&id, &error);
+        }
+        if let Some(copy) = copy {
+            self.detach(copy, error);
+        }
+        self.wake(&id);
+    }
+
+    /// The daemon stops.
+    pub(in super::super) fn shut_down_memberships(&mut self) {
+        let memberships: Vec<MembershipId> = self.collectives.memberships.keys().copied().collect();
+        for membership in memberships {
+            let is_over = |member: &Membership| matches!(member.stage(), Stage::Complete | Stage::Over);
+            if !self.collectives.memberships.get(&membership).is_none_or(is_over) {
+                let error = Error::ShuttingDown;
+                self.member_failed(membership, Failure::Refused(error.clone()), error);
+            }
+        }
+    }
+}
