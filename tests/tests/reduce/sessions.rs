@@ -161,11 +161,11 @@ fn participants_that_ask_for_different_things_are_told_so() {
             let client = cluster.client(rank);
             scope.spawn(move || client.allreduce("target", ids(&ALL), rank, options(op)))
         };
-        let dissenter = call(1, ReduceOp::Max);
-        // Its store has heard of it before the plan comes.
-        std::thread::sleep(Duration::from_millis(300));
-        let others = [call(0, ReduceOp::Sum), call(2, ReduceOp::Sum)];
-        [dissenter].into_iter().chain(others).map(|call| call.join().unwrap()).collect()
+        let joined = [call(1, ReduceOp::Max), call(2, ReduceOp::Sum)];
+        // Their stores have heard of them before the plan comes, and are told of its end.
+        let client = cluster.client(0);
+        await_that("both have joined", || client.status().unwrap().shards[0].waiting_queries == 2);
+        joined.into_iter().chain([call(0, ReduceOp::Sum)]).map(|call| call.join().unwrap()).collect()
     });
     for result in results {
         let error = refusal(result).to_string();
