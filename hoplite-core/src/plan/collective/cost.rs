@@ -70,13 +70,13 @@ pub fn estimate(schedule: &Schedule, size_bytes: u64, link: LinkEstimate, paths:
     let mut left_bytes = size_bytes as f64;
     let mut seconds = 0.0;
     if schedule.is_folded() {
-        seconds = 2.0 * (left_bytes / rate * sharing(paths, &schedule.folds()) + latency);
+        seconds = 2.0 * (left_bytes / rate * sharing(paths, schedule.folds()) + latency);
     }
     for (stage, radix) in schedule.radices().iter().enumerate() {
         let part_bytes = left_bytes / *radix as f64;
         let steps = radix.saturating_sub(1) as f64;
         let is_overlapped = part_bytes >= frame_bytes + rate * latency;
-        let bytes = steps * part_bytes / rate * sharing(paths, &schedule.gives(stage));
+        let bytes = steps * part_bytes / rate * sharing(paths, schedule.gives(stage));
         let waits = if is_overlapped { latency.min(steps * latency) } else { steps * latency };
         seconds += 2.0 * (bytes + waits);
         left_bytes = part_bytes;
@@ -85,9 +85,9 @@ pub fn estimate(schedule: &Schedule, size_bytes: u64, link: LinkEstimate, paths:
 }
 
 /// How many times as long streams between these members take as one of them alone, because they share uplinks.
-fn sharing(paths: &[Path], streams: &[(usize, usize)]) -> f64 {
+fn sharing(paths: &[Path], streams: impl Iterator<Item = (usize, usize)>) -> f64 {
     let mut shared: BTreeMap<Path, [f64; 2]> = BTreeMap::new();
-    for &(giver, taker) in streams {
+    for (giver, taker) in streams {
         let (Some(giver), Some(taker)) = (paths.get(giver), paths.get(taker)) else { return 1.0 };
         for (direction, inside, outside) in [(0, giver, taker), (1, taker, giver)] {
             for group in groups_of(*inside).filter(|group| !is_in(*outside, *group)) {

@@ -86,14 +86,14 @@ impl Schedule {
     }
 
     /// Who gives to whom in a stage, each to one.
-    pub(super) fn gives(&self, stage: usize) -> Vec<(usize, usize)> {
-        let next = |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
-        (0..self.core()).filter_map(next).collect()
+    pub(super) fn gives(&self, stage: usize) -> impl Iterator<Item = (usize, usize)> {
+        let next = move |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
+        (0..self.core()).filter_map(next)
     }
 
     /// Who only gives all to whom, and gets all back.
-    pub(super) fn folds(&self) -> Vec<(usize, usize)> {
-        (self.core()..self.members).map(|index| (index, index - self.core())).collect()
+    pub(super) fn folds(&self) -> impl Iterator<Item = (usize, usize)> {
+        (self.core()..self.members).map(|index| (index, index - self.core()))
     }
 
     /// What member `index` does, for `size_bytes` at each. Of an allgather, that is the size of the result, in which the
