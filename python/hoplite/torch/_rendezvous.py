@@ -6,7 +6,8 @@ first rank starts one. What a rank has to tell the others it tells through the k
 
 torchrun gives the same one again to the processes that it starts in the place of those that have failed, with all that
 these had put there. So rank 0 chooses a token for each meeting, and tells it to a rank as the answer to a number that only
-this process of that rank has put: nobody takes what is left over for new.
+this process of that rank has put: what is left over is not taken for new. (A rank 0 that has not been ended yet
+may still answer a new rank, which then waits for its timeout.)
 """
 
 from __future__ import annotations
