@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
+from ray import cloudpickle
 from ray._private import state
+from ray._private.tensor_serialization_utils import zero_copy_tensors_reducer
 from ray._private.worker import global_worker
+from ray.experimental.rdt.util import get_transport_data_type
+
+#: The protocol in which Ray pickles, which lets the bytes of arrays stay outside.
+_PICKLE_PROTOCOL = 5
+#: What pickles the types of the transports that this process has used.
+_reducers: dict[type, Callable[[Any], Any]] = {}
 
 
 def check_is_running() -> None:
@@ -55,3 +65,26 @@ def raylet_pid() -> int | None:
     except OSError:
         return None
     return parent if is_raylet else None
+
+
+def pickle_as_before(transport: str) -> None:
+    """Has Ray pickle as before what is of the type of a transport and goes another way.
+
+    When a process sends something by a transport, Ray registers a serializer for the type, which from then on pickles also
+    what goes through Ray's own store, with the bytes of arrays in the pickle: a put of 100 MiB takes 230 ms instead of 14,
+    and each get makes a copy.
+    """
+    data_type = get_transport_data_type(transport)
+    by_ray = cloudpickle.CloudPickler.dispatch[data_type]
+    if by_ray is _reducers.get(data_type):
+        return
+    context = global_worker.get_serialization_context()  # type: ignore[no-untyped-call]
+    # An option of Ray for tensors.
+    is_zero_copy = context._zero_copy_tensors_enabled and data_type is not np.ndarray
+
+    def reduce(value: Any) -> Any:
+        if getattr(context._thread_local, "use_external_transport", False):
+            return by_ray(value)
+        return zero_copy_tensors_reducer(value) if is_zero_copy else value.__reduce_ex__(_PICKLE_PROTOCOL)
+
+    _reducers[data_type] = cloudpickle.CloudPickler.dispatch[data_type] = reduce

@@ -125,6 +125,7 @@ class HopliteTransport(TensorTransportManager):
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Tensors:
         """Puts the tensors. Ray calls it again if it tries the method again."""
+        _private.pickle_as_before(self._name)
         with self._putting:
             if obj_id not in self._made:
                 self._made[obj_id] = self._put(obj_id, rdt_object)

@@ -261,6 +261,39 @@ def test_a_producer_that_is_restarted(mortal: Any, consumers: list[Any], client:
 
 
 @ray.remote(num_cpus=0)
+class Mixed:
+    """Sends values by the transports, and others through Ray's own store."""
+
+    @ray.method(tensor_transport="hoplite")
+    def send_tensor(self) -> torch.Tensor:
+        return torch.ones(1000)
+
+    @ray.method(tensor_transport="hoplite_numpy")
+    def send_array(self) -> np.ndarray[Any, Any]:
+        return np.ones(1000)
+
+    def copies(self) -> int:
+        """How many of two values come as copies from the shared memory of Ray's store."""
+        ref = ray.put({"array": np.ones(1 << 18), "tensor": torch.ones(1 << 18)})
+        first, second = ray.get(ref), ray.get(ref)
+        assert first["array"].sum() == first["tensor"].sum() == 1 << 18
+        addresses = [(got["array"].ctypes.data, got["tensor"].data_ptr()) for got in (first, second)]
+        return sum(a != b for a, b in zip(*addresses, strict=True))
+
+
+def test_what_goes_through_the_store_of_ray_stays_in_place(stores: list[hoplite.ray.Node]) -> None:
+    environment = {"env_vars": {"RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}}
+    actor: Any = Mixed.options(**on("first"), runtime_env=environment).remote()
+    assert ray.get(actor.copies.remote()) == 0
+    for send in (actor.send_tensor, actor.send_array, actor.send_tensor):
+        ref = send.remote()
+        assert ray.get(ref).sum() == 1000
+        del ref
+        assert ray.get(actor.copies.remote()) == 0
+    ray.kill(actor)
+
+
+@ray.remote(num_cpus=0)
 class Owner:
     """Calls a producer, and so owns what that makes."""
 
