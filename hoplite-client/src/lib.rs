@@ -77,6 +77,8 @@ pub use options::{
     DEFAULT_REDUCE_TIMEOUT, PutOptions, ReduceOptions,
 };
 pub use reader::ObjectReader;
-pub use report::{Description, Grant, NodeStatus, PeerLink, ProbeReport, ReduceRecord, ShardStatus};
+pub use report::{
+    Description, Grant, NodeStatus, PeerLink, PlaceKeys, ProbeReport, ReduceRecord, ShardStatus,
+};
 pub use view::ObjectView;
 pub use writer::ObjectWriter;

@@ -133,6 +133,15 @@ pub struct PeerLink {
     pub is_slow: bool,
 }
 
+/// How many nodes say by the same labels where they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaceKeys {
+    /// The keys of these labels, outermost first; none if they say nothing of it.
+    pub keys: Vec<String>,
+    /// How many nodes.
+    pub nodes: u32,
+}
+
 /// A shard of the directory, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardStatus {
@@ -148,6 +157,9 @@ pub struct ShardStatus {
     pub nodes: u32,
     /// Queries that wait for a location.
     pub waiting_queries: u64,
+    /// By which labels the connected nodes say where they are. If there are several, nodes that stand side by side may share no
+    /// group.
+    pub place_keys: Vec<PlaceKeys>,
 }
 
 /// The links between nodes, as a probe has found them.
@@ -298,6 +310,11 @@ impl From<v1::ShardStatus> for ShardStatus {
             inline_bytes: shard.inline_bytes,
             nodes: shard.nodes,
             waiting_queries: shard.waiting_queries,
+            place_keys: shard
+                .place_keys
+                .into_iter()
+                .map(|v1::PlaceKeys { keys, nodes }| PlaceKeys { keys, nodes })
+                .collect(),
         }
     }
 }

@@ -269,6 +269,9 @@ impl ShardOwner {
                 Effect::Granted { id, record } => tracing::debug!(
                     %id, receiver = %record.receiver, sender = %record.sender, reason = ?record.reason, "granted"
                 ),
+                Effect::PlaceKeysDiffer { counts } => tracing::warn!(
+                    "stores say by different keys where they are, so that those of one rack may share no group: {counts}"
+                ),
                 // Both are about the session that is being opened, and `open` has seen to them.
                 Effect::Refuse { .. } | Effect::Replaced { .. } => {}
             }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use hoplite_core::plan::collective::SchedulePreference;
+use hoplite_core::topology::place::contradiction;
 use hoplite_core::{ClusterId, Error, Limits, NodeId};
 use hoplite_daemon::http::HttpAddress;
 use hoplite_daemon::{Group, NotLoopback, Security, SecurityError, Size, TimeSpan, User, available_bytes};
@@ -159,6 +160,8 @@ pub(crate) enum SettingsError {
     Label { text: String },
     #[error("a node has one label {key:?}, and not several")]
     LabelTwice { key: String },
+    #[error("the labels {} and {} contradict each other", .labels[0], .labels[1])]
+    LabelsContradict { labels: [String; 2] },
     #[error("a node has up to {MAX_LABELS} labels")]
     TooManyLabels,
     #[error(
@@ -276,7 +279,13 @@ fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
             return Err(SettingsError::LabelTwice { key: key.to_owned() });
         }
     }
-    Ok(labels.into_iter().collect())
+    let labels: Vec<(String, String)> = labels.into_iter().collect();
+    match contradiction(&labels) {
+        None => Ok(labels),
+        Some(pair) => {
+            Err(SettingsError::LabelsContradict { labels: pair.map(|(key, value)| format!("{key}={value}")) })
+        }
+    }
 }
 
 /// The host's name and this process's number: two stores on one host differ, and so do two runs of one.
@@ -353,6 +362,11 @@ mod tests {
         assert!(
             matches!(resolved(&["rack=7", "rack=8"]), Err(SettingsError::LabelTwice { key }) if key == "rack")
         );
+        assert_eq!(
+            resolved(&["zone=a", "topology.kubernetes.io/zone=b"]).unwrap_err().to_string(),
+            "the labels topology.kubernetes.io/zone=b and zone=a contradict each other"
+        );
+        assert!(resolved(&["zone=a", "topology.kubernetes.io/zone=a"]).is_ok());
         for wrong in ["rack", "=7", &format!("{}=7", "k".repeat(64)), &format!("rack={}", "7".repeat(256))] {
             assert!(matches!(resolved(&[wrong]), Err(SettingsError::Label { .. })), "{wrong}");
         }

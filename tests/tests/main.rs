@@ -8,6 +8,7 @@ mod configuration;
 mod conformance;
 mod dashboard;
 mod faults;
+mod labels;
 mod lifecycle;
 mod limits;
 mod metrics;

@@ -19,6 +19,7 @@ use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::time::timeout;
 
+use super::status::{PlaceKeys, keys_differ};
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
@@ -247,6 +248,13 @@ async fn running(store: &StoreArguments) -> Finding {
     if status.version != env!("CARGO_PKG_VERSION") {
         let says = format!("{} runs version {}: restart it", status.node, status.version);
         return finding("store", Verdict::Doubtful, says);
+    }
+    let connected = status.shards.iter().filter(|shard| shard.connected);
+    let keys =
+        connected.map(|shard| shard.place_keys.iter().cloned().map(PlaceKeys::from).collect::<Vec<_>>());
+    let differ = keys.into_iter().find_map(|keys| keys_differ(&keys));
+    if let (true, Some(says)) = (away.is_empty(), differ) {
+        return finding("store", Verdict::Doubtful, format!("{} runs, but {says}", status.node));
     }
     match away.len() {
         0 => finding("store", Verdict::Good, format!("{} runs, with all its shards", status.node)),

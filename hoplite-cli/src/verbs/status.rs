@@ -118,6 +118,20 @@ struct Shard {
     inline_bytes: u64,
     nodes: u32,
     waiting_queries: u64,
+    place_keys: Vec<PlaceKeys>,
+}
+
+/// How many nodes say by the same labels where they are.
+#[derive(Debug, Serialize)]
+pub(super) struct PlaceKeys {
+    keys: Vec<String>,
+    nodes: u32,
+}
+
+impl From<hoplite_client::PlaceKeys> for PlaceKeys {
+    fn from(hoplite_client::PlaceKeys { keys, nodes }: hoplite_client::PlaceKeys) -> Self {
+        Self { keys, nodes }
+    }
 }
 
 impl From<NodeStatus> for Report {
@@ -167,8 +181,19 @@ impl From<ShardStatus> for Shard {
             inline_bytes: shard.inline_bytes,
             nodes: shard.nodes,
             waiting_queries: shard.waiting_queries,
+            place_keys: shard.place_keys.into_iter().map(PlaceKeys::from).collect(),
         }
     }
+}
+
+/// What to say if nodes say by different labels where they are.
+pub(super) fn keys_differ(keys: &[PlaceKeys]) -> Option<String> {
+    let of = |keys: &PlaceKeys| {
+        let names = if keys.keys.is_empty() { "nothing".to_owned() } else { keys.keys.join("+") };
+        format!("{} by {names}", keys.nodes)
+    };
+    let counts = keys.iter().map(of).collect::<Vec<_>>().join(", ");
+    (keys.len() > 1).then(|| format!("labels do not fit together: {counts}; give all stores the same keys"))
 }
 
 impl Report {
@@ -207,6 +232,10 @@ impl Report {
             "troubles   {} corrupt frames, {} conflicting puts",
             transfers.corrupt_frames, transfers.put_conflicts
         )?;
+        let shard = self.shards.iter().find(|shard| shard.connected);
+        if let Some(warning) = shard.and_then(|shard| keys_differ(&shard.place_keys)) {
+            writeln!(out, "places     {warning}")?;
+        }
         writeln!(out)?;
         self.print_shards(out)
     }

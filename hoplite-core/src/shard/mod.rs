@@ -66,6 +66,7 @@ use crate::limits::Limits;
 use crate::plan::chain::HopTime;
 use crate::plan::vicinity::Pace;
 use crate::time::Time;
+use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::place::Path;
 
 /// Most bytes of inline objects that a shard keeps. Beyond, small objects are pulled from stores like large ones.
@@ -150,6 +151,11 @@ pub enum Effect {
         /// The receiver, the sender and the reason.
         record: GrantRecord,
     },
+    /// Log that stores say by different keys where they are. Said once of each set of keys.
+    PlaceKeysDiffer {
+        /// How many stores have which keys.
+        counts: KeyCounts,
+    },
 }
 
 /// The state of one shard.
@@ -159,6 +165,8 @@ pub struct Shard {
     /// Before this time nothing is lost, and nothing is unknown to those who delete.
     warm_until: Time,
     nodes: Nodes,
+    /// Of which it was said that others are in use too.
+    keys_said: BTreeSet<PlaceKeys>,
     entries: BTreeMap<ObjectId, Entry>,
     inline_bytes: u64,
     /// Inline objects that are being asked for.
@@ -237,6 +245,7 @@ impl Shard {
             warm_until: now + config.warm_up,
             config,
             nodes: Nodes::default(),
+            keys_said: BTreeSet::new(),
             entries: BTreeMap::new(),
             inline_bytes: 0,
             bursts: Bursts::default(),

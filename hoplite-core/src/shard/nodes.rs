@@ -7,6 +7,7 @@ use super::message::{GrantId, NodeInfo, RequestId};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::placement::{fnv1a, mix};
 use crate::time::Time;
+use crate::topology::keys::KeyCounts;
 use crate::topology::place::{Path, Place};
 
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
@@ -94,6 +95,7 @@ pub(super) struct Nodes {
     by_name: BTreeMap<NodeId, NodeIndex>,
     /// By the hashes of their names.
     ring: BTreeSet<(u64, NodeIndex)>,
+    keys: KeyCounts,
     next: u32,
 }
 
@@ -108,11 +110,13 @@ impl Nodes {
         let point = mix(fnv1a(info.node.as_str().as_bytes()));
         self.by_name.insert(info.node.clone(), index);
         self.ring.insert((point, index));
+        let place = Place::of_labels(&info.labels);
+        self.keys.add(place.path);
         self.records.insert(
             index,
             NodeRecord {
                 point,
-                place: Place::of_labels(&info.labels),
+                place,
                 info,
                 session: Session::Connected { sweep_at: None },
                 session_number: 0,
@@ -129,7 +133,22 @@ impl Nodes {
         let record = self.records.remove(&index)?;
         self.by_name.remove(&record.info.node);
         self.ring.remove(&(record.point, index));
+        self.keys.remove(record.place.path);
         Some(record)
+    }
+
+    /// Notes what a node says of itself in a new session.
+    pub(super) fn renew(&mut self, index: NodeIndex, info: NodeInfo) {
+        let Some(record) = self.records.get_mut(&index) else { return };
+        self.keys.remove(record.place.path);
+        record.place = Place::of_labels(&info.labels);
+        record.info = info;
+        self.keys.add(record.place.path);
+    }
+
+    /// By which keys the nodes say where they are.
+    pub(super) const fn keys(&self) -> &KeyCounts {
+        &self.keys
     }
 
     pub(super) fn index(&self, node: &NodeId) -> Option<NodeIndex> {

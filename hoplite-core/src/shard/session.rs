@@ -11,7 +11,6 @@ use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Session};
 use super::{DropReason, Effect, Shard, Turn};
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId};
-use crate::topology::Place;
 
 impl Shard {
     pub(super) fn connect(&mut self, turn: &mut Turn<'_>, info: NodeInfo) {
@@ -36,6 +35,15 @@ impl Shard {
         }
     }
 
+    /// Has it said, once for each set of keys, that stores say by different keys where they are.
+    fn compare_keys(&mut self, turn: &mut Turn<'_>) {
+        let counts = self.nodes.keys();
+        if counts.differ() && counts.iter().any(|(keys, _)| !self.keys_said.contains(&keys)) {
+            self.keys_said.extend(counts.iter().map(|(keys, _)| keys));
+            turn.effects.push(Effect::PlaceKeysDiffer { counts: counts.clone() });
+        }
+    }
+
     /// Why a store must not join whose list of shards is not that of the others that are connected. The first one decides;
     /// the list can change once all sessions have ended.
     fn list_mismatch(&self, info: &NodeInfo) -> Option<Error> {
@@ -53,6 +61,7 @@ impl Shard {
             let error = Error::limit_exceeded("nodes", u64::try_from(MAX_NODES).unwrap_or(u64::MAX));
             return turn.effects.push(Effect::Refuse { node, incarnation, error });
         }
+        self.compare_keys(turn);
         self.reconsider_orphans(turn.now);
     }
 
@@ -71,9 +80,9 @@ impl Shard {
         record.session = Session::Connected { sweep_at: Some(sweep_at) };
         record.session_number = record.session_number.wrapping_add(1);
         record.refreshed = turn.now;
-        record.place = Place::of_labels(&info.labels);
-        record.info = info;
-        let path = record.place.path;
+        self.nodes.renew(index, info);
+        self.compare_keys(turn);
+        let Some(path) = self.nodes.get(index).map(|record| record.place.path) else { return };
         self.mark_copies(index, |copy| {
             copy.is_away = false;
             copy.path = path;

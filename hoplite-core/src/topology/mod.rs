@@ -2,7 +2,8 @@
 //!
 //! * [`matrix`]: the cost of a message between each two nodes; exact integers.
 //! * [`cost`]: what collectives cost in a given order of ranks.
-//! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels; [`slow`]: pairs that do not fit in.
+//! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels; [`keys`]: whether labels
+//!   fit together; [`slow`]: pairs that do not fit in.
 //! * [`solve`]: the search for a cheap order, with a lower bound; [`smt`]: the same as a question to an external solver.
 //! * [`hdrm`]: ranks of halving-doubling on a BiGraph without conflicts.
 //! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
@@ -20,6 +21,7 @@ pub mod matrix;
 pub mod cost;
 
 pub mod cluster;
+pub mod keys;
 pub mod place;
 pub mod slow;
 

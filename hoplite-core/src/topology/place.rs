@@ -35,8 +35,7 @@ impl Place {
     /// The place that labels tell, at no position. Unknown keys say nothing about it; of several labels of a level the first counts.
     pub fn of_labels(labels: &[(String, String)]) -> Self {
         let number = |level: &str| {
-            let is_level = |key: &str| key.rsplit('/').next() == Some(level);
-            let label = labels.iter().find(|(key, value)| is_level(key) && !value.is_empty());
+            let label = labels.iter().find(|(key, value)| is_of(key, level) && !value.is_empty());
             label.map_or(0, |(_, value)| number_of(value))
         };
         Self { path: LEVEL_KEYS.map(number), position: 0 }
@@ -51,6 +50,20 @@ impl Place {
     pub const fn forward(&self, to: &Self) -> u32 {
         to.position.wrapping_sub(self.position)
     }
+}
+
+/// The labels that say two places of one node at one level, such as `zone=a` and `topology.kubernetes.io/zone=b`, if there are any.
+pub fn contradiction(labels: &[(String, String)]) -> Option<[&(String, String); 2]> {
+    LEVEL_KEYS.into_iter().find_map(|level| {
+        let mut of_level = labels.iter().filter(|(key, value)| is_of(key, level) && !value.is_empty());
+        let first = of_level.next()?;
+        Some([first, of_level.find(|(_, value)| *value != first.1)?])
+    })
+}
+
+/// Whether a key is that of a level.
+fn is_of(key: &str, level: &str) -> bool {
+    key.rsplit('/').next() == Some(level)
 }
 
 /// The number of the group that a label names. Two of a thousand groups get the same number once in ten thousand clusters; they
@@ -187,6 +200,21 @@ mod tests {
         assert_eq!(a7, place(&[("rack", "7"), ("zone", "a"), ("disk", "ssd")]));
         assert_eq!(a7.level(&place(&[("rack", "8"), ("zone", "a")])), 2);
         assert_eq!(a7.level(&place(&[("rack", "7"), ("zone", "b")])), 4);
+    }
+
+    #[test]
+    fn labels_of_one_level_agree() {
+        let found = |labels: &[(&str, &str)]| {
+            let labels: Vec<_> =
+                labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            contradiction(&labels).map(|labels| labels.map(|(key, _)| key.clone()))
+        };
+        let kubernetes = "topology.kubernetes.io/zone";
+        assert_eq!(found(&[("rack", "7"), (kubernetes, "a"), ("zone", "a"), ("a/zone", "")]), None);
+        assert_eq!(
+            found(&[("rack", "7"), (kubernetes, "a"), ("zone", "b")]),
+            Some([kubernetes, "zone"].map(str::to_owned))
+        );
     }
 
     #[test]

@@ -352,6 +352,7 @@ impl<A: Application> Cluster<A> {
                 shard::Effect::Refuse { error, .. } => reception = Reception::Refused(error),
                 shard::Effect::Replaced { .. } => reception = Reception::Replaces,
                 shard::Effect::Granted { .. } => self.counts.grants += 1,
+                shard::Effect::PlaceKeysDiffer { .. } => {}
             }
         }
         let host = &mut self.shards[shard];

@@ -13,9 +13,10 @@ use hoplite_core::id::NodeId;
 use hoplite_core::node::{Inspection, ReduceRecord};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page};
-use hoplite_core::topology::Link;
+use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
 use hoplite_core::topology::live::PeerLink;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
+use hoplite_core::topology::{Link, Place};
 use hoplite_proto::bounds::decode_address;
 use hoplite_proto::directory::{decode_locations, encode_locations};
 use hoplite_proto::local::Response;
@@ -208,6 +209,20 @@ fn encode_link(link: PeerLink) -> v1::PeerLink {
     v1::PeerLink { node: peer.as_str().to_owned(), alpha_ns, ps_per_byte, is_slow }
 }
 
+/// By which keys the connected nodes say where they are.
+fn place_keys(nodes: &[v1::status_reply::Node]) -> Vec<v1::PlaceKeys> {
+    let mut counts = KeyCounts::default();
+    for node in nodes.iter().filter(|node| node.connected) {
+        let labels: Vec<(String, String)> = node.labels.clone().into_iter().collect();
+        counts.add(Place::of_labels(&labels).path);
+    }
+    let encode = |(keys, nodes): (PlaceKeys, u32)| v1::PlaceKeys {
+        keys: keys.names().map(str::to_owned).collect(),
+        nodes,
+    };
+    counts.iter().map(encode).collect()
+}
+
 async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {
     let address = link.address.clone();
     match ask(link.client().status(v1::StatusRequest::default())).await {
@@ -218,6 +233,7 @@ async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {
             inline_bytes: status.inline_bytes,
             nodes: u32::try_from(status.nodes.len()).unwrap_or(u32::MAX),
             waiting_queries: status.waiting_queries,
+            place_keys: place_keys(&status.nodes),
         },
         Err(_) => v1::ShardStatus { address, connected, ..v1::ShardStatus::default() },
     }

@@ -122,7 +122,7 @@ impl World {
                 let is_connected = |node| self.sessions.contains_key(node);
                 assert!(is_connected(&record.sender) && is_connected(&record.receiver), "{record:?}");
             }
-            Effect::Refuse { .. } | Effect::Replaced { .. } => {}
+            Effect::Refuse { .. } | Effect::Replaced { .. } | Effect::PlaceKeysDiffer { .. } => {}
         }
     }
 

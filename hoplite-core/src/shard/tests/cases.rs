@@ -228,8 +228,8 @@ impl Scenario {
             Effect::Send { node, message } => (node, message),
             Effect::Refuse { node, error, .. } => return Some(format!("{node} refused {:?}", error.code())),
             Effect::Replaced { node, .. } => return Some(format!("{node} replaced")),
-            // The message to the receiver says the same.
-            Effect::Granted { .. } => return None,
+            // The first says the same as the message to the receiver; the other is for the log.
+            Effect::Granted { .. } | Effect::PlaceKeysDiffer { .. } => return None,
         };
         Some(match message {
             ToStore::Published { verdict: Verdict::Accepted, .. } => return None,

@@ -196,7 +196,7 @@ impl Observer {
                         self.connected.contains(&record.sender) && self.connected.contains(&record.receiver)
                     );
                 }
-                Effect::Refuse { .. } | Effect::Replaced { .. } => {}
+                Effect::Refuse { .. } | Effect::Replaced { .. } | Effect::PlaceKeysDiffer { .. } => {}
             }
         }
         for (query, deadline) in &self.queries {

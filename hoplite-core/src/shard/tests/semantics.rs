@@ -283,6 +283,33 @@ fn messages_are_counted() {
 }
 
 #[test]
+fn that_stores_say_their_places_by_other_keys_is_said_once_for_each_set_of_keys() {
+    let mut world = small_world(Limits::default());
+    let mut said_of = |name: &str, incarnation: u64, keys: &[&str]| {
+        let labels = keys.iter().map(|key| ((*key).to_owned(), "7".to_owned())).collect();
+        let effects = world.apply(Event::Connected(NodeInfo { labels, ..info(name, incarnation) }));
+        let said = effects.into_iter().filter_map(|effect| match effect {
+            Effect::PlaceKeysDiffer { counts } => Some(counts.to_string()),
+            _ => None,
+        });
+        said.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        said_of("c", 1, &["disk"]),
+        Vec::<String>::new(),
+        "says nothing of the place, as those of a and b"
+    );
+    assert_eq!(said_of("d", 1, &["rack"]), ["3 nodes by nothing, 1 node by rack"]);
+    assert_eq!(said_of("e", 1, &["rack"]), Vec::<String>::new());
+    assert_eq!(
+        said_of("f", 1, &["rack", "zone"]),
+        ["3 nodes by nothing, 2 nodes by rack, 1 node by zone+rack"]
+    );
+    assert_eq!(said_of("f", 1, &["zone"]), ["3 nodes by nothing, 1 node by zone, 2 nodes by rack"]);
+    assert_eq!(said_of("f", 1, &["rack", "zone"]), Vec::<String>::new(), "it was said before");
+}
+
+#[test]
 fn nobody_starves_while_closer_receivers_keep_coming() {
     let mut world = World::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
     let mut join = |name: &str, rack: &str| {
