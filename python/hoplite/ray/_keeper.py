@@ -66,6 +66,8 @@ class Settings:
     """Further flags of `hoplite-store`."""
     token_file: str | None = None
     """A secret that the daemons share."""
+    labels: dict[str, str] | None = None
+    """Which label of Ray's nodes says their zone, pod, rack and host; None for those of these names."""
 
     @property
     def on_network(self) -> bool:
@@ -168,12 +170,13 @@ class Keeper:
             self._clean_up_after_others()
             return True
 
-    def start(self, settings: Settings, listen: str, directory: str | None) -> Node:
+    def start(self, settings: Settings, listen: str, directory: str | None, labels: dict[str, str]) -> Node:
         """Starts a store, unless there is one; and a directory, if there is none to join.
 
         Args:
             listen: the address of this node; ports are chosen here.
             directory: where the directory listens.
+            labels: where this node is.
         Raises:
             RuntimeError: says why it did not start, or that the node is ending.
             ConnectFailed: if there is one, which does not answer.
@@ -182,7 +185,7 @@ class Keeper:
             if self._is_orphan():
                 raise RuntimeError("the raylet of the node is gone")
             if not self._place.socket.is_symlink() and not self._is_guarded():
-                spec = self._spec(settings, listen, directory)
+                spec = self._spec(settings, listen, directory, labels)
                 self._place.create()
                 self._remember(settings)
                 (self._place.directory / _guardian.SPEC).write_text(json.dumps(spec))
@@ -332,7 +335,9 @@ class Keeper:
 
     # The guardian
 
-    def _spec(self, settings: Settings, listen: str, directory: str | None) -> dict[str, Any]:
+    def _spec(
+        self, settings: Settings, listen: str, directory: str | None, labels: dict[str, str]
+    ) -> dict[str, Any]:
         common = ["--cluster", f"ray-{self._place.cluster}"]
         if settings.insecure:
             common.append("--insecure")
@@ -343,6 +348,8 @@ class Keeper:
         store += ["--node-id", f"ray-{self._place.node}", *settings.options]
         if settings.memory is not None:
             store += ["--memory", settings.memory]
+        if labels:
+            store += ["--labels", ",".join(f"{key}={value}" for key, value in labels.items())]
         shard = None
         if directory is not None:
             store += ["--directory", directory]

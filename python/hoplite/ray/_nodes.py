@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from hoplite.errors import HopliteError
 from hoplite.ray._connection import own
 from hoplite.ray._keeper import ACTORS, Keeper, Node, Settings, name_of
+from hoplite.ray._labels import PLACE_KEYS, place_labels
 from hoplite.ray._place import here
 from hoplite.ray._private import alive_nodes
 
@@ -28,6 +29,7 @@ def start_on_all_nodes(
     token_file: str | None = None,
     insecure: bool = False,
     socket: str | None = None,
+    labels: Mapping[str, str] | None = None,
     store_options: Sequence[str] = (),
     timeout: float = 120.0,
 ) -> list[Node]:
@@ -46,17 +48,31 @@ def start_on_all_nodes(
         insecure: whether the stores may listen on the network although nobody is authenticated: everybody who reaches their
             ports can read, write and delete objects. If there are nodes on several machines, one of the two is needed.
         socket: where the stores listen that were started by somebody else, if not where they listen by default.
-        store_options: further flags of `hoplite-store`.
+        labels: which label of Ray's nodes says their zone, pod, rack and host, as in `{"rack": "example.com/rack"}`; stores
+            take objects from close ones. None for labels of these names, whatever precedes them up to a slash, and Ray's own
+            label for the zone; {} for none.
+        store_options: further flags of `hoplite-store`, the same on all nodes. With `--labels` among them, the labels of Ray
+            do not count.
         timeout: how long it may take, in seconds.
     Raises:
         RuntimeError: says on which node a store did not start, and why; or that only some nodes have a store of
             somebody else.
         ConnectFailed: if no store listens at `socket`, or one that somebody else has started does not let us in.
-        ValueError: if there are several machines, and neither `token_file` nor `insecure` was said.
+        ValueError: if there are several machines, and neither `token_file` nor `insecure` was said; or if `labels` has
+            another key.
         ray.exceptions.GetTimeoutError
     """
+    if unknown := set(labels or ()) - set(PLACE_KEYS):
+        raise ValueError(
+            f"the keys of labels are {', '.join(PLACE_KEYS)}, and not {', '.join(sorted(unknown))}"
+        )
     settings = Settings(
-        None if memory is None else str(memory), insecure, socket, tuple(store_options), token_file
+        None if memory is None else str(memory),
+        insecure,
+        socket,
+        tuple(store_options),
+        token_file,
+        None if labels is None else dict(labels),
     )
     while True:
         nodes = alive_nodes()
@@ -110,6 +126,7 @@ def refresh(timeout: float = 120.0) -> list[Node]:
             token_file=settings.token_file,
             insecure=settings.insecure,
             socket=settings.socket,
+            labels=settings.labels,
             store_options=settings.options,
             timeout=timeout,
         )
@@ -147,7 +164,7 @@ def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: fl
     def start(index: int, directory: str | None) -> Any:
         # Stores of one machine need nobody else to reach them.
         listen = nodes[index]["NodeManagerAddress"] if settings.on_network else _LOOPBACK
-        return keepers[index].start.remote(settings, listen, directory)
+        return keepers[index].start.remote(settings, listen, directory, place_labels(nodes[index], settings))
 
     known = _on_all(nodes, [keeper.directory.remote() for keeper in keepers], timeout)
     directory = next(filter(None, known), None)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from ray_cluster import NODE, eventually, objects, processes, start_stores
+from ray_cluster import NODE, RACK, eventually, objects, processes, start_stores
 
 import hoplite
 import hoplite.ray
@@ -55,10 +55,10 @@ def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
         "health_check_period_ms": 1000,
         "health_check_failure_threshold": 3,
     }
-    head = {**NODE, "resources": {"first": 100}, "_system_config": noticing}
+    head = {**NODE, "resources": {"first": 100}, "labels": {RACK: "first"}, "_system_config": noticing}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        cluster.add_node(**NODE, resources={"second": 100})
+        cluster.add_node(**NODE, resources={"second": 100}, labels={RACK: "second"})
         ray.init(
             address=cluster.address,
             runtime_env={

@@ -11,6 +11,8 @@ import hoplite.ray
 
 #: What the nodes of Ray have, which is little.
 NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": False}
+#: The label by which they say in which rack they are.
+RACK = "example.com/rack"
 #: What the stores of the tests have: none of them needs much.
 MEMORY = "128MiB"
 OPTIONS = ["--no-prefault"]

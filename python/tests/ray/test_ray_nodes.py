@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,13 +16,15 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray.util import collective
-from ray_cluster import MEMORY, NODE, eventually, objects, on, processes, start_stores
+from ray_cluster import MEMORY, NODE, PATIENCE, eventually, objects, on, processes, start_stores
 
 import hoplite
 import hoplite.ray
 import stores as daemons
+from hoplite._programs import program
 from hoplite.ray import _nodes
 from hoplite.ray._keeper import ACTORS, Settings, name_of
+from hoplite.ray._labels import place_labels
 from hoplite.ray._place import here, place
 
 hoplite.ray.register()
@@ -274,6 +277,39 @@ def test_several_machines_need_to_be_trusted() -> None:
     nodes = [{"NodeManagerAddress": address, "Resources": {}} for address in ("10.0.0.1", "10.0.0.2")]
     with pytest.raises(ValueError, match="insecure=True"):
         _nodes._start(nodes, [], Settings(None, False, None, ()), 1.0)
+
+
+def test_stores_know_where_their_nodes_are(running: Nodes) -> None:
+    command = [program("hoplite"), "status", "--json"]
+    environment = {**os.environ, "HOPLITE_SOCKET": running[0].socket}
+    said = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=PATIENCE).stdout
+    assert json.loads(said)["shards"][0]["place_keys"] == [{"keys": ["rack"], "nodes": 2}]
+
+
+def test_labels_of_nodes_that_say_where_they_are() -> None:
+    def found(labels: dict[str, str], chosen: dict[str, str] | None = None, *options: str) -> dict[str, str]:
+        return place_labels({"Labels": labels}, Settings(None, False, None, options, labels=chosen))
+
+    assert place_labels({}, Settings(None, False, None, ())) == {}
+    labels = {
+        "ray.io/node-id": "1",
+        "ray.io/availability-zone": "a",
+        "example.com/rack": "7",
+        "shelf": "3",
+        "pod": "",
+    }
+    assert found(labels) == {"zone": "a", "rack": "7"}
+    assert found({**labels, "example.com/zone": "b", "rack": "8"}) == {"zone": "b", "rack": "8"}, (
+        "the shortest name"
+    )
+    assert found(labels, {"host": "shelf", "rack": "none"}) == {"host": "3"}
+    assert found(labels, {}) == {}
+    assert found(labels, None, "--labels=rack=9") == found(labels, None, "--labels", "rack=9") == {}
+
+
+def test_labels_have_keys_that_stores_know() -> None:
+    with pytest.raises(ValueError, match="not row"):
+        hoplite.ray.start_on_all_nodes(labels={"row": "example.com/row"})
 
 
 @pytest.fixture
