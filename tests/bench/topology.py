@@ -3,22 +3,26 @@
 * EFLOPS, figure 16, and BlueConnect's model: simulated and computed by `hoplite topology`.
 * Cloud Collectives: ring, halving-doubling and the double binary tree in several orders of ranks, on a lab of racks. What runs there is
   `topology_worker.py`, which moves the bytes of these collectives over plain sockets and knows nothing of Hoplite.
+* A program of MPI with the rankfile of `hoplite topology order`, and without, on a lab of racks.
 
-Without root the part that needs a lab keeps what it said before.
+Without root the parts that need a lab keep what they said before, and so does the last one where there is no Open MPI.
 """
 
 import argparse
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
 from lab import Lab, NotAvailable, Plan
 from lab.daemons import Hoplite
+from lab.lab import RSH
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "topology.md"
@@ -32,6 +36,10 @@ _ROUNDS: Final = 3
 _SWAPPED_ORDERS: Final = 10
 _MODELS: Final = ("ring", "halving-doubling", "double-binary-tree")
 _TIMEOUT_S: Final = 120
+
+_PEERS: Final = Path(__file__).with_name("peers")
+_MPI_SIZES: Final = (1 << 20, 8 << 20)
+_MPI_ROUNDS: Final = 5
 
 
 class Report:
@@ -103,6 +111,39 @@ class Report:
         matrix_file.unlink()
         return "\n".join(_table([["collective", "best", "as they come", "worst", "worst / best", "Spearman"], *sections]))
 
+    def stock_mpi(self) -> str:
+        """Allreduces of Open MPI in the order in which hosts come, and in that of a rankfile from the prober.
+
+        Raises:
+            NotAvailable: this user cannot have a lab, or there is no Open MPI.
+        """
+        for program in ("mpicc.openmpi", "mpirun.openmpi", "gcc"):
+            if shutil.which(program) is None:
+                raise NotAvailable(f"there is no {program}: run `make bench-peers`")
+        rows = [["bytes", "as they come", "rankfile", "gain"]]
+        with tempfile.TemporaryDirectory() as place, Lab(Plan(hosts=_HOSTS, racks=2, in_turn=True)) as lab:
+            directory = Path(place)
+            _build_mpi_program(directory)
+            matrix = directory / "matrix.json"
+            with Hoplite(lab, self.programs, memory="64MiB") as hoplite:
+                probe = ("topology", "probe", "--loaded", "--output", str(matrix))
+                hoplite.client(lab.host("h0"), *probe, check=True, capture_output=True, timeout=_TIMEOUT_S)
+            as_they_come = directory / "as-they-come"
+            as_they_come.write_text("".join(f"rank {rank}={host} slot=0\n" for rank, host in enumerate(lab.plan.host_names)))
+            for size in _MPI_SIZES:
+                order = ("--matrix", matrix, "--for", "ring", "--size", str(size), "--seconds", "2", "--format", "rankfile")
+                ranks = directory / f"ranks-{size}"
+                with ranks.open("wb") as out:
+                    subprocess.run([self.programs / "hoplite", "topology", "order", *order], check=True, stdout=out)
+                # In turn, so that what else the machine does disturbs both.
+                times: dict[Path, list[float]] = {as_they_come: [], ranks: []}
+                for _ in range(_MPI_ROUNDS):
+                    for file, known in times.items():
+                        known.append(_run_mpi_program(lab, directory, file, size))
+                slow, fast = (sorted(known)[_MPI_ROUNDS // 2] for known in times.values())
+                rows.append([str(size), *map(_range, times.values()), f"{slow / fast:.2f}"])
+        return "\n".join(_table(rows))
+
     def topology_plot(self, matrix_file: Path) -> None:
         """Draws the matrix of the lab."""
         arguments = ("--matrix", matrix_file, "--size", str(_SIZE), "--plot", PLOTS / "lab.svg")
@@ -172,6 +213,42 @@ class Team:
             worker.communicate()
 
 
+def _build_mpi_program(directory: Path) -> None:
+    flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-o")
+    subprocess.run(["mpicc.openmpi", *flags, directory / "mpi_allreduce", _PEERS / "mpi_allreduce.c"], check=True)
+    # Makes it wait where it would poll: many hosts share the machine's cores.
+    subprocess.run(["gcc", "-shared", "-fPIC", *flags, directory / "idle.so", _PEERS / "idle.c", "-ldl"], check=True)
+
+
+def _run_mpi_program(lab: Lab, directory: Path, rankfile: Path, size: int) -> float:
+    """The seconds of the second of two allreduces; the first one connects the ranks."""
+    parameters = {
+        "pml": "ob1",
+        "btl": "tcp,self",
+        "btl_tcp_if_include": "eth0",
+        "oob_tcp_if_include": "eth0",
+        "plm_rsh_agent": str(RSH),
+        "plm_rsh_no_tree_spawn": "1",
+        "mpi_yield_when_idle": "1",
+        "orte_tmpdir_base": str(directory),
+    }
+    command = [
+        *["mpirun.openmpi", "--allow-run-as-root", "-np", str(_HOSTS), "--rankfile", rankfile],
+        *["--host", ",".join(f"{host}:1" for host in lab.plan.host_names), "-x", f"LD_PRELOAD={directory / 'idle.so'}"],
+        *[word for name, value in parameters.items() for word in ("--mca", name, value)],
+        *[directory / "mpi_allreduce", str(size), "2"],
+    ]
+    options = {"check": True, "capture_output": True, "text": True, "timeout": _TIMEOUT_S, "cwd": "/"}
+    found = lab.hosts[0].run(command, env=lab.environment(), **options)
+    return float(found.stdout.split()[1])
+
+
+def _range(times: Sequence[float]) -> str:
+    """The median, the least and the most."""
+    least, median, most = (_time(sorted(times)[index]) for index in (0, len(times) // 2, -1))
+    return f"{median} ({least} to {most})"
+
+
 def _pipe(pipe: IO[str] | None) -> IO[str]:
     assert pipe is not None
     return pipe
@@ -213,17 +290,26 @@ def _replace(page: str, name: str, text: str) -> str:
 
 def main() -> None:
     """Writes the parts of docs/topology.md."""
+    parts = {
+        "eflops": Report.eflops,
+        "blueconnect": Report.blueconnect,
+        "cloud-collectives": Report.cloud_collectives,
+        "stock-mpi": Report.stock_mpi,
+    }
     parser = argparse.ArgumentParser(description="Writes the reproductions in docs/topology.md.")
     parser.add_argument("--programs", type=Path, default=ROOT / "target" / "release", help="the directory of the binaries")
-    report = Report(parser.parse_args().programs.resolve())
+    parser.add_argument("--only", choices=parts, help="write no other part")
+    arguments = parser.parse_args()
+    report = Report(arguments.programs.resolve())
     PLOTS.mkdir(exist_ok=True)
     page = PAGE.read_text()
-    page = _replace(page, "eflops", report.eflops())
-    page = _replace(page, "blueconnect", report.blueconnect())
-    try:
-        page = _replace(page, "cloud-collectives", report.cloud_collectives())
-    except NotAvailable as error:
-        print(f"topology-report: {error}; the orders of Cloud Collectives stay as they were", file=sys.stderr)
+    for name, part in parts.items():
+        if arguments.only not in (None, name):
+            continue
+        try:
+            page = _replace(page, name, part(report))
+        except NotAvailable as error:
+            print(f"topology-report: {error}; {name} stays as it was", file=sys.stderr)
     PAGE.write_text(page)
 
 

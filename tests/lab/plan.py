@@ -52,6 +52,7 @@ class Plan:
         rate_bits_s: the rate of each host's link, in each direction.
         racks: into how many racks of consecutive hosts, as equal as can be, they are divided. With one rack all links
             meet in one bridge; with more, each rack has a bridge, and these are joined by one more.
+        in_turn: whether hosts stand in the racks in turn instead, so that no two consecutive ones share one.
         uplink_bits_s: the rate of the link between each rack and the middle; by default that of a host.
         congestion_control: the TCP congestion control of the hosts. With bbr the streams into one host share its link
             unfairly.
@@ -61,6 +62,7 @@ class Plan:
     rate_bits_s: int = 200_000_000
     racks: int = 1
     uplink_bits_s: int | None = None
+    in_turn: bool = False
     congestion_control: str = "cubic"
 
     def __post_init__(self) -> None:
@@ -93,7 +95,7 @@ class Plan:
 
     def rack_of(self, host: int) -> int:
         """The rack in which host number `host` stands."""
-        return host * self.racks // self.hosts
+        return host % self.racks if self.in_turn else host * self.racks // self.hosts
 
     @staticmethod
     def address(host: int) -> str:

@@ -42,6 +42,11 @@ class Plans(unittest.TestCase):
         self.assertEqual(racks, sorted(racks))
         self.assertEqual([racks.count(rack) for rack in range(3)], [3, 2, 2])
 
+    def test_hosts_can_stand_in_racks_in_turn(self) -> None:
+        plan = Plan(hosts=7, racks=3, in_turn=True)
+        self.assertEqual([plan.rack_of(host) for host in range(7)], [0, 1, 2, 0, 1, 2, 0])
+        self.assertIn("link set h3 master br-rack0 up", plan.ports_script()[0])
+
     def test_one_rack_has_no_uplink(self) -> None:
         self.assertEqual(Plan(hosts=2).links, ["h0", "h1"])
         self.assertEqual(Plan(hosts=2, racks=2).links, ["h0", "h1", "rack0", "rack1"])
