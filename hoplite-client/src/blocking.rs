@@ -182,6 +182,19 @@ calls! {
         options: AllreduceOptions
     ) -> usize;
 
+    "Gives each participant its part, and returns views of what all of them give to this one"
+    all_to_all(
+        name: impl AsRef<[u8]>, parts: &[impl AsRef<[u8]>], rank: usize, options: PutOptions
+    ) -> Vec<ObjectView>;
+
+    "Gives each participant its part, and copies what all of them give to this one into `out`"
+    all_to_all_into(
+        name: impl AsRef<[u8]>, parts: &[impl AsRef<[u8]>], rank: usize, out: &mut [u8], options: PutOptions
+    ) -> Vec<usize>;
+
+    "Waits until all participants have called this"
+    barrier(name: impl AsRef<[u8]>, participants: usize, rank: usize, timeout: Duration) -> ();
+
     "Whether all bytes of an object are somewhere in the cluster"
     contains(id: impl AsRef<[u8]>) -> bool;
 

@@ -1,11 +1,11 @@
 //! The errors of the calls of this crate.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
-use hoplite_core::Operation;
+use hoplite_core::{ObjectId, Operation};
 
 /// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -59,6 +59,35 @@ pub enum Error {
         /// How many bytes were written, or were to be written.
         written_bytes: u64,
     },
+    /// Some participants of a collective did not do their part in time.
+    #[error("{name} waited {waited:?} in vain for {}", Ranks(ranks))]
+    RanksMissing {
+        /// The name of the collective.
+        name: ObjectId,
+        /// The participants that were waited for, ascending: at least one of them, not always all.
+        ranks: Vec<usize>,
+        /// The timeout.
+        waited: Duration,
+    },
+}
+
+/// Most ranks that a message names.
+const MAX_NAMED_RANKS: usize = 16;
+
+/// Some ranks, for people.
+struct Ranks<'a>(&'a [usize]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
+        for (index, rank) in self.0.iter().take(MAX_NAMED_RANKS).enumerate() {
+            write!(f, "{}{rank}", if index == 0 { "" } else { ", " })?;
+        }
+        match self.0.len().saturating_sub(MAX_NAMED_RANKS) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
 }
 
 /// Why no connection could be made.
@@ -147,6 +176,8 @@ pub enum ErrorCode {
     BufferTooSmall,
     /// [`Error::SizeMismatch`].
     SizeMismatch,
+    /// [`Error::RanksMissing`].
+    RanksMissing,
 }
 
 impl Error {
@@ -165,6 +196,7 @@ impl Error {
             Self::ForkedChild { .. } => ErrorCode::ForkedChild,
             Self::BufferTooSmall { .. } => ErrorCode::BufferTooSmall,
             Self::SizeMismatch { .. } => ErrorCode::SizeMismatch,
+            Self::RanksMissing { .. } => ErrorCode::RanksMissing,
         }
     }
 
@@ -202,6 +234,18 @@ mod tests {
         );
         let lost = Error::ConnectionLost { path: "/run/store.sock".into(), reason: Loss::Closed };
         assert!(lost.to_string().ends_with("/run/store.sock is lost: the store closed it"));
+    }
+
+    #[test]
+    fn a_message_names_some_of_many_ranks() {
+        let name = ObjectId::new("meeting").unwrap();
+        let message = |ranks: std::ops::Range<usize>| {
+            let waited = Duration::from_secs(2);
+            Error::RanksMissing { name: name.clone(), ranks: ranks.collect(), waited }.to_string()
+        };
+        assert_eq!(message(3..4), "meeting waited 2s in vain for rank 3");
+        assert_eq!(message(3..6), "meeting waited 2s in vain for ranks 3, 4, 5");
+        assert!(message(0..100).ends_with(", 14, 15 and 84 more"));
     }
 
     #[test]

@@ -18,8 +18,8 @@
 //!
 //! * [`Client`] is asynchronous (tokio); [`blocking::Client`] is the same for threads.
 //! * [`ObjectView`] reads in place, [`ObjectWriter`] and [`ObjectReader`] stream, [`LocationWatch`] follows locations.
-//! * [`Client::reduce`], [`gather`](Client::gather), [`allgather`](Client::allgather) and
-//!   [`allreduce`](Client::allreduce) are collectives.
+//! * [`Client::reduce`], [`gather`](Client::gather), [`allgather`](Client::allgather),
+//!   [`allreduce`](Client::allreduce), [`all_to_all`](Client::all_to_all) and [`barrier`](Client::barrier) are collectives.
 //! * [`Error`] says what went wrong; all errors have a stable [`ErrorCode`].
 //!
 //! # Collectives
@@ -32,6 +32,8 @@
 //! | gather | each puts its own; one calls [`Client::gather`] |
 //! | allgather | each puts its own and gathers all: [`Client::allgather`] |
 //! | allreduce | each puts its own and calls [`Client::allreduce`] |
+//! | all_to_all | each calls [`Client::all_to_all`] with a part for every one |
+//! | barrier | each calls [`Client::barrier`] |
 //!
 //! All of them stream: a get of the target of a reduce, or another reduce over it, starts before the reduce is done.
 //!

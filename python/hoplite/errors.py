@@ -31,6 +31,7 @@ __all__ = [
     "ObjectLost",
     "ObjectTooLarge",
     "PermissionDenied",
+    "RanksMissing",
     "ShardListMismatch",
     "ShuttingDown",
     "SizeMismatch",
@@ -111,6 +112,14 @@ class Timeout(HopliteError, TimeoutError):
     """The timeout passed first."""
 
     operation: str
+    waited: float
+
+
+class RanksMissing(HopliteError, TimeoutError):
+    """Some participants of a collective did not do their part in time."""
+
+    id: str | bytes
+    ranks: list[int]
     waited: float
 
 

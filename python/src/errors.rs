@@ -90,6 +90,12 @@ fn set_fields(py: Python<'_>, error: &Error, fields: &Bound<'_, PyDict>) -> PyRe
             fields.set_item("written_bytes", written_bytes)?;
             "SizeMismatch"
         }
+        Error::RanksMissing { name, ranks, waited } => {
+            fields.set_item("id", report::id(py, name))?;
+            fields.set_item("ranks", ranks)?;
+            fields.set_item("waited", waited.as_secs_f64())?;
+            "RanksMissing"
+        }
         _ => "HopliteError",
     })
 }

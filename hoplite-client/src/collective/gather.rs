@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, FuturesUnordered, Stream, StreamExt, TryStreamExt};
@@ -53,7 +52,12 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let ids = checked(ids, self.connection.max_ids())?;
-        let copied = one_after_the_other(&self.connection, ids, out, Deadline::after(timeout));
+        let deadline = Deadline::after(timeout);
+        let openings = ids.into_iter().enumerate().map(|(index, id)| async move {
+            ObjectReader::open(&self.connection, id, deadline.left()).await.map(|reader| (index, reader))
+        });
+        let copy = |_, reader: ObjectReader, place| reader.read_whole(place, deadline);
+        let copied = one_after_the_other(&self.connection, openings.collect(), out, copy);
         self.connection.bounded(Operation::Get, timeout, copied).await
     }
 
@@ -100,22 +104,33 @@ async fn views(client: &Client, ids: Vec<ObjectId>, deadline: Deadline) -> Resul
         // The time left is taken when the turn of this get comes.
         client.get(id, deadline.left()).await.map(|view| (index, view))
     });
-    let mut views: Vec<_> = at_once(&client.connection, gets.collect()).try_collect().await?;
+    in_order(&client.connection, gets.collect()).await
+}
+
+/// Runs many gets at the same time, and sorts the views by the indices that they tell.
+pub(super) async fn in_order<F>(connection: &Connection, gets: Vec<F>) -> Result<Vec<ObjectView>>
+where
+    F: Future<Output = Result<(usize, ObjectView)>>,
+{
+    let mut views: Vec<_> = at_once(connection, gets).try_collect().await?;
     views.sort_unstable_by_key(|(index, _)| *index);
     Ok(views.into_iter().map(|(_, view)| view).collect())
 }
 
-async fn one_after_the_other(
-    connection: &Arc<Connection>,
-    ids: Vec<ObjectId>,
-    out: &mut [u8],
-    deadline: Deadline,
-) -> Result<Vec<usize>> {
+/// Has `copy` copy the objects of all readers into the front of `out`, in the order of the indices that `openings` tell with
+/// the readers. Openings begin in their own order.
+pub(super) async fn one_after_the_other<'a, Opening, Copy>(
+    connection: &Connection,
+    openings: Vec<Opening>,
+    out: &'a mut [u8],
+    copy: impl Fn(usize, ObjectReader, &'a mut [u8]) -> Copy,
+) -> Result<Vec<usize>>
+where
+    Opening: Future<Output = Result<(usize, ObjectReader)>>,
+    Copy: Future<Output = Result<()>>,
+{
     let in_flight = in_flight(connection);
-    let openings = ids.into_iter().enumerate().map(|(index, id)| async move {
-        ObjectReader::open(connection, id, deadline.left()).await.map(|reader| (index, reader))
-    });
-    let mut openings = pin!(at_once(connection, openings.collect()));
+    let mut openings = pin!(at_once(connection, openings));
     // The readers of objects that exist, but have no place yet because the length of one before them is not known.
     let mut unplaced = BTreeMap::new();
     let mut copies = FuturesUnordered::new();
@@ -128,8 +143,9 @@ async fn one_after_the_other(
         {
             let (place, rest) = split(mem::take(&mut room), given_bytes, &reader)?;
             room = rest;
+            let index = lengths.len();
             lengths.push(place.len());
-            copies.push(copy(reader, place, deadline));
+            copies.push(copy(index, reader, place));
         }
         tokio::select! {
             Some(opened) = openings.next(), if copies.len() < in_flight => {
@@ -156,13 +172,9 @@ fn split<'a>(
     })
 }
 
-async fn copy(reader: ObjectReader, place: &mut [u8], deadline: Deadline) -> Result<()> {
-    reader.read_whole(place, deadline).await
-}
-
 /// Runs many futures at the same time. Results come in the order in which the futures end, so that the failure of a late one
 /// does not wait for an early one.
-fn at_once<F: Future>(connection: &Connection, all: Vec<F>) -> impl Stream<Item = F::Output> {
+pub(super) fn at_once<F: Future>(connection: &Connection, all: Vec<F>) -> impl Stream<Item = F::Output> {
     stream::iter(all).buffer_unordered(in_flight(connection))
 }
 

@@ -1,11 +1,15 @@
-//! Reduce, and what is composed of reduces and gets: gather, allgather, allreduce.
+//! Reduce, and what is composed of puts, reduces and gets: gather, allgather, allreduce, all_to_all, barrier.
 //!
 //! * [`reduce`]: one call, which the store performs together with those of the other nodes.
 //! * [`gather`]: many gets in flight at once. An allgather is a put and a gather.
 //! * [`allreduce`]: a call that all participants make; rank 0's store has the others make the target with it.
+//! * [`all_to_all`]: each participant puts one object for each other one, which deletes it once it has it.
+//! * [`barrier`]: a reduce of nothing, and a get of its target.
 //!
 //! There is no broadcast here: many gets of one object are one.
 
+mod all_to_all;
 mod allreduce;
+mod barrier;
 mod gather;
 mod reduce;

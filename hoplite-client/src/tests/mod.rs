@@ -6,6 +6,7 @@ mod blocking;
 mod collectives;
 mod concurrency;
 mod connecting;
+mod exchanges;
 mod forking;
 mod losing;
 mod round_trips;

@@ -1,0 +1,77 @@
+//! Barrier: nobody goes on before everybody is there.
+
+use std::time::Duration;
+
+use hoplite_core::{Dtype, Error as ObjectError, Metadata, ObjectId, Operation};
+
+use super::gather::no_such_rank;
+use crate::client::{Client, checked};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::options::{PutOptions, ReduceOptions};
+
+impl Client {
+    /// Waits until all of `participants` have called this with the same `name`, each with its own `rank`, in any order.
+    ///
+    /// It is a reduce of empty objects: rank r puts `NAME/r`, rank 0 reduces all of them to the object `NAME`, and the others
+    /// wait for that. That takes one question to the directory, and then four messages in sequence. Rank 0 deletes the objects
+    /// of the ranks when all are there; `NAME` stays, without bytes. It serves one round: a call that finds it complete fails.
+    /// Give each round a name of its own, and have somebody [delete](Client::delete) it who knows that all have returned, for
+    /// example after a later round.
+    ///
+    /// # Errors
+    /// [`Error::RanksMissing`], which names all that have not called before the timeout. `AlreadyExists` if all had called
+    /// before. `InvalidRequest` if there is no such rank, `InvalidId` if the ids of the ranks would be too long,
+    /// `LimitExceeded` if there are more of them than ids may be in a request (65,536 unless the store says otherwise).
+    ///
+    /// # Cancel safety
+    /// Cancelled, or after an error, this rank counts as one that has called, and `NAME/r` stays until rank 0 has seen all; the
+    /// same call can be made again.
+    pub async fn barrier(
+        &self,
+        name: impl AsRef<[u8]>,
+        participants: usize,
+        rank: usize,
+        timeout: Duration,
+    ) -> Result<()> {
+        if rank >= participants {
+            return Err(no_such_rank());
+        }
+        let name = ObjectId::new(name)?;
+        let id = |rank: usize| [name.as_bytes(), format!("/{rank}").as_bytes()].concat();
+        let ranks = checked((0..participants).map(id), self.connection.max_ids())?;
+        let deadline = Deadline::after(timeout);
+        let all = async {
+            match self.meet(&name, &ranks, rank, deadline).await {
+                Err(error @ Error::Object(ObjectError::Timeout { .. })) => {
+                    Err(self.missing(name, &ranks, timeout).await.unwrap_or(error))
+                }
+                ended => ended,
+            }
+        };
+        self.connection.bounded(Operation::Reduce, timeout, all).await
+    }
+
+    async fn meet(&self, name: &ObjectId, ranks: &[ObjectId], rank: usize, deadline: Deadline) -> Result<()> {
+        // Before its own object is there, none of this round can be.
+        if self.contains(name).await? {
+            return Err(ObjectError::AlreadyExists { id: name.clone() }.into());
+        }
+        let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
+        let options = PutOptions { metadata, timeout: deadline.left(), ..PutOptions::default() };
+        self.put_with(&ranks[rank], b"", options).await?;
+        if rank > 0 {
+            return self.get(name, deadline.left()).await.map(drop);
+        }
+        let options = ReduceOptions { timeout: deadline.left(), ..ReduceOptions::default() };
+        self.reduce_with(name, ranks, options).await?;
+        self.delete(ranks, deadline.left()).await.map(drop)
+    }
+
+    /// The error that names who has not called; none if all have, or the directory cannot say.
+    async fn missing(&self, name: ObjectId, ranks: &[ObjectId], waited: Duration) -> Option<Error> {
+        let here = self.wait(ranks, ranks.len(), Duration::ZERO).await.ok()?;
+        let ranks: Vec<usize> = (0..ranks.len()).filter(|rank| here.binary_search(rank).is_err()).collect();
+        (!ranks.is_empty()).then_some(Error::RanksMissing { name, ranks, waited })
+    }
+}
