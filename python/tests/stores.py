@@ -22,7 +22,7 @@ SHORT = 0.2
 #: holds deletes of what it does not know, for which many a test would wait.
 NODE_GRACE = "200ms"
 
-DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses", "--node-grace", NODE_GRACE]
+DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses"]
 
 
 class Daemon:
@@ -54,12 +54,12 @@ class Daemon:
 class Cluster:
     """A directory and some stores, until the end of the block."""
 
-    def __init__(self, directory: Path, nodes: int, memory: str) -> None:
-        self._path, self._nodes, self._memory = directory, nodes, memory
+    def __init__(self, directory: Path, nodes: int, memory: str, node_grace: str = NODE_GRACE) -> None:
+        self._path, self._nodes, self._memory, self._node_grace = directory, nodes, memory, node_grace
         self.daemons: list[Daemon] = []
 
     def __enter__(self) -> Self:
-        shard = self._start("hoplite-directory", "directory", *DIRECTORY)
+        shard = self._start("hoplite-directory", "directory", *DIRECTORY, "--node-grace", self._node_grace)
         self.directory = str(json.loads(shard)["directory"])
         for node in range(self._nodes):
             name = f"node-{node}"

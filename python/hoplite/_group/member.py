@@ -469,7 +469,10 @@ class Group:
                 return left
         if self._end.after > 0:
             await self._put_end(End(self.rank, -1, self._end.reason))
-        await self._client.delete([*self._ledger.everything(), *self._unneeded], DEFAULT_TIMEOUT)
+        ids = [*self._ledger.everything(), *self._unneeded]
+        # A directory that has just started holds deletes of what it does not know, such as a result that never came.
+        there = await self._client.wait(ids, len(ids), 0.0)
+        await self._client.delete([ids[index] for index in there], DEFAULT_TIMEOUT)
         return await self._left()
 
     async def _left(self) -> set[int]:

@@ -1,0 +1,43 @@
+"""Groups by themselves, without torch and Ray."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+
+from hoplite._group import link as links
+from hoplite._group import schedules
+from hoplite._group.member import Group, Operation
+from hoplite._group.round import Buffer
+from stores import PATIENCE, Cluster
+
+
+def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path: Path) -> None:
+    # For three times as long after its start it holds deletes of what it does not know, such as the result here.
+    with Cluster(tmp_path, nodes=1, memory="64MiB", node_grace="1h") as cluster:
+        members = [
+            Group(links.acquire(cluster.sockets[0], "test"), ["g/"] * 2, "g", rank, _failed)
+            for rank in range(2)
+        ]
+        failed: Future[Exception | None] = Future()
+        buffer = Buffer(np.zeros(1 << 20, np.uint8), "u8", (1 << 20,))
+        members[0].submit(
+            Operation(
+                "allreduce", lambda round: schedules.allreduce(round, buffer, "sum"), failed.set_result, 0.1
+            )
+        )
+        assert "nothing has come from rank 1" in str(failed.result(PATIENCE))
+        leaving = threading.Thread(target=members[0].close)
+        leaving.start()
+        leaving.join(10.0)
+        assert not leaving.is_alive()
+        members[1].close()
+        with cluster.connect() as client:
+            assert list(client.list("g/")) == []
+
+
+def _failed(message: str, cause: BaseException | None) -> Exception:
+    return RuntimeError(message)
