@@ -25,7 +25,7 @@ _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _LOAD_LIMIT: Final = 0.5
 
-_COLLECTIVES: Final = "round_trip,broadcast,gather,reduce,allreduce"
+_COLLECTIVES: Final = "round_trip,broadcast,gather,reduce,allreduce,allgather,reduce_scatter,all_to_all"
 # Hoplite and the limit, in two minutes.
 _QUICK: Final[dict[str, str | int | float]] = {
     "systems": "hoplite",
@@ -36,16 +36,21 @@ _QUICK: Final[dict[str, str | int | float]] = {
     "rounds": 3,
     "cell_seconds": 8.0,
 }
-# The paper's, but for its largest object, which is 1 GB on links fifty times as fast. A cell of the largest objects has two
-# or three rounds with a system that is at the limit, and one with the others.
+# The paper's, but for its largest object, which is 1 GB on links fifty times as fast. An allreduce has more sizes, since how it
+# is done depends on them most; collectives of parts have fewer. A cell of the largest objects has three rounds with Hoplite and
+# with a peer that is near the limit, and one with the others.
 _STANDARD: Final[dict[str, str | int | float]] = {
     "systems": ",".join(SYSTEMS),
     "workloads": ",".join(WORKLOADS),
     "hosts": "4,8,16",
-    "sizes": "1KiB,32KiB,1MiB,32MiB,64MiB",
+    "sizes": "1KiB,32KiB,1MiB,64MiB",
     "intervals": "0.05,0.2",
     "rounds": 5,
     "cell_seconds": 4.0,
+}
+_STANDARD_SIZES_OF: Final[dict[str, str]] = {
+    "allreduce": "1KiB,32KiB,1MiB,32MiB,64MiB",
+    **dict.fromkeys(("allgather", "reduce_scatter", "all_to_all"), "32KiB,1MiB,64MiB"),
 }
 # The same with five rounds of nearly everything.
 _FULL: Final[dict[str, str | int | float]] = {**_STANDARD, "cell_seconds": 60.0}
@@ -87,11 +92,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--systems", metavar="NAME,...", help=f"of {', '.join(SYSTEMS)} (default: all)")
     run.add_argument("--workloads", metavar="NAME,...", help=f"of {', '.join(WORKLOADS)} (default: all)")
     run.add_argument("--hosts", metavar="N,...", help="numbers of hosts (default: 4,8,16)")
-    run.add_argument("--sizes", metavar="SIZE,...", help=f"of the objects (default: {_STANDARD['sizes']})")
+    run.add_argument(
+        "--sizes", metavar="SIZE,...", help=f"of the objects (default: {_STANDARD['sizes']}; some workloads have others)"
+    )
     run.add_argument("--intervals", metavar="X,...", help="of late arrivals, in units of S/B (default: 0.05,0.2)")
     run.add_argument("--late-from", metavar="SIZE", help="smallest object for late arrivals (default: the largest)")
     run.add_argument("--rounds", metavar="N", help="of each measurement (default: 5)")
-    run.add_argument("--cell-seconds", metavar="S", help="no further round after so long (default: 4)")
+    run.add_argument("--cell-seconds", metavar="S", help="no more than the least rounds after so long (default: 4)")
     run.add_argument("--rate", default="200mbit", help="of the links (default: 200mbit)")
     run.add_argument("--programs", type=Path, default=_ROOT / "target" / "release", help="where Hoplite's binaries are")
     run.add_argument(
@@ -110,7 +117,8 @@ def _run(arguments: argparse.Namespace) -> None:
     lab_system.require()
     given = {name: getattr(arguments, name) for name in arguments.preset}
     chosen = {name: value if given[name] is None else given[name] for name, value in arguments.preset.items()}
-    sizes_bytes = tuple(_size(word) for word in str(chosen["sizes"]).split(","))
+    sizes_bytes = _sizes(str(chosen["sizes"]))
+    has_own_sizes = arguments.sizes is None and arguments.preset is not _QUICK
     settings = Settings(
         systems=_names(str(chosen["systems"]), SYSTEMS),
         workloads=_names(str(chosen["workloads"]), WORKLOADS),
@@ -121,6 +129,7 @@ def _run(arguments: argparse.Namespace) -> None:
         rounds=_positive(str(chosen["rounds"])),
         cell_s=_seconds(str(chosen["cell_seconds"])),
         rate_bits_s=parse_rate(arguments.rate),
+        sizes_of={name: _sizes(sizes) for name, sizes in _STANDARD_SIZES_OF.items()} if has_own_sizes else {},
     )
     path: Path = arguments.results or _BUILT / ("quick.json" if arguments.preset is _QUICK else "results.json")
     if machine.load() > _LOAD_LIMIT:
@@ -187,6 +196,10 @@ def _seconds(text: str) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"{text!r} is no positive number")
     return value
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_size(word) for word in text.split(","))
 
 
 def _size(text: str) -> int:

@@ -17,9 +17,10 @@ _GUESS_S = 30.0
 class Forecast:
     """Weighs cells by the time that they take at the limit, and learns how much longer each system really takes."""
 
-    def __init__(self, rounds: int, cell_s: float) -> None:
-        """For cells of so many rounds, of which none begins after `cell_s`."""
+    def __init__(self, rounds: int, cell_s: float, least_rounds: int = 1) -> None:
+        """For cells of so many rounds, of which none but the least begins after `cell_s`."""
         self._rounds = rounds
+        self._least_rounds = min(rounds, least_rounds)
         self._cell_s = cell_s
         # By system: weights of what is left and of what is done, and the time that the latter took.
         self._left_s: defaultdict[str, float] = defaultdict(float)
@@ -56,4 +57,4 @@ class Forecast:
 
     def _weight_s(self, cell: Measurement) -> float:
         round_s = cell.limit_s + _ROUND_S + cell.hosts * cell.size_bytes / (1 << 20) * _MIB_S
-        return max(round_s, min(self._cell_s, (self._rounds + 1) * round_s))
+        return max(self._least_rounds * round_s, min(self._cell_s, (self._rounds + 1) * round_s))

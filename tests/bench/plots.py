@@ -13,7 +13,7 @@ from .report import size
 from .results import Measurement, Results
 from .workloads import WORKLOADS
 
-_COLLECTIVES: Final = ["broadcast", "gather", "reduce", "allreduce"]
+_COLLECTIVES: Final = ["broadcast", "gather", "reduce", "allreduce", "allgather", "reduce_scatter", "all_to_all"]
 _LATE: Final = ["broadcast_late", "reduce_late"]
 _PARAMETER_SERVER: Final = ["ps_sync", "ps_async"]
 _REINFORCEMENT: Final = ["rl_samples", "rl_gradients"]

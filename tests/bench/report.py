@@ -10,6 +10,8 @@ from .workloads import WORKLOADS, Workload
 
 # What takes less than this at the limit is a matter of latencies, and not compared with it.
 _COMPARED_FROM_S = 0.005
+# Shorter rounds end before the processor time is known to a percent.
+_COSTLY_BYTES = 32 << 20
 
 
 def write(results: Results, path: Path) -> list[Path]:
@@ -41,8 +43,9 @@ def _head(results: Results) -> list[str]:
         f"(`tests/lab`), of which one stream of iperf3 gets {limit}. All hosts share one machine: "
         f"{machine['processor']}, {machine['memory']}, Linux {machine['kernel']}, {machine['distribution']}.",
         "",
-        "Times are medians, with the spread from the fastest to the slowest round behind them; without one, there was one "
-        "round. *Limit* is the least time that the links allow at the measured rate, without any latency. A factor is how often the limit fits "
+        "Times are medians of five rounds, or of three where the limit is more than a second, with the spread from the fastest "
+        "to the slowest round behind them; without a spread, there was one round: of a peer that is far behind, or where a round "
+        "takes very long. *Limit* is the least time that the links allow at the measured rate, without any latency. A factor is how often the limit fits "
         "into the time. `cpu` marks times during which the processors were busy for 90% or more, so that these "
         "may have been what was measured, and not the links. Of training loops the steps in a second are given, but factors "
         "are of times there too: less is better.",
@@ -80,6 +83,7 @@ def _standing(results: Results) -> list[str]:
     for what, met in (
         ("the limit of the links", [verdict.is_near_limit for verdict in verdicts]),
         ("the peers", [verdict.is_near_peers for verdict in verdicts]),
+        ("the processor time of a peer", [verdict.is_lean for verdict in verdicts]),
     ):
         asked = [is_met for is_met in met if is_met is not None]
         if asked:
@@ -141,7 +145,7 @@ def _table(results: Results, workload: Workload) -> str:
     late = ["interval"] if workload.is_late else []
     head = ["hosts", "size", *late, "limit", *titles]
     lines = [
-        f"## {workload.title} (figure {workload.figure})",
+        f"## {workload.title} (figure {workload.figure})" if workload.figure else f"## {workload.title}",
         "",
         workload.definition,
         "",
@@ -202,6 +206,7 @@ def _foot(results: Results) -> list[str]:
         busy = [statistics.median(cell.busy) for cell in cells if cell.size_bytes >= 1 << 20]
         if busy:
             lines.append(f"* {system['title']} ({name}): {statistics.median(busy):.0%}, at most {max(busy):.0%}")
+    lines += _processor_times(results)
     failed = [cell for cell in results.measurements if cell.error or cell.crossed]
     if failed:
         lines += ["", "## What failed", ""]
@@ -215,6 +220,28 @@ def _foot(results: Results) -> list[str]:
         "less than 64 KiB are not counted, since Hoplite moves these before the clock starts.",
     ]
     return lines
+
+
+def _processor_times(results: Results) -> list[str]:
+    """What large collectives cost beside the peer that is the measure."""
+    rows = []
+    for verdict in targets.verdicts(results):
+        cell, ratio = verdict.cell, targets.processor_ratio(results, verdict.cell)
+        if ratio is not None and cell.size_bytes >= _COSTLY_BYTES and WORKLOADS[cell.workload].loop is None:
+            what = f"{WORKLOADS[cell.workload].title} | {cell.hosts} | {size(cell.size_bytes)}"
+            rows.append(f"| {what} | {ratio:.2f} | {_met(verdict.is_lean)} |")
+    if not rows:
+        return []
+    peer = results.systems[targets.LEAN_PEER]["title"]
+    return [
+        "",
+        f"How often {peer}'s processor time of a round fits into Hoplite's, of all processes of the machine. Asked for: at most "
+        "1.3 times for an allreduce of 64 MiB on 8 and 16 hosts.",
+        "",
+        f"| workload | hosts | size | Hoplite / {peer} | target |",
+        "| --- | --- | --- | --- | --- |",
+        *rows,
+    ]
 
 
 def seconds(value: float) -> str:

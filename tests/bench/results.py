@@ -1,6 +1,7 @@
 """What was measured, as it is stored: one JSON file for each run of the suite."""
 
 import json
+import operator
 import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -54,6 +55,13 @@ class Measurement:
     def median_after_last_s(self) -> float | None:
         """The median time from the arrival of the last host; None if it was not measured."""
         return statistics.median(self.after_last_s) if self.after_last_s and self.error is None else None
+
+    @property
+    def processor_s(self) -> float | None:
+        """The time for which processors of the machine were busy, the median in units of all of them; None if unknown."""
+        if len(self.busy) != len(self.seconds) or self.error is not None:
+            return None
+        return statistics.median(map(operator.mul, self.busy, self.seconds)) if self.busy else None
 
     @property
     def is_bound_by_processor(self) -> bool:

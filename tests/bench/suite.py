@@ -1,10 +1,11 @@
 """Runs everything: each number of hosts, system, workload and size. What fails is noted, and the rest goes on."""
 
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +15,9 @@ from . import limit, machine
 from .errors import BenchError
 from .forecast import Forecast
 from .results import Measurement, Results, crossed, same_cell
-from .systems import SYSTEMS, Context, System
+from .systems import SYSTEMS, Context, HopliteStores, System
 from .team import Team
-from .workloads import WORKLOADS, Workload
+from .workloads import WORKLOADS, Workload, part_bytes
 
 # Objects below this may be moved before the clock starts: Hoplite keeps them in its directory.
 _PROVEN_FROM_BYTES: Final = 64 << 10
@@ -25,6 +26,14 @@ _TIMEOUT_LEAST_S: Final = 30
 _TIMEOUT_TIMES_SERIAL: Final = 6
 # A first round, which may open connections, counts only if that is a small part of what it takes at least.
 _COUNTED_FIRST_S: Final = 2
+# What takes less than this at the limit has all its rounds, and else as few as make a median; of a peer that is far behind, or
+# where a round takes very long, one.
+_SHORT_S: Final = 1
+_MEDIAN_ROUNDS: Final = 3
+_FAR_BEHIND: Final = 1.1
+_VERY_LONG_S: Final = 8
+# But no cell of a system that is stuck again and again goes on for longer.
+_STUCK_S: Final = 60
 
 
 @dataclass(frozen=True)
@@ -36,10 +45,11 @@ class Settings:
         workloads: their names.
         hosts: the numbers of hosts. Late hosts are measured with the most of them, as in the paper.
         sizes_bytes: of the objects. Training loops have their own.
+        sizes_of: the same of workloads that have others.
         intervals: how long after each other late hosts arrive, in units of S/B.
         late_from_bytes: the smallest object for which late hosts are measured.
         rounds: how often each cell is measured.
-        cell_s: no further round of a cell begins after so long.
+        cell_s: no further round of a cell begins after so long, if it has enough of them.
         rate_bits_s: of the links.
     """
 
@@ -52,6 +62,7 @@ class Settings:
     rounds: int
     cell_s: float
     rate_bits_s: int
+    sizes_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Suite:
@@ -67,7 +78,7 @@ class Suite:
         self.results = results
         self.results.measurements = [cell for cell in results.measurements if cell.error is None]
         self._store = store
-        self._forecast = Forecast(settings.rounds, settings.cell_s)
+        self._forecast = Forecast(settings.rounds, settings.cell_s, _MEDIAN_ROUNDS)
 
     def run(self) -> None:
         """Runs all that can be run on this machine.
@@ -134,13 +145,18 @@ class Suite:
                 continue
             if workload.is_late and hosts < max(self.settings.hosts):
                 continue
-            for size in [workload.loop.model_bytes] if workload.loop else self.settings.sizes_bytes:
+            for size in self._sizes_bytes(workload):
                 if workload.is_late and size < self.settings.late_from_bytes:
                     continue
                 for part in self.settings.intervals if workload.is_late else (0.0,):
                     interval_s = part * size / payload_bytes_s
                     limit_s = workload.limit_s(hosts, size, payload_bytes_s, interval_s)
                     yield Measurement(system.name, workload.name, hosts, size, interval_s, limit_s)
+
+    def _sizes_bytes(self, workload: Workload) -> tuple[int, ...]:
+        if workload.loop:
+            return (workload.loop.model_bytes,)
+        return self.settings.sizes_of.get(workload.name, self.settings.sizes_bytes)
 
     def _measure(self, system: System, hosts: int, cells: list[Measurement]) -> None:
         """Measures cells of a system; starts it anew after a failure, but not if that fails too."""
@@ -178,7 +194,8 @@ class Suite:
         serial_s = cell.hosts * steps * cell.size_bytes / self.results.payload_bytes_s
         timeout_s = max(_TIMEOUT_LEAST_S, cell.limit_s + _TIMEOUT_TIMES_SERIAL * serial_s)
         begun = time.monotonic()
-        is_proven = cell.size_bytes >= _PROVEN_FROM_BYTES
+        object_bytes = part_bytes(cell.size_bytes, cell.hosts) if workload.is_split else cell.size_bytes
+        is_proven = object_bytes >= _PROVEN_FROM_BYTES
         problems: list[str] = []
 
         def around(body: Callable[[], None]) -> None:
@@ -201,13 +218,23 @@ class Suite:
                     cell.seconds.append(measured.seconds)
                     cell.after_last_s.append(measured.after_last_s)
                     cell.busy += [measured.busy] if measured.busy is not None else []
-                is_late = time.monotonic() - begun > self.settings.cell_s
-                if len(cell.seconds) >= self.settings.rounds or (cell.seconds and is_late):
+                if self._is_enough(cell, time.monotonic() - begun):
                     break
         except BenchError as error:
             cell.error = str(error)
             raise
         cell.crossed = (problems[0] if problems else "") if is_proven else None
+
+    def _is_enough(self, cell: Measurement, took_s: float) -> bool:
+        """Whether a cell that took so long so far has all the rounds that it gets."""
+        rounds = len(cell.seconds)
+        if rounds >= self.settings.rounds or rounds == 0:
+            return rounds > 0
+        if cell.limit_s < _SHORT_S:
+            return took_s > _STUCK_S
+        is_far_behind = statistics.median(cell.seconds) > _FAR_BEHIND * cell.limit_s or cell.limit_s > _VERY_LONG_S
+        is_one_enough = is_far_behind and cell.system != HopliteStores.name
+        return took_s > self.settings.cell_s and rounds >= (1 if is_one_enough else _MEDIAN_ROUNDS)
 
     def _note(self, cell: Measurement) -> None:
         self.results.measurements.append(cell)

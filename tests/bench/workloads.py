@@ -1,4 +1,4 @@
-"""What is measured: the workloads of the paper's figures 5 to 9, when their clock starts and stops, and their limits.
+"""What is measured: the workloads of the paper's figures 5 to 9 and more collectives, their clocks, and their limits.
 
 Hoplite, section 6.1. Every host first puts what it has to give, and the clock starts when all of that has succeeded,
 with the first call of the collective. It stops when the last host that gets something has all of it. Elements are f32,
@@ -15,6 +15,7 @@ from typing import Final
 from .loops import Loop
 
 _MIB: Final = 1 << 20
+_ELEMENT_BYTES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,12 @@ class Workload:
     Attributes:
         name: what workers are told.
         title: for people.
-        figure: in the paper.
+        figure: in the paper; empty if it is not there.
         definition: from when to when it is measured.
         finishers: the ranks whose end stops the clock, of so many hosts.
         limit_factor: the least time, in units of S/B, on so many hosts that arrive together.
         needs: what the hosts must move, by rank, for a size and a number of hosts.
+        is_split: whether hosts have or get equal parts of what is measured, instead of the whole of it.
         is_late: whether the hosts arrive one after the other.
         hosts: the number of hosts, if it has only one.
         loop: what is repeated, if it is a training loop; its limit is then its own.
@@ -49,6 +51,7 @@ class Workload:
     finishers: Callable[[int], range]
     limit_factor: Callable[[int], float]
     needs: Callable[[int, int], Mapping[int, Need]]
+    is_split: bool = False
     is_late: bool = False
     hosts: int | None = None
     loop: Loop | None = None
@@ -74,6 +77,29 @@ def _broadcast_needs(size: int, hosts: int) -> Mapping[int, Need]:
 
 def _reduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
     return {0: Need(received_bytes=size), **{rank: Need(sent_bytes=size) for rank in range(1, hosts)}}
+
+
+def part_bytes(size: int, hosts: int) -> int:
+    """One of as many equal parts as there are hosts, in whole elements."""
+    return size // _ELEMENT_BYTES // hosts * _ELEMENT_BYTES
+
+
+def _split(name: str, title: str, definition: str, needs: Callable[[int, int], Need]) -> Workload:
+    """A collective of parts: all end with what they get, and each host moves all parts but one, in one direction or both.
+
+    A host that ends with parts of all others receives them, and nobody can send less for it: (n-1)S/n. A host that has a
+    part for each other one sends these, and no two can become one on the way, as they have different receivers: (n-1)S/n.
+    """
+    return Workload(
+        name=name,
+        title=title,
+        figure="",
+        definition=definition,
+        finishers=lambda hosts: range(hosts),
+        limit_factor=lambda hosts: (hosts - 1) / hosts,
+        needs=lambda size, hosts: dict.fromkeys(range(hosts), needs(part_bytes(size, hosts), hosts)),
+        is_split=True,
+    )
 
 
 def training(name: str, title: str, figure: str, definition: str, loop: Loop) -> Workload:
@@ -142,6 +168,26 @@ _ALL: Final = [
         needs=lambda size, hosts: {
             rank: Need(size * (hosts - 1) // hosts, size * (hosts - 1) // hosts) for rank in range(hosts)
         },
+    ),
+    _split(
+        "allgather",
+        "Allgather",
+        "Every host has put one of n equal parts of the size; all get all of them. Until the last of them has all.",
+        lambda part, hosts: Need(received_bytes=(hosts - 1) * part, sent_bytes=part),
+    ),
+    _split(
+        "reduce_scatter",
+        "Reduce-scatter",
+        "Every host has put an object of the size; each gets another one of n equal parts of their sum. Until the last of "
+        "them has its part.",
+        lambda part, hosts: Need(received_bytes=part, sent_bytes=(hosts - 1) * part),
+    ),
+    _split(
+        "all_to_all",
+        "All-to-all",
+        "Every host has n equal parts, together of the size, one for each host, and gives them. Hoplite puts them after the "
+        "clock has started. Until the last of them has what all have for it.",
+        lambda part, hosts: Need((hosts - 1) * part, (hosts - 1) * part),
     ),
     Workload(
         name="broadcast_late",

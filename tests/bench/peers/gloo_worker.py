@@ -16,6 +16,8 @@ import torch.distributed as dist
 # The benchmark ends a worker that takes too long; this is so long that it always does so first.
 TIMEOUT = datetime.timedelta(hours=1)
 STRIDE = 61
+# Hosts have or get equal parts.
+SPLIT = ("allgather", "reduce_scatter", "all_to_all")
 
 
 class Worker:
@@ -32,10 +34,12 @@ class Worker:
     def prepare(self, workload: str, size_bytes: int, round_number: int, steps: int, compute_ns: int) -> None:
         self.workload = workload.removesuffix("_late")
         self.steps, self.compute_s = steps, compute_ns / 1e9
-        self.elements = size_bytes // 4
+        self.elements = size_bytes // 4 // (self.ranks if self.workload in SPLIT else 1)
         self.round = round_number
-        self.source = self.contents(self.factor(self.rank))
-        self.result = torch.zeros(self.elements)
+        given = self.ranks if self.workload in ("reduce_scatter", "all_to_all") else 1
+        taken = self.ranks if self.workload in ("allgather", "all_to_all") else 1
+        self.source = torch.cat([self.contents(self.factor(self.rank) * (part + 1)) for part in range(given)])
+        self.result = torch.zeros(self.elements * taken)
         parts = self.ranks if self.workload == "gather" and self.rank == 0 else 0
         self.gathered = [torch.zeros(self.elements) for _ in range(parts)]
 
@@ -58,6 +62,12 @@ class Worker:
                 dist.reduce(self.source, 0)
             case "allreduce", _:
                 dist.all_reduce(self.source)
+            case "allgather", _:
+                dist.all_gather_into_tensor(self.result, self.source)
+            case "reduce_scatter", _:
+                dist.reduce_scatter_tensor(self.result, self.source)
+            case "all_to_all", _:
+                dist.all_to_all_single(self.result, self.source)
             case "ps_sync", _:
                 for step in range(self.steps):
                     self.step(step)
@@ -85,6 +95,12 @@ class Worker:
                 return self.has(self.source, total)
             case "ps_sync", _:
                 return self.has(self.result, total - self.factor(0))
+            case "reduce_scatter", rank:
+                return self.has(self.result, total * (rank + 1))
+            case ("allgather" | "all_to_all") as workload, rank:
+                part = rank + 1 if workload == "all_to_all" else 1
+                found = self.result.chunk(self.ranks)
+                return all(self.has(found[other], self.factor(other) * part) for other in range(self.ranks))
         return True
 
     def has(self, found: torch.Tensor, factor: float) -> bool:

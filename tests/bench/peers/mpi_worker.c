@@ -15,6 +15,7 @@ enum { STRIDE = 61 };
 
 static int rank, ranks;
 static char workload[32];
+/* Of one object, or of one part where hosts have or get equal parts. */
 static size_t elements;
 static long round_number;
 static int steps;
@@ -46,20 +47,32 @@ static void step(int number) {
 
 static int is_gather(void) { return is("gather"); }
 
+static int is_split(void) { return is("allgather") || is("reduce_scatter") || is("all_to_all"); }
+
+/* How many a rank has, and gets. */
+static size_t given(void) { return is("reduce_scatter") || is("all_to_all") ? (size_t)ranks : 1; }
+
+static size_t taken(void) {
+    if (is_gather()) return rank == 0 ? (size_t)ranks : 0;
+    return is("allgather") || is("all_to_all") ? (size_t)ranks : 1;
+}
+
 /* Makes the buffers, and touches their pages: MPI's users have theirs ready, as Hoplite's stores do. */
 static void prepare(size_t size_bytes) {
     free(source);
     free(result);
-    elements = size_bytes / sizeof(float);
-    size_t received = elements * (is_gather() ? (rank == 0 ? (size_t)ranks : 0) : 1);
-    source = malloc(elements * sizeof(float) + 1);
+    elements = size_bytes / sizeof(float) / (is_split() ? (size_t)ranks : 1);
+    size_t received = elements * taken();
+    source = malloc(elements * given() * sizeof(float) + 1);
     result = malloc(received * sizeof(float) + 1);
     if (source == NULL || result == NULL) {
         fprintf(stderr, "out of memory\n");
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     memset(result, 0, received * sizeof(float) + 1);
-    for (size_t index = 0; index < elements; index++) source[index] = factor(rank) * (float)(index % 8 + 1);
+    for (size_t part = 0; part < given(); part++)
+        for (size_t index = 0; index < elements; index++)
+            source[part * elements + index] = factor(rank) * (float)(part + 1) * (float)(index % 8 + 1);
 }
 
 static void run(void) {
@@ -80,6 +93,12 @@ static void run(void) {
         MPI_Reduce(source, result, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
     } else if (is("allreduce")) {
         MPI_Allreduce(source, result, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    } else if (is("allgather")) {
+        MPI_Allgather(source, count, MPI_FLOAT, result, count, MPI_FLOAT, MPI_COMM_WORLD);
+    } else if (is("reduce_scatter")) {
+        MPI_Reduce_scatter_block(source, result, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    } else if (is("all_to_all")) {
+        MPI_Alltoall(source, count, MPI_FLOAT, result, count, MPI_FLOAT, MPI_COMM_WORLD);
     } else if (is("ps_sync")) {
         for (int number = 0; number < steps; number++) step(number);
     }
@@ -98,10 +117,11 @@ static int is_wrong(void) {
     if (is("broadcast") || is("broadcast_late")) return rank > 0 && differs(result, factor(0));
     if (is("allreduce")) return differs(result, sum);
     if (is("ps_sync")) return differs(result, sum - factor(0));
-    if (rank > 0) return 0;
-    if (!is_gather()) return differs(result, sum);
-    for (int other = 0; other < ranks; other++)
-        if (differs(result + (size_t)other * elements, factor(other))) return 1;
+    if (is("reduce_scatter")) return differs(result, sum * (float)(rank + 1));
+    if (is("reduce") || is("reduce_late")) return rank == 0 && differs(result, sum);
+    float part = is("all_to_all") ? (float)(rank + 1) : 1;
+    for (size_t other = 0; other < taken(); other++)
+        if (differs(result + other * elements, factor((int)other) * part)) return 1;
     return 0;
 }
 

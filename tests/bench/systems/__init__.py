@@ -12,4 +12,4 @@ SYSTEMS: Final[dict[str, type[System]]] = {
     system.name: system for system in (HopliteStores, Mpich, OpenMpi, OpenMpiTuned, Gloo, RayStores)
 }
 
-__all__ = ["SYSTEMS", "Context", "System"]
+__all__ = ["SYSTEMS", "Context", "HopliteStores", "System"]

@@ -16,6 +16,9 @@ _END_TIMEOUT_S: Final = 20
 ASYNCHRONOUS: Final = frozenset({"ps_async", "rl_gradients", "rl_samples"})
 """Workloads whose participants are known only when they are there, which no fixed group of processes can express."""
 
+SPLIT: Final = frozenset({"allgather", "reduce_scatter", "all_to_all"})
+"""Collectives of parts."""
+
 Processes: TypeAlias = list["subprocess.Popen[bytes]"]
 
 

@@ -22,6 +22,7 @@ class HopliteStores(System):
     name = "hoplite"
     title = "Hoplite"
     setting = "one directory shard, on the last host"
+    omits = frozenset({"allgather", "reduce_scatter"})
 
     def missing(self) -> str:
         programs = ("hoplite", "hoplite-store", "hoplite-directory", _WORKER)

@@ -11,7 +11,7 @@ from lab import Lab
 from lab.lab import RSH
 
 from ..machine import output
-from .base import ASYNCHRONOUS, Processes, System, ending
+from .base import ASYNCHRONOUS, SPLIT, Processes, System, ending
 
 
 class _Mpi(System):
@@ -119,7 +119,7 @@ class OpenMpiTuned(OpenMpi):
 
     name = "openmpi-tuned"
     setting = "as before, but pipelines and rings of 32 KiB segments forced by hand"
-    omits = ASYNCHRONOUS | {"round_trip", "gather"}
+    omits = ASYNCHRONOUS | SPLIT | {"round_trip", "gather"}
     parameters: ClassVar[dict[str, str]] = {
         "coll_tuned_use_dynamic_rules": "1",
         "coll_tuned_bcast_algorithm": "3",

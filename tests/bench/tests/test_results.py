@@ -42,6 +42,9 @@ class Workloads(unittest.TestCase):
                 "gather": 15,
                 "reduce": 1,
                 "allreduce": 1.875,
+                "allgather": 0.9375,
+                "reduce_scatter": 0.9375,
+                "all_to_all": 0.9375,
                 "broadcast_late": 1,
                 "reduce_late": 1,
             },
@@ -68,6 +71,14 @@ class Workloads(unittest.TestCase):
             crossed("reduce", 100, [(100, 0), (0, 100), (0, 99)]), "h2 sent 99 bytes instead of at least 100"
         )
         self.assertEqual(crossed("allreduce", 100, [(75, 75)] * 4), "")
+        # Parts are whole elements: 3 hosts have 32 bytes each of 100.
+        self.assertEqual(crossed("allgather", 100, [(64, 32)] * 3), "")
+        self.assertEqual(crossed("reduce_scatter", 100, [(32, 64)] * 3), "")
+        self.assertEqual(crossed("all_to_all", 100, [(64, 64)] * 3), "")
+        for workload, received, sent in [("allgather", 63, 32), ("reduce_scatter", 31, 64), ("all_to_all", 63, 64)]:
+            self.assertRegex(crossed(workload, 100, [(received, sent)] * 3), f"h0 received {received} bytes")
+        for workload, received, sent in [("allgather", 64, 31), ("reduce_scatter", 32, 63), ("all_to_all", 64, 63)]:
+            self.assertRegex(crossed(workload, 100, [(received, sent)] * 3), f"h0 sent {sent} bytes")
 
     def test_every_finisher_is_a_rank(self) -> None:
         for workload in WORKLOADS.values():
@@ -95,10 +106,14 @@ class Stored(unittest.TestCase):
 
 
 class Verdicts(unittest.TestCase):
-    def verdict(self, workload: str, size: int, times: dict[str, float], limit_s: float = 1.0) -> targets.Verdict:
+    def verdict(
+        self, workload: str, size: int, times: dict[str, float], limit_s: float = 1.0, hosts: int = 4
+    ) -> targets.Verdict:
         found = results()
+        found.rate_bits_s = 200_000_000
+        found.limits[hosts] = found.limits[4]
         found.measurements = [
-            Measurement(name, workload, 4, size, 0, limit_s, [seconds], [seconds]) for name, seconds in times.items()
+            Measurement(name, workload, hosts, size, 0, limit_s, [seconds], [seconds]) for name, seconds in times.items()
         ]
         (verdict,) = targets.verdicts(found)
         return verdict
@@ -109,11 +124,33 @@ class Verdicts(unittest.TestCase):
             ("reduce", 1.04, False),
             ("allreduce", 1.02, True),
             ("gather", 1.025, False),
+            ("allgather", 1.03, True),
+            ("reduce_scatter", 1.04, False),
+            ("all_to_all", 1.05, True),
+            ("all_to_all", 1.06, False),
         ]:
             with self.subTest(workload):
                 verdict = self.verdict(workload, 64 * MIB, {"hoplite": seconds})
                 self.assertEqual((verdict.is_near_limit, verdict.peer, verdict.is_near_peers), (is_met, None, None))
         self.assertIsNone(self.verdict("broadcast", MIB, {"hoplite": 9}).is_near_limit)
+
+    def test_an_allreduce_is_held_against_the_limit_from_1_mib_on(self) -> None:
+        for size, hosts, seconds, is_met in [
+            (32 << 10, 8, 9.0, None),
+            (MIB, 8, 1.03, True),
+            (MIB, 8, 1.04, False),
+            (32 * MIB, 16, 1.04, False),
+            (MIB, 16, 1.06, True),
+            (MIB, 16, 1.07, False),
+        ]:
+            with self.subTest(size=size, hosts=hosts, seconds=seconds):
+                verdict = self.verdict("allreduce", size, {"hoplite": seconds}, hosts=hosts)
+                self.assertEqual(verdict.is_near_limit, is_met)
+
+    def test_some_targets_are_times(self) -> None:
+        self.assertTrue(self.verdict("broadcast", MIB, {"hoplite": 0.05}, hosts=16).is_near_limit)
+        self.assertFalse(self.verdict("reduce", MIB, {"hoplite": 0.049}, hosts=16).is_near_limit)
+        self.assertIsNone(self.verdict("reduce", MIB, {"hoplite": 0.049}, hosts=8).is_near_limit)
 
     def test_the_latency_of_the_chain_is_allowed(self) -> None:
         self.assertTrue(self.verdict("reduce", 64 * MIB, {"hoplite": 1.03 + 3 * 0.00005}).is_near_limit)
@@ -131,6 +168,41 @@ class Verdicts(unittest.TestCase):
     def test_small_objects_may_take_twice_as_long(self) -> None:
         self.assertTrue(self.verdict("reduce", 1024, {"hoplite": 4.0, "openmpi": 2.0}).is_near_peers)
         self.assertFalse(self.verdict("reduce", 1024, {"hoplite": 4.1, "openmpi": 2.0}).is_near_peers)
+
+
+    def test_some_small_objects_may_take_longer(self) -> None:
+        for workload, size, hosts, seconds, is_met in [
+            ("round_trip", 1 << 10, 2, 3.0, True),
+            ("round_trip", 1 << 10, 2, 3.1, False),
+            ("round_trip", 32 << 10, 2, 2.1, False),
+            ("allreduce", 32 << 10, 16, 2.5, True),
+            ("allreduce", 32 << 10, 8, 2.5, False),
+        ]:
+            with self.subTest(workload, size=size, hosts=hosts, seconds=seconds):
+                times = {"hoplite": seconds, "openmpi": 1.0}
+                self.assertEqual(self.verdict(workload, size, times, hosts=hosts).is_near_peers, is_met)
+
+    def test_a_synchronous_loop_may_be_level(self) -> None:
+        for workload, seconds, is_met in [("ps_sync", 2.04, True), ("ps_sync", 2.05, False), ("ps_async", 2.04, False)]:
+            with self.subTest(workload, seconds=seconds):
+                times = {"hoplite": seconds, "openmpi": 2.0}
+                self.assertEqual(self.verdict(workload, 4 * MIB, times).is_near_peers, is_met)
+
+    def test_processor_time_is_held_against_that_of_gloo(self) -> None:
+        def lean(busy: float, hosts: int) -> tuple[float | None, bool | None]:
+            found = results()
+            found.systems["gloo"] = {"title": "Gloo", "setting": "", "version": "1"}
+            found.limits[hosts] = found.limits[4]
+            found.measurements = [
+                Measurement("hoplite", "allreduce", hosts, 64 * MIB, 0, 5.0, [5.0, 6.0, 5.0], [], [busy] * 3),
+                Measurement("gloo", "allreduce", hosts, 64 * MIB, 0, 5.0, [10.0] * 3, [], [0.2, 0.2, 0.9]),
+            ]
+            (verdict,) = targets.verdicts(found)
+            return targets.processor_ratio(found, verdict.cell), verdict.is_lean
+
+        self.assertEqual(lean(0.5, 8), (1.25, True))
+        self.assertEqual(lean(0.6, 16), (1.5, False))
+        self.assertEqual(lean(0.6, 4), (1.5, None))
 
 
 class Reports(unittest.TestCase):

@@ -12,7 +12,7 @@ from unittest import mock
 
 from bench import limit, suite
 from bench.errors import BenchError
-from bench.results import Results
+from bench.results import Measurement, Results
 from bench.suite import Settings, Suite, results_for
 from bench.systems import SYSTEMS, Context, System
 from bench.systems.base import Processes, ending
@@ -76,6 +76,51 @@ class Unable(Fake):
     def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
         with ending([lab.hosts[0].popen(["false"])]) as processes:
             yield processes
+
+
+class Rounds(unittest.TestCase):
+    def rounds(self, system: str, limit_s: float, round_s: float, cell_s: float = 4) -> int:
+        """How many rounds a cell gets whose rounds all take the same."""
+        settings = Settings((), (), (), (), (), 0, rounds=5, cell_s=cell_s, rate_bits_s=1)
+        results = Results("", "", "", {}, 1)
+        found = Suite(settings, Context(Path(), Path(), 0, Path()), results, lambda: None)
+        cell = Measurement(system, "allreduce", 4, 1, 0, limit_s)
+        while not found._is_enough(cell, round_s * len(cell.seconds)):
+            cell.seconds.append(round_s)
+        return len(cell.seconds)
+
+    def test_what_is_short_at_the_limit_has_all_rounds(self) -> None:
+        for system in ("hoplite", "ray"):
+            self.assertEqual(self.rounds(system, 0.9, 3.0), 5)
+        self.assertEqual(self.rounds("ray", 0.001, 40.0), 2, "it is stuck")
+
+    def test_what_is_long_has_a_median(self) -> None:
+        for system, limit_s, round_s, expected in [
+            ("hoplite", 5.0, 5.1, 3),
+            ("hoplite", 5.0, 9.0, 3),
+            ("hoplite", 42.0, 42.5, 3),
+            ("gloo", 5.0, 5.4, 3),
+            ("gloo", 5.0, 5.6, 1),
+            ("gloo", 42.0, 42.5, 1),
+            ("hoplite", 1.2, 1.3, 4),
+            ("gloo", 1.2, 1.4, 3),
+        ]:
+            with self.subTest(system, limit_s=limit_s, round_s=round_s):
+                self.assertEqual(self.rounds(system, limit_s, round_s), expected)
+
+    def test_a_long_run_has_all_rounds(self) -> None:
+        self.assertEqual(self.rounds("gloo", 5.0, 5.6, cell_s=60), 5)
+
+    def test_workloads_may_have_sizes_of_their_own(self) -> None:
+        settings = Settings(
+            ("fake",), ("reduce", "allreduce", "ps_sync"), (3,), (4, 8), (), 0, 1, 1, 1, {"reduce": (8,)}
+        )
+        results = Results("", "", "", {}, 1)
+        results.limits[3] = {"payload_bytes_s": 1e6, "round_trip_s": 1e-4}
+        context = Context(Path(), Path(), 0, Path())
+        cells = Suite(settings, context, results, lambda: None)._all_cells(Fake(context), 3)
+        sizes = [(cell.workload, cell.size_bytes) for cell in cells]
+        self.assertEqual(sizes, [("reduce", 8), ("allreduce", 4), ("allreduce", 8), ("ps_sync", 4 << 20)])
 
 
 @unittest.skipIf(LACKING, LACKING)

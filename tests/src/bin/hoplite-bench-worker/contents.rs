@@ -14,9 +14,9 @@ fn element(factor: f32, index: usize) -> f32 {
     factor * (index % 8 + 1) as f32
 }
 
-/// The bytes of so many elements.
-pub(crate) fn contents(rank: usize, round: usize, elements: usize) -> Vec<u8> {
-    (0..elements).flat_map(|index| element(factor(rank, round), index).to_le_bytes()).collect()
+/// The bytes of so many elements, which are multiples of `factor`.
+pub(crate) fn contents(factor: f32, elements: usize) -> Vec<u8> {
+    (0..elements).flat_map(|index| element(factor, index).to_le_bytes()).collect()
 }
 
 /// Compares enough of `bytes` with the multiples of `factor` to know.

@@ -61,6 +61,7 @@ enum Workload {
     /// A reduce whose sources are put while it runs.
     ReduceLate,
     Allreduce,
+    AllToAll,
     Training(Kind),
 }
 
@@ -74,11 +75,20 @@ impl Workload {
             "reduce" => Self::Reduce,
             "reduce_late" => Self::ReduceLate,
             "allreduce" => Self::Allreduce,
+            "all_to_all" => Self::AllToAll,
             "ps_sync" => Self::Training(Kind::AllGradients),
             "ps_async" | "rl_gradients" => Self::Training(Kind::FirstGradients),
             "rl_samples" => Self::Training(Kind::FirstSamples),
             _ => bail!("there is no workload {name:?}"),
         })
+    }
+
+    /// How many parts each of the ranks has, and gets.
+    fn parts(self, ranks: usize) -> (usize, usize) {
+        match self {
+            Self::AllToAll => (ranks, ranks),
+            _ => (1, 1),
+        }
     }
 }
 
@@ -91,7 +101,9 @@ struct Worker {
     round: usize,
     steps: usize,
     compute: Duration,
-    /// The bytes of this rank's own object.
+    /// How many elements an object has, or one of the equal parts that ranks have or get.
+    elements: usize,
+    /// The bytes of this rank's own object, or of all its parts.
     source: Vec<u8>,
     views: Vec<ObjectView>,
     /// What the elements of the views of a training loop should be multiples of.
@@ -110,6 +122,7 @@ impl Worker {
             round: 0,
             steps: 0,
             compute: Duration::ZERO,
+            elements: 0,
             source: vec![],
             views: vec![],
             factors: vec![],
@@ -137,6 +150,11 @@ impl Worker {
         Ok("ok".to_owned())
     }
 
+    /// The length of one of the parts of what is not empty.
+    fn part_bytes(&self) -> usize {
+        self.elements.max(1) * size_of::<f32>()
+    }
+
     /// The id of what `rank` makes.
     fn id(&self, rank: usize) -> String {
         format!("bench-{}-{rank}", self.round)
@@ -153,18 +171,26 @@ impl Worker {
     fn prepare(&mut self, workload: Workload, size_bytes: usize, round: usize) -> anyhow::Result<()> {
         self.workload = workload;
         self.round = round;
-        self.source = contents(self.rank, round, size_bytes / size_of::<f32>());
-        self.out = if workload == Workload::Allreduce { vec![0; self.source.len()] } else { vec![] };
+        let (given, taken) = workload.parts(self.ranks);
+        self.elements = size_bytes / size_of::<f32>() / given.max(taken);
+        // A part that went to another rank than it is for would be noticed.
+        let part = |part: usize| contents(factor(self.rank, round) * (part + 1) as f32, self.elements);
+        self.source = (0..given).flat_map(part).collect();
+        self.out = match workload {
+            Workload::Allreduce | Workload::AllToAll => {
+                vec![0; taken * self.elements * size_of::<f32>()]
+            }
+            _ => vec![],
+        };
         match workload {
-            Workload::RoundTrip | Workload::ReduceLate | Workload::Training(_) => Ok(()),
+            Workload::RoundTrip | Workload::ReduceLate | Workload::AllToAll | Workload::Training(_) => Ok(()),
             Workload::Broadcast if self.rank > 0 => Ok(()),
-            Workload::Broadcast | Workload::Gather | Workload::Reduce | Workload::Allreduce => self.put(),
+            _ => self.put(),
         }
     }
 
     fn put(&self) -> anyhow::Result<()> {
-        let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
-        let options = PutOptions { metadata, timeout: TIMEOUT, confirm: Confirmation::Confirmed };
+        let options = PutOptions { confirm: Confirmation::Confirmed, ..put_options() };
         Ok(self.client.put_with(self.id(self.rank), &self.source, options)?)
     }
 
@@ -209,6 +235,17 @@ impl Worker {
                 self.client.allreduce_into(self.target(), ids, self.rank, &mut self.out, options)?;
                 vec![]
             }
+            (Workload::AllToAll, _) => {
+                let parts: Vec<&[u8]> = self.source.chunks_exact(self.part_bytes()).collect();
+                self.client.all_to_all_into(
+                    self.target(),
+                    &parts,
+                    self.rank,
+                    &mut self.out,
+                    put_options(),
+                )?;
+                vec![]
+            }
             (Workload::Training(kind), _) => {
                 let outcome = self.training(kind).run()?;
                 (self.factors, self.out) = (outcome.factors, outcome.sum);
@@ -226,7 +263,7 @@ impl Worker {
     }
 
     fn check(&mut self) -> anyhow::Result<()> {
-        let elements = self.source.len() / size_of::<f32>();
+        let elements = self.elements;
         let value = |rank: usize| factor(rank, self.round);
         let sum: f32 = (0..self.ranks).map(value).sum();
         for (index, view) in self.views.iter().enumerate() {
@@ -236,7 +273,9 @@ impl Worker {
                 Workload::Gather => value(index),
                 Workload::Reduce | Workload::ReduceLate => sum,
                 Workload::Training(_) => self.factors[index],
-                Workload::Allreduce => bail!("an allreduce has no views"),
+                Workload::Allreduce | Workload::AllToAll => {
+                    bail!("what is copied has no views")
+                }
             };
             let elements = if self.workload == Workload::Training(Kind::FirstSamples) {
                 view.len() / size_of::<f32>()
@@ -248,6 +287,11 @@ impl Worker {
         match self.workload {
             Workload::Allreduce => compare(&self.out, sum, elements)?,
             Workload::Training(Kind::AllGradients) => compare(&self.out, self.factors[0], elements)?,
+            Workload::AllToAll => {
+                for (rank, found) in self.out.chunks_exact(self.part_bytes()).enumerate() {
+                    compare(found, value(rank) * (self.rank + 1) as f32, elements)?;
+                }
+            }
             _ => {}
         }
         self.views.clear();
@@ -264,6 +308,11 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+fn put_options() -> PutOptions {
+    let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
+    PutOptions { metadata, timeout: TIMEOUT, ..PutOptions::default() }
 }
 
 /// The time since an arbitrary moment, which is the same for all processes of the machine.
