@@ -498,6 +498,13 @@ impl Engine {
         self.apply_locked(&mut state, Event::ShardDown { shard });
     }
 
+    /// A session could not be opened.
+    pub(crate) fn session_failed(&self, cause: &str) {
+        if let Some(observer) = &self.lock().observer {
+            observer.session_failed(cause);
+        }
+    }
+
     /// Ends all sessions, after what is queued for them.
     pub(crate) fn end_sessions(&self) {
         self.lock().sessions.iter_mut().for_each(|session| *session = None);

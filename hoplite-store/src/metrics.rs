@@ -47,6 +47,8 @@ const GRANT_REASONS: [GrantReason; 9] = [
     GrantReason::CloserAreBusy,
 ];
 const HOP_FAILURES: [&str; 3] = ["unreachable", "input", "refused"];
+/// Why a session was not opened, beside what errors are called.
+pub(crate) const TLS: &str = "tls";
 
 /// Counts what passes the engine. To be shown each event before the node is, and each effect after it.
 pub(crate) struct Observer {
@@ -59,6 +61,7 @@ pub(crate) struct Observer {
     serves: IntCounterVec,
     combined_bytes: IntCounter,
     hop_failures: IntCounterVec,
+    session_failures: IntCounterVec,
     session_losses: IntCounter,
     to_shards: IntCounterVec,
     from_shards: IntCounterVec,
@@ -155,6 +158,13 @@ impl Observer {
                 "reason",
                 &HOP_FAILURES,
             ),
+            session_failures: metrics.counters(
+                "hoplite_store_session_failures_total",
+                "Tries to open a session with a shard that failed, by the error; tls if this store did not accept the \
+                 certificate of the shard. The shard counts those that it did not accept.",
+                "error",
+                &["unavailable", TLS],
+            ),
             session_losses: metrics
                 .counter("hoplite_store_session_losses_total", "Sessions with shards that were lost."),
             to_shards: metrics.counters(
@@ -180,6 +190,10 @@ impl Observer {
             combinations: BTreeMap::new(),
             accepted_serves: BTreeSet::new(),
         }
+    }
+
+    pub(crate) fn session_failed(&self, cause: &str) {
+        self.session_failures.with_label_values(&[cause]).inc();
     }
 
     pub(crate) fn event(&mut self, event: &Event) {

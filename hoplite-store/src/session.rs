@@ -1,6 +1,7 @@
 //! The session with one shard: connects, introduces the store, carries messages both ways, and starts again when it is
 //! lost.
 
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use hoplite_core::node::Event;
 use hoplite_core::session::{Attempts, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS};
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
+use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Bearer, Credentials};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
@@ -18,11 +20,13 @@ use hoplite_proto::v1::{ShardMessages, StoreMessages};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::advertised::Advertised;
 use crate::engine::Engine;
+use crate::metrics;
 use crate::outbox::{Batches, outbox};
 use crate::report::Teller;
 
@@ -101,7 +105,10 @@ impl Session {
             if was_up {
                 self.engine.session_down(self.shard);
                 attempts.opened();
+            } else if let Err(failure) = &ended {
+                self.engine.session_failed(&failure.cause());
             }
+            let ended = ended.map_err(|failure| failure.error);
             let next = attempts.ended(Time::ZERO + started.elapsed(), ended.as_ref().err());
             let is_news = matches!(next, Next::GiveUp | Next::Retry { is_news: true, .. });
             match &ended {
@@ -128,22 +135,20 @@ impl Session {
         }
     }
 
-    async fn run_once(&self, state: &watch::Sender<SessionState>) -> Result<(), Error> {
+    async fn run_once(&self, state: &watch::Sender<SessionState>) -> Result<(), Failure> {
         let (outbox, batches) = outbox().map_err(|_| Error::unavailable("a timer"))?;
         let info = NodeInfo { data_address: self.advertised.now().await, ..self.info.clone() };
         let hello = StoreMessages { hello: Some(encode_hello(&info, &self.cluster)), messages: Vec::new() };
         let mut client = self.link.client();
         let opening = async {
-            let answer =
-                client.session(outbound(hello, batches)).await.map_err(|status| from_status(&status))?;
-            let mut inbound = answer.into_inner();
-            let first = inbound.message().await.map_err(|status| from_status(&status))?;
-            Ok::<_, Error>((inbound, first))
+            let mut inbound = client.session(outbound(hello, batches)).await?.into_inner();
+            let first = inbound.message().await?;
+            Ok::<_, Status>((inbound, first))
         };
         let (mut inbound, first) =
             timeout(OPEN_TIMEOUT, opening).await.map_err(|_| Error::unavailable("the directory shard"))??;
         let Some(ShardMessages { welcome: Some(welcome), messages: early }) = first else {
-            return Err(Error::unavailable("the directory shard"));
+            return Err(Error::unavailable("the directory shard").into());
         };
         check_welcome(&welcome)?;
         tracing::info!(shard = self.link.address, "session with the directory shard is up");
@@ -162,9 +167,48 @@ impl Session {
             match next {
                 Ok(Some(next)) => batch = next,
                 Ok(None) => return Ok(()),
-                Err(status) => return Err(from_status(&status)),
+                Err(status) => return Err(status.into()),
             }
         }
+    }
+}
+
+/// Why a session has ended, or did not come about.
+struct Failure {
+    error: Error,
+    is_tls: bool,
+}
+
+impl Failure {
+    /// As the value of a label.
+    fn cause(&self) -> String {
+        if self.is_tls { metrics::TLS.to_owned() } else { label_of(self.error.code()) }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, is_tls: false }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self { error: from_status(&status), is_tls: is_of_tls(&status) }
+    }
+}
+
+/// Whether TLS is behind an error: this side did not accept what the other one has shown, or the other one said nonsense.
+/// That the other one does not accept this side ends the connection later, without this being said.
+fn is_of_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    if error.is::<rustls::Error>() {
+        return true;
+    }
+    // The source of an error of I/O is that of the error in it, which it passes over.
+    let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    match within {
+        Some(within) => is_of_tls(within),
+        None => error.source().is_some_and(is_of_tls),
     }
 }
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use hoplite_proto::{PROTOCOL_VERSION, v1};
-use hoplite_tests::cluster::{Cluster, Plan, program, run_to_end};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
+use hoplite_tests::http::get;
 use hoplite_tests::raw::{Kind, RawPeer, hello};
 
 fn write_private(path: &Path, text: &str) {
@@ -112,6 +113,47 @@ fn a_stranger_without_a_certificate_can_do_nothing() {
         assert!(asked.await.is_none());
     });
     cluster.assert_serves();
+}
+
+#[test]
+fn a_store_counts_handshakes_with_a_shard_that_it_does_not_trust() {
+    let place = tempfile::tempdir().unwrap();
+    let ours = certificates(&place.path().join("ours"), "n,127.0.0.1");
+    let theirs = certificates(&place.path().join("theirs"), "n,127.0.0.1");
+    let of_shard = ["n.pem", "n-key.pem", "ca.pem"].map(|file| place.path().join(file));
+    let show = |files: &[PathBuf; 3]| {
+        for (file, to) in files.iter().zip(&of_shard) {
+            fs::copy(file, to).unwrap();
+        }
+    };
+    let flags = |[cert, key, ca]: &[PathBuf; 3]| {
+        arguments(&[("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)])
+    };
+    show(&ours);
+    let metrics = ["--metrics", "0"].map(str::to_owned);
+    let mut cluster = Cluster::start(Plan {
+        nodes: 1,
+        shards: 1,
+        store_arguments: [metrics.to_vec(), flags(&ours)].concat(),
+        shard_arguments: flags(&of_shard),
+        ..Plan::default()
+    });
+    let address = cluster.stores[0].as_ref().unwrap().addresses().metrics.unwrap();
+    let failures = || {
+        let (_, text) = get(address, "/metrics");
+        let series = "hoplite_store_session_failures_total{error=\"tls\"} ";
+        let count = text.lines().find_map(|line| line.strip_prefix(series)).unwrap();
+        count.parse::<u64>().unwrap()
+    };
+    assert_eq!(failures(), 0);
+    cluster.kill_shard(0);
+    show(&theirs);
+    cluster.restart_shard(0);
+    await_that("a handshake that fails", || failures() > 0);
+    cluster.kill_shard(0);
+    show(&ours);
+    cluster.restart_shard(0);
+    cluster.await_sessions(0);
 }
 
 /// Runs the command line as another user.
