@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from asyncio import Future
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from hoplite import _native, _serialize
@@ -199,6 +199,30 @@ class Calls:
         """See `hoplite.Client.delete_allreduce`."""
         await settled(self._native.delete([*listed(sources), target], timeout))
 
+    async def all_to_all(
+        self,
+        name: Id,
+        values: Sequence[object],
+        rank: int,
+        *,
+        timeout: float | None = None,
+        copy: bool | None = None,
+        framework: Framework = None,
+    ) -> list[Any]:
+        """See `hoplite.Client.all_to_all`."""
+        check_framework(framework)
+        check_rank(rank, len(values))
+        parts = _serialize.encode_alike(values)
+        dtype, shape, user = parts[0].dtype, parts[0].shape, parts[0].user
+        pieces = [part.pieces for part in parts]
+        views = await settled(self._native.all_to_all(name, pieces, rank, dtype, shape, user, timeout))
+        return [_serialize.decode(view, copy, framework) for view in views]
+
+    async def barrier(self, name: Id, size: int, rank: int, timeout: float | None = None) -> None:
+        """See `hoplite.Client.barrier`."""
+        check_rank(rank, size)
+        await settled(self._native.barrier(name, size, rank, timeout))
+
     async def delete(self, ids: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:
         """See `hoplite.Client.delete`."""
         return await settled(self._native.delete(several(ids), timeout))
@@ -299,9 +323,13 @@ def several(ids: Id | Iterable[Id]) -> list[Id]:
 
 
 def own_id(sources: list[Id], rank: int) -> Id:
-    if not 0 <= rank < len(sources):
-        raise ValueError(f"there is no rank {rank} among {len(sources)} participants")
+    check_rank(rank, len(sources))
     return sources[rank]
+
+
+def check_rank(rank: int, size: int) -> None:
+    if not 0 <= rank < size:
+        raise ValueError(f"there is no rank {rank} among {size} participants")
 
 
 def as_given(ids: list[str | bytes], given: list[AnyId]) -> list[AnyId]:

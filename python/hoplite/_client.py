@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -226,6 +226,47 @@ class Client:
     ) -> None:
         """Deletes what an allreduce has left: its sources and its result."""
         run(self._calls.delete_allreduce(target, sources, timeout))
+
+    def all_to_all(
+        self,
+        name: Id,
+        values: Sequence[object],
+        rank: int,
+        *,
+        timeout: float | None = None,
+        copy: bool | None = None,
+        framework: Framework = None,
+    ) -> list[Any]:
+        """Gives `values[k]` to participant k, and returns what each of them gives to this one, in the order of the ranks.
+
+        Every participant calls this with the same `name`, its own `rank`, and a value for each participant, itself too; in
+        its own time. Returns when all have given their value to this one. Each node sends and receives what its
+        participant has for the others, once.
+
+        Args:
+            name: a new id for this round, at most 200 bytes or so: those of the values begin with it. It may be used again
+                once all participants have returned.
+            values: what `put` takes. They may differ in shape and kind; arrays of one dtype and shape are the fastest.
+            copy, framework: as for `get`.
+        Raises:
+            RanksMissing: names the first participant whose value was waited for in vain; what `put` and `get` raise;
+            ValueError if there is no such rank. Then values may be left, under ids that begin with `name` and a slash.
+        """
+        return run(
+            self._calls.all_to_all(name, values, rank, timeout=timeout, copy=copy, framework=framework)
+        )
+
+    def barrier(self, name: Id, size: int, rank: int, timeout: float | None = None) -> None:
+        """Waits until `size` participants have called this with the same `name`, each with its own `rank`.
+
+        Args:
+            name: a new id for this round. It stays, as an object without bytes, until somebody deletes it who knows that
+                all have returned, say after a later round.
+        Raises:
+            RanksMissing: names all that have not come in time; they may still come, and this rank may call again.
+            AlreadyExists: if the name was used before; ValueError if there is no such rank.
+        """
+        run(self._calls.barrier(name, size, rank, timeout))
 
     def delete(self, ids: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:
         """Removes every copy of one object, or of several, and returns how many of them there were.

@@ -25,7 +25,7 @@ import pickle
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -273,6 +273,15 @@ class _Pickler(pickle.Pickler):
         contents = pickle.PickleBuffer(_raw_tensor(tensor, torch))
         name = str(tensor.dtype).removeprefix("torch.")
         return rebuild_tensor, (contents, name, tuple(tensor.shape), tensor.requires_grad)
+
+
+def encode_alike(values: Iterable[object]) -> list[Encoded]:
+    """Encodes values so that all have the same dtype, shape and metadata: as pickles, if they differ in these."""
+    values = list(values)
+    encoded = [encode(value) for value in values]
+    if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:
+        encoded = [_encode_pickle(value) for value in values]
+    return encoded
 
 
 # Values out

@@ -450,6 +450,40 @@ macro_rules! methods {
                 })
             }
 
+            /// Gives each participant the concatenation of the pieces for it, and gets views of what all give to this one.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn all_to_all(
+                &self,
+                py: Python<'_>,
+                name: Id,
+                parts: Vec<Vec<Input>>,
+                rank: usize,
+                dtype: &str,
+                shape: Option<Vec<u64>>,
+                user: &[u8],
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                let options = put_options(py, dtype, shape, user, timeout, false)?;
+                let keep = parts.iter().flatten().map(Input::keep).collect();
+                self.perform_with(py, Some(name.0.clone()), keep, move |client| {
+                    operations::all_to_all(client, name.0, parts, rank, options)
+                })
+            }
+
+            /// Waits until all participants are here.
+            fn barrier(
+                &self,
+                py: Python<'_>,
+                name: Id,
+                participants: usize,
+                rank: usize,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(name.0.clone()), move |client| {
+                    operations::barrier(client, name.0, participants, rank, timeout.0)
+                })
+            }
+
             /// Removes every copy of the objects, and returns how many there were.
             fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let about = if let [id] = &ids.0[..] { Some(id.clone()) } else { None };

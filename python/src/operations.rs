@@ -2,6 +2,7 @@
 //!
 //! Each function is driven by the calling thread or by the runtime, and uses nothing of either.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use futures::try_join;
@@ -126,6 +127,35 @@ pub(crate) async fn allreduce_into(
     options: AllreduceOptions,
 ) -> Result<usize> {
     client.allreduce_into(&target, sources, rank, out.bytes_mut(), options).await
+}
+
+/// Gives each participant the concatenation of the pieces that are for it.
+pub(crate) async fn all_to_all(
+    client: Client,
+    name: ObjectId,
+    parts: Vec<Vec<Input>>,
+    rank: usize,
+    options: PutOptions,
+) -> Result<Vec<View>> {
+    let parts: Vec<_> = parts.iter().map(|pieces| whole(pieces)).collect();
+    Ok(client.all_to_all(&name, &parts, rank, options).await?.into_iter().map(View).collect())
+}
+
+fn whole(pieces: &[Input]) -> Cow<'_, [u8]> {
+    match pieces {
+        [piece] => Cow::Borrowed(piece.bytes()),
+        pieces => Cow::Owned(pieces.iter().map(Input::bytes).collect::<Vec<_>>().concat()),
+    }
+}
+
+pub(crate) async fn barrier(
+    client: Client,
+    name: ObjectId,
+    participants: usize,
+    rank: usize,
+    timeout: Duration,
+) -> Result<()> {
+    client.barrier(&name, participants, rank, timeout).await
 }
 
 pub(crate) async fn delete(client: Client, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {

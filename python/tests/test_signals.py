@@ -22,6 +22,8 @@ WAITS = {
     "reduce": "client.reduce('target', ['never there'])",
     "gather": "client.gather(['never there', 'nor that'])",
     "allreduce": "client.allreduce('target', ['mine', 'never there'], 0, np.zeros(10))",
+    "all_to_all": "client.all_to_all('round', [b'mine', b'yours'], 0)",
+    "barrier": "client.barrier('round', 2, 0)",
     "put": "client.put('does not fit', np.zeros(60 << 20, np.uint8), None)",
     "asyncio": "asyncio.run(a_get())",
 }
