@@ -80,7 +80,8 @@ pub use options::{
 };
 pub use reader::ObjectReader;
 pub use report::{
-    Description, Grant, NodeStatus, PeerLink, PlaceKeys, ProbeReport, ReduceRecord, ShardStatus,
+    AppliedPlaces, Description, Grant, NodeStatus, PeerLink, PlaceKeys, ProbeReport, ReduceRecord,
+    ShardStatus,
 };
 pub use view::ObjectView;
 pub use writer::ObjectWriter;

@@ -160,6 +160,10 @@ pub struct ShardStatus {
     /// By which labels the connected nodes say where they are. If there are several, nodes that stand side by side may share no
     /// group.
     pub place_keys: Vec<PlaceKeys>,
+    /// The version of measured places that it uses; zero if there are none.
+    pub places_version: u64,
+    /// What an uplink carries by them, in thousandths of what a host's link does; zero if it was not measured.
+    pub uplink_permille: u32,
 }
 
 /// The links between nodes, as a probe has found them.
@@ -181,6 +185,23 @@ pub struct ProbeReport {
     pub train_bytes: u64,
     /// How long the probe took.
     pub elapsed: Duration,
+    /// What the directory and the stores use of it, if they were to.
+    pub applied: Option<AppliedPlaces>,
+}
+
+/// What was taken from a probe: in which groups the nodes are that have no labels, and what the uplinks of groups carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AppliedPlaces {
+    /// The highest counts.
+    pub version: u64,
+    /// How many groups there are, of the innermost ones.
+    pub groups: u32,
+    /// What an uplink carries, in thousandths of what a host's link does; `None` if there are no groups.
+    pub uplink_permille: Option<u32>,
+    /// How many shards of the directory have taken it.
+    pub shards: u32,
+    /// How many there are.
+    pub all_shards: u32,
 }
 
 impl ProbeReport {
@@ -210,6 +231,13 @@ impl ProbeReport {
             lost_echoes: probed.lost_echoes,
             train_bytes: probed.train_bytes,
             elapsed: Duration::from_micros(probed.elapsed_us),
+            applied: probed.applied.map(|applied| AppliedPlaces {
+                version: applied.version,
+                groups: applied.groups,
+                uplink_permille: Some(applied.uplink_permille).filter(|permille| *permille > 0),
+                shards: applied.shards,
+                all_shards: applied.all_shards,
+            }),
         })
     }
 }
@@ -310,6 +338,8 @@ impl From<v1::ShardStatus> for ShardStatus {
             inline_bytes: shard.inline_bytes,
             nodes: shard.nodes,
             waiting_queries: shard.waiting_queries,
+            places_version: shard.places_version,
+            uplink_permille: shard.uplink_permille,
             place_keys: shard
                 .place_keys
                 .into_iter()

@@ -41,6 +41,8 @@ pub(crate) fn status(
         tombstones: count(status.tombstones),
         received_messages: status.received_messages,
         sent_messages: status.sent_messages,
+        places_version: status.measured.0,
+        uplink_permille: status.measured.1.permille(),
         nodes: status.nodes.iter().map(node).collect(),
     }
 }

@@ -9,6 +9,7 @@ use hoplite_core::batch::MAX_QUEUED_ANSWERS;
 use hoplite_core::error::{Error, Result};
 use hoplite_core::id::{Incarnation, NodeId};
 use hoplite_core::shard::{Effect, Event, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard, ToStore};
+use hoplite_core::topology::measured::MeasuredPlaces;
 use hoplite_daemon::metrics::label_of;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -32,6 +33,7 @@ enum Command {
     Open { info: NodeInfo, send_queue: Arc<SendQueue>, reply: oneshot::Sender<Result<SessionId>> },
     Messages { session: SessionId, messages: Vec<ToShard> },
     Close { session: SessionId },
+    Place { places: MeasuredPlaces, reply: oneshot::Sender<u64> },
     Inspect(Inspection),
 }
 
@@ -61,6 +63,13 @@ impl ShardHandle {
     /// Ends a session. Of no effect if it has ended already.
     pub(crate) async fn close(&self, session: SessionId) -> Result<()> {
         self.send(Command::Close { session }).await
+    }
+
+    /// Has the shard take measured places; returns the version of those that count then.
+    pub(crate) async fn place(&self, places: MeasuredPlaces) -> Result<u64> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Place { places, reply }).await?;
+        answer.await.map_err(|_| Error::ShuttingDown)
     }
 
     /// Looks at the shard between two events.
@@ -185,6 +194,14 @@ impl ShardOwner {
                 self.count(|metrics| metrics.turn(began.elapsed()));
             }
             Command::Close { session } => self.close(session, SessionEnd::Gone),
+            Command::Place { places, reply } => {
+                let (version, nodes) = (places.version, places.paths.len());
+                self.apply(Event::Places(places));
+                let current = self.shard.measured_places().version;
+                tracing::info!(version, current, nodes, "was told where nodes are");
+                // The caller may have gone.
+                let _ = reply.send(current);
+            }
             Command::Inspect(look) => look(&self.shard),
         }
     }

@@ -8,12 +8,12 @@ use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
 use hoplite_core::load::Load;
 use hoplite_core::shard::Page;
 use hoplite_proto::bounds::MAX_LISTED_OBJECTS;
-use hoplite_proto::directory::encode_load;
+use hoplite_proto::directory::{decode_places, encode_load};
 use hoplite_proto::status::to_status;
 use hoplite_proto::v1::directory_server::Directory;
 use hoplite_proto::v1::{
-    DescribeRequest, ListReply, ListRequest, LoadReport, ObjectDescription, ShardMessages, StatusReply,
-    StatusRequest, StoreMessages,
+    DescribeRequest, ListReply, ListRequest, LoadReport, MeasuredPlaces, ObjectDescription, PlaceReply,
+    ShardMessages, StatusReply, StatusRequest, StoreMessages,
 };
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -88,5 +88,11 @@ impl Directory for DirectoryService {
             }
         }
         Ok(Response::new(reply))
+    }
+
+    async fn place(&self, request: Request<MeasuredPlaces>) -> Result<Response<PlaceReply>, Status> {
+        let places = decode_places(request.into_inner()).map_err(|error| to_status(&error))?;
+        let version = self.host.shard.place(places).await.map_err(|error| to_status(&error))?;
+        Ok(Response::new(PlaceReply { version }))
     }
 }

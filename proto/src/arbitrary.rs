@@ -15,6 +15,7 @@ use hoplite_core::node::{
 };
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::collective::Schedule;
+use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
@@ -333,6 +334,11 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
         (id(), put(), drop_reason).prop_map(|(id, put, reason)| ToStore::Drop { id, put, reason }),
         (id(), put()).prop_map(|(id, put)| ToStore::Promote { id, put }),
         any::<u64>().prop_map(|grant| ToStore::GiveWay { grant: GrantId(grant) }),
+        any::<(u64, Path, u32)>().prop_map(|(version, path, permille)| ToStore::Placed {
+            version,
+            path,
+            uplink: Uplink::measured(permille),
+        }),
         (query_id(), option::of(put())).prop_map(|(request, put)| ToStore::DeleteDone { request, put }),
         (query_id(), locations()).prop_map(|(request, locations)| ToStore::Locations { request, locations }),
     ]
@@ -415,11 +421,12 @@ fn inspection() -> impl Strategy<Value = Inspection> {
         id().prop_map(|id| Inspection::Describe { id }),
         Just(Inspection::Status),
         Just(Inspection::ProbeProgress),
-        (prop::collection::vec(node(), 0..5), 0_u32..=10_000, any::<bool>(), any::<bool>()).prop_map(
-            |(nodes, count, all, loaded)| {
+        (prop::collection::vec(node(), 0..5), 0_u32..=10_000, any::<bool>(), 0..3).prop_map(
+            |(nodes, count, all, load)| {
+                let (loaded, apply) = (load > 0, load > 1);
                 let probes = probes::decode(count);
                 let bandwidth = if all { Bandwidth::Pairs } else { Bandwidth::Nodes };
-                Inspection::Probe { nodes, options: SurveyOptions { probes, bandwidth, loaded } }
+                Inspection::Probe { nodes, options: SurveyOptions { probes, bandwidth, loaded, apply } }
             }
         ),
     ]

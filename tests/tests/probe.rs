@@ -11,7 +11,7 @@ use hoplite_core::topology::probe::MAX_PROBES;
 use hoplite_core::topology::probe::echo::{Packet, PacketKind};
 use hoplite_proto::data::probe::encode_packet;
 use hoplite_proto::v1;
-use hoplite_tests::cluster::{Cluster, await_that, program};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::raw::{Kind, RawPeer, data_frame};
 use prost::Message;
 use serde_json::Value;
@@ -95,6 +95,34 @@ fn a_probe_makes_a_matrix_and_leaves_nothing_behind() {
     let matrix: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(matrix["nodes"], serde_json::json!(["node-1", "node-2"]));
     assert_eq!(matrix["echoes"], 5);
+}
+
+#[test]
+fn what_is_found_can_be_applied_again_and_again() {
+    let cluster = Cluster::start(Plan { nodes: 2, shards: 2, ..Plan::default() });
+    let status = || {
+        let mut command = Command::new(program("hoplite"));
+        command.args(["status", "--json"]).env("HOPLITE_SOCKET", cluster.socket(1));
+        let status: Value = serde_json::from_str(&succeed(command)).unwrap();
+        [0, 1].map(|shard| status["shards"][shard]["places_version"].as_u64().unwrap())
+    };
+    assert_eq!(status(), [0, 0]);
+    let apply = || {
+        let text = succeed(probe(&cluster, 0, &["--json", "--apply", "--probes", "5"]));
+        let applied: Value = serde_json::from_str(&text).unwrap();
+        let applied = applied["applied"].clone();
+        assert_eq!((applied["shards"].as_u64(), applied["all_shards"].as_u64()), (Some(2), Some(2)));
+        // Two nodes make no groups.
+        assert_eq!((applied["groups"].as_u64(), &applied["uplink_permille"]), (Some(0), &Value::Null));
+        applied["version"].as_u64().unwrap()
+    };
+    let first = apply();
+    assert_eq!(status(), [first, first]);
+    let second = apply();
+    assert!(second > first);
+    assert_eq!(status(), [second, second]);
+    let text = succeed(probe(&cluster, 1, &["--apply", "--probes", "5"]));
+    assert!(text.contains("applied at 2 of 2 shards") && text.contains("no groups"), "{text}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::builder::TypedValueParser;
-use hoplite_client::{NodeId, ProbeReport};
+use hoplite_client::{AppliedPlaces, NodeId, ProbeReport};
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::probe::survey::{Bandwidth, SurveyOptions};
@@ -35,6 +35,10 @@ pub(crate) struct Arguments {
     /// disturbs whoever uses the network
     #[arg(long)]
     loaded: bool,
+    /// Have the directory and the stores use what is found: the groups, for nodes without labels, and what uplinks carry. What was
+    /// applied before is replaced. Takes --loaded for granted
+    #[arg(long)]
+    apply: bool,
     /// Print the matrix, and what is to be said of it, as JSON
     #[arg(long)]
     json: bool,
@@ -54,6 +58,18 @@ struct Document<'a> {
     lost_echoes: u64,
     train_bytes: u64,
     seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    applied: Option<Applied>,
+}
+
+/// What the directory and the stores use.
+#[derive(Debug, Serialize)]
+struct Applied {
+    version: u64,
+    groups: u32,
+    uplink_permille: Option<u32>,
+    shards: u32,
+    all_shards: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,7 +80,8 @@ struct Lost<'a> {
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let bandwidth = if arguments.bandwidth { Bandwidth::Pairs } else { Bandwidth::Nodes };
-    let options = SurveyOptions { probes: arguments.probes, bandwidth, loaded: arguments.loaded };
+    let (loaded, apply) = (arguments.loaded || arguments.apply, arguments.apply);
+    let options = SurveyOptions { probes: arguments.probes, bandwidth, loaded, apply };
     let client = store.connect().await?;
     let bar = progress::of_steps("probe");
     let report = client
@@ -112,6 +129,10 @@ impl<'a> Document<'a> {
             lost_echoes: report.lost_echoes,
             train_bytes: report.train_bytes,
             seconds: report.elapsed.as_secs_f64(),
+            applied: report.applied.map(|applied| {
+                let AppliedPlaces { version, groups, uplink_permille, shards, all_shards } = applied;
+                Applied { version, groups, uplink_permille, shards, all_shards }
+            }),
         }
     }
 }
@@ -136,6 +157,20 @@ fn remarks(report: &ProbeReport) -> Vec<String> {
     if report.by_tcp > 0 {
         lines.push(format!("{} pairs were measured over TCP, since no datagram came back", report.by_tcp));
     }
+    lines.extend(report.applied.map(
+        |AppliedPlaces { version, groups, uplink_permille, shards, all_shards }| {
+            let found = match uplink_permille {
+                Some(permille) => {
+                    format!(
+                        "{groups} groups, whose uplinks carry {} of a host's link",
+                        f64::from(permille) / 1000.0
+                    )
+                }
+                None => "no groups, since no links are much slower than others".to_owned(),
+            };
+            format!("applied at {shards} of {all_shards} shards, version {version}: {found}")
+        },
+    ));
     lines
 }
 
@@ -174,6 +209,7 @@ mod tests {
             lost_echoes: 3,
             train_bytes: 1 << 20,
             elapsed: Duration::from_millis(1500),
+            applied: None,
         }
     }
 

@@ -119,6 +119,8 @@ struct Shard {
     nodes: u32,
     waiting_queries: u64,
     place_keys: Vec<PlaceKeys>,
+    places_version: u64,
+    uplink_permille: u32,
 }
 
 /// How many nodes say by the same labels where they are.
@@ -182,6 +184,8 @@ impl From<ShardStatus> for Shard {
             nodes: shard.nodes,
             waiting_queries: shard.waiting_queries,
             place_keys: shard.place_keys.into_iter().map(PlaceKeys::from).collect(),
+            places_version: shard.places_version,
+            uplink_permille: shard.uplink_permille,
         }
     }
 }
@@ -235,6 +239,13 @@ impl Report {
         let shard = self.shards.iter().find(|shard| shard.connected);
         if let Some(warning) = shard.and_then(|shard| keys_differ(&shard.place_keys)) {
             writeln!(out, "places     {warning}")?;
+        }
+        if let Some(shard) = shard.filter(|shard| shard.places_version > 0) {
+            let uplink = match shard.uplink_permille {
+                0 => "no groups".to_owned(),
+                permille => format!("an uplink carries {} of a host's link", f64::from(permille) / 1000.0),
+            };
+            writeln!(out, "measured   {uplink}; version {}", shard.places_version)?;
         }
         writeln!(out)?;
         self.print_shards(out)

@@ -10,9 +10,10 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::mix;
-use crate::plan::link::LinkEstimate;
+use crate::plan::link::{LinkEstimate, Uplink};
 use crate::shard::{ToShard, UnpublishReason};
 use crate::time::Time;
+use crate::topology::place::Path;
 
 /// What is due at a deadline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +48,8 @@ pub(super) struct Context {
     config: NodeConfig,
     now: Time,
     link: LinkEstimate,
+    /// The version of what the directory says of the places of nodes.
+    places_version: u64,
     effects: Vec<Effect>,
     notices: VecDeque<Notice>,
     deadlines: BTreeSet<(Time, Deadline)>,
@@ -62,6 +65,7 @@ impl Context {
             config,
             now: Time::ZERO,
             link: LinkEstimate::default(),
+            places_version: 0,
             effects: Vec::new(),
             notices: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -98,7 +102,16 @@ impl Context {
     }
 
     pub(super) fn set_link(&mut self, link: LinkEstimate) {
-        self.link = link;
+        self.link = LinkEstimate { uplink: self.link.uplink, ..link };
+    }
+
+    /// The directory says in which groups this node is, and what uplinks carry.
+    pub(super) fn placed(&mut self, version: u64, path: Path, uplink: Uplink) {
+        if version >= self.places_version {
+            self.places_version = version;
+            self.config.path = path;
+            self.link.uplink = uplink;
+        }
     }
 
     pub(super) const fn is_shutting_down(&self) -> bool {
@@ -203,5 +216,35 @@ impl Context {
             _ => Urgency::Prompt,
         };
         self.push(Effect::ToShard { shard, message, inline_from: None, urgency });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::ShardMap;
+    use crate::plan::collective::SchedulePreference;
+
+    #[test]
+    fn of_two_places_the_newer_counts_whichever_shard_says_it_last() {
+        let mut ctx = Context::new(NodeConfig {
+            node: NodeId::new("a").unwrap(),
+            path: [0, 0, 9, 0],
+            capacity_bytes: 0,
+            limits: Limits::default(),
+            shards: ShardMap::new(["shard:1"]),
+            allreduce_schedule: SchedulePreference::Auto,
+            seed: 1,
+        });
+        for (version, rack, permille) in [(4, 1, 500), (5, 2, 250), (4, 1, 500)] {
+            ctx.placed(version, [0, 0, rack, 0], Uplink::measured(permille));
+        }
+        assert_eq!((ctx.config().path, ctx.link().uplink), ([0, 0, 2, 0], Uplink::measured(250)));
+        // What is measured of links says nothing of uplinks.
+        ctx.set_link(LinkEstimate { bytes_per_second: 7, ..LinkEstimate::default() });
+        assert_eq!((ctx.link().bytes_per_second, ctx.link().uplink), (7, Uplink::measured(250)));
+        // A probe that finds no groups takes all back.
+        ctx.placed(6, [0; 4], Uplink::default());
+        assert_eq!((ctx.config().path, ctx.link().uplink), ([0; 4], Uplink::default()));
     }
 }

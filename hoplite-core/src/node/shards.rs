@@ -117,6 +117,7 @@ impl Node {
             },
             ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
             ToStore::Promote { id, put } => self.promoted(shard, &id, put),
+            ToStore::Placed { version, path, uplink } => self.ctx.placed(version, path, uplink),
             ToStore::GiveWay { grant } => {
                 let calls = &self.calls;
                 let is_called_for = |id: &ObjectId| calls.last_get_deadline(id).is_some();

@@ -22,6 +22,38 @@ pub struct LinkEstimate {
     pub bytes_per_second: u64,
     /// From the sending of a byte to its arrival.
     pub latency: Duration,
+    /// What the uplinks of groups of nodes carry.
+    pub uplink: Uplink,
+}
+
+/// What the uplink of a group of nodes carries, in thousandths of what the link of one host does. By default nobody has measured it,
+/// and it is taken for as fast as one host's. If it is more, what is chosen is no slower than it is estimated; if it is less,
+/// schedules that cross uplinks less are chosen too seldom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Uplink {
+    permille: u32,
+}
+
+impl Uplink {
+    /// As was measured; zero if it was not.
+    pub const fn measured(permille: u32) -> Self {
+        Self { permille }
+    }
+
+    /// In thousandths; zero if it was not measured.
+    pub const fn permille(self) -> u32 {
+        self.permille
+    }
+
+    /// Whether it was measured.
+    pub const fn is_measured(self) -> bool {
+        self.permille > 0
+    }
+
+    /// How many hosts' links it carries as much as.
+    pub fn links(self) -> f64 {
+        if self.is_measured() { f64::from(self.permille) / 1000.0 } else { 1.0 }
+    }
 }
 
 impl Default for LinkEstimate {
@@ -29,7 +61,7 @@ impl Default for LinkEstimate {
     /// that is taken for slower than it is gets a chain where a tree would save some milliseconds; one that is taken for
     /// faster gets a star, which takes n times as long.
     fn default() -> Self {
-        Self { bytes_per_second: 125_000_000, latency: Duration::from_micros(125) }
+        Self { bytes_per_second: 125_000_000, latency: Duration::from_micros(125), uplink: Uplink::default() }
     }
 }
 
@@ -93,6 +125,7 @@ impl LinkEstimator {
         LinkEstimate {
             bytes_per_second: self.set_rate.or(measured_rate).unwrap_or(assumed.bytes_per_second),
             latency: self.set_latency.or(measured_latency).unwrap_or(assumed.latency),
+            uplink: assumed.uplink,
         }
     }
 }
@@ -151,7 +184,11 @@ mod tests {
     }
 
     const fn link(bytes_per_second: u64, latency_us: u64) -> LinkEstimate {
-        LinkEstimate { bytes_per_second, latency: Duration::from_micros(latency_us) }
+        LinkEstimate {
+            bytes_per_second,
+            latency: Duration::from_micros(latency_us),
+            uplink: Uplink { permille: 0 },
+        }
     }
 
     #[test]

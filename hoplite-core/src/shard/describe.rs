@@ -8,6 +8,7 @@ use super::entry::Entry;
 use super::history::GrantRecord;
 use super::message::{Location, Locations, NodeInfo, ObjectSummary};
 use crate::id::ObjectId;
+use crate::plan::link::Uplink;
 
 /// Most locations in one page of a listing, but for those of its last object: about 4 MiB on the wire.
 const MAX_LISTED_LOCATIONS: usize = 1 << 16;
@@ -42,6 +43,8 @@ pub struct ShardStatus {
     pub received_messages: u64,
     /// Messages to stores so far.
     pub sent_messages: u64,
+    /// The version of the measured places, and what uplinks carry by them.
+    pub measured: (u64, Uplink),
     /// The nodes, by id.
     pub nodes: Vec<NodeStatus>,
 }
@@ -111,6 +114,7 @@ impl Shard {
             tombstones: self.tombstones.len(),
             received_messages: self.received_messages,
             sent_messages: self.sent_messages,
+            measured: (self.measured_places().version, self.measured_places().uplink),
             nodes: Vec::new(),
         }
     }

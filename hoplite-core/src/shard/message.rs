@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::placement::ShardList;
+use crate::plan::link::Uplink;
 use crate::topology::place::Path;
 
 /// Correlates a request of one store with its answers; unique among that store's open requests.
@@ -431,6 +432,15 @@ pub enum ToStore {
         /// The slot.
         grant: GrantId,
     },
+    /// In which groups the store is, by its labels or by measurements, and what the uplinks of groups carry.
+    Placed {
+        /// The highest counts, whichever shard says it.
+        version: u64,
+        /// The groups.
+        path: Path,
+        /// The uplinks.
+        uplink: Uplink,
+    },
     /// No copy is left.
     DeleteDone {
         /// The `Delete` that this answers.
@@ -449,7 +459,7 @@ pub enum ToStore {
 
 impl ToStore {
     /// The kinds of messages, for metrics.
-    pub const KINDS: [&str; 10] = [
+    pub const KINDS: [&str; 11] = [
         "published",
         "granted",
         "inline",
@@ -458,6 +468,7 @@ impl ToStore {
         "promote",
         "take-over",
         "give-way",
+        "placed",
         "delete-done",
         "locations",
     ];
@@ -473,6 +484,7 @@ impl ToStore {
             Self::Promote { .. } => "promote",
             Self::TakeOver { .. } => "take-over",
             Self::GiveWay { .. } => "give-way",
+            Self::Placed { .. } => "placed",
             Self::DeleteDone { .. } => "delete-done",
             Self::Locations { .. } => "locations",
         }

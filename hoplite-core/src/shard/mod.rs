@@ -8,6 +8,7 @@
 //! * `publish`: copies come and go; the first put of an id wins.
 //! * `query`: receivers ask for senders, wait, are served; slots are granted and returned.
 //! * `vicinity`: receivers wait for copies that are close, and take slots over from receivers that are not.
+//! * `places`: nodes that do not say where they are are where measurements say.
 //! * `delete`: copies are removed everywhere, and tombstones keep them from coming back.
 //! * `loss`: objects whose last complete copy is gone.
 //! * `orphans`: inline objects that no store has any more are given to one.
@@ -31,6 +32,7 @@ mod losses;
 mod message;
 mod nodes;
 mod orphans;
+mod places;
 mod publish;
 mod query;
 mod session;
@@ -67,6 +69,7 @@ use crate::plan::chain::HopTime;
 use crate::plan::vicinity::Pace;
 use crate::time::Time;
 use crate::topology::keys::{KeyCounts, PlaceKeys};
+use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
 /// Most bytes of inline objects that a shard keeps. Beyond, small objects are pulled from stores like large ones.
@@ -114,6 +117,8 @@ pub enum Event {
         /// The message, already bounded.
         message: ToShard,
     },
+    /// It was measured where nodes are. Of no effect if what is known is newer.
+    Places(MeasuredPlaces),
     /// Time has passed; see [`Shard::next_deadline`]. Every other event also does what is due.
     Tick,
 }
@@ -290,6 +295,7 @@ impl Shard {
                     self.receive(turn, node, message);
                 }
             }
+            Event::Places(places) => self.take_places(turn, places),
             Event::Tick => {}
         }
         self.settle(turn);

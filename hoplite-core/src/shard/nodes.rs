@@ -8,7 +8,8 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::placement::{fnv1a, mix};
 use crate::time::Time;
 use crate::topology::keys::KeyCounts;
-use crate::topology::place::{Path, Place};
+use crate::topology::measured::MeasuredPlaces;
+use crate::topology::place::{EVERYWHERE, Path, Place};
 
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
 pub(super) const MAX_NODES: usize = 1 << 16;
@@ -96,6 +97,7 @@ pub(super) struct Nodes {
     /// By the hashes of their names.
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
+    measured: MeasuredPlaces,
     next: u32,
 }
 
@@ -110,8 +112,8 @@ impl Nodes {
         let point = mix(fnv1a(info.node.as_str().as_bytes()));
         self.by_name.insert(info.node.clone(), index);
         self.ring.insert((point, index));
-        let place = Place::of_labels(&info.labels);
-        self.keys.add(place.path);
+        let place = self.place_of(&info);
+        self.keys.add(Place::of_labels(&info.labels).path);
         self.records.insert(
             index,
             NodeRecord {
@@ -133,17 +135,51 @@ impl Nodes {
         let record = self.records.remove(&index)?;
         self.by_name.remove(&record.info.node);
         self.ring.remove(&(record.point, index));
-        self.keys.remove(record.place.path);
+        self.keys.remove(Place::of_labels(&record.info.labels).path);
         Some(record)
     }
 
     /// Notes what a node says of itself in a new session.
     pub(super) fn renew(&mut self, index: NodeIndex, info: NodeInfo) {
+        let place = self.place_of(&info);
         let Some(record) = self.records.get_mut(&index) else { return };
-        self.keys.remove(record.place.path);
-        record.place = Place::of_labels(&info.labels);
-        record.info = info;
-        self.keys.add(record.place.path);
+        self.keys.remove(Place::of_labels(&record.info.labels).path);
+        self.keys.add(Place::of_labels(&info.labels).path);
+        (record.place, record.info) = (place, info);
+    }
+
+    /// Where a node is: as its labels say, or else as was measured.
+    fn place_of(&self, info: &NodeInfo) -> Place {
+        let labelled = Place::of_labels(&info.labels);
+        match self.measured.paths.get(&info.node) {
+            Some(path) if labelled.path == EVERYWHERE => Place { path: *path, ..labelled },
+            _ => labelled,
+        }
+    }
+
+    /// The measured places that count.
+    pub(super) const fn measured(&self) -> &MeasuredPlaces {
+        &self.measured
+    }
+
+    /// Takes measured places; returns the nodes that are elsewhere by them, for [`place`](Self::place).
+    pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
+        self.measured = places;
+        let is_moved = |record: &NodeRecord| self.place_of(&record.info) != record.place;
+        self.records.iter().filter(|(_, record)| is_moved(record)).map(|(index, _)| *index).collect()
+    }
+
+    /// Has a node be where it is by its labels, or by the measured places.
+    pub(super) fn place(&mut self, index: NodeIndex) {
+        let Some(place) = self.records.get(&index).map(|record| self.place_of(&record.info)) else { return };
+        if let Some(record) = self.records.get_mut(&index) {
+            record.place = place;
+        }
+    }
+
+    /// All nodes.
+    pub(super) fn indices(&self) -> impl Iterator<Item = NodeIndex> {
+        self.records.keys().copied()
     }
 
     /// By which keys the nodes say where they are.

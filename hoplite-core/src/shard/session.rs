@@ -57,11 +57,12 @@ impl Shard {
 
     fn connect_new(&mut self, turn: &mut Turn<'_>, info: NodeInfo) {
         let (node, incarnation) = (info.node.clone(), info.incarnation);
-        if self.nodes.add(info, turn.now).is_none() {
+        let Some(index) = self.nodes.add(info, turn.now) else {
             let error = Error::limit_exceeded("nodes", u64::try_from(MAX_NODES).unwrap_or(u64::MAX));
             return turn.effects.push(Effect::Refuse { node, incarnation, error });
-        }
+        };
         self.compare_keys(turn);
+        self.tell_place(turn, index);
         self.reconsider_orphans(turn.now);
     }
 
@@ -87,6 +88,7 @@ impl Shard {
             copy.is_away = false;
             copy.path = path;
         });
+        self.tell_place(turn, index);
         self.resend_drops(turn, index);
         self.mark_holdings_servable(index);
     }
@@ -123,7 +125,7 @@ impl Shard {
     }
 
     /// Changes all copies of a node.
-    fn mark_copies(&mut self, index: NodeIndex, change: impl Fn(&mut LocationRecord)) {
+    pub(super) fn mark_copies(&mut self, index: NodeIndex, change: impl Fn(&mut LocationRecord)) {
         let Some(record) = self.nodes.get(index) else { return };
         for id in &record.holdings {
             if let Some(entry) = self.entries.get_mut(id) {
@@ -193,7 +195,7 @@ impl Shard {
         self.node_left_deletions(turn, index);
     }
 
-    fn mark_holdings_servable(&mut self, index: NodeIndex) {
+    pub(super) fn mark_holdings_servable(&mut self, index: NodeIndex) {
         let Some(record) = self.nodes.get(index) else { return };
         let wanted = self.waiting.keys().filter(|id| record.holdings.contains(*id));
         self.to_serve.extend(wanted.cloned());

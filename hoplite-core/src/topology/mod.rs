@@ -8,6 +8,7 @@
 //! * [`hdrm`]: ranks of halving-doubling on a BiGraph without conflicts.
 //! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
 //! * [`rounds`], [`probe`]: who probes whom when, what its samples say, and the matrix of a probe.
+//! * [`measured`]: what a probe tells daemons.
 //! * [`live`]: estimates from real transfers, and when they are worth a new order.
 //! * [`fabric`]: a simulator of switches and links.
 //!
@@ -33,6 +34,7 @@ pub mod decompose;
 pub mod hdrm;
 
 pub mod live;
+pub mod measured;
 pub mod probe;
 pub mod rounds;
 

@@ -5,11 +5,15 @@ use std::time::Duration;
 use hoplite_core::plan::collective::{
     Arrangement, Kind, Program, Schedule, SchedulePreference, Step, arrange, estimate,
 };
-use hoplite_core::plan::link::LinkEstimate;
+use hoplite_core::plan::link::{LinkEstimate, Uplink};
 use hoplite_core::topology::place::{Path, groups_of, is_in};
 use proptest::prelude::*;
 
-const LINK: LinkEstimate = LinkEstimate { bytes_per_second: 25_000_000, latency: Duration::from_micros(100) };
+const LINK: LinkEstimate = LinkEstimate {
+    bytes_per_second: 25_000_000,
+    latency: Duration::from_micros(100),
+    uplink: Uplink::measured(0),
+};
 /// What a part may be longer than others: the unit of ranges.
 const UNIT_BYTES: u64 = 64;
 
@@ -130,6 +134,24 @@ fn two_racks_whose_members_alternate_are_a_ring_that_crosses_twice() {
     assert_eq!(arrangement.choice.schedule, Schedule::ring(8));
     // Of small data, all steps of which cross at the end, the fewer steps count.
     assert_ne!(arrange(&paths, 4 << 10, LINK, SchedulePreference::Auto).choice.schedule, Schedule::ring(8));
+}
+
+#[test]
+fn slow_uplinks_that_were_measured_make_a_hierarchy_pay() {
+    let paths = alternating(2, 4);
+    let chosen = |permille, size_bytes| {
+        let link = LinkEstimate { uplink: Uplink::measured(permille), ..LINK };
+        let arrangement = arrange(&paths, size_bytes, link, SchedulePreference::Auto);
+        (arrangement.choice.schedule, arrangement.remark)
+    };
+    // A ring takes 1.75 S/U for an uplink U, the hierarchy 1.5 S/B + S/U: it is faster below B/2.
+    let hierarchical = Schedule::hierarchical(8, &[4, 2]).unwrap();
+    assert_eq!(chosen(250, 64 << 20), (hierarchical.clone(), "uplinks as measured"));
+    assert_eq!(chosen(450, 64 << 20).0, hierarchical);
+    for permille in [550, 1000, 4000] {
+        assert_eq!(chosen(permille, 64 << 20).0, Schedule::ring(8), "{permille}");
+    }
+    assert_eq!(chosen(0, 64 << 20), (Schedule::ring(8), "an uplink is taken for as fast as one host"));
 }
 
 #[test]

@@ -66,7 +66,11 @@ fn many_small_sources_are_reduced_on_the_way_if_links_are_slow() {
     let fetched = |bytes_per_second, size_bytes| {
         let mut h = Harness::with_limits(Limits::default());
         h.event(Event::Measured {
-            link: LinkEstimate { bytes_per_second, latency: Duration::from_micros(100) },
+            link: LinkEstimate {
+                bytes_per_second,
+                latency: Duration::from_micros(100),
+                ..LinkEstimate::default()
+            },
         });
         h.request_reduce(reduce("t", &names));
         for (source, name) in (1..).zip(&names) {
@@ -83,7 +87,11 @@ fn many_small_sources_are_reduced_on_the_way_if_links_are_slow() {
 fn with_fast_links_every_source_goes_straight_to_the_receiver() {
     let mut h = Harness::new();
     h.event(Event::Measured {
-        link: LinkEstimate { bytes_per_second: 1 << 40, latency: Duration::from_secs(1) },
+        link: LinkEstimate {
+            bytes_per_second: 1 << 40,
+            latency: Duration::from_secs(1),
+            ..LinkEstimate::default()
+        },
     });
     h.request_reduce(reduce("t", &["a", "b"]));
     h.ready("a", 1, "n1");

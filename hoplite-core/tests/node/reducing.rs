@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::node::*;
-use hoplite_core::plan::link::LinkEstimate;
+use hoplite_core::plan::link::{LinkEstimate, Uplink};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     Location, LocationState, Locations, ObjectSummary, PullOutcome, Retention, ToStore,
@@ -19,8 +19,11 @@ use hoplite_core::{Dtype, Error, Metadata, ObjectId, PutId};
 use crate::harness::*;
 
 /// Links so slow that the schedule is a plain chain.
-pub(crate) const SLOW: LinkEstimate =
-    LinkEstimate { bytes_per_second: 10_000, latency: Duration::from_micros(10) };
+pub(crate) const SLOW: LinkEstimate = LinkEstimate {
+    bytes_per_second: 10_000,
+    latency: Duration::from_micros(10),
+    uplink: Uplink::measured(0),
+};
 
 /// How long failures are gathered before they are mended.
 pub(crate) const GATHERING: Duration = Duration::from_millis(2);

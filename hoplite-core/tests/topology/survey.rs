@@ -6,6 +6,7 @@ use std::time::Duration;
 use hoplite_core::time::Time;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
+use hoplite_core::topology::measured::MeasuredPlaces;
 use hoplite_core::topology::probe::Probes;
 use hoplite_core::topology::probe::echo::Echoes;
 use hoplite_core::topology::probe::survey::{
@@ -19,6 +20,8 @@ use proptest::prelude::*;
 struct Racks {
     hosts: u32,
     per_rack: u32,
+    /// Whether hosts stand in the racks in turn instead.
+    in_turn: bool,
     /// What an uplink carries, in links of hosts.
     uplink: f64,
     noise: Random,
@@ -35,6 +38,7 @@ impl Racks {
         Self {
             hosts,
             per_rack,
+            in_turn: false,
             uplink: f64::from(per_rack),
             noise: Random::new(1),
             gone: BTreeMap::new(),
@@ -43,8 +47,12 @@ impl Racks {
         }
     }
 
+    fn rack(&self, host: u32) -> u32 {
+        if self.in_turn { host % (self.hosts / self.per_rack) } else { host / self.per_rack }
+    }
+
     fn crosses(&self, a: u32, b: u32) -> bool {
-        a / self.per_rack != b / self.per_rack
+        self.rack(a) != self.rack(b)
     }
 
     fn finding(
@@ -70,7 +78,7 @@ impl Racks {
             }
             SurveyWork::Train { bytes, at_least } => {
                 // Of all flows out of the sender's rack, and into the receiver's, each gets its part.
-                let rack = |host: u32| host / self.per_rack;
+                let rack = |host: u32| self.rack(host);
                 let leaving = others.iter().filter(|&&(a, b)| self.crosses(a, b) && rack(b) == rack(peer));
                 let arriving = others.iter().filter(|&&(a, b)| self.crosses(a, b) && rack(a) == rack(node));
                 let flows = leaving.count().max(arriving.count()).max(1) as f64;
@@ -204,6 +212,22 @@ fn only_load_shows_that_uplinks_carry_less() {
 }
 
 #[test]
+fn hosts_of_a_rack_are_close_although_each_has_a_neighbour_in_another() {
+    for seed in 0..10 {
+        let mut racks = Racks::new(8, 4);
+        (racks.in_turn, racks.uplink, racks.noise) = (true, 0.25, Random::new(seed));
+        let (_, report) =
+            survey(&mut racks, SurveyOptions { loaded: true, ..SurveyOptions::default() }, seed);
+        let matrix = report.unwrap().matrix;
+        // All trains between neighbours cross an uplink, and say nothing of this pair.
+        assert!(matrix.link(0, 2).ps_per_byte < 1050, "seed {seed}: {:?}", matrix.link(0, 2));
+        let places = MeasuredPlaces::of(&matrix, 1).unwrap();
+        assert_eq!(places.groups(), 2, "seed {seed}");
+        assert!((170..300).contains(&places.uplink.permille()), "seed {seed}: {:?}", places.uplink);
+    }
+}
+
+#[test]
 fn a_node_that_goes_is_left_out_and_named() {
     let mut racks = Racks::new(9, 3);
     racks.gone.insert(4, 2);
@@ -258,7 +282,7 @@ proptest! {
         let mut racks = Racks::new(hosts, 3);
         (racks.gone, racks.silent, racks.cut) = (gone, silent, cut);
         let bandwidth = if all { Bandwidth::Pairs } else { Bandwidth::Nodes };
-        let options = SurveyOptions { probes: Probes::Auto, bandwidth, loaded };
+        let options = SurveyOptions { probes: Probes::Auto, bandwidth, loaded, apply: false };
         if let (_, Ok(report)) = survey(&mut racks, options, seed) {
             prop_assert_eq!(report.matrix.len() + report.lost.len(), hosts as usize);
         }

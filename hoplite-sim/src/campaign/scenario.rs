@@ -102,6 +102,7 @@ impl Scenario {
             link: LinkEstimate {
                 bytes_per_second: *random.pick(&[1_000_000, 1_000_000_000, 1_000_000_000_000]),
                 latency: random.micros(1..100_000),
+                ..LinkEstimate::default()
             },
             labels: Labels { racks: *random.pick(&[0, 0, 2, 3]), moves: random.chance(30) },
             fault_interval: random.millis(50..700),

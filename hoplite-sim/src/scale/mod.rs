@@ -155,7 +155,11 @@ impl Experiment {
             shards: self.shards,
             limits: Limits { slots_per_location: self.slots, ..Limits::default() },
             labels: Labels { racks: self.racks, moves: false },
-            link: LinkEstimate { bytes_per_second: self.bytes_per_second, latency: self.latency },
+            link: LinkEstimate {
+                bytes_per_second: self.bytes_per_second,
+                latency: self.latency,
+                ..LinkEstimate::default()
+            },
             capacity_bytes: self.size_bytes * ARENA_OBJECTS + (1 << 20),
             // Shards have been there for long, with all stores connected.
             warm_up: Duration::ZERO,

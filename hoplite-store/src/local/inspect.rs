@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -15,10 +15,11 @@ use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page};
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
 use hoplite_core::topology::live::PeerLink;
+use hoplite_core::topology::measured::MeasuredPlaces;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
-use hoplite_core::topology::{Link, Place};
+use hoplite_core::topology::{Link, Matrix, Place};
 use hoplite_proto::bounds::decode_address;
-use hoplite_proto::directory::{decode_locations, encode_locations};
+use hoplite_proto::directory::{decode_locations, encode_locations, encode_places};
 use hoplite_proto::local::Response;
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1;
@@ -65,7 +66,35 @@ async fn probe(
         known.retain(|node, _| chosen.contains(node));
     }
     let report = plane.engine.survey(known.into_iter().collect(), options).await?;
-    Ok(Response::Probed(Box::new(encode_report(report, begun.elapsed()))))
+    let applied = if options.apply { Some(apply(shards, &report.matrix).await?) } else { None };
+    let probed = v1::Probed { applied, ..encode_report(report, begun.elapsed()) };
+    Ok(Response::Probed(Box::new(probed)))
+}
+
+/// Tells all shards in which groups the nodes are, and what uplinks carry.
+async fn apply(shards: &[&ShardLink], matrix: &Matrix) -> Result<v1::probed::Applied, Error> {
+    let status =
+        shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
+    let known = join_all(status).await.into_iter().flatten().map(|status| status.places_version).max();
+    // Above all that are known, and, if all shards have forgotten theirs, above those that stores remember.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis());
+    let version = u64::try_from(now).unwrap_or(0).max(known.unwrap_or(0).saturating_add(1));
+    let places = MeasuredPlaces::of(matrix, version)
+        .map_err(|error| Error::InvalidRequest { reason: error.to_string().into() })?;
+    let told = shards.iter().map(|link| async { ask(link.client().place(encode_places(&places))).await });
+    let told: Vec<_> = join_all(told).await;
+    let taken = told.iter().flatten().filter(|reply| reply.version == version).count();
+    if let (0, Some(Err(error))) = (taken, told.into_iter().find(Result::is_err)) {
+        return Err(error);
+    }
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(v1::probed::Applied {
+        version,
+        groups: count(places.groups()),
+        uplink_permille: places.uplink.permille(),
+        shards: count(taken),
+        all_shards: count(shards.len()),
+    })
 }
 
 /// The nodes that are connected to any shard, and where they are.
@@ -99,6 +128,7 @@ fn encode_report(report: SurveyReport, elapsed: Duration) -> v1::Probed {
         echoes,
         lost_echoes,
         train_bytes,
+        applied: None,
         elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
     }
 }
@@ -234,6 +264,8 @@ async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {
             nodes: u32::try_from(status.nodes.len()).unwrap_or(u32::MAX),
             waiting_queries: status.waiting_queries,
             place_keys: place_keys(&status.nodes),
+            places_version: status.places_version,
+            uplink_permille: status.uplink_permille,
         },
         Err(_) => v1::ShardStatus { address, connected, ..v1::ShardStatus::default() },
     }

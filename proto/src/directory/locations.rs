@@ -80,12 +80,12 @@ fn decode_location(location: v1::Location, plane: Plane) -> Result<Location> {
 }
 
 /// The groups up to the innermost one: nothing at all for a node that is in none.
-fn encode_path(path: Path) -> Vec<u32> {
+pub(super) fn encode_path(path: Path) -> Vec<u32> {
     let levels = path.iter().rposition(|group| *group != 0).map_or(0, |last| last + 1);
     path[..levels].to_vec()
 }
 
-fn decode_path(groups: &[u32]) -> Result<Path> {
+pub(super) fn decode_path(groups: &[u32]) -> Result<Path> {
     check_count("levels of groups", groups.len(), MAX_LEVELS)?;
     let mut path = EVERYWHERE;
     path[..groups.len()].copy_from_slice(groups);

@@ -3,12 +3,14 @@
 mod handshake;
 mod load;
 mod locations;
+mod places;
 mod shard_message;
 mod store_message;
 
 pub use handshake::{check_welcome, decode_hello, encode_hello, welcome};
 pub use load::{decode_load, encode_load};
 pub use locations::{decode_locations, encode_locations};
+pub use places::{decode_places, encode_places};
 pub use shard_message::{decode_shard_batch, decode_to_store, encode_to_store};
 pub(crate) use store_message::{decode_pull_outcome, encode_pull_outcome};
 pub use store_message::{decode_store_batch, decode_to_shard, encode_to_shard};

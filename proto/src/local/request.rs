@@ -106,6 +106,7 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             echoes: probes::encode(options.probes),
             all_trains: options.bandwidth == Bandwidth::Pairs,
             loaded: options.loaded,
+            apply: options.apply,
         }),
         node::Request::Inspect(Inspection::ProbeProgress) => {
             wire::Body::ProbeProgress(wire::ProbeProgress {})
@@ -196,7 +197,11 @@ fn decode_probe(probe: &wire::Probe) -> Result<Inspection> {
     check_count("nodes of a probe", probe.nodes.len(), MAX_NODES)?;
     let nodes = probe.nodes.iter().map(|node| NodeId::new(node)).collect::<Result<_>>()?;
     let bandwidth = if probe.all_trains { Bandwidth::Pairs } else { Bandwidth::Nodes };
-    let options = SurveyOptions { probes: probes::decode(probe.echoes), bandwidth, loaded: probe.loaded };
+    if probe.apply && !probe.loaded {
+        return Err(Error::invalid_request("only what was measured under load can be applied"));
+    }
+    let probes = probes::decode(probe.echoes);
+    let options = SurveyOptions { probes, bandwidth, loaded: probe.loaded, apply: probe.apply };
     Ok(Inspection::Probe { nodes, options })
 }
 

@@ -12,6 +12,7 @@ use hoplite_core::node::{
     Until,
 };
 use hoplite_core::placement::ShardList;
+use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
@@ -214,6 +215,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         ToStore::Granted(grant),
         ToStore::Inline { request, id: object(), put, metadata: metadata(), bytes: bytes.clone() },
         ToStore::GiveWay { grant: GrantId(1) },
+        ToStore::Placed { version: 1, path: [0, 0, 7, 0], uplink: Uplink::measured(250) },
         ToStore::TakeOver { id: object(), put, metadata: metadata(), bytes },
         ToStore::Drop { id: object(), put, reason: DropReason::Lost },
         ToStore::Promote { id: object(), put },

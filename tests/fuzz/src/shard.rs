@@ -187,6 +187,7 @@ impl Session {
             | ToStore::Drop { .. }
             | ToStore::Promote { .. }
             | ToStore::GiveWay { .. }
+            | ToStore::Placed { .. }
             | ToStore::TakeOver { .. }
             | ToStore::Locations { .. } => return,
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::order::{by_groups, by_hdrm, stages};
 use super::schedule::{ALIGNMENT_BYTES, Schedule};
 use crate::plan::Choice;
-use crate::plan::link::LinkEstimate;
+use crate::plan::link::{LinkEstimate, Uplink};
 use crate::topology::place::{Path, groups_of, is_in};
 
 /// What a step costs beside the link: two wake-ups, a checksum, a call of the kernel. Measured where 16 stores share 2 cores.
@@ -17,10 +17,6 @@ const MIN_FRAME_BYTES: u64 = 16 << 10;
 const MAX_FRAME_BYTES: u64 = 256 << 10;
 /// How many frames the part of a member is divided into, so that it travels while it is combined.
 const FRAMES_PER_PART: u64 = 4;
-
-/// How many hosts' links the uplink of a group carries as much as. Nobody measures that yet. If it is more, what is chosen is no
-/// slower than it is estimated; if it is less, schedules that cross uplinks less are chosen too seldom.
-const UPLINK_LINKS: f64 = 1.0;
 
 /// Which schedule allreduces are to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,13 +66,13 @@ pub fn estimate(schedule: &Schedule, size_bytes: u64, link: LinkEstimate, paths:
     let mut left_bytes = size_bytes as f64;
     let mut seconds = 0.0;
     if schedule.is_folded() {
-        seconds = 2.0 * (left_bytes / rate * sharing(paths, schedule.folds()) + latency);
+        seconds = 2.0 * (left_bytes / rate * sharing(paths, link.uplink, schedule.folds()) + latency);
     }
     for (stage, radix) in schedule.radices().iter().enumerate() {
         let part_bytes = left_bytes / *radix as f64;
         let steps = radix.saturating_sub(1) as f64;
         let is_overlapped = part_bytes >= frame_bytes + rate * latency;
-        let bytes = steps * part_bytes / rate * sharing(paths, schedule.gives(stage));
+        let bytes = steps * part_bytes / rate * sharing(paths, link.uplink, schedule.gives(stage));
         let waits = if is_overlapped { latency.min(steps * latency) } else { steps * latency };
         seconds += 2.0 * (bytes + waits);
         left_bytes = part_bytes;
@@ -85,7 +81,7 @@ pub fn estimate(schedule: &Schedule, size_bytes: u64, link: LinkEstimate, paths:
 }
 
 /// How many times as long streams between these members take as one of them alone, because they share uplinks.
-fn sharing(paths: &[Path], streams: impl Iterator<Item = (usize, usize)>) -> f64 {
+fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize, usize)>) -> f64 {
     let mut shared: BTreeMap<Path, [f64; 2]> = BTreeMap::new();
     for (giver, taker) in streams {
         let (Some(giver), Some(taker)) = (paths.get(giver), paths.get(taker)) else { return 1.0 };
@@ -95,7 +91,7 @@ fn sharing(paths: &[Path], streams: impl Iterator<Item = (usize, usize)>) -> f64
             }
         }
     }
-    shared.values().flatten().fold(1.0, |most, streams| most.max(streams / UPLINK_LINKS))
+    shared.values().flatten().fold(1.0, |most, streams| most.max(streams / uplink.links()))
 }
 
 /// Chooses the order and the schedule of an allreduce of members in these groups. Among equals the ring wins.
@@ -140,6 +136,7 @@ pub fn arrange(
     };
     let remark = match (preference, &forced, is_flat) {
         (SchedulePreference::Auto, _, true) => "",
+        (SchedulePreference::Auto, _, false) if link.uplink.is_measured() => "uplinks as measured",
         (SchedulePreference::Auto, _, false) => "an uplink is taken for as fast as one host",
         (_, Some(_), _) => "as the setting says",
         (_, None, _) => "what the setting says does not fit the places of the members",
@@ -173,8 +170,11 @@ mod tests {
     use super::*;
     use crate::topology::place::EVERYWHERE;
 
-    const LINK: LinkEstimate =
-        LinkEstimate { bytes_per_second: 25_000_000, latency: Duration::from_micros(100) };
+    const LINK: LinkEstimate = LinkEstimate {
+        bytes_per_second: 25_000_000,
+        latency: Duration::from_micros(100),
+        uplink: Uplink::measured(0),
+    };
 
     fn choose(members: usize, size_bytes: u64) -> Choice<Schedule> {
         let chosen = arrange(&vec![EVERYWHERE; members], size_bytes, LINK, SchedulePreference::Auto);

@@ -80,7 +80,11 @@ mod tests {
     use super::*;
 
     fn link(megabits: u64, latency_us: u64) -> LinkEstimate {
-        LinkEstimate { bytes_per_second: megabits * 125_000, latency: Duration::from_micros(latency_us) }
+        LinkEstimate {
+            bytes_per_second: megabits * 125_000,
+            latency: Duration::from_micros(latency_us),
+            ..LinkEstimate::default()
+        }
     }
 
     #[test]

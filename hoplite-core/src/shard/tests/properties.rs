@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
+use crate::topology::measured::MeasuredPlaces;
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 2] = ["x", "y"];
@@ -71,6 +72,11 @@ enum Step {
     Unsubscribe {
         node: usize,
         request: u64,
+    },
+    /// Nodes are measured to be in these racks, unless that is zero.
+    Measure {
+        version: u64,
+        racks: [u32; NODES.len()],
     },
     Wait {
         millis: u64,
@@ -158,6 +164,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (node_number(), 0_u64..6, object())
             .prop_map(|(node, request, object)| Step::Subscribe { node, request, object }),
         1 => (node_number(), 0_u64..6).prop_map(|(node, request)| Step::Unsubscribe { node, request }),
+        1 => (1_u64..20, prop::array::uniform5(0_u32..3))
+            .prop_map(|(version, racks)| Step::Measure { version, racks }),
         3 => (0_u64..1500).prop_map(|millis| Step::Wait { millis }),
     ]
 }
@@ -259,6 +267,13 @@ impl Run {
                     self.observer.observe(self.world.now, &effects);
                 }
                 self.world.now = end;
+            }
+            Step::Measure { version, racks } => {
+                let in_rack = |(name, rack): (&&str, u32)| (node(name), [0, 0, rack, 0]);
+                let paths = NODES.iter().zip(racks).filter(|(_, rack)| *rack > 0).map(in_rack).collect();
+                let places = MeasuredPlaces { version, paths, ..MeasuredPlaces::default() };
+                let effects = self.world.apply(Event::Places(places));
+                self.observer.observe(self.world.now, &effects);
             }
             Step::Publish { node, publish } => self.say(node, ToShard::Publish(publish)),
             Step::PublishPulled { node, back, publish } => {

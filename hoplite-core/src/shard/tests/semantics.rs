@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::error::ErrorCode;
+use crate::plan::link::Uplink;
+use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::{EVERYWHERE, Path, Place};
 
 fn small_world(limits: Limits) -> World {
@@ -307,6 +309,74 @@ fn that_stores_say_their_places_by_other_keys_is_said_once_for_each_set_of_keys(
     );
     assert_eq!(said_of("f", 1, &["zone"]), ["3 nodes by nothing, 1 node by zone, 2 nodes by rack"]);
     assert_eq!(said_of("f", 1, &["rack", "zone"]), Vec::<String>::new(), "it was said before");
+}
+
+/// What stores are told of their places: the version, the rack, and the uplinks in thousandths.
+fn told(effects: Vec<Effect>) -> Vec<(String, u64, u32, u32)> {
+    let placed = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Send { node, message: ToStore::Placed { version, path, uplink } } => {
+            Some((node.to_string(), version, path[2], uplink.permille()))
+        }
+        _ => None,
+    });
+    placed.collect()
+}
+
+fn measured(version: u64, permille: u32, racks: &[(&str, u32)]) -> MeasuredPlaces {
+    let paths = racks.iter().map(|(name, rack)| (node(name), [0, 0, *rack, 0])).collect();
+    MeasuredPlaces { version, uplink: Uplink::measured(permille), paths }
+}
+
+#[test]
+fn nodes_without_labels_are_where_was_measured() {
+    let mut world = small_world(Limits::default());
+    let labels = vec![("rack".to_owned(), "7".to_owned())];
+    let labelled = Place::of_labels(&labels).path[2];
+    world.apply(Event::Connected(NodeInfo { labels, ..info("c", 1) }));
+    let mut measure = |places: MeasuredPlaces| told(world.apply(Event::Places(places)));
+    let three = |version, racks: [u32; 2], permille| {
+        ["a", "b", "c"]
+            .map(str::to_owned)
+            .into_iter()
+            .zip([racks[0], racks[1], labelled])
+            .map(|(name, rack)| (name, version, rack, permille))
+            .collect::<Vec<_>>()
+    };
+    let all = [("a", 1), ("b", 2), ("c", 2), ("later", 1), ("unknown", 9)];
+    assert_eq!(measure(measured(5, 250, &all)), three(5, [1, 2], 250), "labels come first");
+    assert_eq!(measure(measured(4, 100, &[("a", 3)])), [], "older");
+    assert_eq!(measure(measured(5, 250, &all)), [], "again");
+    assert_eq!(measure(measured(5, 250, &[("a", 1)])), [], "of two with a version, one wins everywhere");
+    // Who comes later hears of it too, and so does who comes again.
+    for incarnation in [1, 1] {
+        let told = told(world.apply(Event::Connected(info("later", incarnation))));
+        assert_eq!(told, [("later".to_owned(), 5, 1, 250)]);
+    }
+    world.apply(Event::Disconnected { node: node("later"), incarnation: Incarnation(1) });
+    // Nobody is in a group any more, but for those who say it.
+    let empty = measured(6, 0, &[]);
+    assert_eq!(told(world.apply(Event::Places(empty))), three(6, [0, 0], 0));
+    assert_eq!(world.shard.status().measured, (6, Uplink::default()));
+}
+
+#[test]
+fn a_receiver_that_waits_for_a_close_copy_is_served_when_it_turns_out_to_be_elsewhere() {
+    let mut world = small_world(Limits::default());
+    world.connect("d", 1);
+    world.apply(Event::Places(measured(1, 250, &[("a", 1), ("b", 1), ("d", 2)])));
+    world.say("a", ToShard::Publish(complete("x", 1)));
+    let granted = |effects: &[Effect]| {
+        let of = |effect: &Effect| match effect {
+            Effect::Granted { record, .. } => Some(format!("{} from {}", record.receiver, record.sender)),
+            _ => None,
+        };
+        effects.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(granted(&world.say("d", ToShard::Query(query("x", 1)))), ["d from a"]);
+    // The only copy in its rack serves another one; it does not take that of the other rack at once.
+    assert!(granted(&world.say("b", ToShard::Query(query("x", 1)))).is_empty());
+    let effects = world.apply(Event::Places(measured(2, 250, &[("a", 1), ("b", 2), ("d", 2)])));
+    assert_eq!(granted(&effects), ["b from d"]);
 }
 
 #[test]

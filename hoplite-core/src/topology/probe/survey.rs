@@ -54,12 +54,14 @@ pub struct SurveyOptions {
     pub bandwidth: Bandwidth,
     /// Whether all pairs of a round send trains at once, too. This disturbs whoever uses the network.
     pub loaded: bool,
+    /// Whether the directory and the stores are to use what is found.
+    pub apply: bool,
 }
 
 /// Which pairs send trains on an idle network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bandwidth {
-    /// Each node with the next one. A pair gets what the slower of its two nodes' links carries.
+    /// Each node with the next one. A pair that was not measured otherwise gets what the slower of its two nodes' links carries.
     #[default]
     Nodes,
     /// All pairs, one after the other.
@@ -426,10 +428,10 @@ impl Survey {
     fn gap(&self, a: u32, b: u32, assumed: u32) -> u32 {
         let pair = &self.pairs[index(a, b)];
         let of_nodes = self.node_gaps[a as usize].max(self.node_gaps[b as usize]);
-        let idle = pair.ps_per_byte.or(of_nodes);
         let loaded = percentile(&pair.loaded_ps_per_byte, LOADED_PERCENTILE);
         let loaded = loaded.map(|gap| u32::try_from(gap).unwrap_or(u32::MAX));
-        idle.max(loaded).unwrap_or(assumed)
+        // What was measured comes before what follows from other pairs: those may cross an uplink that this one does not.
+        pair.ps_per_byte.max(loaded).or(of_nodes).unwrap_or(assumed)
     }
 
     fn present(&self) -> impl Iterator<Item = u32> {

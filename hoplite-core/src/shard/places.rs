@@ -1,0 +1,62 @@
+//! Measured places: where nodes are that do not say it.
+
+use super::message::ToStore;
+use super::nodes::{NodeIndex, OpenRequest};
+use super::{Shard, Turn};
+use crate::topology::measured::MeasuredPlaces;
+use crate::topology::place::EVERYWHERE;
+
+impl Shard {
+    /// The measured places that count.
+    pub const fn measured_places(&self) -> &MeasuredPlaces {
+        self.nodes.measured()
+    }
+
+    /// Takes measured places, unless those that it has are newer, and tells all stores where they are.
+    pub(super) fn take_places(&mut self, turn: &mut Turn<'_>, places: MeasuredPlaces) {
+        if places <= *self.nodes.measured() {
+            return;
+        }
+        for index in self.nodes.measure(places) {
+            self.forget_groups(index);
+            self.nodes.place(index);
+            let path = self.nodes.get(index).map_or(EVERYWHERE, |record| record.place.path);
+            self.mark_copies(index, |copy| copy.path = path);
+            self.mark_holdings_servable(index);
+        }
+        let all: Vec<NodeIndex> = self.nodes.indices().collect();
+        for index in all {
+            self.tell_place(turn, index);
+        }
+    }
+
+    /// Tells a store in which groups it is, if anything was measured.
+    pub(super) fn tell_place(&self, turn: &mut Turn<'_>, index: NodeIndex) {
+        let MeasuredPlaces { version, uplink, .. } = *self.nodes.measured();
+        if let Some(record) = self.nodes.get(index).filter(|_| version > 0) {
+            self.send(turn, index, ToStore::Placed { version, path: record.place.path, uplink });
+        }
+    }
+
+    /// The queries of a node that wait in its group wait anywhere from now on: it is about to be in another.
+    fn forget_groups(&mut self, index: NodeIndex) {
+        let Some(record) = self.nodes.get_mut(index) else { return };
+        let mut left = Vec::new();
+        for (request, open) in &mut record.requests {
+            if let OpenRequest::Query(query) = open
+                && query.group != EVERYWHERE
+            {
+                left.push((query.id.clone(), query.group, query.arrival, *request));
+                query.group = EVERYWHERE;
+            }
+        }
+        for (id, group, arrival, request) in left {
+            if let Some(queue) = self.waiting.get_mut(&id) {
+                queue.remove(&(group, arrival));
+                queue.insert((EVERYWHERE, arrival), (index, request));
+            }
+            self.may_let_go(&id, group);
+            self.mark_servable(&id);
+        }
+    }
+}

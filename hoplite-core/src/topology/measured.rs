@@ -1,0 +1,177 @@
+//! What a probe under load tells the daemons: in which groups the nodes are, and what the uplinks of these groups carry.
+//!
+//! Labels come before it: it is for nodes that do not say where they are. It is soft state with a version; the highest counts.
+
+use std::collections::BTreeMap;
+
+use super::Matrix;
+use super::cluster::Dendrogram;
+use super::error::TopologyError;
+use super::matrix::Links;
+use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in};
+use crate::id::NodeId;
+use crate::plan::link::Uplink;
+
+/// Most nodes that are measured: with names of 40 bytes they take a megabyte on the wire.
+pub const MAX_MEASURED_NODES: usize = 16_384;
+/// Groups are those of the time of a message of this size: the rates of links under load tell them, not the round trips.
+const MESSAGE_BYTES: u64 = 1 << 20;
+
+/// Where nodes are, and what uplinks carry, as was measured.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct MeasuredPlaces {
+    /// The highest counts; among equals the larger content, so that all shards agree. Zero: nothing was measured.
+    pub version: u64,
+    /// What the uplinks of groups carry.
+    pub uplink: Uplink,
+    /// The groups of nodes that are in any.
+    pub paths: BTreeMap<NodeId, Path>,
+}
+
+impl MeasuredPlaces {
+    /// What follows from a matrix that was measured under load. If no links are much slower than others, nobody is in a group.
+    ///
+    /// # Errors
+    ///
+    /// If the costs are too large to be added up.
+    pub fn of(matrix: &Matrix, version: u64) -> Result<Self, TopologyError> {
+        let links = Links::new(matrix, MESSAGE_BYTES)?;
+        let dendrogram = Dendrogram::new(links);
+        let order: Vec<u32> = (0..matrix.len() as u32).collect();
+        let mut paths: Vec<Path> = dendrogram.places(&order).iter().map(|place| place.path).collect();
+        for level in 0..MAX_LEVELS {
+            if !divides(&paths, level) {
+                paths.iter_mut().for_each(|path| path[level] = 0);
+            }
+        }
+        let uplink = narrowest_uplink(matrix, &paths);
+        let named = matrix.nodes().iter().zip(paths).filter(|(_, path)| *path != EVERYWHERE);
+        let paths = named.filter_map(|(name, path)| Some((NodeId::new(name).ok()?, path))).collect();
+        Ok(Self { version, uplink, paths })
+    }
+
+    /// How many groups there are at the innermost levels.
+    pub fn groups(&self) -> usize {
+        let mut groups: Vec<&Path> = self.paths.values().collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups.len()
+    }
+}
+
+/// Whether a level parts nodes into groups. A single node that is slow to all others is no group.
+fn divides(paths: &[Path], level: usize) -> bool {
+    let mut sizes: BTreeMap<&[u32], usize> = BTreeMap::new();
+    for path in paths {
+        *sizes.entry(&path[..=level]).or_default() += 1;
+    }
+    sizes.values().filter(|size| **size > 1).count() > 1
+}
+
+/// What the uplink of a group carries, of that group for which it is least.
+///
+/// In a round under load, as many pairs share the uplink as there are nodes of the group that meet others. So it carries as much
+/// more than one of them gets. How many there are follows from the size of the group, in the mean over the pairs that cross.
+fn narrowest_uplink(matrix: &Matrix, paths: &[Path]) -> Uplink {
+    let mut groups: Vec<&Path> = paths.iter().filter(|path| **path != EVERYWHERE).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    let permille = groups.into_iter().filter_map(|group| {
+        let (inside, outside): (Vec<usize>, Vec<usize>) =
+            (0..paths.len()).partition(|node| is_in(paths[*node], *group));
+        let gaps = |others: &[usize]| {
+            let pairs = inside.iter().flat_map(|one| others.iter().map(move |other| (*one, *other)));
+            let gaps = pairs.filter(|(one, other)| one != other);
+            median(gaps.map(|(one, other)| matrix.link(one, other).ps_per_byte).collect())
+        };
+        let (near, far) = (gaps(&inside)?, gaps(&outside)?);
+        let sharing = crossing_pairs(inside.len(), paths.len());
+        let links = f64::from(near) / f64::from(far.max(1)) * sharing;
+        Some((links.min(inside.len() as f64) * 1000.0).round() as u32)
+    });
+    permille.min().map_or(Uplink::default(), |permille| Uplink::measured(permille.max(1)))
+}
+
+fn median(mut gaps: Vec<u32>) -> Option<u32> {
+    gaps.sort_unstable();
+    gaps.get(gaps.len() / 2).copied()
+}
+
+/// How many pairs cross the border of a group of `inside` among `all` nodes when all meet at random, in the mean over these pairs.
+///
+/// The probability of k pairs is in proportion to C(a, k) C(b, k) k! (a-k-1)!! (b-k-1)!!, for a nodes inside and b outside.
+fn crossing_pairs(inside: usize, all: usize) -> f64 {
+    // Of an odd number of nodes one meets nobody, as if there was one more.
+    let outside = all + all % 2 - inside;
+    let (mut weights, mut total, mut squares) = (1.0_f64, 0.0, 0.0);
+    let mut k = inside % 2;
+    while k <= inside.min(outside) {
+        total += weights * k as f64;
+        squares += weights * (k * k) as f64;
+        // From k to k + 2 pairs, a - k and b - k nodes are left to meet their like.
+        let (a, b) = ((inside - k) as f64, (outside - k) as f64);
+        weights *= a * b / ((k + 1) * (k + 2)) as f64;
+        k += 2;
+        // Only their ratios count.
+        if weights > 1e200 {
+            (weights, total, squares) = (weights / 1e200, total / 1e200, squares / 1e200);
+        }
+    }
+    if total > 0.0 { squares / total } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Link;
+
+    /// Racks of hosts, with links within and between them.
+    fn measured(racks: &[usize], near: u32, far: u32) -> MeasuredPlaces {
+        let rack_of: Vec<usize> =
+            racks.iter().enumerate().flat_map(|(rack, hosts)| std::iter::repeat_n(rack, *hosts)).collect();
+        let names = (0..rack_of.len()).map(|node| format!("h{node:02}")).collect();
+        let matrix = Matrix::from_links(names, |high, low| {
+            let ps_per_byte = if rack_of[high] == rack_of[low] { near } else { far };
+            Ok(Link { alpha_ns: 100_000, ps_per_byte })
+        });
+        MeasuredPlaces::of(&matrix.unwrap(), 1).unwrap()
+    }
+
+    #[test]
+    fn all_ways_to_meet_are_counted() {
+        // All matchings of four nodes of two racks of two: one has no pair that crosses, two have two.
+        assert!((crossing_pairs(2, 4) - 2.0).abs() < 1e-9);
+        // Of eight nodes in two racks: 9 have none, 72 two, and 24 four.
+        let expected = f64::from(72 * 4 + 24 * 16) / f64::from(72 * 2 + 24 * 4);
+        assert!((crossing_pairs(4, 8) - expected).abs() < 1e-9);
+        // All of a small group among many meet others, nearly.
+        assert!((crossing_pairs(4, 1000) - 4.0).abs() < 0.05);
+        assert!((crossing_pairs(1, 3) - 1.0).abs() < 1e-9);
+        assert!(crossing_pairs(5000, 10_000).is_finite());
+    }
+
+    #[test]
+    fn racks_and_what_their_uplinks_carry() {
+        // An uplink of half a host's link: on an average, 2.8 pairs share it.
+        let places = measured(&[4, 4], 40_000, 224_000);
+        assert_eq!((places.groups(), places.paths.len()), (2, 8));
+        assert_eq!(places.uplink, Uplink::measured(500));
+        let path = |name: &str| places.paths[&NodeId::new(name).unwrap()];
+        assert!(path("h00") == path("h03") && path("h04") == path("h07") && path("h00") != path("h04"));
+    }
+
+    #[test]
+    fn an_uplink_carries_no_more_than_all_hosts_send() {
+        assert_eq!(measured(&[4, 4], 40_000, 70_000).uplink, Uplink::measured(1600));
+        assert_eq!(measured(&[2, 2, 2, 2, 2, 2], 40_000, 70_000).uplink, Uplink::measured(1143));
+    }
+
+    #[test]
+    fn without_slow_links_nobody_is_in_a_group() {
+        for places in
+            [measured(&[8], 40_000, 0), measured(&[4, 4], 40_000, 50_000), measured(&[7, 1], 40_000, 400_000)]
+        {
+            assert_eq!(places, MeasuredPlaces { version: 1, ..MeasuredPlaces::default() });
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Measured places, on their way to the shards.
+
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::NodeId;
+use hoplite_core::plan::link::Uplink;
+use hoplite_core::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
+
+use super::encode_node;
+use super::locations::{decode_path, encode_path};
+use crate::bounds::check_count;
+use crate::v1;
+
+/// The wire form of `places`.
+pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
+    let encode = |(node, path): (&NodeId, &_)| v1::measured_places::Node {
+        node: encode_node(node),
+        groups: encode_path(*path),
+    };
+    v1::MeasuredPlaces {
+        version: places.version,
+        uplink_permille: places.uplink.permille(),
+        nodes: places.paths.iter().map(encode).collect(),
+    }
+}
+
+/// Checks measured places.
+///
+/// # Errors
+/// If there are too many nodes, or one of them twice; if a name is none, or has too many levels.
+pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
+    check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
+    let count = places.nodes.len();
+    let decode = |node: v1::measured_places::Node| Ok((NodeId::new(&node.node)?, decode_path(&node.groups)?));
+    let paths: std::collections::BTreeMap<_, _> =
+        places.nodes.into_iter().map(decode).collect::<Result<_>>()?;
+    if paths.len() < count {
+        return Err(Error::malformed(Plane::Control, "the place of a node twice"));
+    }
+    Ok(MeasuredPlaces { version: places.version, uplink: Uplink::measured(places.uplink_permille), paths })
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    fn places(count: usize) -> MeasuredPlaces {
+        let place = |number: usize| {
+            let node = NodeId::new(&format!("node-{number:05}.cluster.example.com")).unwrap();
+            (node, [0, 1 + number as u32 / 1000, 1 + number as u32 / 40, 0])
+        };
+        MeasuredPlaces {
+            version: 1 << 41,
+            uplink: Uplink::measured(250),
+            paths: (0..count).map(place).collect(),
+        }
+    }
+
+    #[test]
+    fn ten_thousand_nodes_take_less_than_a_megabyte() {
+        let places = places(10_000);
+        let encoded = encode_places(&places);
+        assert!(encoded.encoded_len() < 1 << 20, "{} bytes", encoded.encoded_len());
+        assert_eq!(decode_places(encoded).unwrap(), places);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let refused = |change: fn(&mut v1::MeasuredPlaces)| {
+            let mut places = encode_places(&places(3));
+            change(&mut places);
+            decode_places(places).unwrap_err()
+        };
+        assert!(matches!(refused(|places| places.nodes[0].node.clear()), Error::InvalidName { .. }));
+        assert!(matches!(
+            refused(|places| places.nodes[0] = places.nodes[1].clone()),
+            Error::Malformed { .. }
+        ));
+        for error in [
+            refused(|places| places.nodes[0].groups = vec![1; 5]),
+            refused(|places| places.nodes = vec![Default::default(); MAX_MEASURED_NODES + 1]),
+        ] {
+            assert!(matches!(error, Error::LimitExceeded { .. }), "{error:?}");
+        }
+    }
+}
