@@ -59,7 +59,7 @@ impl Peer {
 /// How many of those were refused who did not show that they belong to the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// Connections that were closed because they were half open too long, or too many were.
+    /// Connections that were closed because they were half open too long, or too many were; or because TLS failed.
     pub(crate) connections: AtomicU64,
     /// Calls without the token.
     pub(crate) calls: AtomicU64,
@@ -160,10 +160,14 @@ impl HalfOpenState {
             ready!(self.lost.as_mut().poll(cx));
             io::ErrorKind::ConnectionAborted
         };
+        self.count();
+        Poll::Ready(end)
+    }
+
+    fn count(&mut self) {
         if let Some(strangers) = self.strangers.take() {
             strangers.connections.fetch_add(1, Ordering::Relaxed);
         }
-        Poll::Ready(end)
     }
 }
 
@@ -186,6 +190,17 @@ impl Incoming {
         }
         Ok(())
     }
+
+    /// Counts a handshake of TLS that fails, which is made by whoever reads or writes first.
+    fn noted<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(_)) = outcome
+            && let Wire::Handshake(_) = self.wire
+            && let Some(half_open) = &mut self.half_open
+        {
+            half_open.count();
+        }
+        outcome
+    }
 }
 
 impl AsyncRead for Incoming {
@@ -196,7 +211,8 @@ impl AsyncRead for Incoming {
     ) -> Poll<io::Result<()>> {
         self.check(cx)?;
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.wire).poll_read(cx, buffer))?;
+        let read = Pin::new(&mut self.wire).poll_read(cx, buffer);
+        ready!(self.noted(read))?;
         if let Some(half_open) = &mut self.half_open {
             half_open.received += buffer.filled().len() - before;
         }
@@ -209,14 +225,16 @@ impl AsyncWrite for Incoming {
         if self.half_open.is_some() {
             self.check(cx)?;
         }
-        Pin::new(&mut self.wire).poll_write(cx, bytes)
+        let done = Pin::new(&mut self.wire).poll_write(cx, bytes);
+        self.noted(done)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.half_open.is_some() {
             self.check(cx)?;
         }
-        Pin::new(&mut self.wire).poll_flush(cx)
+        let done = Pin::new(&mut self.wire).poll_flush(cx);
+        self.noted(done)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -231,7 +249,8 @@ impl AsyncWrite for Incoming {
         if self.half_open.is_some() {
             self.check(cx)?;
         }
-        Pin::new(&mut self.wire).poll_write_vectored(cx, parts)
+        let done = Pin::new(&mut self.wire).poll_write_vectored(cx, parts);
+        self.noted(done)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -162,7 +162,8 @@ impl Levels {
             ),
             refused_connections: metrics.counter(
                 "hoplite_directory_refused_connections_total",
-                "Connections that were closed before their peer had shown that it belongs to the cluster: it was slow, or too many came.",
+                "Connections that were closed before their peer had shown that it belongs to the cluster: it was slow, too many came, or \
+                 the handshake of TLS failed.",
             ),
             refused_calls: metrics
                 .counter("hoplite_directory_refused_calls_total", "Calls without the token of the cluster."),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use hoplite_proto::{PROTOCOL_VERSION, v1};
-use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, run_to_end};
 use hoplite_tests::http::get;
 use hoplite_tests::raw::{Kind, RawPeer, hello};
 
@@ -116,7 +116,7 @@ fn a_stranger_without_a_certificate_can_do_nothing() {
 }
 
 #[test]
-fn a_store_counts_handshakes_with_a_shard_that_it_does_not_trust() {
+fn a_store_and_a_shard_count_the_handshakes_that_fail() {
     let place = tempfile::tempdir().unwrap();
     let ours = certificates(&place.path().join("ours"), "n,127.0.0.1");
     let theirs = certificates(&place.path().join("theirs"), "n,127.0.0.1");
@@ -135,21 +135,23 @@ fn a_store_counts_handshakes_with_a_shard_that_it_does_not_trust() {
         nodes: 1,
         shards: 1,
         store_arguments: [metrics.to_vec(), flags(&ours)].concat(),
-        shard_arguments: flags(&of_shard),
+        shard_arguments: [metrics.to_vec(), flags(&of_shard)].concat(),
         ..Plan::default()
     });
-    let address = cluster.stores[0].as_ref().unwrap().addresses().metrics.unwrap();
-    let failures = || {
-        let (_, text) = get(address, "/metrics");
-        let series = "hoplite_store_session_failures_total{error=\"tls\"} ";
-        let count = text.lines().find_map(|line| line.strip_prefix(series)).unwrap();
+    let count = |daemon: &Option<Daemon>, series: &str| {
+        let (_, text) = get(daemon.as_ref().unwrap().addresses().metrics.unwrap(), "/metrics");
+        let count = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')).unwrap();
         count.parse::<u64>().unwrap()
     };
-    assert_eq!(failures(), 0);
+    let failures = "hoplite_store_session_failures_total{error=\"tls\"}";
+    assert_eq!(count(&cluster.stores[0], failures), 0);
+    let refused = "hoplite_directory_refused_connections_total";
+    assert_eq!(count(&cluster.shards[0], refused), 0);
     cluster.kill_shard(0);
     show(&theirs);
     cluster.restart_shard(0);
-    await_that("a handshake that fails", || failures() > 0);
+    await_that("a handshake that fails", || count(&cluster.stores[0], failures) > 0);
+    await_that("the shard has counted it", || count(&cluster.shards[0], refused) > 0);
     cluster.kill_shard(0);
     show(&ours);
     cluster.restart_shard(0);
