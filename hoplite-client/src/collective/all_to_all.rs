@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
-use futures::stream::TryStreamExt;
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures::future::ready;
+use futures::stream::{StreamExt, TryStreamExt};
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
-use super::gather::{at_once, in_order, no_such_rank, one_after_the_other};
+use super::gather::{at_once, in_flight, in_order, no_such_rank, one_after_the_other};
 use crate::client::{Client, checked};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -46,14 +48,10 @@ impl Client {
         options: PutOptions,
     ) -> Result<Vec<ObjectView>> {
         let timeout = options.timeout;
-        let exchange = Exchange::new(self, name, parts.len(), rank, timeout)?;
+        let (exchange, taken) = Exchange::new(self, name, parts.len(), rank, timeout)?;
         let gets = exchange.nearest_first().map(|from| exchange.get(from)).collect();
-        let both = async {
-            let ((), views) =
-                tokio::try_join!(exchange.put_all(parts, &options), in_order(&self.connection, gets))?;
-            Ok(views)
-        };
-        self.connection.bounded(Operation::Get, timeout, both).await
+        let all = exchange.run(parts, &options, in_order(&self.connection, gets), taken);
+        self.connection.bounded(Operation::Get, timeout, all).await
     }
 
     /// As [`Client::all_to_all`], but copies what the participants give into the front of `out`, one after the other, by rank,
@@ -73,17 +71,12 @@ impl Client {
         options: PutOptions,
     ) -> Result<Vec<usize>> {
         let timeout = options.timeout;
-        let exchange = Exchange::new(self, name, parts.len(), rank, timeout)?;
+        let (exchange, taken) = Exchange::new(self, name, parts.len(), rank, timeout)?;
         let openings = exchange.nearest_first().map(|from| exchange.open(from)).collect();
         let copy = |from, reader, place| exchange.copy(from, reader, place);
-        let both = async {
-            let ((), lengths) = tokio::try_join!(
-                exchange.put_all(parts, &options),
-                one_after_the_other(&self.connection, openings, out, copy)
-            )?;
-            Ok(lengths)
-        };
-        self.connection.bounded(Operation::Get, timeout, both).await
+        let copies = one_after_the_other(&self.connection, openings, out, copy);
+        let all = exchange.run(parts, &options, copies, taken);
+        self.connection.bounded(Operation::Get, timeout, all).await
     }
 }
 
@@ -97,6 +90,8 @@ struct Exchange<'a> {
     given: Vec<ObjectId>,
     /// What it gets, by the rank that puts it.
     taken: Vec<ObjectId>,
+    /// Where those ranks are named whose parts it has.
+    has: UnboundedSender<usize>,
 }
 
 impl<'a> Exchange<'a> {
@@ -106,7 +101,7 @@ impl<'a> Exchange<'a> {
         participants: usize,
         rank: usize,
         timeout: Duration,
-    ) -> Result<Self> {
+    ) -> Result<(Self, UnboundedReceiver<usize>)> {
         if rank >= participants {
             return Err(no_such_rank());
         }
@@ -115,7 +110,25 @@ impl<'a> Exchange<'a> {
         let maximum = client.connection.max_ids();
         let given = checked((0..participants).map(|to| id(rank, to)), maximum)?;
         let taken = checked((0..participants).map(|from| id(from, rank)), maximum)?;
-        Ok(Self { client, name, rank, deadline: Deadline::after(timeout), given, taken })
+        let (has, had) = unbounded();
+        Ok((Self { client, name, rank, deadline: Deadline::after(timeout), given, taken, has }, had))
+    }
+
+    /// Puts, takes, and deletes what was taken, all at the same time.
+    async fn run<P: AsRef<[u8]>, T>(
+        &self,
+        parts: &[P],
+        options: &PutOptions,
+        take_all: impl Future<Output = Result<T>>,
+        had: UnboundedReceiver<usize>,
+    ) -> Result<T> {
+        let take_all = async {
+            let all = take_all.await;
+            self.has.close_channel();
+            all
+        };
+        let ((), all, ()) = tokio::try_join!(self.put_all(parts, options), take_all, self.delete_all(had))?;
+        Ok(all)
     }
 
     /// The ranks in the order in which this one gets their parts: so that not all begin with the same sender.
@@ -144,7 +157,7 @@ impl<'a> Exchange<'a> {
     async fn get(&self, from: usize) -> Result<(usize, ObjectView)> {
         let got = self.client.get(&self.taken[from], self.deadline.left()).await;
         let view = got.map_err(|error| self.missing(from, error))?;
-        self.delete(from).await?;
+        self.took(from);
         Ok((from, view))
     }
 
@@ -157,11 +170,22 @@ impl<'a> Exchange<'a> {
     async fn copy(&self, from: usize, reader: ObjectReader, place: &mut [u8]) -> Result<()> {
         let copied = reader.read_whole(place, self.deadline).await;
         copied.map_err(|error| self.missing(from, error))?;
-        self.delete(from).await
+        self.took(from);
+        Ok(())
     }
 
-    async fn delete(&self, from: usize) -> Result<()> {
-        self.client.delete([&self.taken[from]], self.deadline.left()).await.map(drop)
+    fn took(&self, from: usize) {
+        // If nobody deletes any more, the call has failed.
+        let _ = self.has.unbounded_send(from);
+    }
+
+    /// Deletes what was taken, as many at once as there are: the directory and the stores are told of these together.
+    async fn delete_all(&self, had: UnboundedReceiver<usize>) -> Result<()> {
+        let deletes = had.ready_chunks(self.taken.len()).map(async |ranks| {
+            let ids = ranks.into_iter().map(|from| &self.taken[from]);
+            self.client.delete(ids, self.deadline.left()).await
+        });
+        deletes.buffer_unordered(in_flight(&self.client.connection)).try_for_each(|_| ready(Ok(()))).await
     }
 
     /// Says of a timeout who was waited for.
