@@ -145,8 +145,9 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
     let client = cluster.client(0);
     let error = refusal(client.all_to_all("m", &[b"a", b"b", b"c"], 0, within(PATIENCE)));
     assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"m/0/2"), "{error}");
-    let left = ids(&cluster);
-    assert!(client.delete(&left, PATIENCE).unwrap() >= 2);
+    // What this call has put beside it may not be listed yet.
+    let left = ["m/0/0", "m/0/1", "m/0/2", "m/1/2"];
+    assert!(client.delete(left, PATIENCE).unwrap() >= 2);
     assert_nothing_left(&mut cluster);
 }
 
@@ -200,11 +201,16 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     };
     assert_eq!(meet(&[3], IN_VAIN / 4).into_iter().map(missing).collect::<Vec<_>>(), [[0, 1, 2]]);
     assert_eq!(meet(&[0, 1], IN_VAIN).into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
-    // They can call again.
-    meet(&[0, 1, 2, 3], PATIENCE).into_iter().for_each(Result::unwrap);
-    // But not once more, before the name is free.
+    // They can call again. Those whose first call counts may find that all have met.
+    let is_used =
+        |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
+    for (rank, met) in meet(&[0, 1, 2, 3], PATIENCE).into_iter().enumerate() {
+        let is_over = matches!(&met, Err(Error::Object(error)) if is_used(error));
+        assert!(met.is_ok() || is_over && [1, 3].contains(&rank), "{rank}: {met:?}");
+    }
+    // But nobody can once more, before the name is free.
     for error in meet(&[0, 1, 2, 3], PATIENCE).into_iter().map(refusal) {
-        assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b"), "{error}");
+        assert!(is_used(&error), "{error}");
     }
     assert_eq!(ids(&cluster), ["b"]);
     cluster.client(1).delete(["b"], PATIENCE).unwrap();

@@ -25,8 +25,8 @@ impl Client {
     /// `LimitExceeded` if there are more of them than ids may be in a request (65,536 unless the store says otherwise).
     ///
     /// # Cancel safety
-    /// Cancelled, or after an error, this rank counts as one that has called, and `NAME/r` stays until rank 0 has seen all; the
-    /// same call can be made again.
+    /// Cancelled, or after an error, this rank counts as one that has called, and `NAME/r` stays until rank 0 has seen all. The
+    /// same call can be made again; `AlreadyExists` then says that all have called meanwhile.
     pub async fn barrier(
         &self,
         name: impl AsRef<[u8]>,
