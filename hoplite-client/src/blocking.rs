@@ -195,6 +195,24 @@ calls! {
     "Waits until all participants have called this"
     barrier(name: impl AsRef<[u8]>, participants: usize, rank: usize, timeout: Duration) -> ();
 
+    "Reduces the objects of all participants, and returns one part of the result to each"
+    reduce_scatter(
+        target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize,
+        options: AllreduceOptions
+    ) -> Vec<u8>;
+
+    "Reduces the objects of all participants, and copies one part of the result into each one's `out`"
+    reduce_scatter_into(
+        target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize, out: &mut [u8],
+        options: AllreduceOptions
+    ) -> usize;
+
+    "Copies the objects of all participants into each one's `out`"
+    allgather_into(
+        target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize, out: &mut [u8],
+        timeout: Duration
+    ) -> usize;
+
     "Whether all bytes of an object are somewhere in the cluster"
     contains(id: impl AsRef<[u8]>) -> bool;
 

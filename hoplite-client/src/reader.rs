@@ -53,14 +53,21 @@ impl ObjectReader {
         })
     }
 
-    /// Copies all bytes into `out`, which has their length, in the order in which they become valid.
+    /// Copies the ranges that lie between `start_bytes` and `start_bytes` and the length of `out` into `out`, in the order in which
+    /// they become valid.
     pub(crate) async fn read_ranges(
         &mut self,
         order: &[ByteRange],
+        start_bytes: u64,
         out: &mut [u8],
         deadline: Deadline,
     ) -> Result<()> {
+        let end_bytes = start_bytes + out.len() as u64;
         for range in order {
+            if range.offset_bytes < start_bytes || range.offset_bytes + range.length_bytes > end_bytes {
+                self.position_bytes += range.length_bytes;
+                continue;
+            }
             let mut done_bytes = 0;
             while done_bytes < range.length_bytes {
                 let stride_bytes = (range.length_bytes - done_bytes).min(STRIDE_BYTES as u64);
@@ -69,8 +76,8 @@ impl ObjectReader {
                     self.follow(counted_bytes - 1, deadline.left()).await?;
                 }
                 let start = range.offset_bytes + done_bytes;
-                // They lie in the object, which is as long as `out`.
-                let piece = &mut out[to_index(start)..to_index(start + stride_bytes)];
+                let place = start - start_bytes;
+                let piece = &mut out[to_index(place)..to_index(place + stride_bytes)];
                 self.bytes
                     .copy_counted(counted_bytes, start, piece)
                     .map_err(|error| self.reference.connection().misplaced(&error))?;

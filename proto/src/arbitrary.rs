@@ -14,7 +14,7 @@ use hoplite_core::node::{
     ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
-use hoplite_core::plan::collective::Schedule;
+use hoplite_core::plan::collective::{Kind, Schedule};
 use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
@@ -375,9 +375,9 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         call().prop_map(|call| node::Request::Unsubscribe { call }),
         call().prop_map(|call| node::Request::Cancel { call }),
         reduce().prop_map(node::Request::Reduce),
-        reduce().prop_map(node::Request::Allreduce),
-        reduce().prop_map(|reduce| node::Request::Join {
-            agreement: Agreement::of(&reduce),
+        (kind(), reduce()).prop_map(|(kind, reduce)| node::Request::Collective(kind, reduce)),
+        (kind(), reduce()).prop_map(|(kind, reduce)| node::Request::Join {
+            agreement: Agreement::of(kind, &reduce),
             is_again: reduce.count > 1,
             target: reduce.target,
             timeout: reduce.timeout,
@@ -536,28 +536,43 @@ pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
 
 /// Every plan of a member.
 pub(crate) fn plan() -> impl Strategy<Value = Plan> {
-    let members = prop::collection::vec((node(), address()), 2..12);
-    let sources = prop::collection::vec((id(), put()), 1..5);
-    let what = (select(vec![Dtype::F32, Dtype::U8, Dtype::F64]), 0_u64..1_000_000, 1_u64..1000);
-    (reduce(), put(), members, sources, what, any::<prop::sample::Index>()).prop_map(
-        |(reduce, put, members, sources, (dtype, elements, frame), index)| {
-            let members = members.into_iter().map(|(node, address)| Member { node, address });
+    let members = prop::collection::vec((node(), address(), 1_usize..4), 2..12);
+    let what = (select(vec![Dtype::F32, Dtype::U8, Dtype::F64]), 0_u64..100_000, 1_u64..1000);
+    let index = any::<prop::sample::Index>();
+    (kind(), reduce(), put(), members, prop::collection::vec((id(), put()), 3), what, index).prop_map(
+        |(kind, reduce, put, members, sources, (dtype, elements, frame), index)| {
+            let index = index.index(members.len());
+            let mut next = 0;
+            let mut of_member = |count: &usize| {
+                next += count;
+                (next - count..next).rev().collect::<Vec<usize>>()
+            };
+            let all: Vec<Vec<usize>> = members.iter().map(|(.., count)| of_member(count)).collect();
+            let sources = sources[..members[index].2].to_vec();
+            let members = members.into_iter().map(|(node, address, _)| Member { node, address });
             let members: Vec<Member> = members.collect();
+            let mut agreement = Agreement::of(kind, &reduce);
+            agreement.participants = next.try_into().unwrap();
             Plan {
                 put,
-                agreement: Agreement::of(&reduce),
+                agreement,
                 target: reduce.target,
-                size_bytes: elements * dtype.size_bytes(),
+                size_bytes: elements * next as u64 * dtype.size_bytes(),
                 metadata: Metadata { dtype, ..Metadata::default() },
                 schedule: Schedule::ring(members.len()),
                 frame_bytes: frame * dtype.size_bytes(),
-                index: index.index(members.len()),
+                index,
+                ranks: if kind.is_of_parts() { all } else { Vec::new() },
                 members,
                 sources,
                 timeout: reduce.timeout,
             }
         },
     )
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    select(vec![Kind::Allreduce, Kind::ReduceScatter, Kind::Allgather])
 }
 
 /// Every failure of a member that it reports itself.

@@ -3,6 +3,7 @@
 use hoplite_core::collective::Agreement;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::node::ReduceOrder;
+use hoplite_core::plan::collective::Kind;
 use hoplite_core::reduce::ReduceOp;
 
 use crate::v1;
@@ -24,12 +25,32 @@ pub(crate) fn encode_agreement(agreement: &Agreement) -> v1::Agreement {
         is_ordered: agreement.order == ReduceOrder::Fixed,
         participants: agreement.participants,
         sources: agreement.sources,
+        collective: encode_kind(agreement.kind),
+    }
+}
+
+pub(crate) fn encode_kind(kind: Kind) -> i32 {
+    let wire = match kind {
+        Kind::Allreduce => v1::Collective::Allreduce,
+        Kind::ReduceScatter => v1::Collective::ReduceScatter,
+        Kind::Allgather => v1::Collective::Allgather,
+    };
+    wire.into()
+}
+
+pub(crate) fn decode_kind(number: i32, plane: Plane) -> Result<Kind> {
+    match v1::Collective::try_from(number) {
+        Ok(v1::Collective::Allreduce) => Ok(Kind::Allreduce),
+        Ok(v1::Collective::ReduceScatter) => Ok(Kind::ReduceScatter),
+        Ok(v1::Collective::Allgather) => Ok(Kind::Allgather),
+        Ok(v1::Collective::Unspecified) | Err(_) => Err(Error::malformed(plane, "unknown collective")),
     }
 }
 
 pub(crate) fn decode_agreement(agreement: Option<v1::Agreement>, plane: Plane) -> Result<Agreement> {
     let agreement = agreement.ok_or(Error::malformed(plane, "participants that agree about nothing"))?;
     Ok(Agreement {
+        kind: decode_kind(agreement.collective, plane)?,
         op: decode_op(agreement.op, plane)?,
         order: if agreement.is_ordered { ReduceOrder::Fixed } else { ReduceOrder::Any },
         participants: agreement.participants,

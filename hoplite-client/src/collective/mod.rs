@@ -5,6 +5,7 @@
 //! * [`allreduce`]: a call that all participants make; rank 0's store has the others make the target with it.
 //! * [`all_to_all`]: each participant puts one object for each other one, which deletes it once it has it.
 //! * [`barrier`]: a reduce of nothing, and a get of its target.
+//! * [`parts`]: reduce_scatter and allgather as calls of that kind.
 //!
 //! There is no broadcast here: many gets of one object are one.
 
@@ -12,4 +13,6 @@ mod all_to_all;
 mod allreduce;
 mod barrier;
 mod gather;
+mod participant;
+mod parts;
 mod reduce;

@@ -39,7 +39,7 @@ fn sum<'a>(arrays: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
 }
 
 fn is_reduce(request: &Request) -> bool {
-    matches!(request, Request::Node(NodeRequest::Reduce(_) | NodeRequest::Allreduce(_)))
+    matches!(request, Request::Node(NodeRequest::Reduce(_) | NodeRequest::Collective(..)))
 }
 
 fn is_join(request: &Request) -> bool {
@@ -57,7 +57,9 @@ fn is_follow(request: &Request) -> bool {
 /// The reduces that the store was asked for.
 fn reduces(store: &FakeStore) -> Vec<node::Reduce> {
     let of_reduce = |request: &Request| match request {
-        Request::Node(NodeRequest::Reduce(reduce) | NodeRequest::Allreduce(reduce)) => Some(reduce.clone()),
+        Request::Node(NodeRequest::Reduce(reduce) | NodeRequest::Collective(_, reduce)) => {
+            Some(reduce.clone())
+        }
         _ => None,
     };
     store.state().requests.iter().filter_map(of_reduce).collect()

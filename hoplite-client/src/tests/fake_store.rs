@@ -419,7 +419,7 @@ impl State {
         let before = self.copies.len();
         for waiting in std::mem::take(&mut self.waiting) {
             let answer = match &waiting.request {
-                Request::Node(node::Request::Reduce(reduce) | node::Request::Allreduce(reduce)) => {
+                Request::Node(node::Request::Reduce(reduce) | node::Request::Collective(_, reduce)) => {
                     self.try_reduce(arena, reduce)
                 }
                 request => self.try_answer(request),

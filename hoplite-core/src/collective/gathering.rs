@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{MAX_SOURCES_PER_MEMBER, Member};
+use super::{Agreement, MAX_SOURCES_PER_MEMBER, Member};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::node::{Reduce, ReduceOrder};
-use crate::plan::collective::MAX_MEMBERS;
+use crate::plan::collective::{Kind, MAX_MEMBERS};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Location, LocationState, Locations, Retention};
 use crate::time::Time;
@@ -16,21 +16,29 @@ use crate::topology::place::Path;
 
 /// Collectives whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
 /// receives at once, so that any schedule of steps only adds latency.
-const MAX_STAR_BYTES: u64 = 64 << 10;
+pub const MAX_STAR_BYTES: u64 = 64 << 10;
 /// How long to wait at least for those who are late: some wake-ups and round trips of the directory.
 const MIN_PATIENCE: Duration = Duration::from_millis(2);
 
-/// A member, and its own sources in the order of their ranks.
-pub type Seated = (Member, Vec<(ObjectId, PutId)>);
+/// A member of a session to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seated {
+    /// The member.
+    pub member: Member,
+    /// The groups that it is in.
+    pub path: Path,
+    /// The ranks whose sources it has.
+    pub ranks: Vec<usize>,
+    /// Their sources.
+    pub sources: Vec<(ObjectId, PutId)>,
+}
 
-/// The members of a session to be, in the order of their lowest ranks, each with its own sources.
+/// The members of a session to be, in the order of their lowest ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roster {
     /// The members.
     pub members: Vec<Seated>,
-    /// The groups that each of them is in.
-    pub paths: Vec<Path>,
-    /// The size of each source.
+    /// The size of what is made.
     pub size_bytes: u64,
     /// The metadata of the target.
     pub metadata: Metadata,
@@ -50,6 +58,7 @@ pub enum Outlook {
 /// Follows the sources of a collective.
 #[derive(Debug)]
 pub struct Gathering {
+    kind: Kind,
     request: Reduce,
     news: Vec<Option<Locations>>,
     first_at: Option<Time>,
@@ -57,9 +66,19 @@ pub struct Gathering {
 
 impl Gathering {
     /// Nothing is known yet.
-    pub fn new(request: Reduce) -> Self {
+    pub fn new(kind: Kind, request: Reduce) -> Self {
         let news = vec![None; request.sources.len()];
-        Self { request, news, first_at: None }
+        Self { kind, request, news, first_at: None }
+    }
+
+    /// Which collective it is for.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What the participants have to agree about.
+    pub fn agreement(&self) -> Agreement {
+        Agreement::of(self.kind, &self.request)
     }
 
     /// What was asked for.
@@ -93,9 +112,9 @@ impl Gathering {
         let objects = self.news.iter().flatten().filter_map(|news| news.object.as_ref());
         let mut objects = objects.peekable();
         let Some(first) = objects.peek().copied() else { return Outlook::Waiting(None) };
-        let (size_bytes, mut metadata) = (first.size_bytes, first.metadata.clone());
+        let (source_bytes, mut metadata) = (first.size_bytes, first.metadata.clone());
         for object in objects {
-            let is_alike = object.size_bytes == size_bytes
+            let is_alike = object.size_bytes == source_bytes
                 && (object.metadata.dtype, &object.metadata.shape) == (metadata.dtype, &metadata.shape);
             if object.lost || !is_alike {
                 return Outlook::General("the sources are not alike, or one is lost");
@@ -105,28 +124,39 @@ impl Gathering {
             }
         }
         let participants = self.request.sources.len() as u64;
-        if size_bytes.saturating_mul(participants) <= MAX_STAR_BYTES {
+        let all_bytes = source_bytes.saturating_mul(participants);
+        if all_bytes <= MAX_STAR_BYTES {
             return Outlook::General("so little goes through one node at once");
         }
-        if !self.request.op.is_defined_for(metadata.dtype)
-            || !size_bytes.is_multiple_of(metadata.dtype.size_bytes())
+        if self.kind != Kind::Allgather && !self.request.op.is_defined_for(metadata.dtype)
+            || !source_bytes.is_multiple_of(metadata.dtype.size_bytes())
         {
             return Outlook::General("the operation is not defined for the sources");
         }
-        let Some((members, paths)) = self.members() else {
+        if self.kind == Kind::ReduceScatter
+            && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes())
+        {
+            return Outlook::General("the sources do not divide into equal parts");
+        }
+        let size_bytes = if self.kind == Kind::Allgather { all_bytes } else { source_bytes };
+        if self.kind.is_of_parts() {
+            metadata.shape = None;
+        }
+        let Some(members) = self.members() else {
             let patience = patience(size_bytes, participants, link);
             return match self.first_at.map(|first_at| first_at + patience) {
                 Some(due) if due <= now => Outlook::General("not all sources came in time"),
                 due => Outlook::Waiting(due),
             };
         };
-        let is_member = members.iter().any(|(member, _)| member.node == *coordinator);
-        let is_fit = members.iter().all(|(_, sources)| sources.len() <= MAX_SOURCES_PER_MEMBER);
+        let is_member = members.iter().any(|seated| seated.member.node == *coordinator);
+        let is_fit = members.iter().all(|seated| seated.sources.len() <= MAX_SOURCES_PER_MEMBER)
+            && (!self.kind.is_of_parts() || self.request.sources.len() <= MAX_MEMBERS);
         match members.len() {
             0 | 1 => Outlook::General("all sources are at one node"),
             count if count > MAX_MEMBERS || !is_fit => Outlook::General("there are too many members"),
             _ if !is_member => Outlook::General("rank 0 has no source at its node"),
-            _ => Outlook::Ready(Roster { members, paths, size_bytes, metadata }),
+            _ => Outlook::Ready(Roster { members, size_bytes, metadata }),
         }
     }
 
@@ -141,23 +171,23 @@ impl Gathering {
         members
     }
 
-    /// The members and their groups, if all sources are somewhere.
-    fn members(&self) -> Option<(Vec<Seated>, Vec<Path>)> {
-        let (mut members, mut paths): (Vec<Seated>, Vec<Path>) = (Vec::new(), Vec::new());
-        for (id, news) in self.request.sources.iter().zip(&self.news) {
+    /// The members, if all sources are somewhere.
+    fn members(&self) -> Option<Vec<Seated>> {
+        let mut members: Vec<Seated> = Vec::new();
+        for (rank, (id, news)) in self.request.sources.iter().zip(&self.news).enumerate() {
             let news = news.as_ref()?;
-            let put = news.object.as_ref()?.put;
+            let source = (id.clone(), news.object.as_ref()?.put);
             let location = news.locations.iter().filter_map(preference).min_by_key(|(rank, _)| *rank)?.1;
-            let found = members.iter_mut().find(|(member, _)| member.node == location.node);
-            if let Some((_, sources)) = found {
-                sources.push((id.clone(), put));
+            if let Some(found) = members.iter_mut().find(|seated| seated.member.node == location.node) {
+                found.ranks.push(rank);
+                found.sources.push(source);
             } else {
                 let member = Member { node: location.node.clone(), address: location.data_address };
-                members.push((member, vec![(id.clone(), put)]));
-                paths.push(location.path);
+                let path = location.path;
+                members.push(Seated { member, path, ranks: vec![rank], sources: vec![source] });
             }
         }
-        Some((members, paths))
+        Some(members)
     }
 }
 

@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
+use crate::block::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::node::{Reduce, ReduceOrder};
 use crate::placement::mix;
-use crate::plan::collective::{Kind, Program, Schedule};
+use crate::plan::collective::{Kind, Program, Schedule, program_of_parts};
 use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
 
@@ -27,7 +29,9 @@ pub struct MembershipId(pub u64);
 /// What all participants of a collective have to agree about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// The operation.
+    /// The collective.
+    pub kind: Kind,
+    /// The operation; of an allgather it says nothing.
     pub op: ReduceOp,
     /// The order of the operands.
     pub order: ReduceOrder,
@@ -39,7 +43,7 @@ pub struct Agreement {
 
 impl Agreement {
     /// What a participant that asks for this has agreed to.
-    pub fn of(request: &Reduce) -> Self {
+    pub fn of(kind: Kind, request: &Reduce) -> Self {
         let mut digest = 0;
         for id in &request.sources {
             digest = mix(digest ^ id.as_bytes().len() as u64);
@@ -50,7 +54,7 @@ impl Agreement {
             }
         }
         let participants = u32::try_from(request.sources.len()).unwrap_or(u32::MAX);
-        Self { op: request.op, order: request.order, participants, sources: digest }
+        Self { kind, op: request.op, order: request.order, participants, sources: digest }
     }
 
     /// Checks that a participant and the coordinator mean the same.
@@ -73,7 +77,12 @@ impl fmt::Display for Agreement {
             ReduceOrder::Any => "any order",
             ReduceOrder::Fixed => "fixed order",
         };
-        write!(f, "{} of {} sources in {order}", self.op, self.participants)
+        let Self { kind, op, participants, .. } = self;
+        match kind {
+            Kind::Allreduce => write!(f, "{op} of {participants} sources in {order}"),
+            Kind::ReduceScatter => write!(f, "parts of the {op} of {participants} sources in {order}"),
+            Kind::Allgather => write!(f, "all of {participants} sources"),
+        }
     }
 }
 
@@ -89,15 +98,15 @@ pub struct Member {
 /// What a member is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The object that all members make.
+    /// The object that all members make, or under whose name they exchange parts.
     pub target: ObjectId,
     /// Its put: of this attempt.
     pub put: PutId,
     /// What the participants agree about.
     pub agreement: Agreement,
-    /// The size of the target and of each source.
+    /// The size of what is made. Each source has that, or is a part of it.
     pub size_bytes: u64,
-    /// The metadata of the target; the sources have its type and shape.
+    /// The metadata of the target. The sources have its type; those of an allreduce have its shape.
     pub metadata: Metadata,
     /// What the program is made from.
     pub schedule: Schedule,
@@ -107,6 +116,8 @@ pub struct Plan {
     pub members: Vec<Member>,
     /// Which of them this is.
     pub index: usize,
+    /// If it is of parts: the ranks at each member, in the order of their sources. The part of rank k is the k-th of equal ones.
+    pub ranks: Vec<Vec<usize>>,
     /// The member's own sources, in the order of their ranks: 1 to [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
     /// How long to wait for room.
@@ -116,7 +127,57 @@ pub struct Plan {
 impl Plan {
     /// The steps of this member.
     pub fn program(&self) -> Program {
-        self.schedule.program(Kind::Allreduce, self.index, self.size_bytes)
+        if !self.is_of_parts() {
+            return self.schedule.program(self.index, self.size_bytes);
+        }
+        let of_member = |ranks: &Vec<usize>| ranks.iter().map(|rank| self.part(*rank)).collect();
+        let parts: Vec<Vec<Range<u64>>> = self.ranks.iter().map(of_member).collect();
+        program_of_parts(self.agreement.kind, self.index, &parts)
+    }
+
+    /// Whether the members exchange parts, and do not make one object.
+    pub const fn is_of_parts(&self) -> bool {
+        self.agreement.kind.is_of_parts()
+    }
+
+    /// After which steps of its program bytes are final, in this order.
+    pub fn finals(&self, program: &Program) -> Vec<usize> {
+        let mut finals = program.finals();
+        if self.agreement.kind == Kind::ReduceScatter {
+            // Those of the others are passed on.
+            let own: Vec<Range<u64>> = self.ranks[self.index].iter().map(|rank| self.part(*rank)).collect();
+            finals.retain(|step| own.contains(program.steps()[*step].range()));
+        }
+        finals
+    }
+
+    /// Where the part of a rank is.
+    fn part(&self, rank: usize) -> Range<u64> {
+        let part_bytes = self.size_bytes / u64::from(self.agreement.participants.max(1));
+        let start = rank as u64 * part_bytes;
+        start..start + part_bytes
+    }
+
+    /// The size of each source.
+    pub fn source_bytes(&self) -> u64 {
+        match self.agreement.kind {
+            Kind::Allgather => length(&self.part(0)),
+            Kind::Allreduce | Kind::ReduceScatter => self.size_bytes,
+        }
+    }
+
+    /// Where the member's own source number `index` is in what is made.
+    pub fn own_range(&self, index: usize) -> Range<u64> {
+        match self.agreement.kind {
+            Kind::Allgather => self.ranks[self.index].get(index).map_or(0..0, |rank| self.part(*rank)),
+            Kind::Allreduce | Kind::ReduceScatter => 0..self.size_bytes,
+        }
+    }
+
+    /// How much room a member needs. The end of a copy that is not complete is kept back, and one of parts never is: there the
+    /// end is beyond all parts.
+    pub fn copy_bytes(&self) -> u64 {
+        self.size_bytes + if self.is_of_parts() { 2 * BLOCK_BYTES } else { 0 }
     }
 }
 
@@ -154,4 +215,8 @@ pub enum Word {
     Commit,
     /// It is not, and never will be, or it was deleted already; those who wait for the target are told this.
     Stop(Error),
+}
+
+const fn length(range: &Range<u64>) -> u64 {
+    range.end - range.start
 }

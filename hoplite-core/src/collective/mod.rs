@@ -20,7 +20,7 @@ mod resume;
 mod session;
 
 pub use event::{CollectiveEffect, CollectiveEvent};
-pub use gathering::{Gathering, Outlook, Roster, Seated};
+pub use gathering::{Gathering, MAX_STAR_BYTES, Outlook, Roster, Seated};
 pub use membership::{Membership, Stage};
 pub use message::{
     Agreement, EnlistmentId, Failure, MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan, Report, Word,

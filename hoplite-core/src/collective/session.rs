@@ -3,13 +3,14 @@
 use super::{EnlistmentId, Failure, Report, Word};
 use crate::error::Error;
 use crate::id::ObjectId;
+use crate::plan::collective::Kind;
 
 /// Whether what a session makes is the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Nobody has all bytes yet.
     Open,
-    /// It is: for good.
+    /// It is: for good. Of parts: all have theirs.
     Committed,
     /// It is not: for good.
     GivenUp,
@@ -33,6 +34,7 @@ pub enum SessionAction {
 /// One attempt, as its coordinator sees it.
 #[derive(Debug)]
 pub struct Session {
+    kind: Kind,
     target: ObjectId,
     seats: Vec<Seat>,
     /// The member that is the coordinator's own store.
@@ -58,13 +60,14 @@ enum SeatState {
 impl Session {
     /// A session of these members, who have just been asked. One of them is the coordinator's own store.
     pub fn new(
+        kind: Kind,
         target: ObjectId,
         enlistments: impl IntoIterator<Item = EnlistmentId>,
         own: Option<EnlistmentId>,
     ) -> Self {
         let seat = |enlistment| Seat { enlistment, state: SeatState::Exchanging };
         let seats = enlistments.into_iter().map(seat).collect();
-        Self { target, seats, own, decision: Decision::Open }
+        Self { kind, target, seats, own, decision: Decision::Open }
     }
 
     /// What was decided.
@@ -121,7 +124,12 @@ impl Session {
 
     fn filled(&mut self) -> Vec<SessionAction> {
         let mut actions = Vec::new();
-        if self.decision == Decision::Open {
+        if self.kind.is_of_parts() {
+            // Each member has its own, whether the others get theirs or not: nobody waits for a word.
+            if self.decision == Decision::Open && self.is_over() {
+                self.decision = Decision::Committed;
+            }
+        } else if self.decision == Decision::Open {
             self.decision = Decision::Committed;
             let present = self.seats.iter().filter(|seat| seat.state != SeatState::Out);
             actions.extend(present.map(|seat| SessionAction::Tell(seat.enlistment, Word::Commit)));
@@ -192,7 +200,12 @@ mod tests {
     use super::*;
 
     fn session(members: u64) -> Session {
-        Session::new(ObjectId::new("t").unwrap(), (0..members).map(EnlistmentId), Some(EnlistmentId(0)))
+        session_of(Kind::Allreduce, members)
+    }
+
+    fn session_of(kind: Kind, members: u64) -> Session {
+        let target = ObjectId::new("t").unwrap();
+        Session::new(kind, target, (0..members).map(EnlistmentId), Some(EnlistmentId(0)))
     }
 
     fn told(actions: &[SessionAction]) -> Vec<(u64, bool)> {
@@ -244,6 +257,26 @@ mod tests {
         let stop = |member| SessionAction::Tell(EnlistmentId(member), Word::Stop(error.clone()));
         assert_eq!(session.deleted(&error), [stop(0), stop(2), SessionAction::Dismiss(EnlistmentId(1))]);
         assert!(session.is_over());
+    }
+
+    #[test]
+    fn who_has_its_parts_waits_for_no_word_but_gives_until_all_have_theirs() {
+        let mut session = session_of(Kind::ReduceScatter, 2);
+        assert_eq!(session.reported(EnlistmentId(1), Report::Filled), []);
+        assert_eq!(session.decision(), Decision::Open);
+        let dismissals = [0, 1].map(|member| SessionAction::Dismiss(EnlistmentId(member)));
+        assert_eq!(session.reported(EnlistmentId(0), Report::Filled), dismissals);
+        assert!(session.is_over() && session.decision() == Decision::Committed);
+    }
+
+    #[test]
+    fn if_one_does_not_get_its_parts_all_are_told_to_do_without() {
+        let mut session = session_of(Kind::Allgather, 3);
+        session.reported(EnlistmentId(1), Report::Filled);
+        let actions = session.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
+        assert_eq!(told(&actions), [(0, false), (1, false)]);
+        assert!(matches!(actions.last(), Some(SessionAction::FallBack(_))));
+        assert!(session.is_over() && session.decision() == Decision::GivenUp);
     }
 
     #[test]

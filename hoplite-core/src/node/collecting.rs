@@ -5,18 +5,24 @@ mod member;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::calls::{Call, CallKey};
+use bytes::Bytes;
+
+use super::calls::{Call, CallKey, Contents, CreateCall};
 use super::context::{Context, Deadline};
-use super::{ByteRange, CallId, ClientId, CopyId, Effect, Node, Reduce, ReduceRecord, Response, Until};
+use super::{
+    ByteRange, CallId, ClientId, Confirm, CopyId, Effect, Node, Reduce, ReduceRecord, Response, Until,
+};
 use crate::collective::{
     Agreement, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Gathering, Member,
     Membership, MembershipId, Outlook, Plan, Report, Roster, Seated, Session, SessionAction, Stage, Word,
 };
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
-use crate::plan::collective::{Arrangement, arrange, frame_bytes};
+use crate::metadata::Metadata;
+use crate::plan::collective::{Arrangement, Kind, arrange, arrange_parts, frame_bytes};
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
+use crate::topology::place::Path;
 
 /// How long a member may wait for room, before all do without a session: as a hop does.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
@@ -64,6 +70,7 @@ struct Coordinated {
     /// The call that waits for it.
     key: Option<CallKey>,
     started: Time,
+    kind: Kind,
     request: Reduce,
     /// The question whether there is a target, until this session decides that there is.
     existence: Option<RequestId>,
@@ -75,20 +82,30 @@ struct Coordinated {
 }
 
 impl Coordinated {
+    /// Whether it goes on if the call ends that it is for.
+    fn stands(&self) -> bool {
+        self.kind.is_of_parts() || self.session.decision() == Decision::Committed
+    }
+
     /// How it went, now that the target is there.
     fn record(&self, ctx: &Context) -> ReduceRecord {
-        let sources = self.request.sources.len();
-        ReduceRecord {
-            target: self.request.target.clone(),
-            op: self.request.op,
-            reduced: (sources, sources),
-            hops: self.members,
-            plan: self.plan.clone(),
-            link: ctx.link(),
-            elapsed: ctx.now().since(self.started),
-            mendings: 0,
-            restarts: 0,
-        }
+        record(ctx, &self.request, self.started, self.members, self.plan.clone())
+    }
+}
+
+/// How a collective went among so many members.
+fn record(ctx: &Context, request: &Reduce, started: Time, members: usize, plan: String) -> ReduceRecord {
+    let sources = request.sources.len();
+    ReduceRecord {
+        target: request.target.clone(),
+        op: request.op,
+        reduced: (sources, sources),
+        hops: members,
+        plan,
+        link: ctx.link(),
+        elapsed: ctx.now().since(started),
+        mendings: 0,
+        restarts: 0,
     }
 }
 
@@ -185,16 +202,17 @@ impl Node {
     pub(super) fn order_of(&self, copy: CopyId) -> Option<Vec<ByteRange>> {
         let mut memberships = self.collectives.memberships.values();
         let membership = memberships.find(|membership| membership.growing_copy() == Some(copy))?;
-        let program = membership.plan().program();
+        let plan = membership.plan();
+        let program = plan.program();
         let range = |index: usize| {
             let range = program.steps()[index].range();
             ByteRange { offset_bytes: range.start, length_bytes: range.end - range.start }
         };
-        Some(program.finals().into_iter().map(range).collect())
+        Some(plan.finals(&program).into_iter().map(range).collect())
     }
 
-    /// Coordinates an allreduce.
-    pub(super) fn allreduce(&mut self, key: CallKey, request: Reduce) {
+    /// Coordinates a collective.
+    pub(super) fn coordinate(&mut self, key: CallKey, kind: Kind, request: Reduce) {
         if let Err(error) = self.check_reduce(key.client, &request) {
             return self.ctx.reply(key, Err(error));
         }
@@ -203,7 +221,7 @@ impl Node {
         let existence = self.ask_target(&target);
         let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
-        let (started, gathering) = (self.ctx.now(), Gathering::new(request));
+        let (started, gathering) = (self.ctx.now(), Gathering::new(kind, request));
         let gathered = Gathered { key, started, gathering, asks, existence, is_new: false, due: None };
         self.collectives.gatherings.insert(target.clone(), gathered);
         self.reconsider_gathering(&target);
@@ -254,7 +272,9 @@ impl Node {
             }
             Outlook::General(reason) => {
                 if let Some(gathered) = self.drop_gathering(target) {
-                    self.fall_back(gathered.key, gathered.started, gathered.gathering.into_request(), reason);
+                    let Gathered { key, started, gathering, .. } = gathered;
+                    let kind = gathering.kind();
+                    self.fall_back(Some(key), started, kind, gathering.into_request(), reason);
                 }
             }
         }
@@ -280,26 +300,58 @@ impl Node {
         Some(gathered)
     }
 
-    /// Does an allreduce as a reduce, whose target all get.
-    fn fall_back(&mut self, key: CallKey, started: Time, mut request: Reduce, reason: &str) {
+    /// Does an allreduce as a reduce, whose target all get. The participants of a collective of parts are told to get theirs
+    /// each by itself.
+    fn fall_back(
+        &mut self,
+        key: Option<CallKey>,
+        started: Time,
+        kind: Kind,
+        mut request: Reduce,
+        reason: &str,
+    ) {
+        if kind.is_of_parts() {
+            let plan = format!("general path: {reason}");
+            self.reductions.remember(record(&self.ctx, &request, started, 0, plan));
+            return self.announce_end(key, request);
+        }
+        let Some(key) = key else { return };
         request.timeout = request.timeout.saturating_sub(self.ctx.now().since(started));
         let target = request.target.clone();
         self.begin_reduction(key, request);
         self.reductions.note(&target, reason);
     }
 
+    /// The exchange of parts is over, or there will be none. Makes the target, an object without bytes, of which all participants
+    /// hear who have not their parts yet, whenever and wherever they come.
+    fn announce_end(&mut self, key: Option<CallKey>, request: Reduce) {
+        let contents = Contents { bytes: Bytes::new(), confirm: Confirm::No };
+        let (id, metadata) = (request.target, Metadata::default());
+        let create = CreateCall { id, size_bytes: 0, metadata, contents: Some(contents) };
+        let call = CallId(self.ctx.next_number());
+        self.create(CallKey { client: ClientId::STORE, call }, create, request.timeout);
+        if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
+            self.finish(key, Ok(Response::Reduced { indices: (0..request.sources.len()).collect() }));
+        }
+    }
+
     fn begin_session(&mut self, gathered: Gathered, roster: Roster) {
         let Gathered { key, started, gathering, existence, .. } = gathered;
+        let (kind, agreement) = (gathering.kind(), gathering.agreement());
         let request = gathering.into_request();
         let put = self.ctx.next_put();
-        let Roster { members, paths, size_bytes, metadata } = roster;
-        let preference = self.ctx.config().allreduce_schedule;
-        let Arrangement { order, choice, remark } = arrange(&paths, size_bytes, self.ctx.link(), preference);
+        let Roster { members, size_bytes, metadata } = roster;
+        let (link, preference) = (self.ctx.link(), self.ctx.config().allreduce_schedule);
+        let paths: Vec<Path> = members.iter().map(|seated| seated.path).collect();
+        let Arrangement { order, choice, remark } = match kind {
+            Kind::Allreduce => arrange(&paths, size_bytes, link, preference),
+            Kind::ReduceScatter | Kind::Allgather => arrange_parts(&paths, size_bytes, link),
+        };
         let members: Vec<Seated> = order.iter().map(|member| members[*member].clone()).collect();
         let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
             format!("; the next best is a {schedule}, {estimate:.1?}")
         });
-        let nodes: Vec<&str> = members.iter().map(|(member, _)| member.node.as_str()).collect();
+        let nodes: Vec<&str> = members.iter().map(|seated| seated.member.node.as_str()).collect();
         let remark = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
         let plan = format!(
             "{}, estimated to take {:.1?}{remark}{other}; waited {:.1?}; order {}",
@@ -308,10 +360,15 @@ impl Node {
             self.ctx.now().since(started),
             nodes.join(" ")
         );
-        let seats: Vec<_> = members.iter().map(|(member, _)| member.clone()).collect();
+        let seats: Vec<Member> = members.iter().map(|seated| seated.member.clone()).collect();
+        let ranks: Vec<Vec<usize>> = if kind.is_of_parts() {
+            members.iter().map(|seated| seated.ranks.clone()).collect()
+        } else {
+            Vec::new()
+        };
         let time_left = request.timeout.saturating_sub(self.ctx.now().since(started));
         let (mut enlistments, mut own) = (Vec::new(), None);
-        for (index, (member, sources)) in members.into_iter().enumerate() {
+        for (index, Seated { member, sources, .. }) in members.into_iter().enumerate() {
             let enlistment = EnlistmentId(self.ctx.next_number());
             if member.node == *self.ctx.node() {
                 own = Some(enlistment);
@@ -319,13 +376,14 @@ impl Node {
             let plan = Plan {
                 target: request.target.clone(),
                 put,
-                agreement: Agreement::of(&request),
+                agreement,
                 size_bytes,
                 metadata: metadata.clone(),
                 schedule: choice.schedule.clone(),
                 frame_bytes: frame_bytes(seats.len(), size_bytes),
                 members: seats.clone(),
                 index,
+                ranks: ranks.clone(),
                 sources,
                 timeout: ROOM_TIMEOUT.min(time_left),
             };
@@ -334,9 +392,10 @@ impl Node {
             let plan = Box::new(plan);
             self.ctx.push(Effect::Collective(CollectiveEffect::Enlist { enlistment, plan }));
         }
-        let (members, session) = (seats.len(), Session::new(request.target.clone(), enlistments, own));
+        let (members, session) = (seats.len(), Session::new(kind, request.target.clone(), enlistments, own));
         let (key, existence, fetch) = (Some(key), Some(existence), None);
-        let coordinated = Coordinated { key, started, request, existence, session, fetch, members, plan };
+        let coordinated =
+            Coordinated { key, started, kind, request, existence, session, fetch, members, plan };
         self.collectives.sessions.insert(put, coordinated);
     }
 
@@ -356,6 +415,7 @@ impl Node {
         let Some(put) = self.collectives.enlistments.get(&enlistment).copied() else { return };
         let Some(coordinated) = self.collectives.sessions.get_mut(&put) else { return };
         let is_failure = matches!(report, Report::Failed(_));
+        let is_of_parts = coordinated.kind.is_of_parts();
         let was_open = coordinated.session.decision() == Decision::Open;
         let actions = coordinated.session.reported(enlistment, report);
         let is_committed = coordinated.session.decision() == Decision::Committed;
@@ -376,6 +436,7 @@ impl Node {
         }
         if is_committed
             && was_open
+            && !is_of_parts
             && let Some(member) = self.collectives.member_of(put)
         {
             // At once: the session is forgotten when the last member has all bytes, and its call must not be.
@@ -413,22 +474,31 @@ impl Node {
         if let Some(fetch) = coordinated.fetch {
             self.forget_call(fetch);
         }
-        match (end, coordinated.key) {
-            (Some(SessionAction::FallBack(reason)), Some(key)) => {
-                // Before the word has reached it: the same store makes the target in another way.
-                if let Some(own) = self.collectives.member_of(put) {
-                    let id = coordinated.request.target.clone();
-                    self.end_membership(own, Error::Superseded { id });
-                }
-                let target = coordinated.request.target.clone();
-                self.fall_back(key, coordinated.started, coordinated.request, &reason);
+        let is_filled_here = coordinated.session.is_filled_here();
+        let is_exchanged =
+            coordinated.kind.is_of_parts() && coordinated.session.decision() == Decision::Committed;
+        if (is_exchanged || matches!(end, Some(SessionAction::FallBack(_))))
+            && let Some(own) = self.collectives.member_of(put)
+        {
+            // Before the word has reached it: this store makes the target in another way.
+            let id = coordinated.request.target.clone();
+            self.end_membership(own, Error::Superseded { id });
+        }
+        if is_exchanged {
+            self.reductions.remember(coordinated.record(&self.ctx));
+        }
+        let Coordinated { key, started, kind, request, .. } = coordinated;
+        match (end, key) {
+            (Some(SessionAction::FallBack(reason)), key) => {
+                let target = request.target.clone();
+                self.fall_back(key, started, kind, request, &reason);
                 self.reductions.expect_sources(&target);
             }
             (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
+            (None, key) if is_exchanged => self.announce_end(key, request),
             // If its own copy is there, that answers the call when the directory knows it. Else all who had all bytes are lost.
-            (None, Some(key)) if !coordinated.session.is_filled_here() => {
-                let id = coordinated.request.target;
-                self.finish(key, Err(Error::ObjectLost { id }));
+            (None, Some(key)) if !is_filled_here => {
+                self.finish(key, Err(Error::ObjectLost { id: request.target }));
             }
             _ => {}
         }
@@ -532,9 +602,7 @@ impl Node {
     pub(super) fn end_audience(&mut self, key: CallKey, error: Option<&Error>) {
         let Some((target, members)) = self.collectives.audiences.remove(&key) else { return };
         let Some(error) = error else { return };
-        let stands = |coordinated: &Coordinated| {
-            coordinated.key == Some(key) && coordinated.session.decision() == Decision::Committed
-        };
+        let stands = |coordinated: &Coordinated| coordinated.key == Some(key) && coordinated.stands();
         if self.collectives.sessions.values().any(stands) {
             // The call ends, but not what it was for.
             return;
@@ -585,10 +653,10 @@ impl Node {
         let sessions = self.collectives.sessions.iter_mut();
         let mut of_call = sessions.filter(|(_, coordinated)| coordinated.key == Some(key));
         let Some((put, coordinated)) = of_call.next() else { return };
-        let (put, decision) = (*put, coordinated.session.decision());
+        let (put, stands) = (*put, coordinated.stands());
         coordinated.key = None;
         let fetch = coordinated.fetch.take();
-        if decision == Decision::Open {
+        if !stands {
             self.give_up_session(put, &Error::ObjectLost { id: target.clone() });
         }
         if let Some(fetch) = fetch {

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::{Dtype, Metadata};
+use crate::plan::collective::Kind;
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
 use crate::shard::{Locations, PullOutcome, ToShard, ToStore};
@@ -282,11 +283,16 @@ pub enum Request {
     },
     /// Combines `count` of `sources` into a new object, the first ones to become ready. Answered by `Reduced`.
     Reduce(Reduce),
-    /// As `Reduce`, for a target that all nodes with sources want: they make it together, if they can. Answered by `Reduced`.
-    Allreduce(Reduce),
-    /// As a `Get` of the target of an allreduce until it is started: also answered, by `Ranges`, if it grows here in parts.
+    /// Coordinates a collective of all nodes with sources. Answered by `Reduced`.
+    ///
+    /// * Allreduce: as `Reduce`, of a target that they make together, if they can.
+    /// * Collectives of parts: they exchange parts, if they can. The target is an object without bytes that is made when that is over,
+    ///   or cannot be done: who has not its parts then gets them otherwise. An allgather does not look at the operation.
+    Collective(Kind, Reduce),
+    /// As a `Get` of the target of a collective until it is started: also answered, by `Ranges`, if its parts come here one after
+    /// the other.
     Join {
-        /// The target of the allreduce.
+        /// The target of the collective.
         target: ObjectId,
         /// What this participant has agreed to.
         agreement: Agreement,

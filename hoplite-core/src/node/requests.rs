@@ -37,7 +37,7 @@ impl Node {
             Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
             Request::Reduce(request) => self.reduce(key, request),
-            Request::Allreduce(request) => self.allreduce(key, request),
+            Request::Collective(kind, request) => self.coordinate(key, kind, request),
             Request::Join { target, agreement, is_again, timeout } => {
                 self.join(key, target, (agreement, is_again), timeout);
             }

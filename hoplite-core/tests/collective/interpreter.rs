@@ -1,6 +1,6 @@
 //! Runs the programs of all members of a session over symbolic data.
 
-use hoplite_core::plan::collective::{Kind, Program, Schedule, Step, Taking};
+use hoplite_core::plan::collective::{Kind, Program, Schedule, Step, Taking, program_of_parts};
 
 /// Ranges of programs consist of these, but for the end of the data.
 const UNIT_BYTES: u64 = 64;
@@ -34,8 +34,26 @@ struct Stream {
 impl Interpreter {
     pub(crate) fn new(schedule: &Schedule, kind: Kind, size_bytes: u64) -> Self {
         let members = schedule.members();
-        let programs: Vec<Program> =
-            (0..members).map(|index| schedule.program(kind, index, size_bytes)).collect();
+        let unit = |index| (start_of(index, members, size_bytes.div_ceil(UNIT_BYTES) as usize)) as u64;
+        let part =
+            |index| size_bytes.min(unit(index) * UNIT_BYTES)..size_bytes.min(unit(index + 1) * UNIT_BYTES);
+        // Of some members two parts.
+        let halves = |index: usize| {
+            let whole = part(index);
+            let middle = whole.start
+                + if index.is_multiple_of(2) {
+                    (whole.end - whole.start) / 2 / UNIT_BYTES * UNIT_BYTES
+                } else {
+                    0
+                };
+            vec![whole.start..middle, middle..whole.end]
+        };
+        let parts: Vec<_> = (0..members).map(halves).collect();
+        let program = |index| match kind {
+            Kind::Allreduce => schedule.program(index, size_bytes),
+            kind => program_of_parts(kind, index, &parts),
+        };
+        let programs: Vec<Program> = (0..members).map(program).collect();
         let mut streams = Vec::new();
         for giver in 0..members {
             for taker in 0..members {
@@ -155,14 +173,18 @@ impl Interpreter {
     /// Whose part a unit is in, where the parts come in the order of the members.
     fn part_of(&self, unit: usize, units: usize) -> usize {
         let members = self.programs.len();
-        let before = |index: usize| index * (units / members) + index.min(units % members);
-        (0..members).find(|index| unit < before(index + 1)).unwrap()
+        (0..members).find(|index| unit < start_of(index + 1, members, units)).unwrap()
     }
 
     /// The programs.
     pub(crate) fn programs(&self) -> &[Program] {
         &self.programs
     }
+}
+
+/// The first unit of the part of a member.
+fn start_of(index: usize, members: usize, units: usize) -> usize {
+    index * (units / members) + index.min(units % members)
 }
 
 fn units_of(step: &Step) -> u64 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_core::plan::collective::{
-    Arrangement, Kind, Program, Schedule, SchedulePreference, Step, arrange, estimate,
+    Arrangement, Program, Schedule, SchedulePreference, Step, arrange, estimate,
 };
 use hoplite_core::plan::link::{LinkEstimate, Uplink};
 use hoplite_core::topology::place::{Path, groups_of, is_in};
@@ -38,7 +38,7 @@ fn any_preference() -> impl Strategy<Value = SchedulePreference> {
 }
 
 fn programs(schedule: &Schedule, size_bytes: u64) -> Vec<Program> {
-    (0..schedule.members()).map(|index| schedule.program(Kind::Allreduce, index, size_bytes)).collect()
+    (0..schedule.members()).map(|index| schedule.program(index, size_bytes)).collect()
 }
 
 /// How many bytes leave and enter a group.

@@ -68,7 +68,7 @@ proptest! {
     fn the_final_steps_of_an_allreduce_cover_everything_once(schedule in schedule(), size_bytes in 0_u64..10_000) {
         prop_assume!(schedule.members() > 1);
         for index in 0..schedule.members() {
-            let program = schedule.program(Kind::Allreduce, index, size_bytes);
+            let program = schedule.program(index, size_bytes);
             let mut ranges: Vec<_> =
                 program.finals().iter().map(|step| program.steps()[*step].range().clone()).collect();
             ranges.sort_by_key(|range| range.start);
@@ -84,7 +84,7 @@ proptest! {
     #[test]
     fn what_a_step_reads_is_all_written_or_all_its_own(schedule in schedule(), size_bytes in 0_u64..10_000) {
         for index in 0..schedule.members() {
-            let program = schedule.program(Kind::Allreduce, index, size_bytes);
+            let program = schedule.program(index, size_bytes);
             for (step, range) in program.steps().iter().map(|step| step.range().clone()).enumerate() {
                 let writers = program.writers_before(step);
                 let unwritten = range.clone().step_by(64).filter(|byte| {

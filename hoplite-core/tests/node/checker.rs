@@ -193,7 +193,7 @@ impl Checker {
                 self.open_calls.remove(&(client, *call));
             }
             Request::Subscribe { .. } => self.enter(client, call, Kind::Subscription),
-            Request::Reduce(_) | Request::Allreduce(_) => self.enter(client, call, Kind::Reduce),
+            Request::Reduce(_) | Request::Collective(..) => self.enter(client, call, Kind::Reduce),
             _ => self.enter(client, call, Kind::Other),
         }
     }

@@ -7,6 +7,7 @@ use hoplite_core::collective::{
     Word,
 };
 use hoplite_core::node::*;
+use hoplite_core::plan::collective::Kind;
 use hoplite_core::plan::collective::Schedule;
 use hoplite_core::shard::{DropReason, LocationState, PullOutcome, Retention, ToShard, ToStore, Verdict};
 use hoplite_core::{Error, PutId};
@@ -23,12 +24,13 @@ fn plan(a: PutId) -> Box<Plan> {
     Box::new(Plan {
         target: id("t"),
         put: PUT,
-        agreement: Agreement::of(&reduce("t", &["a", "b"])),
+        agreement: Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"])),
         size_bytes: SIZE,
         metadata: f32s(),
         schedule: Schedule::ring(2),
         frame_bytes: 16384,
         members: vec![member("n1"), member("here")],
+        ranks: Vec::new(),
         index: 1,
         sources: vec![(id("a"), a)],
         timeout: Duration::from_secs(2),
@@ -36,7 +38,7 @@ fn plan(a: PutId) -> Box<Plan> {
 }
 
 fn join(h: &mut Harness) -> (ClientId, CallId) {
-    let agreement = Agreement::of(&reduce("t", &["a", "b"]));
+    let agreement = Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"]));
     h.request(A, Request::Join { target: id("t"), agreement, is_again: false, timeout: LONG })
 }
 
@@ -172,7 +174,7 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
 /// This node has `a` and coordinates; `n1` has `b`. Answers the call, the two members, the exchange here, and its put.
 fn coordinate(h: &mut Harness) -> ((ClientId, CallId), [EnlistmentId; 2], CombineId, PutId) {
     let a = h.put_f32("a", SIZE);
-    let call = h.request(A, Request::Allreduce(reduce("t", &["a", "b"])));
+    let call = h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b"])));
     for (shard, message) in h.sent() {
         let ToShard::Subscribe { request, id: object } = message else { continue };
         let locations = match object.to_string().as_str() {
@@ -281,7 +283,7 @@ fn a_coordinator_whose_target_is_deleted_stops_those_who_still_make_it() {
 fn a_session_is_in_the_order_of_the_groups_of_its_members() {
     let mut h = Harness::new();
     let a = h.put_f32("a", SIZE);
-    h.request(A, Request::Allreduce(reduce("t", &["a", "b", "c", "d"])));
+    h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b", "c", "d"])));
     for (shard, message) in h.sent() {
         let ToShard::Subscribe { request, id: object } = message else { continue };
         let (put, node, rack) = match object.to_string().as_str() {

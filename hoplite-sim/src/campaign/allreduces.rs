@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Producer, Reduce, ReduceOrder, Request, Response};
+use hoplite_core::plan::collective;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Error, ObjectId, PutId, Time};
 
@@ -116,7 +117,7 @@ impl Simulation {
     fn participate(&mut self, client: u64, request: &Reduce, is_only: bool) {
         let is_mistaken = self.app.scenario.has_mistakes && self.random.chance(10);
         let op = if is_mistaken { *self.random.pick(ReduceOp::ALL) } else { request.op };
-        let agreement = Agreement::of(&Reduce { op, ..request.clone() });
+        let agreement = Agreement::of(collective::Kind::Allreduce, &Reduce { op, ..request.clone() });
         let timeout = if self.random.chance(10) { self.any_timeout() } else { request.timeout };
         let (started, target) = (self.now(), request.target.clone());
         let deadline = started + timeout;

@@ -6,7 +6,7 @@ use hoplite_core::Time;
 use hoplite_core::collective::{Break, CollectiveEvent, Plan, Resumes};
 use hoplite_core::node::{CombineId, CombineOutcome, CopyId, Event, ServeId};
 use hoplite_core::peer::{CONNECT_TIMEOUT, SILENCE_TIMEOUT, plan_timeout};
-use hoplite_core::plan::collective::{Program, Step, Taking};
+use hoplite_core::plan::collective::{Kind, Program, Step, Taking};
 use hoplite_core::shard::PullOutcome;
 
 use super::contents::{Contents, EMPTY, MIXED, Operand, shape_of};
@@ -119,8 +119,8 @@ impl Exchange {
         steps.all(|(index, _)| self.is_done(index))
     }
 
-    const fn is_folded(&self) -> bool {
-        self.sources.len() > 1
+    fn is_folded(&self) -> bool {
+        self.sources.len() > 1 && self.plan.agreement.kind != Kind::Allgather
     }
 
     /// Whether the bytes of a step are in the target when it reads them.
@@ -178,7 +178,7 @@ struct Stream {
 enum Own {
     /// In the target.
     Partial,
-    /// In the only source.
+    /// In a source.
     Source(Value),
     /// There too, once it has got that far.
     Late,
@@ -218,7 +218,7 @@ impl<A: Application> Cluster<A> {
             sources,
             writers: (0..steps).map(|step| program.writers_before(step)).collect(),
             done_bytes: vec![0; steps],
-            finals: program.finals(),
+            finals: plan.finals(&program),
             folded_bytes: 0,
             memory: Memory::default(),
             is_filled: false,
@@ -459,11 +459,14 @@ impl<A: Application> Cluster<A> {
         if exchange.reads_target(step) {
             return Own::Partial;
         }
-        let (source, size_bytes) = (exchange.sources[0], exchange.plan.size_bytes);
+        let (plan, start) = (&exchange.plan, exchange.range(step).start);
+        let place = |index: &usize| plan.own_range(*index);
+        let index = (0..exchange.sources.len()).find(|index| place(index).contains(&start)).unwrap_or(0);
+        let (source, base, size_bytes) = (exchange.sources[index], place(&index).start, plan.source_bytes());
         let tag = self.copy(store, source).tag.unwrap_or(MIXED);
         match self.offered_bytes(store, source, size_bytes) {
             None => Own::Lost,
-            Some(offered_bytes) if offered_bytes < end => Own::Late,
+            Some(offered_bytes) if offered_bytes < end - base => Own::Late,
             Some(_) => Own::Source(Value { tag, shape: tag, is_combined: false }),
         }
     }

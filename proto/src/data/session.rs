@@ -3,7 +3,7 @@
 use hoplite_core::collective::{Failure, MAX_SOURCES_PER_MEMBER, Member, Plan, Report, Word};
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::plan::collective::{MAX_MEMBERS, Schedule};
+use hoplite_core::plan::collective::{Kind, MAX_MEMBERS, Schedule};
 
 use super::frame::MAX_BLOCK_BYTES;
 use super::{decode_failed_input, malformed};
@@ -51,9 +51,10 @@ pub fn decode_take(take: v1::Take) -> Result<Take> {
 
 /// The wire form of `plan`.
 pub fn encode_plan(plan: &Plan) -> v1::Enlist {
-    let member = |member: &Member| v1::SessionMember {
+    let member = |(index, member): (usize, &Member)| v1::SessionMember {
         node: member.node.as_str().to_owned(),
         address: member.address.to_string(),
+        ranks: plan.ranks.get(index).into_iter().flatten().copied().map(encode_index).collect(),
     };
     let source = |(id, put): &(ObjectId, PutId)| v1::MemberSource { id: encode_id(id), put: put.0 };
     v1::Enlist {
@@ -64,7 +65,7 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
         metadata: Some(metadata::encode(&plan.metadata)),
         radices: plan.schedule.radices().iter().map(|radix| encode_index(*radix)).collect(),
         frame_bytes: plan.frame_bytes,
-        members: plan.members.iter().map(member).collect(),
+        members: plan.members.iter().enumerate().map(member).collect(),
         index: encode_index(plan.index),
         sources: plan.sources.iter().map(source).collect(),
         timeout_ms: encode_timeout(plan.timeout),
@@ -72,7 +73,7 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
 }
 
 /// Checks a plan that a coordinator asks for: there is such a schedule, the operation is defined for the elements, of which the
-/// size is a whole number, and frames are as long as blocks may be.
+/// size is a whole number, frames are as long as blocks may be, and each part is at one member.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -90,12 +91,24 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     let metadata = metadata::decode(enlist.metadata, size_bytes)?;
     let agreement = decode_agreement(enlist.agreement, Plane::Data)?;
     let element_bytes = metadata.dtype.size_bytes();
-    if !agreement.op.is_defined_for(metadata.dtype) || !size_bytes.is_multiple_of(element_bytes) {
+    let is_combined = agreement.kind != Kind::Allgather;
+    if is_combined && !agreement.op.is_defined_for(metadata.dtype)
+        || !size_bytes.is_multiple_of(element_bytes)
+    {
         return Err(malformed("an operation that the elements do not have"));
     }
     if !(1..=u64::from(MAX_BLOCK_BYTES)).contains(&frame_bytes) || !frame_bytes.is_multiple_of(element_bytes)
     {
         return Err(malformed("frames that are no blocks"));
+    }
+    let index = decode_index(enlist.index, enlist.members.len())?;
+    let ranks = if agreement.kind.is_of_parts() {
+        decode_ranks(&enlist.members, agreement.participants, size_bytes / element_bytes)?
+    } else {
+        Vec::new()
+    };
+    if ranks.get(index).is_some_and(|ranks| ranks.len() != enlist.sources.len()) {
+        return Err(malformed("a member whose sources are not those of its ranks"));
     }
     let members = enlist.members.into_iter().map(|member| {
         let address = decode_address(&member.address, Plane::Data)?;
@@ -111,13 +124,33 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
         metadata,
         schedule,
         frame_bytes,
-        index: decode_index(enlist.index, members.len())?,
+        index,
+        ranks,
         members,
         sources: sources
             .map(|source| Ok((ObjectId::new(&source.id)?, PutId(source.put))))
             .collect::<Result<_>>()?,
         timeout: decode_timeout(enlist.timeout_ms),
     })
+}
+
+/// The ranks of each member, of so many participants, which divide so many elements into equal parts.
+fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64) -> Result<Vec<Vec<usize>>> {
+    let participants = decode_index(participants, MAX_MEMBERS + 1)?;
+    let mut is_seen = vec![false; participants];
+    let mut decode = |member: &v1::SessionMember| {
+        check_count("ranks of a member", member.ranks.len(), MAX_SOURCES_PER_MEMBER)?;
+        let ranks = member.ranks.iter().map(|rank| decode_index(*rank, participants));
+        let ranks = ranks.collect::<Result<Vec<usize>>>()?;
+        let is_new = ranks.iter().all(|rank| !std::mem::replace(&mut is_seen[*rank], true));
+        if is_new { Ok(ranks) } else { Err(malformed("a rank at two members")) }
+    };
+    let ranks = members.iter().map(&mut decode).collect::<Result<Vec<_>>>()?;
+    let is_whole = participants > 0 && elements.is_multiple_of(participants as u64);
+    if !is_whole || is_seen.contains(&false) || ranks.iter().any(Vec::is_empty) {
+        return Err(malformed("parts that are not equal, or at no member"));
+    }
+    Ok(ranks)
 }
 
 /// The end of a member that failed; `None` if it has not.
@@ -233,7 +266,13 @@ mod tests {
         v1::Enlist {
             target: vec![7; 255].into(),
             put: u64::MAX,
-            agreement: Some(v1::Agreement { op: 1, participants: 256, sources: u64::MAX, is_ordered: false }),
+            agreement: Some(v1::Agreement {
+                op: 1,
+                participants: 256,
+                sources: u64::MAX,
+                is_ordered: false,
+                collective: v1::Collective::Allreduce.into(),
+            }),
             size_bytes: 4096,
             metadata: Some(v1::Metadata {
                 dtype: v1::Dtype::F32.into(),
@@ -243,7 +282,11 @@ mod tests {
             radices: vec![u32::try_from(members).unwrap()],
             frame_bytes: 16 << 10,
             members: (0..members)
-                .map(|index| v1::SessionMember { node: node(index), address: "[1::2]:65535".to_owned() })
+                .map(|index| v1::SessionMember {
+                    node: node(index),
+                    address: "[1::2]:65535".to_owned(),
+                    ranks: vec![u32::try_from(index).unwrap()],
+                })
                 .collect(),
             index: 1,
             sources: vec![v1::MemberSource { id: vec![8; 255].into(), put: u64::MAX }; sources],
@@ -283,6 +326,23 @@ mod tests {
         assert!(refused(|plan| plan.frame_bytes = 4098));
         assert!(refused(|plan| plan.agreement = None));
         assert!(refused(|plan| plan.target.clear()));
+        assert!(refused(|plan| plan.agreement.as_mut().unwrap().collective = 0));
+        let refused_parts = |participants, change: fn(&mut v1::Enlist)| {
+            let mut enlist = enlist(4, 1);
+            let agreement = enlist.agreement.as_mut().unwrap();
+            agreement.collective = v1::Collective::Allgather.into();
+            agreement.participants = participants;
+            change(&mut enlist);
+            decode_plan(enlist).is_err()
+        };
+        assert!(!refused_parts(4, |_| {}));
+        assert!(refused_parts(3, |_| {}), "a rank that is none");
+        assert!(refused_parts(5, |_| {}), "a rank that nobody has");
+        assert!(refused_parts(0, |plan| plan.members.iter_mut().for_each(|member| member.ranks.clear())));
+        assert!(refused_parts(4, |plan| plan.members[0].ranks = vec![1]), "one that two have");
+        assert!(refused_parts(5, |plan| plan.members[1].ranks.push(4)), "more ranks than sources");
+        assert!(refused_parts(4, |plan| plan.size_bytes -= 4), "parts that are not alike");
+        assert!(refused_parts(u32::MAX, |_| {}));
         assert!(decode_take(v1::Take { target: vec![1].into(), index: 256, ..Default::default() }).is_err());
         assert!(decode_stop(v1::Stop { error: None }).is_err());
     }

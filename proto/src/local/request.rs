@@ -11,7 +11,7 @@ use crate::bounds::{
 };
 use crate::data::probe::probes;
 use crate::enumeration::enumeration;
-use crate::reduce::{decode_agreement, decode_op, encode_agreement, encode_op};
+use crate::reduce::{decode_agreement, decode_kind, decode_op, encode_agreement, encode_kind, encode_op};
 use crate::v1::request as wire;
 use crate::{metadata, v1};
 
@@ -111,7 +111,10 @@ fn encode_node_request(request: node::Request) -> wire::Body {
         node::Request::Inspect(Inspection::ProbeProgress) => {
             wire::Body::ProbeProgress(wire::ProbeProgress {})
         }
-        node::Request::Allreduce(reduce) => wire::Body::Allreduce(encode_reduce(&reduce)),
+        node::Request::Collective(kind, reduce) => wire::Body::Coordinate(wire::Coordinate {
+            collective: encode_kind(kind),
+            reduce: Some(encode_reduce(&reduce)),
+        }),
         node::Request::Join { target, agreement, is_again, timeout } => wire::Body::Join(wire::Join {
             is_again,
             target: encode_id(&target),
@@ -158,7 +161,12 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Unsubscribe(unsubscribe) => node::Request::Unsubscribe { call: CallId(unsubscribe.call) },
         wire::Body::Cancel(cancel) => node::Request::Cancel { call: CallId(cancel.call) },
         wire::Body::Reduce(reduce) => node::Request::Reduce(decode_reduce(reduce, max_ids)?),
-        wire::Body::Allreduce(reduce) => node::Request::Allreduce(decode_reduce(reduce, max_ids)?),
+        wire::Body::Coordinate(coordinate) => {
+            let reduce =
+                coordinate.reduce.ok_or(Error::malformed(Plane::Local, "a collective of nothing"))?;
+            let kind = decode_kind(coordinate.collective, Plane::Local)?;
+            node::Request::Collective(kind, decode_reduce(reduce, max_ids)?)
+        }
         wire::Body::Join(join) => node::Request::Join {
             target: ObjectId::new(&join.target)?,
             agreement: decode_agreement(join.agreement, Plane::Local)?,

@@ -151,7 +151,7 @@ fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
     })
 }
 
-/// Checks that the ranges lie in the object and have as many bytes as it, together.
+/// Checks that the ranges lie in the object and have no more bytes than it, together.
 fn decode_ranges(ranges: wire::Ranges) -> Result<node::Response> {
     let view = decode_view(ranges.view.ok_or(malformed("ranges of no object"))?)?;
     check_count("ranges of an object", ranges.order.len(), 2 * MAX_MEMBERS)?;
@@ -165,9 +165,6 @@ fn decode_ranges(ranges: wire::Ranges) -> Result<node::Response> {
         };
         left_bytes = left;
         order.push(ByteRange { offset_bytes, length_bytes });
-    }
-    if left_bytes > 0 {
-        return Err(malformed("ranges that are not all of the object"));
     }
     Ok(node::Response::Ranges { view, order })
 }

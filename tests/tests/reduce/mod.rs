@@ -8,6 +8,7 @@
 //! * `shards`: the directory in the middle of a reduce.
 //! * `chances`: a node dies at a random moment, many times.
 //! * `collectives`: allreduce, gather and allgather.
+//! * `parts`: reduce_scatter and allgather by sessions.
 //! * `sessions`: allreduces whose members, coordinator or participants fail, or disagree.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
@@ -15,6 +16,7 @@ mod arrays;
 mod chances;
 mod collectives;
 mod ends;
+mod parts;
 mod results;
 mod sessions;
 mod shards;

@@ -41,7 +41,8 @@ impl Node {
                 return self.member_failed(membership, failure, error);
             }
         };
-        let Some(room) = self.allocate_keeping(&sources, plan.size_bytes) else {
+        let size_bytes = plan.copy_bytes();
+        let Some(room) = self.allocate_keeping(&sources, size_bytes) else {
             return self.copies.wait_for_space(SpaceWaiter::Membership(membership));
         };
         self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
@@ -50,10 +51,9 @@ impl Node {
         self.stop_fetch(&plan.target);
         let phase = Phase::Combining { combine: None, valid_bytes: 0 };
         let (id, metadata) = (plan.target.clone(), plan.metadata.clone());
-        let opening =
-            LocalCopy::begin(id.clone(), plan.put, plan.size_bytes, metadata, room, phase).private();
-        let is_own = self.collectives.sessions.contains_key(&plan.put);
-        let opening = if is_own { opening } else { opening.evictable() };
+        let opening = LocalCopy::begin(id.clone(), plan.put, size_bytes, metadata, room, phase).private();
+        let stays = !plan.is_of_parts() && self.collectives.sessions.contains_key(&plan.put);
+        let opening = if stays { opening } else { opening.evictable() };
         let copy = self.copies.open(&mut self.ctx, opening);
         for source in &sources {
             self.copies.touch(*source);
@@ -75,7 +75,7 @@ impl Node {
         if self.copies.live(&plan.target).is_some() || self.reductions.contains(&plan.target) {
             return Err(Failure::Refused(Error::AlreadyExists { id: plan.target.clone() }));
         }
-        self.check_incoming(&plan.target, plan.size_bytes, &plan.metadata).map_err(Failure::Refused)?;
+        self.check_incoming(&plan.target, plan.copy_bytes(), &plan.metadata).map_err(Failure::Refused)?;
         for key in self.calls.gets(&plan.target) {
             if let Some(Call::Get { join: Some(agreement), .. }) = self.calls.get(key)
                 && let Err(error) = agreement.check(&plan.target, &plan.agreement)
@@ -86,7 +86,7 @@ impl Node {
         }
         let find = |(id, put): &(ObjectId, PutId)| {
             let copy = self.copies.live_put(id, *put);
-            let copy = copy.filter(|copy| self.copies[copy].size_bytes == plan.size_bytes);
+            let copy = copy.filter(|copy| self.copies[copy].size_bytes == plan.source_bytes());
             copy.ok_or_else(|| Failure::Refused(Error::ObjectLost { id: id.clone() }))
         };
         plan.sources.iter().map(find).collect()
@@ -102,7 +102,7 @@ impl Node {
         }
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
         if let Stage::AwaitingRoom { .. } = member.stage() {
-            let (id, size_bytes) = (member.plan().target.clone(), member.plan().size_bytes);
+            let (id, size_bytes) = (member.plan().target.clone(), member.plan().copy_bytes());
             let refusal = Failure::Refused(self.copies.store_full(size_bytes));
             self.member_failed(membership, refusal, Error::Superseded { id });
         }
@@ -157,7 +157,8 @@ impl Node {
     pub(super) fn left(&mut self, membership: MembershipId) {
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
         let (id, is_committed) = (member.plan().target.clone(), member.is_committed());
-        let is_orphan = !is_committed && member.stage() != Stage::Over;
+        let has_its_parts = member.plan().is_of_parts() && matches!(member.stage(), Stage::Filled { .. });
+        let is_orphan = !is_committed && !has_its_parts && member.stage() != Stage::Over;
         // Others have what this one has not, if the coordinator has decided so. Else it may still make it in another way, if
         // it is only this store that cannot hear it.
         self.end_membership(membership, Error::Superseded { id: id.clone() });

@@ -94,6 +94,15 @@ fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize,
     shared.values().flatten().fold(1.0, |most, streams| most.max(streams / uplink.links()))
 }
 
+/// The order of a collective of parts: a ring in which members of a group are next to each other. It is half an allreduce.
+pub fn arrange_parts(paths: &[Path], size_bytes: u64, link: LinkEstimate) -> Arrangement {
+    let order = by_groups(paths);
+    let ordered: Vec<Path> = order.iter().map(|member| paths[*member]).collect();
+    let schedule = Schedule::ring(paths.len());
+    let estimate = estimate(&schedule, size_bytes, link, &ordered) / 2;
+    Arrangement { order, choice: Choice { schedule, estimate, runner_up: None }, remark: "" }
+}
+
 /// Chooses the order and the schedule of an allreduce of members in these groups. Among equals the ring wins.
 pub fn arrange(
     paths: &[Path],

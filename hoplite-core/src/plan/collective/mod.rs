@@ -21,6 +21,6 @@ mod order;
 mod program;
 mod schedule;
 
-pub use cost::{Arrangement, SchedulePreference, arrange, estimate, frame_bytes};
+pub use cost::{Arrangement, SchedulePreference, arrange, arrange_parts, estimate, frame_bytes};
 pub use program::{Program, Step, Taking};
-pub use schedule::{Kind, MAX_MEMBERS, Schedule};
+pub use schedule::{Kind, MAX_MEMBERS, Schedule, program_of_parts};

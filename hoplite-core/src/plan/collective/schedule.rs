@@ -12,14 +12,22 @@ pub const MAX_MEMBERS: usize = 256;
 pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
 /// What the members are to have at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Kind {
     /// Everybody all of the combination.
+    #[default]
     Allreduce,
-    /// Everybody its part of the combination.
+    /// Everybody its parts of the combination.
     ReduceScatter,
     /// Everybody the parts of all.
     Allgather,
+}
+
+impl Kind {
+    /// Whether the members end up with what is made of parts, one for each rank, and not with one object that all of them make.
+    pub const fn is_of_parts(self) -> bool {
+        !matches!(self, Self::Allreduce)
+    }
 }
 
 /// How the members of a session exchange data.
@@ -96,26 +104,8 @@ impl Schedule {
         (self.core()..self.members).map(|index| (index, index - self.core()))
     }
 
-    /// What member `index` does, for `size_bytes` at each. Of an allgather, that is the size of the result, in which the
-    /// member's own data are where they belong.
-    pub fn program(&self, kind: Kind, index: usize, size_bytes: u64) -> Program {
-        match kind {
-            Kind::Allreduce => self.allreduce(index, size_bytes),
-            Kind::ReduceScatter | Kind::Allgather => {
-                // Only there do the parts come in the order of the ranks.
-                let ring = Stage { first: 0, stride: 1, size: self.members, digit: index };
-                let mut program = Program::default();
-                if kind == Kind::ReduceScatter {
-                    ring.scatter(&mut program, &(0..size_bytes));
-                } else {
-                    ring.gather(&mut program, &(0..size_bytes));
-                }
-                program
-            }
-        }
-    }
-
-    fn allreduce(&self, index: usize, size_bytes: u64) -> Program {
+    /// What member `index` does in an allreduce of `size_bytes`.
+    pub fn program(&self, index: usize, size_bytes: u64) -> Program {
         let (core, whole) = (self.core(), 0..size_bytes);
         let mut program = Program::default();
         if index >= core {
@@ -132,11 +122,11 @@ impl Schedule {
         let stages = self.stages(index);
         for stage in &stages {
             let range = held.last().cloned().unwrap_or_default();
-            stage.scatter(&mut program, &range);
+            stage.scatter(&mut program, |digit| [part(&range, stage.size, digit)]);
             held.push(part(&range, stage.size, stage.digit));
         }
         for (stage, range) in stages.iter().zip(&held).rev() {
-            stage.gather(&mut program, range);
+            stage.gather(&mut program, |digit| [part(range, stage.size, digit)]);
         }
         if let Some(to) = extra {
             program.push(Step::Give { range: whole, to });
@@ -171,6 +161,23 @@ impl fmt::Display for Schedule {
     }
 }
 
+/// What member `index` does in a ring at whose end each member has its parts of the combination, or those of all of them: those
+/// of member k are at `parts[k]`. Of an allgather, its own are not in its target, where nothing else is written to their place.
+///
+/// Each member sends and receives all parts but one member's.
+pub fn program_of_parts(kind: Kind, index: usize, parts: &[Vec<Range<u64>>]) -> Program {
+    let ring = Stage { first: 0, stride: 1, size: parts.len(), digit: index };
+    let of_member = |member: usize| parts[member].iter().cloned();
+    let mut program = Program::default();
+    if kind != Kind::Allgather {
+        ring.scatter(&mut program, of_member);
+    }
+    if kind != Kind::ReduceScatter {
+        ring.gather(&mut program, of_member);
+    }
+    program
+}
+
 /// A member's place in the ring of one stage.
 #[derive(Debug, Clone, Copy)]
 struct Stage {
@@ -194,26 +201,40 @@ impl Stage {
         self.ahead(self.size - 1)
     }
 
-    /// The part so many places behind the member's own.
-    fn behind(&self, whole: &Range<u64>, places: usize) -> Range<u64> {
-        part(whole, self.size, (self.digit + 2 * self.size - places) % self.size)
+    /// The digit of the one so many places behind.
+    const fn behind(&self, places: usize) -> usize {
+        (self.digit + 2 * self.size - places) % self.size
     }
 
-    /// Reduce-scatter: the member ends up with the combination of its part.
-    fn scatter(&self, program: &mut Program, whole: &Range<u64>) {
+    /// Reduce-scatter: the member ends up with the combination of its part. `part` says where that of a digit is.
+    fn scatter<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
+    where
+        I: IntoIterator<Item = Range<u64>>,
+    {
         for step in 1..self.size {
-            program.push(Step::Give { range: self.behind(whole, step), to: self.next() });
-            let range = self.behind(whole, step + 1);
-            program.push(Step::Take { range, from: self.previous(), taking: Taking::Combine });
+            self.pass(program, part(self.behind(step)), part(self.behind(step + 1)), Taking::Combine);
         }
     }
 
     /// Allgather: the member, which has its part, ends up with all of them.
-    fn gather(&self, program: &mut Program, whole: &Range<u64>) {
+    fn gather<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
+    where
+        I: IntoIterator<Item = Range<u64>>,
+    {
         for step in 0..self.size - 1 {
-            program.push(Step::Give { range: self.behind(whole, step), to: self.next() });
-            let range = self.behind(whole, step + 1);
-            program.push(Step::Take { range, from: self.previous(), taking: Taking::Replace });
+            self.pass(program, part(self.behind(step)), part(self.behind(step + 1)), Taking::Replace);
+        }
+    }
+
+    fn pass<I>(&self, program: &mut Program, given: I, taken: I, taking: Taking)
+    where
+        I: IntoIterator<Item = Range<u64>>,
+    {
+        for range in given {
+            program.push(Step::Give { range, to: self.next() });
+        }
+        for range in taken {
+            program.push(Step::Take { range, from: self.previous(), taking });
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hoplite_core::collective::Plan;
-use hoplite_core::plan::collective::{Program, Step};
+use hoplite_core::plan::collective::{Kind, Program, Step};
 use hoplite_core::reduce::combine;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
@@ -25,7 +25,8 @@ use crate::copies::LiveCopy;
 pub(crate) struct Exchange {
     plan: Box<Plan>,
     program: Program,
-    /// The member's own data. If there are several, they are combined into the target before anything else.
+    /// The member's own data. If there are several, they are combined into the target before anything else; those of an allgather
+    /// are only given.
     sources: Vec<Arc<LiveCopy>>,
     /// For each step: the earlier ones that write bytes of it, and how many of its bytes are done.
     steps: Vec<Progress>,
@@ -58,7 +59,7 @@ impl Exchange {
             |step| Progress { writers: program.writers_before(step), done_bytes: AtomicU64::new(0) };
         Self {
             steps: (0..program.steps().len()).map(progress).collect(),
-            finals: program.finals(),
+            finals: plan.finals(&program),
             plan,
             program,
             sources,
@@ -151,10 +152,10 @@ impl Exchange {
 
     /// Whether the member's own data lie in the target.
     fn is_folded(&self) -> bool {
-        self.sources.len() > 1
+        self.sources.len() > 1 && self.plan.agreement.kind != Kind::Allgather
     }
 
-    /// Whether the bytes of a step are in the target when it reads them; if not, they are in the only source.
+    /// Whether the bytes of a step are in the target when it reads them; if not, they are in a source.
     fn reads_target(&self, step: usize) -> bool {
         self.is_folded() || !self.steps[step].writers.is_empty()
     }
@@ -173,12 +174,20 @@ impl Exchange {
         if self.reads_target(step) {
             return Ok(());
         }
+        let (source, base) = self.source_of(step);
         // Even if there are enough: a source that has failed is of no use any more.
-        let size_bytes = self.plan.size_bytes;
-        match self.sources[0].beyond_within(end - 1, size_bytes).await {
-            Ok(valid_bytes) if valid_bytes >= end => Ok(()),
+        match source.beyond_within(end - base - 1, self.plan.source_bytes()).await {
+            Ok(valid_bytes) if valid_bytes >= end - base => Ok(()),
             _ => Err(SourceLost),
         }
+    }
+
+    /// The source that has the bytes of a step, and where its first byte is in what is made.
+    fn source_of(&self, step: usize) -> (&LiveCopy, u64) {
+        let start = self.step(step).range().start;
+        let place = |index: &usize| self.plan.own_range(*index);
+        let index = (0..self.sources.len()).find(|index| place(index).contains(&start)).unwrap_or(0);
+        (&self.sources[index], place(&index).start)
     }
 
     /// Whether all that writes before a step has done its bytes before `end`.
@@ -192,30 +201,29 @@ impl Exchange {
         })
     }
 
-    /// Where the bytes of a step are that gives.
-    pub(super) fn origin<'a>(&'a self, step: usize, target: &'a LiveCopy) -> &'a LiveCopy {
-        if self.reads_target(step) { target } else { &self.sources[0] }
+    /// The copy that has the bytes of a step when it reads them, and where its first byte is in what is made.
+    pub(super) fn origin<'a>(&'a self, step: usize, target: &'a LiveCopy) -> (&'a LiveCopy, u64) {
+        if self.reads_target(step) { (target, 0) } else { self.source_of(step) }
     }
 
     /// Combines what was taken with what is there, into the target from `start` on.
     pub(super) fn combine_into(&self, step: usize, target: &LiveCopy, start: u64, taken: &mut [u8]) {
-        let own = self.origin(step, target).buffer();
+        let (own, base) = self.origin(step, target);
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
         let mut sum = [0; PIECE_BYTES];
         let mut at = start;
         for piece in taken.chunks_mut(PIECE_BYTES) {
             let sum = &mut sum[..piece.len()];
-            own.read(at, sum);
+            own.buffer().read(at - base, sum);
             combine(op, dtype, sum, piece);
             target.buffer().write(at, sum);
             at += piece.len() as u64;
         }
     }
 
-    /// Combines the member's own sources into the target, if they are several.
+    /// Combines the member's own sources into the target, if they lie there.
     pub(super) async fn fold(&self, target: &LiveCopy) -> Result<(), SourceLost> {
-        let Some((first, others)) = self.sources.split_first().filter(|(_, others)| !others.is_empty())
-        else {
+        let Some((first, others)) = self.sources.split_first().filter(|_| self.is_folded()) else {
             return Ok(());
         };
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);

@@ -72,10 +72,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 if !keepalive.during(connection, ready).await? {
                     return Ok(Ending::NoCopy);
                 }
-                let origin = exchange.origin(step, target).buffer();
-                let start = exchange.step(step).range().start;
+                let (origin, base) = exchange.origin(step, target);
+                let start = exchange.step(step).range().start - base;
                 let range = start + done_bytes..start + end_bytes;
-                let sending = connection.write_part(position_bytes + done_bytes, range, origin);
+                let sending = connection.write_part(position_bytes + done_bytes, range, origin.buffer());
                 tokio::select! {
                     biased;
                     sent = sending => sent?,

@@ -64,6 +64,10 @@ impl Puller {
         let taken = cancel.run_until_cancelled(self.take_all(exchange, target)).await;
         let outcome = match taken {
             Some(Ok(())) => {
+                if exchange.plan().is_of_parts() {
+                    // The end of the last part too.
+                    target.advance(target.size_bytes());
+                }
                 filled();
                 exchange.finish(cancel).await;
                 return CombineOutcome::Complete;

@@ -1,0 +1,129 @@
+//! One participant of a collective of all.
+//!
+//! Every participant joins: it asks its store for the target. Rank 0 also asks its store to coordinate.
+
+use std::sync::Arc;
+
+use hoplite_core::collective::Agreement;
+use hoplite_core::metadata::Dtype;
+use hoplite_core::node::{self, ByteRange, Reduce, Response};
+use hoplite_core::plan::collective::Kind;
+use hoplite_core::{Error as ObjectError, ObjectId, Operation};
+
+use super::gather::no_such_rank;
+use crate::connection::Connection;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::options::AllreduceOptions;
+use crate::reader::ObjectReader;
+
+/// What a participant does, and what it knows of its own source.
+#[derive(Debug)]
+pub(super) struct Participant {
+    kind: Kind,
+    request: Reduce,
+    rank: usize,
+    source_bytes: u64,
+    dtype: Dtype,
+    deadline: Deadline,
+}
+
+/// What a participant that joins is answered.
+#[derive(Debug)]
+pub(super) enum Joined {
+    /// The target.
+    Object(ObjectReader),
+    /// What its store exchanges with others, and in which order its ranges become valid.
+    Ranges(ObjectReader, Vec<ByteRange>),
+}
+
+impl Participant {
+    /// Learns from the participant's own source what all of them are like.
+    pub(super) async fn prepare(
+        connection: &Arc<Connection>,
+        kind: Kind,
+        target: ObjectId,
+        sources: Vec<ObjectId>,
+        rank: usize,
+        options: AllreduceOptions,
+    ) -> Result<Self> {
+        let AllreduceOptions { op, order, timeout } = options;
+        let deadline = Deadline::after(timeout);
+        let own = sources.get(rank).ok_or_else(no_such_rank)?.clone();
+        let request = Reduce { target, count: sources.len(), sources, op, order, range: None, timeout };
+        // Also those that coordinate nothing, and would wait in vain for the one who is refused.
+        request.check()?;
+        let (source_bytes, dtype) = {
+            let source = ObjectReader::open(connection, own.clone(), deadline.left()).await?;
+            (source.size_bytes(), source.metadata().dtype)
+        };
+        if kind != Kind::Allgather && !op.is_defined_for(dtype) {
+            let reason = format!("{op} is not defined for elements of type {dtype}").into();
+            return Err(ObjectError::TypeMismatch { id: own, reason }.into());
+        }
+        Ok(Self { kind, request, rank, source_bytes, dtype, deadline })
+    }
+
+    pub(super) const fn target(&self) -> &ObjectId {
+        &self.request.target
+    }
+
+    pub(super) const fn request(&self) -> &Reduce {
+        &self.request
+    }
+
+    pub(super) const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(super) const fn is_coordinator(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// How long each source is.
+    pub(super) const fn source_bytes(&self) -> u64 {
+        self.source_bytes
+    }
+
+    pub(super) const fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    pub(super) const fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// Has the own store coordinate all, until it is done.
+    pub(super) async fn coordinate(&self, connection: &Arc<Connection>) -> Result<()> {
+        let timeout = self.deadline.left();
+        let request = node::Request::Collective(self.kind, Reduce { timeout, ..self.request.clone() });
+        match connection.call_node(request, Operation::Reduce, timeout).await? {
+            Response::Reduced { .. } => Ok(()),
+            _ => Err(connection.unexpected()),
+        }
+    }
+
+    /// Asks for the target. `is_again` if what was joined before is superseded.
+    pub(super) async fn join(&self, connection: &Arc<Connection>, is_again: bool) -> Result<Joined> {
+        let agreement = Agreement::of(self.kind, &self.request);
+        let (target, timeout) = (self.request.target.clone(), self.deadline.left());
+        let request = node::Request::Join { target, agreement, is_again, timeout };
+        match connection.call_node(request, Operation::Reduce, timeout).await? {
+            Response::Object(view) => Ok(Joined::Object(ObjectReader::over(connection, view)?)),
+            Response::Ranges { view, order } => {
+                Ok(Joined::Ranges(ObjectReader::over(connection, view)?, order))
+            }
+            _ => Err(connection.unexpected()),
+        }
+    }
+
+    /// Whether an error says that the target has ended before its time.
+    pub(super) fn is_end(&self, error: &Error) -> bool {
+        match error {
+            Error::Object(ObjectError::ObjectLost { id } | ObjectError::Deleted { id }) => {
+                *id == self.request.target
+            }
+            _ => false,
+        }
+    }
+}

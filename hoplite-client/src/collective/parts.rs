@@ -1,0 +1,333 @@
+//! Reduce-scatter and allgather: collectives whose participants end up with parts.
+//!
+//! The stores that have the sources exchange parts in a ring, if they can; see `hoplite_core::collective`. If not, or for a
+//! participant whose store is not one of these or that comes too late, each gets its parts by itself. That gives the same, since each part is
+//! computed for one participant only: so nobody needs to know what the others do. The target, an object without bytes, tells them.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures::future::{Either, select};
+use hoplite_core::collective::MAX_STAR_BYTES;
+use hoplite_core::node::{ByteRange, ReduceOrder};
+use hoplite_core::plan::collective::Kind;
+use hoplite_core::reduce::combine;
+use hoplite_core::{Error as ObjectError, ObjectId, Operation};
+
+use super::participant::{Joined, Participant};
+use super::reduce::reduce;
+use crate::client::{Client, checked};
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::options::{AllreduceOptions, ReduceOptions};
+use crate::reader::{ObjectReader, get_into};
+
+impl Client {
+    /// Reduces the objects of all participants, and returns one part of the result to each of them, in a new vector. See
+    /// [`Client::reduce_scatter_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn reduce_scatter<I>(
+        &self,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        rank: usize,
+        options: AllreduceOptions,
+    ) -> Result<Vec<u8>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let timeout = options.timeout;
+        let all = async {
+            let parts =
+                Parts::prepare(&self.connection, Kind::ReduceScatter, target, sources, rank, options).await?;
+            // It fits: the source, which is longer, is in the arena, which is mapped.
+            let mut out = vec![0; to_index(parts.part_bytes)];
+            parts.reduce_scatter(self, &mut out).await?;
+            Ok(out)
+        };
+        self.connection.bounded(Operation::Reduce, timeout, all).await
+    }
+
+    /// Reduces the objects of all n participants, and copies one part of the result into the front of each one's `out`:
+    /// that of rank k is the k-th of n equal parts. Returns its length. It is `MPI_Reduce_scatter_block`.
+    ///
+    /// Every participant calls this as [`Client::allreduce_into`], and puts its source as for that. The sources must divide into n equal
+    /// parts of whole elements. Each node sends and receives S(n-1)/n bytes; and it needs room for S more while this goes on. If the
+    /// sources are not there in time, or at more than one node, or a node fails meanwhile, the participants that have not their part yet
+    /// have it reduced each by itself, as `TARGET/RANK`, which they delete. If all sources have 64 KiB together, everybody gets all of them.
+    ///
+    /// The sources stay, and an object `target` without bytes, unless the sources are so small. Whoever knows that all participants
+    /// have their result should delete them. `hoplite stat TARGET` at rank 0's node says what was done, and why.
+    ///
+    /// # Errors
+    /// As for [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into such parts. Some participants may have
+    /// an error, and others their part.
+    ///
+    /// # Cancel safety
+    /// Cancelled, or after an error, only this participant's call is gone; but others that wait for rank 0 to begin fail with it.
+    pub async fn reduce_scatter_into<I>(
+        &self,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        rank: usize,
+        out: &mut [u8],
+        options: AllreduceOptions,
+    ) -> Result<usize>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let timeout = options.timeout;
+        let all = async {
+            let parts =
+                Parts::prepare(&self.connection, Kind::ReduceScatter, target, sources, rank, options).await?;
+            let out = room(out, parts.part_bytes)?;
+            parts.reduce_scatter(self, out).await?;
+            Ok(out.len())
+        };
+        self.connection.bounded(Operation::Reduce, timeout, all).await
+    }
+
+    /// Copies the objects of all n participants into the front of each one's `out`, one after the other, in the order of `sources`.
+    /// Returns their length together.
+    ///
+    /// Every participant calls this as [`Client::allreduce_into`], and puts its source as for that. The sources must be equally long, and of
+    /// one type; for others there are [`Client::allgather`] and [`Client::gather_into`]. Each node sends and receives S(n-1)/n bytes of the
+    /// S that come out; and it needs room for S while this goes on. If the sources are not there in time, or at more than one node, or
+    /// a node fails meanwhile, the participants that have not all yet get them as by `gather_into`.
+    ///
+    /// The sources stay, and an object `target` without bytes, unless all sources together have 64 KiB at most. Whoever knows that all
+    /// participants have their result should delete them.
+    ///
+    /// # Errors
+    /// As for [`Client::gather_into`] and [`Client::allreduce_into`].
+    ///
+    /// # Cancel safety
+    /// As for [`Client::reduce_scatter_into`].
+    pub async fn allgather_into<I>(
+        &self,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        rank: usize,
+        out: &mut [u8],
+        timeout: std::time::Duration,
+    ) -> Result<usize>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let options = AllreduceOptions { timeout, ..AllreduceOptions::default() };
+        let all = async {
+            let parts =
+                Parts::prepare(&self.connection, Kind::Allgather, target, sources, rank, options).await?;
+            let out = room(out, parts.part_bytes.saturating_mul(parts.count()))?;
+            parts.allgather(self, out).await?;
+            Ok(out.len())
+        };
+        self.connection.bounded(Operation::Get, timeout, all).await
+    }
+}
+
+/// The front of `out` that a result takes.
+fn room(out: &mut [u8], needed_bytes: u64) -> Result<&mut [u8]> {
+    let given_bytes = out.len() as u64;
+    let length = usize::try_from(needed_bytes).unwrap_or(usize::MAX);
+    out.get_mut(..length).ok_or(Error::BufferTooSmall { needed_bytes, given_bytes })
+}
+
+/// One participant's view of a collective of equal parts.
+struct Parts {
+    participant: Participant,
+    part_bytes: u64,
+}
+
+impl Parts {
+    async fn prepare<I>(
+        connection: &Arc<Connection>,
+        kind: Kind,
+        target: impl AsRef<[u8]>,
+        sources: I,
+        rank: usize,
+        options: AllreduceOptions,
+    ) -> Result<Self>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let sources = checked(sources, connection.max_ids())?;
+        let target = ObjectId::new(target)?;
+        let participant = Participant::prepare(connection, kind, target, sources, rank, options).await?;
+        let source_bytes = participant.source_bytes();
+        if kind == Kind::Allgather {
+            return Ok(Self { part_bytes: source_bytes, participant });
+        }
+        let count = participant.request().sources.len() as u64;
+        if !source_bytes.is_multiple_of(count * participant.dtype().size_bytes()) {
+            let reason =
+                "the sources do not divide into equal parts of whole elements, one for each participant";
+            return Err(ObjectError::invalid_request(reason).into());
+        }
+        Ok(Self { part_bytes: source_bytes / count, participant })
+    }
+
+    fn sources(&self) -> &[ObjectId] {
+        &self.participant.request().sources
+    }
+
+    fn count(&self) -> u64 {
+        self.sources().len() as u64
+    }
+
+    /// Where the part of a rank is.
+    fn part(&self, rank: usize) -> ByteRange {
+        ByteRange { offset_bytes: rank as u64 * self.part_bytes, length_bytes: self.part_bytes }
+    }
+
+    /// Whether each participant gets all sources at once, which is quicker than to exchange anything.
+    fn is_small(&self) -> bool {
+        self.participant.source_bytes().saturating_mul(self.count()) <= MAX_STAR_BYTES
+    }
+
+    async fn reduce_scatter(&self, client: &Client, out: &mut [u8]) -> Result<()> {
+        if self.is_small() {
+            return self.reduce_all(client, out).await;
+        }
+        let own = self.part(self.participant.rank());
+        let exchange = async |reader: &mut ObjectReader, order: &[ByteRange], out: &mut [u8]| {
+            if !order.contains(&own) {
+                return Ok(false);
+            }
+            reader.read_ranges(order, own.offset_bytes, out, self.participant.deadline()).await.map(|()| true)
+        };
+        if self.exchanged(client, out, exchange).await? {
+            return Ok(());
+        }
+        self.reduce_own(client, out).await
+    }
+
+    async fn allgather(&self, client: &Client, out: &mut [u8]) -> Result<()> {
+        let (connection, deadline) = (&client.connection, self.participant.deadline());
+        let exchange = async |reader: &mut ObjectReader, order: &[ByteRange], out: &mut [u8]| {
+            // What does not come is at this node.
+            let ranks = (0..self.sources().len()).map(|rank| (rank, self.part(rank)));
+            for (rank, part) in ranks.filter(|(_, part)| !order.contains(part)) {
+                let (start, end) = (part.offset_bytes, part.offset_bytes + part.length_bytes);
+                let place = &mut out[to_index(start)..to_index(end)];
+                get_into(connection, self.sources()[rank].clone(), place, deadline.left()).await?;
+            }
+            reader.read_ranges(order, 0, out, deadline).await.map(|()| true)
+        };
+        if !self.is_small() && self.exchanged(client, out, exchange).await? {
+            return Ok(());
+        }
+        let lengths = client.gather_into(self.sources(), out, deadline.left()).await?;
+        match lengths.iter().position(|length| *length as u64 != self.part_bytes) {
+            Some(other) => Err(self.is_unlike(other)),
+            None => Ok(()),
+        }
+    }
+
+    fn is_unlike(&self, rank: usize) -> Error {
+        let reason = "it is not like that of this participant".into();
+        ObjectError::TypeMismatch { id: self.sources()[rank].clone(), reason }.into()
+    }
+
+    /// Takes part in the exchange, and coordinates the others if it is this participant's task. Answers whether it has given all that
+    /// this participant needs.
+    async fn exchanged(
+        &self,
+        client: &Client,
+        out: &mut [u8],
+        exchange: impl AsyncFn(&mut ObjectReader, &[ByteRange], &mut [u8]) -> Result<bool>,
+    ) -> Result<bool> {
+        let connection = &client.connection;
+        let join = self.join(connection, out, exchange);
+        if !self.participant.is_coordinator() {
+            return join.await;
+        }
+        match select(pin!(join), pin!(self.participant.coordinate(connection))).await {
+            // The others go on without this call.
+            Either::Left((Ok(is_done), _)) => Ok(is_done),
+            Either::Left((Err(error), coordinate)) => {
+                if self.participant.is_end(&error) {
+                    // That is a consequence: the coordinator is about to say why.
+                    coordinate.await?;
+                }
+                Err(error)
+            }
+            Either::Right((coordinated, join)) => {
+                coordinated?;
+                join.await
+            }
+        }
+    }
+
+    async fn join(
+        &self,
+        connection: &Arc<Connection>,
+        out: &mut [u8],
+        exchange: impl AsyncFn(&mut ObjectReader, &[ByteRange], &mut [u8]) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut is_again = false;
+        loop {
+            let (mut reader, order) = match self.participant.join(connection, is_again).await? {
+                Joined::Ranges(reader, order) => (reader, order),
+                Joined::Object(reader) if reader.size_bytes() == 0 => return Ok(false),
+                Joined::Object(_) => {
+                    return Err(ObjectError::AlreadyExists { id: self.participant.target().clone() }.into());
+                }
+            };
+            match exchange(&mut reader, &order, out).await {
+                Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Has this participant's part reduced by the stores, and gets it while it is made.
+    async fn reduce_own(&self, client: &Client, out: &mut [u8]) -> Result<()> {
+        let (request, deadline) = (self.participant.request(), self.participant.deadline());
+        let rank = self.participant.rank();
+        let target = [request.target.as_bytes(), b"/", rank.to_string().as_bytes()].concat();
+        let target = ObjectId::new(target)?;
+        let mut sources = request.sources.clone();
+        if request.order == ReduceOrder::Any {
+            // Not all begin with the same one, and the own one need not travel.
+            sources.rotate_left(rank + 1);
+        }
+        let options = ReduceOptions {
+            op: request.op,
+            num_objects: None,
+            order: request.order,
+            range: Some(self.part(rank)),
+            timeout: deadline.left(),
+        };
+        tokio::try_join!(
+            reduce(&client.connection, target.clone(), sources, options),
+            get_into(&client.connection, target.clone(), out, deadline.left()),
+        )?;
+        client.delete([target], deadline.left()).await.map(drop)
+    }
+
+    /// Gets all sources, and reduces this participant's part of them.
+    async fn reduce_all(&self, client: &Client, out: &mut [u8]) -> Result<()> {
+        let (request, dtype) = (self.participant.request(), self.participant.dtype());
+        let views = client.gather(&request.sources, self.participant.deadline().left()).await?;
+        let source_bytes = to_index(self.participant.source_bytes());
+        let unlike = |view: &crate::ObjectView| view.len() != source_bytes || view.metadata().dtype != dtype;
+        if let Some(other) = views.iter().position(unlike) {
+            return Err(self.is_unlike(other));
+        }
+        let start = to_index(self.part(self.participant.rank()).offset_bytes);
+        let range = start..start + out.len();
+        if let Some((first, others)) = views.split_first() {
+            out.copy_from_slice(&first[range.clone()]);
+            others.iter().for_each(|other| combine(request.op, dtype, out, &other[range.clone()]));
+        }
+        Ok(())
+    }
+}
+
+/// A position in an object that is mapped.
+fn to_index(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,363 @@
+//! Reduce-scatter and allgather among real nodes: by sessions, and where these cannot be.
+
+use std::ops::Range;
+use std::thread::{ScopedJoinHandle, scope};
+
+use hoplite_client::{AllreduceOptions, Dtype, ReduceOp, Result};
+use hoplite_tests::cluster::Cluster;
+use rustix::process::Signal;
+
+use super::*;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ReduceScatter,
+    Allgather,
+}
+
+const BOTH: [Way; 2] = [Way::ReduceScatter, Way::Allgather];
+
+fn options() -> AllreduceOptions {
+    AllreduceOptions { timeout: PATIENCE, ..AllreduceOptions::default() }
+}
+
+impl Way {
+    /// What a rank gets.
+    fn call(self, client: &Client, arrays: Arrays, all: &[u64], rank: usize) -> Result<Vec<u8>> {
+        match self {
+            Self::ReduceScatter => client.reduce_scatter("target", ids(all), rank, options()),
+            Self::Allgather => {
+                let mut out = vec![0; arrays.bytes(0).len() * all.len() + 10];
+                let length = client.allgather_into("target", ids(all), rank, &mut out, PATIENCE)?;
+                out.truncate(length);
+                Ok(out)
+            }
+        }
+    }
+
+    fn start<'scope>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+        cluster: &Cluster,
+        node: usize,
+        (arrays, all, rank): (Arrays, &'scope [u64], usize),
+    ) -> ScopedJoinHandle<'scope, Result<Vec<u8>>> {
+        let client = cluster.client(node);
+        scope.spawn(move || self.call(&client, arrays, all, rank))
+    }
+
+    /// What it should get.
+    fn expected(self, arrays: Arrays, all: &[u64], rank: usize) -> Vec<u8> {
+        match self {
+            Self::ReduceScatter => {
+                let sum = arrays.reduced(ReduceOp::Sum, all);
+                let part = sum.len() / all.len();
+                sum[rank * part..(rank + 1) * part].to_vec()
+            }
+            Self::Allgather => all.iter().flat_map(|number| arrays.bytes(*number)).collect(),
+        }
+    }
+}
+
+/// Has so many ranks, rank k at node k modulo the number of nodes, do both collectives, after all have put; `check` sees each while
+/// its objects are still there.
+fn assert_both(
+    cluster: &Cluster,
+    nodes: usize,
+    ranks: Range<u64>,
+    arrays: Arrays,
+    check: impl Fn(&Cluster, Way),
+) {
+    let all: Vec<u64> = ranks.collect();
+    for (rank, number) in all.iter().enumerate() {
+        put(cluster, rank % nodes, arrays, *number);
+    }
+    for way in BOTH {
+        scope(|scope| {
+            let calls: Vec<_> = (0..all.len())
+                .map(|rank| way.start(scope, cluster, rank % nodes, (arrays, &all, rank)))
+                .collect();
+            for (rank, call) in calls.into_iter().enumerate() {
+                let got = call.join().unwrap().unwrap();
+                assert!(got == way.expected(arrays, &all, rank), "{way:?} of {arrays:?} at rank {rank}");
+            }
+        });
+        // The coordinator makes it when the last member has said that it has its parts.
+        cluster.client(0).delete(["target"], PATIENCE).unwrap();
+        check(cluster, way);
+    }
+    cluster.client(0).delete(ids(&all), PATIENCE).unwrap();
+}
+
+/// Waits until the object is there that says that a collective is over, and deletes it.
+fn delete_target(cluster: &Cluster) {
+    let target = cluster.client(running(cluster)[0]).get("target", PATIENCE).unwrap();
+    assert!(target.is_empty());
+    drop(target);
+    cluster.client(running(cluster)[0]).delete(["target"], PATIENCE).unwrap();
+}
+
+#[test]
+fn each_rank_gets_its_parts_from_the_ring() {
+    for nodes in [2, 3, 5] {
+        let mut cluster = Cluster::start(chained(nodes));
+        let all: Vec<u64> = (0..nodes as u64).collect();
+        // Parts that end in the middle of a block.
+        let arrays = Arrays { dtype: Dtype::F32, length: 50_001 * nodes };
+        for way in BOTH {
+            let before = received_bytes(&cluster);
+            let unfinished: Vec<_> =
+                (0..nodes).map(|rank| Unfinished::half(&cluster, rank, arrays, rank as u64)).collect();
+            for source in ids(&all) {
+                cluster.client(0).locate(source, PATIENCE).unwrap();
+            }
+            scope(|scope| {
+                let call = |rank| way.start(scope, &cluster, rank, (arrays, &all, rank));
+                let others: Vec<_> = (1..nodes).map(call).collect();
+                // Rank 0 calls last, so that all have joined before anybody has its parts.
+                let client = cluster.client(0);
+                await_that("the others have joined", || {
+                    client.status().unwrap().shards[0].waiting_queries == others.len() as u64
+                });
+                let calls: Vec<_> = [call(0)].into_iter().chain(others).collect();
+                for rank in 0..nodes {
+                    let client = cluster.client(rank);
+                    await_that("the ring is closed", || client.status().unwrap().serves > 0);
+                }
+                finish_all(unfinished);
+                for (rank, call) in calls.into_iter().enumerate() {
+                    assert!(call.join().unwrap().unwrap() == way.expected(arrays, &all, rank), "{way:?}");
+                }
+            });
+            delete_target(&cluster);
+            let plan = record(&cluster, 0, "target").plan;
+            assert!(plan.starts_with(&format!("ring of {nodes}, estimated")), "{plan}");
+            let part = arrays.size_bytes() / nodes as u64;
+            let parts = if way == Way::Allgather { nodes * (nodes - 1) } else { nodes - 1 };
+            for (node, before) in before.into_iter().enumerate() {
+                let received = cluster.client(node).status().unwrap().received_bytes - before;
+                assert_eq!(received, part * parts as u64, "{way:?} at node {node} of {nodes}");
+            }
+            cluster.client(0).delete(ids(&all), PATIENCE).unwrap();
+        }
+        assert_nothing_left(&mut cluster);
+    }
+}
+
+fn received_bytes(cluster: &Cluster) -> Vec<u64> {
+    running(cluster).into_iter().map(|node| cluster.client(node).status().unwrap().received_bytes).collect()
+}
+
+#[test]
+fn ranks_of_one_node_are_one_member() {
+    let mut cluster = Cluster::start(chained(2));
+    let all: Vec<u64> = (0..5).collect();
+    let arrays = Arrays { dtype: Dtype::I16, length: 5 * 30_001 };
+    for (rank, number) in all.iter().enumerate() {
+        put(&cluster, rank % 2, arrays, *number);
+    }
+    for way in BOTH {
+        scope(|scope| {
+            let calls: Vec<_> =
+                (0..5).map(|rank| way.start(scope, &cluster, rank % 2, (arrays, &all, rank))).collect();
+            for (rank, call) in calls.into_iter().enumerate() {
+                assert!(call.join().unwrap().unwrap() == way.expected(arrays, &all, rank), "{way:?} {rank}");
+            }
+        });
+        delete_target(&cluster);
+        assert!(record(&cluster, 0, "target").plan.starts_with("ring of 2"));
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn small_ones_leave_no_target() {
+    let mut cluster = Cluster::start(chained(3));
+    for arrays in [Arrays::of_bytes(0), Arrays::of_bytes(12), Arrays::of_bytes(12_000)] {
+        assert_both(&cluster, 3, 0..3, arrays, |cluster, _| {
+            assert!(cluster.client(0).list("target", "", 10).unwrap().objects.is_empty());
+        });
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_late_rank_makes_the_others_do_it_each_by_itself() {
+    let mut cluster = Cluster::start(chained(3));
+    let all = [0, 1, 2];
+    let arrays = Arrays { length: 3 * 100_000, ..LARGE };
+    for way in BOTH {
+        scope(|scope| {
+            put(&cluster, 0, arrays, 0);
+            put(&cluster, 1, arrays, 1);
+            let first = [0, 1].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
+            // Said only when it was decided that there will be no session.
+            let target = cluster.client(1).get("target", PATIENCE).unwrap();
+            assert!(target.is_empty());
+            put(&cluster, 2, arrays, 2);
+            let late = way.start(scope, &cluster, 2, (arrays, &all, 2));
+            for (rank, call) in first.into_iter().chain([late]).enumerate() {
+                assert!(call.join().unwrap().unwrap() == way.expected(arrays, &all, rank), "{way:?} {rank}");
+            }
+        });
+        let plan = record(&cluster, 0, "target").plan;
+        assert!(plan.contains("not all sources came in time"), "{plan}");
+        let objects = cluster.client(0).list("target", "", 10).unwrap().objects;
+        assert_eq!(objects.len(), 1, "parts are deleted");
+        delete_target(&cluster);
+        cluster.client(0).delete(ids(&all), PATIENCE).unwrap();
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_rank_may_call_elsewhere_than_where_its_source_is() {
+    let mut cluster = Cluster::start(chained(4));
+    let all = [0, 1, 2];
+    let arrays = Arrays { length: 3 * 100_000, ..LARGE };
+    for (rank, number) in all.iter().enumerate() {
+        put(&cluster, rank, arrays, *number);
+    }
+    for way in BOTH {
+        scope(|scope| {
+            let calls: Vec<_> = [(0, 0), (1, 2), (2, 3)]
+                .into_iter()
+                .map(|(rank, node)| way.start(scope, &cluster, node, (arrays, &all, rank)))
+                .collect();
+            for (rank, call) in calls.into_iter().enumerate() {
+                assert!(call.join().unwrap().unwrap() == way.expected(arrays, &all, rank), "{way:?} {rank}");
+            }
+        });
+        delete_target(&cluster);
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+/// Three nodes, each with half a source, among which an exchange has begun; `disturb` is done to it. Answers what the ranks get. A
+/// store is taken for lost when it has been away for `node_grace`.
+fn disturbed(
+    way: Way,
+    node_grace: &str,
+    disturb: impl FnOnce(&mut Cluster, Vec<Unfinished>),
+) -> (Cluster, Vec<Result<Vec<u8>>>) {
+    let shard_arguments = vec![format!("--node-grace={node_grace}")];
+    let mut cluster = Cluster::start(Plan { shard_arguments, ..chained(3) });
+    let arrays = Arrays { length: 3 * 100_000, ..LARGE };
+    let halves: Vec<_> = (0..3).map(|rank| Unfinished::half(&cluster, rank, arrays, rank as u64)).collect();
+    for source in ids(&[0, 1, 2]) {
+        cluster.client(0).locate(source, PATIENCE).unwrap();
+    }
+    let results = scope(|scope| {
+        let calls = [0, 1, 2].map(|rank| way.start(scope, &cluster, rank, (arrays, &[0, 1, 2], rank)));
+        for rank in 0..3 {
+            let client = cluster.client(rank);
+            await_that("the ring is closed", || client.status().unwrap().serves > 0);
+        }
+        disturb(&mut cluster, halves);
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    (cluster, results)
+}
+
+#[test]
+fn a_frozen_member_is_done_without() {
+    for way in BOTH {
+        let (mut cluster, results) = disturbed(way, "20s", |cluster, halves| {
+            cluster.store(1).signal(Signal::STOP);
+            let mut halves = halves.into_iter();
+            let [first, frozen, last] = std::array::from_fn(|_| halves.next().unwrap());
+            finish_all([first, last]);
+            // Longer than a member may be silent.
+            std::thread::sleep(std::time::Duration::from_secs(7));
+            cluster.store(1).signal(Signal::CONT);
+            frozen.finish().unwrap();
+        });
+        let arrays = Arrays { length: 3 * 100_000, ..LARGE };
+        for (rank, result) in results.into_iter().enumerate() {
+            assert!(result.unwrap() == way.expected(arrays, &[0, 1, 2], rank), "{way:?} {rank}");
+        }
+        delete_target(&cluster);
+        let plan = record(&cluster, 0, "target").plan;
+        assert!(plan.starts_with("general path: member"), "{plan}");
+        assert_nothing_left(&mut cluster);
+    }
+}
+
+#[test]
+fn if_a_source_is_lost_those_who_need_it_are_told() {
+    for way in BOTH {
+        let (mut cluster, results) = disturbed(way, "300ms", |cluster, halves| {
+            cluster.kill_store(1);
+            let mut halves = halves.into_iter();
+            let [first, killed, last] = std::array::from_fn(|_| halves.next().unwrap());
+            finish_all([first, last]);
+            assert!(killed.finish().is_err());
+        });
+        for (rank, result) in results.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
+            let error = refusal(result);
+            assert!(matches!(error, ObjectError::ObjectLost { .. }), "{way:?} {rank}: {error}");
+        }
+        cluster.restart_store(1);
+        assert_nothing_left(&mut cluster);
+    }
+}
+
+#[test]
+fn without_its_coordinator_an_exchange_fails_at_the_others() {
+    for way in BOTH {
+        let (mut cluster, results) = disturbed(way, "300ms", |cluster, halves| {
+            cluster.kill_store(0);
+            let mut halves = halves.into_iter();
+            assert!(halves.next().unwrap().finish().is_err());
+            finish_all(halves);
+        });
+        for result in results.into_iter().skip(1) {
+            let error = refusal(result);
+            assert!(matches!(error, ObjectError::ObjectLost { .. }), "{way:?}: {error}");
+        }
+        cluster.restart_store(0);
+        assert_nothing_left(&mut cluster);
+    }
+}
+
+#[test]
+fn participants_of_different_collectives_are_told_so() {
+    let mut cluster = Cluster::start(chained(3));
+    let arrays = Arrays { length: 3 * 100_000, ..LARGE };
+    for rank in 0..3 {
+        put(&cluster, rank, arrays, rank as u64);
+    }
+    let all = [0, 1, 2];
+    let results: Vec<_> = scope(|scope| {
+        let joined = [
+            Way::Allgather.start(scope, &cluster, 1, (arrays, &all, 1)),
+            Way::ReduceScatter.start(scope, &cluster, 2, (arrays, &all, 2)),
+        ];
+        let client = cluster.client(0);
+        await_that("both have joined", || client.status().unwrap().shards[0].waiting_queries == 2);
+        let last = Way::ReduceScatter.start(scope, &cluster, 0, (arrays, &all, 0));
+        joined.into_iter().chain([last]).map(|call| call.join().unwrap()).collect()
+    });
+    for result in results {
+        let error = refusal(result).to_string();
+        let names_both =
+            error.contains("for all of 3 sources") && error.contains("rank 0 for parts of the sum");
+        assert!(names_both, "{error}");
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn bad_requests_are_refused_before_anything_happens() {
+    let mut cluster = Cluster::start(chained(2));
+    put(&cluster, 0, Arrays::of_bytes(64 * 1024 + 4), 0);
+    let client = cluster.client(0);
+    let error = refusal(client.reduce_scatter("target", ids(&[0, 1]), 0, options()));
+    assert!(matches!(error, ObjectError::InvalidRequest { .. }), "{error}");
+    let error = refusal(client.reduce_scatter("target", ids(&[0, 1]), 2, options()));
+    assert!(matches!(error, ObjectError::InvalidRequest { .. }), "{error}");
+    let mut short = [0; 10];
+    let error = client.allgather_into("target", ids(&[0, 1]), 0, &mut short, PATIENCE).unwrap_err();
+    assert!(matches!(error, hoplite_client::Error::BufferTooSmall { .. }), "{error}");
+    assert_nothing_left(&mut cluster);
+}
