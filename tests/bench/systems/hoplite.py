@@ -22,7 +22,6 @@ class HopliteStores(System):
     name = "hoplite"
     title = "Hoplite"
     setting = "one directory shard, on the last host"
-    omits = frozenset({"allgather", "reduce_scatter"})
 
     def missing(self) -> str:
         programs = ("hoplite", "hoplite-store", "hoplite-directory", _WORKER)

@@ -61,6 +61,8 @@ enum Workload {
     /// A reduce whose sources are put while it runs.
     ReduceLate,
     Allreduce,
+    Allgather,
+    ReduceScatter,
     AllToAll,
     Training(Kind),
 }
@@ -75,6 +77,8 @@ impl Workload {
             "reduce" => Self::Reduce,
             "reduce_late" => Self::ReduceLate,
             "allreduce" => Self::Allreduce,
+            "allgather" => Self::Allgather,
+            "reduce_scatter" => Self::ReduceScatter,
             "all_to_all" => Self::AllToAll,
             "ps_sync" => Self::Training(Kind::AllGradients),
             "ps_async" | "rl_gradients" => Self::Training(Kind::FirstGradients),
@@ -86,6 +90,8 @@ impl Workload {
     /// How many parts each of the ranks has, and gets.
     fn parts(self, ranks: usize) -> (usize, usize) {
         match self {
+            Self::Allgather => (1, ranks),
+            Self::ReduceScatter => (ranks, 1),
             Self::AllToAll => (ranks, ranks),
             _ => (1, 1),
         }
@@ -177,7 +183,7 @@ impl Worker {
         let part = |part: usize| contents(factor(self.rank, round) * (part + 1) as f32, self.elements);
         self.source = (0..given).flat_map(part).collect();
         self.out = match workload {
-            Workload::Allreduce | Workload::AllToAll => {
+            Workload::Allreduce | Workload::Allgather | Workload::ReduceScatter | Workload::AllToAll => {
                 vec![0; taken * self.elements * size_of::<f32>()]
             }
             _ => vec![],
@@ -235,6 +241,17 @@ impl Worker {
                 self.client.allreduce_into(self.target(), ids, self.rank, &mut self.out, options)?;
                 vec![]
             }
+            (Workload::ReduceScatter, _) => {
+                let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
+                let ids = self.ids();
+                self.client.reduce_scatter_into(self.target(), ids, self.rank, &mut self.out, options)?;
+                vec![]
+            }
+            (Workload::Allgather, _) => {
+                let ids = self.ids();
+                self.client.allgather_into(self.target(), ids, self.rank, &mut self.out, TIMEOUT)?;
+                vec![]
+            }
             (Workload::AllToAll, _) => {
                 let parts: Vec<&[u8]> = self.source.chunks_exact(self.part_bytes()).collect();
                 self.client.all_to_all_into(
@@ -273,7 +290,7 @@ impl Worker {
                 Workload::Gather => value(index),
                 Workload::Reduce | Workload::ReduceLate => sum,
                 Workload::Training(_) => self.factors[index],
-                Workload::Allreduce | Workload::AllToAll => {
+                Workload::Allreduce | Workload::Allgather | Workload::ReduceScatter | Workload::AllToAll => {
                     bail!("what is copied has no views")
                 }
             };
@@ -287,9 +304,11 @@ impl Worker {
         match self.workload {
             Workload::Allreduce => compare(&self.out, sum, elements)?,
             Workload::Training(Kind::AllGradients) => compare(&self.out, self.factors[0], elements)?,
-            Workload::AllToAll => {
+            Workload::ReduceScatter => compare(&self.out, sum * (self.rank + 1) as f32, elements)?,
+            Workload::Allgather | Workload::AllToAll => {
+                let part = if self.workload == Workload::AllToAll { self.rank + 1 } else { 1 };
                 for (rank, found) in self.out.chunks_exact(self.part_bytes()).enumerate() {
-                    compare(found, value(rank) * (self.rank + 1) as f32, elements)?;
+                    compare(found, value(rank) * part as f32, elements)?;
                 }
             }
             _ => {}
