@@ -78,7 +78,7 @@ impl World {
         match &event {
             Event::Connected(info) => self.connected(info, &effects),
             Event::Disconnected { node, .. } => drop(self.sessions.remove(node)),
-            Event::Message { .. } | Event::Tick => {}
+            Event::Message { .. } | Event::Places(_) | Event::Tick => {}
         }
         for effect in effects {
             self.check(effect);
