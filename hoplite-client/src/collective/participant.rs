@@ -72,6 +72,10 @@ impl Participant {
         &self.request
     }
 
+    pub(super) const fn kind(&self) -> Kind {
+        self.kind
+    }
+
     pub(super) const fn rank(&self) -> usize {
         self.rank
     }

@@ -191,32 +191,15 @@ impl Parts {
         if self.is_small() {
             return self.reduce_all(client, out).await;
         }
-        let own = self.part(self.participant.rank());
-        let exchange = async |reader: &mut ObjectReader, order: &[ByteRange], out: &mut [u8]| {
-            if !order.contains(&own) {
-                return Ok(false);
-            }
-            reader.read_ranges(order, own.offset_bytes, out, self.participant.deadline()).await.map(|()| true)
-        };
-        if self.exchanged(client, out, exchange).await? {
+        if self.exchanged(client, out).await? {
             return Ok(());
         }
         self.reduce_own(client, out).await
     }
 
     async fn allgather(&self, client: &Client, out: &mut [u8]) -> Result<()> {
-        let (connection, deadline) = (&client.connection, self.participant.deadline());
-        let exchange = async |reader: &mut ObjectReader, order: &[ByteRange], out: &mut [u8]| {
-            // What does not come is at this node.
-            let ranks = (0..self.sources().len()).map(|rank| (rank, self.part(rank)));
-            for (rank, part) in ranks.filter(|(_, part)| !order.contains(part)) {
-                let (start, end) = (part.offset_bytes, part.offset_bytes + part.length_bytes);
-                let place = &mut out[to_index(start)..to_index(end)];
-                get_into(connection, self.sources()[rank].clone(), place, deadline.left()).await?;
-            }
-            reader.read_ranges(order, 0, out, deadline).await.map(|()| true)
-        };
-        if !self.is_small() && self.exchanged(client, out, exchange).await? {
+        let deadline = self.participant.deadline();
+        if !self.is_small() && self.exchanged(client, out).await? {
             return Ok(());
         }
         let lengths = client.gather_into(self.sources(), out, deadline.left()).await?;
@@ -233,14 +216,9 @@ impl Parts {
 
     /// Takes part in the exchange, and coordinates the others if it is this participant's task. Answers whether it has given all that
     /// this participant needs.
-    async fn exchanged(
-        &self,
-        client: &Client,
-        out: &mut [u8],
-        exchange: impl AsyncFn(&mut ObjectReader, &[ByteRange], &mut [u8]) -> Result<bool>,
-    ) -> Result<bool> {
+    async fn exchanged(&self, client: &Client, out: &mut [u8]) -> Result<bool> {
         let connection = &client.connection;
-        let join = self.join(connection, out, exchange);
+        let join = self.join(connection, out);
         if !self.participant.is_coordinator() {
             return join.await;
         }
@@ -261,12 +239,7 @@ impl Parts {
         }
     }
 
-    async fn join(
-        &self,
-        connection: &Arc<Connection>,
-        out: &mut [u8],
-        exchange: impl AsyncFn(&mut ObjectReader, &[ByteRange], &mut [u8]) -> Result<bool>,
-    ) -> Result<bool> {
+    async fn join(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {
         let mut is_again = false;
         loop {
             let (mut reader, order) = match self.participant.join(connection, is_again).await? {
@@ -276,11 +249,39 @@ impl Parts {
                     return Err(ObjectError::AlreadyExists { id: self.participant.target().clone() }.into());
                 }
             };
-            match exchange(&mut reader, &order, out).await {
+            match self.take(connection, &mut reader, &order, out).await {
                 Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
                 ended => return ended,
             }
         }
+    }
+
+    /// Copies what this participant needs of what comes in this order. Answers whether that is all.
+    async fn take(
+        &self,
+        connection: &Arc<Connection>,
+        reader: &mut ObjectReader,
+        order: &[ByteRange],
+        out: &mut [u8],
+    ) -> Result<bool> {
+        let deadline = self.participant.deadline();
+        if self.participant.kind() == Kind::ReduceScatter {
+            let own = self.part(self.participant.rank());
+            if !order.contains(&own) {
+                return Ok(false);
+            }
+            return reader.read_ranges(order, own.offset_bytes, out, deadline).await.map(|()| true);
+        }
+        for (rank, source) in self.sources().iter().enumerate() {
+            let part = self.part(rank);
+            // What does not come is at this node.
+            if !order.contains(&part) {
+                let (start, end) = (part.offset_bytes, part.offset_bytes + part.length_bytes);
+                let place = &mut out[to_index(start)..to_index(end)];
+                get_into(connection, source.clone(), place, deadline.left()).await?;
+            }
+        }
+        reader.read_ranges(order, 0, out, deadline).await.map(|()| true)
     }
 
     /// Has this participant's part reduced by the stores, and gets it while it is made.
