@@ -11,13 +11,13 @@ import sys
 import time
 import uuid
 from asyncio import Future
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from hoplite import _native, _serialize
 from hoplite._info import ObjectInfo, object_info
-from hoplite._serialize import Encoded, Framework, Layout
-from hoplite.errors import Superseded, TypeMismatch
+from hoplite._serialize import Described, Encoded, Framework, Layout
+from hoplite.errors import InvalidRequest, Superseded, TypeMismatch
 from hoplite.ref import Ref, key
 
 T = TypeVar("T")
@@ -165,6 +165,43 @@ class Calls:
         timeout: float | None = None,
     ) -> Any:
         """See `hoplite.Client.allreduce`."""
+        perform = self._native.allreduce_into
+        return await self._reduced(
+            perform, all_of, target, sources, rank, value, op, out, deterministic, timeout
+        )
+
+    async def reduce_scatter(
+        self,
+        target: Id,
+        sources: Iterable[Id],
+        rank: int,
+        value: object = None,
+        op: Op = "sum",
+        *,
+        out: Any = None,
+        deterministic: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """See `hoplite.Client.reduce_scatter`."""
+        perform = self._native.reduce_scatter_into
+        return await self._reduced(
+            perform, part_of, target, sources, rank, value, op, out, deterministic, timeout
+        )
+
+    async def _reduced(
+        self,
+        perform: Callable[[Id, list[Id], int, Any, Op, bool, float | None], Any],
+        result_of: Callable[[Id, Described, int], Described],
+        target: Id,
+        sources: Iterable[Id],
+        rank: int,
+        value: object,
+        op: Op,
+        out: Any,
+        deterministic: bool,
+        timeout: float | None,
+    ) -> Any:
+        """Puts the value, and has `perform` fill `out`, or an array for what `result_of` makes of the own source."""
         sources = listed(sources)
         deadline = Deadline(timeout)
         own = own_id(sources, rank)
@@ -174,24 +211,52 @@ class Calls:
             encoded = _serialize.encode(value)
             check_reducible(encoded)
             check_op(own, encoded, op)
+            result = result_of(own, encoded, len(sources))
             if wanted is not None:
-                check_layout(own, encoded, wanted[1])
-            await settled(
-                self._native.put(
-                    own, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, deadline.left(), False
-                )
-            )
+                check_layout(own, result, wanted[1])
+            await self._put_own(own, encoded, deadline)
         reader = await settled(self._native.open(own, deadline.left()))
+        result = result_of(own, reader, len(sources))
         if wanted is None:
-            room, finish = _serialize.destination(reader, None)
+            room, finish = _serialize.destination(result, None)
         else:
             room = wanted[0]
-            check_layout(own, reader, wanted[1])
-        del reader
-        await settled(
-            self._native.allreduce_into(target, sources, rank, room, op, deterministic, deadline.left())
-        )
+            check_layout(own, result, wanted[1])
+        del reader, result
+        await settled(perform(target, sources, rank, room, op, deterministic, deadline.left()))
         return finish() if wanted is None else out
+
+    async def allgather_into(
+        self,
+        target: Id,
+        sources: Iterable[Id],
+        rank: int,
+        out: object,
+        value: object = None,
+        *,
+        timeout: float | None = None,
+    ) -> int:
+        """See `hoplite.Client.allgather_into`."""
+        sources = listed(sources)
+        deadline = Deadline(timeout)
+        own = own_id(sources, rank)
+        room, wanted = _serialize.as_room(out)
+        _native.check_allreduce(target, sources, "sum", timeout)
+        if value is not None:
+            encoded = _serialize.encode(value)
+            check_gathered(own, encoded, len(sources), wanted)
+            await self._put_own(own, encoded, deadline)
+        reader = await settled(self._native.open(own, deadline.left()))
+        check_gathered(own, reader, len(sources), wanted)
+        del reader
+        return await settled(self._native.allgather_into(target, sources, rank, room, deadline.left()))
+
+    async def _put_own(self, id: Id, encoded: Encoded, deadline: Deadline) -> None:
+        await settled(
+            self._native.put(
+                id, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, deadline.left(), False
+            )
+        )
 
     async def delete_allreduce(
         self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
@@ -366,6 +431,43 @@ def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> Non
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy")
     if (found.kind, found.dtype, found.shape) != (wanted.kind, wanted.dtype, wanted.shape):
         reason = f"it is {_describe(found)}, to be copied into {_describe(wanted)}"
+        raise TypeMismatch(f"object {text(id)!r} does not fit: {reason}", id=text(id), reason=reason)
+
+
+class Part(NamedTuple):
+    """What is known of a part of an object."""
+
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    user: bytes
+
+
+def all_of(id: Id, described: Described, count: int) -> Described:
+    return described
+
+
+def part_of(id: Id, described: Described, count: int) -> Described:
+    """One of so many equal parts of an array, divided along its first axis."""
+    shape = described.shape
+    if not shape or shape[0] % count:
+        what = "an object without a shape" if shape is None else f"an array of shape {list(shape)}"
+        reason = f"{what} cannot be divided along its first axis among {count} participants"
+        raise InvalidRequest(f"object {text(id)!r} cannot be scattered: {reason}", id=text(id), reason=reason)
+    part = (shape[0] // count, *shape[1:])
+    return Part(described.nbytes // count, described.dtype, part, described.user)
+
+
+def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> None:
+    """Checks that `wanted` is what so many objects like this one are together: stacked, or one after the other."""
+    if wanted.kind == "buffer":
+        return
+    found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy")
+    shapes = [(count, *found.shape)]
+    if found.shape:
+        shapes.append((count * found.shape[0], *found.shape[1:]))
+    if (found.kind, found.dtype) != (wanted.kind, wanted.dtype) or wanted.shape not in shapes:
+        reason = f"it is {_describe(found)}, of which {count} are to be copied into {_describe(wanted)}"
         raise TypeMismatch(f"object {text(id)!r} does not fit: {reason}", id=text(id), reason=reason)
 
 

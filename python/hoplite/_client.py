@@ -221,10 +221,65 @@ class Client:
             )
         )
 
+    def reduce_scatter(
+        self,
+        target: Id,
+        sources: Iterable[Id],
+        rank: int,
+        value: object = None,
+        op: Op = "sum",
+        *,
+        out: Any = None,
+        deterministic: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Reduces the arrays of all participants, and returns one part of the result to each of them, as a private array.
+
+        Of n participants, that of rank k gets the k-th of n equal parts along the first axis. Every participant calls this
+        as `allreduce`, with the same arguments. Each node sends and receives the array once, less one part.
+
+        Args:
+            out: where to put the part: a contiguous array of its shape and dtype.
+        Raises:
+            InvalidRequest: if the first axis cannot be divided so; and what `allreduce` raises. Some participants may have
+                an error, and others their part.
+        """
+        return run(
+            self._calls.reduce_scatter(
+                target, sources, rank, value, op, out=out, deterministic=deterministic, timeout=timeout
+            )
+        )
+
+    def allgather_into(
+        self,
+        target: Id,
+        sources: Iterable[Id],
+        rank: int,
+        out: object,
+        value: object = None,
+        *,
+        timeout: float | None = None,
+    ) -> int:
+        """Copies the arrays of all participants, of one shape, into `out` while they arrive. Returns their size in bytes.
+
+        Every participant calls this as `allreduce`, with the same target and sources, and its own rank and `out`. Each node
+        sends and receives what goes into `out`, less its own array.
+
+        Args:
+            target: a new id for this round; like the sources, it stays until it is deleted: `delete_allreduce`.
+            out: a contiguous array of that dtype, for the arrays as `np.stack` or `np.concatenate` joins them; or a
+                buffer of bytes.
+            value: this participant's array, to be put under `sources[rank]`; None if it was put already.
+        Raises:
+            TypeMismatch: if `out` is not like the arrays, or these are not alike. InvalidRequest, BufferTooSmall,
+            ObjectLost, Timeout, and what `put` raises. After an error, the contents of `out` mean nothing.
+        """
+        return run(self._calls.allgather_into(target, sources, rank, out, value, timeout=timeout))
+
     def delete_allreduce(
         self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
     ) -> None:
-        """Deletes what an allreduce has left: its sources and its result."""
+        """Deletes what an allreduce, reduce_scatter or allgather_into has left: its sources and its target."""
         run(self._calls.delete_allreduce(target, sources, timeout))
 
     def all_to_all(

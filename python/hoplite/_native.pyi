@@ -124,6 +124,19 @@ class Client:
         deterministic: bool,
         timeout: float | None,
     ) -> int: ...
+    def reduce_scatter_into(
+        self,
+        target: _Id,
+        sources: Iterable[_Id],
+        rank: int,
+        out: Any,
+        op: str,
+        deterministic: bool,
+        timeout: float | None,
+    ) -> int: ...
+    def allgather_into(
+        self, target: _Id, sources: Iterable[_Id], rank: int, out: Any, timeout: float | None
+    ) -> int: ...
     def all_to_all(
         self,
         name: _Id,
@@ -200,6 +213,19 @@ class AsyncClient:
         op: str,
         deterministic: bool,
         timeout: float | None,
+    ) -> Future[int]: ...
+    def reduce_scatter_into(
+        self,
+        target: _Id,
+        sources: Iterable[_Id],
+        rank: int,
+        out: Any,
+        op: str,
+        deterministic: bool,
+        timeout: float | None,
+    ) -> Future[int]: ...
+    def allgather_into(
+        self, target: _Id, sources: Iterable[_Id], rank: int, out: Any, timeout: float | None
     ) -> Future[int]: ...
     def all_to_all(
         self,

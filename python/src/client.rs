@@ -450,6 +450,48 @@ macro_rules! methods {
                 })
             }
 
+            /// As `allreduce_into`, but only one of as many equal parts as there are participants: that of the rank.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn reduce_scatter_into(
+                &self,
+                py: Python<'_>,
+                target: Id,
+                sources: Ids,
+                rank: usize,
+                out: Output,
+                op: Op,
+                deterministic: bool,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                own_id(&sources, rank)?;
+                let options = AllreduceOptions {
+                    op: op.0,
+                    order: order(deterministic),
+                    timeout: timeout.0,
+                };
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(target.0.clone()), keep, move |client| {
+                    operations::reduce_scatter_into(client, target.0, sources.0, rank, out, options)
+                })
+            }
+
+            /// Copies the equally long objects of all participants into the front of `out`, and returns their length together.
+            fn allgather_into(
+                &self,
+                py: Python<'_>,
+                target: Id,
+                sources: Ids,
+                rank: usize,
+                out: Output,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                own_id(&sources, rank)?;
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(target.0.clone()), keep, move |client| {
+                    operations::allgather_into(client, target.0, sources.0, rank, out, timeout.0)
+                })
+            }
+
             /// Gives each participant the concatenation of the pieces for it, and gets views of what all give to this one.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn all_to_all(

@@ -129,6 +129,28 @@ pub(crate) async fn allreduce_into(
     client.allreduce_into(&target, sources, rank, out.bytes_mut(), options).await
 }
 
+pub(crate) async fn reduce_scatter_into(
+    client: Client,
+    target: ObjectId,
+    sources: Vec<ObjectId>,
+    rank: usize,
+    mut out: Output,
+    options: AllreduceOptions,
+) -> Result<usize> {
+    client.reduce_scatter_into(&target, sources, rank, out.bytes_mut(), options).await
+}
+
+pub(crate) async fn allgather_into(
+    client: Client,
+    target: ObjectId,
+    sources: Vec<ObjectId>,
+    rank: usize,
+    mut out: Output,
+    timeout: Duration,
+) -> Result<usize> {
+    client.allgather_into(&target, sources, rank, out.bytes_mut(), timeout).await
+}
+
 /// Gives each participant the concatenation of the pieces that are for it.
 pub(crate) async fn all_to_all(
     client: Client,

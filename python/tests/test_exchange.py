@@ -1,4 +1,4 @@
-"""What participants give each other: all_to_all, barrier."""
+"""Collectives of several participants other than allreduce, which is with reduce."""
 
 from __future__ import annotations
 
@@ -74,6 +74,75 @@ def test_all_to_all_names_who_is_missing(client: hoplite.Client, fresh: str) -> 
     client.delete([info.id for info in client.list(fresh)])
 
 
+@pytest.mark.parametrize("participants", [1, 2, 3])
+@pytest.mark.parametrize("rows", [2, 20_000])
+def test_reduce_scatter(cluster: Cluster, fresh: str, participants: int, rows: int) -> None:
+    sources = [f"{fresh}{rank}" for rank in range(participants)]
+    shape = (participants * rows, 5)
+    arrays = [np.random.default_rng(rank).standard_normal(shape) for rank in range(participants)]
+
+    def work(client: hoplite.Client, rank: int) -> Any:
+        if rank == 0:
+            client.put(sources[0], arrays[0])
+            out = np.empty((rows, 5))
+            assert client.reduce_scatter(fresh + "sum", sources, 0, out=out, timeout=PATIENCE) is out
+            return out
+        return client.reduce_scatter(fresh + "sum", sources, rank, arrays[rank], timeout=PATIENCE)
+
+    parts = together(cluster, participants, work)
+    assert all(part.flags.writeable for part in parts)
+    np.testing.assert_allclose(np.concatenate(parts), np.sum(arrays, axis=0), atol=1e-12)
+    with cluster.connect() as client:
+        client.delete_allreduce(fresh + "sum", sources)
+        assert list(client.list(fresh)) == []
+
+
+@pytest.mark.parametrize("participants", [1, 2, 3])
+@pytest.mark.parametrize("rows", [2, 20_000])
+def test_allgather_into(cluster: Cluster, fresh: str, participants: int, rows: int) -> None:
+    def work(client: hoplite.Client, rank: int) -> Any:
+        own = torch.full((rows, 5), float(rank))
+        stacked, joined = torch.zeros(participants, rows, 5), torch.zeros(participants * rows, 5)
+        room = bytearray(stacked.nbytes + 1)
+        sources = [f"{fresh}{number}" for number in range(participants)]
+        for number, out in enumerate((stacked, joined, room)):
+            value = None if number else own
+            size = client.allgather_into(
+                f"{fresh}round/{number}", sources, rank, out, value, timeout=PATIENCE
+            )
+            assert size == stacked.nbytes
+        assert torch.equal(stacked.reshape(joined.shape), joined)
+        assert bytes(room[:-1]) == stacked.numpy().tobytes()
+        return stacked
+
+    expected = torch.arange(float(participants))[:, None, None].expand(participants, rows, 5)
+    for got in together(cluster, participants, work):
+        assert torch.equal(got, expected)
+    with cluster.connect() as client:
+        client.delete([info.id for info in client.list(fresh)])
+
+
+def test_what_cannot_be_divided_or_gathered_is_not_put(client: hoplite.Client, fresh: str) -> None:
+    sources = [f"{fresh}{rank}" for rank in range(2)]
+    with pytest.raises(hoplite.InvalidRequest, match=r"\[5, 2\] cannot be divided .* among 2 participants"):
+        client.reduce_scatter(fresh, sources, 0, np.ones((5, 2)))
+    with pytest.raises(hoplite.InvalidRequest, match=r"shape \[\] cannot be divided"):
+        client.reduce_scatter(fresh, sources, 0, np.float64(1.0))
+    with pytest.raises(hoplite.TypeMismatch, match=r"float64\[2, 2\], to be copied into float64\[4, 2\]"):
+        client.reduce_scatter(fresh, sources, 0, np.ones((4, 2)), out=np.ones((4, 2)))
+    with pytest.raises(TypeError, match="only arrays"):
+        client.reduce_scatter(fresh, sources, 0, b"bytes")
+    for out in (np.ones((3, 4)), np.ones((2, 4), np.float32), np.ones(4)):
+        with pytest.raises(hoplite.TypeMismatch, match=r"float64\[4\], of which 2 are to be copied"):
+            client.allgather_into(fresh, sources, 0, out, np.ones(4))
+    for rank in (-1, 2):
+        with pytest.raises(ValueError, match=f"no rank {rank} among 2"):
+            client.reduce_scatter(fresh, sources, rank, np.ones(4))
+        with pytest.raises(ValueError, match=f"no rank {rank} among 2"):
+            client.allgather_into(fresh, sources, rank, np.ones(8), np.ones(4))
+    assert list(client.list(fresh)) == []
+
+
 def test_nobody_passes_a_barrier_alone(cluster: Cluster, fresh: str) -> None:
     last = threading.Event()
 
@@ -110,6 +179,11 @@ def test_coroutines(cluster: Cluster, fresh: str) -> None:
         async with await hoplite.aio.connect(cluster.sockets[rank]) as client:
             await client.barrier(fresh + "barrier", 3, rank, PATIENCE)
             values = [f"{rank} to {to}".encode() for to in range(3)]
+            sources = [f"{fresh}{number}" for number in range(3)]
+            out = np.empty(300_000)
+            await client.allgather_into(fresh + "all", sources, rank, out, np.ones(100_000) * rank)
+            part = await client.reduce_scatter(fresh + "sum", [f"{id}/" for id in sources], rank, out)
+            assert (part == 3.0 * rank).all()
             return await client.all_to_all(fresh + "round", values, rank, timeout=PATIENCE)
 
     async def main() -> None:
@@ -119,5 +193,4 @@ def test_coroutines(cluster: Cluster, fresh: str) -> None:
 
     asyncio.run(main())
     with cluster.connect() as client:
-        client.delete(fresh + "barrier")
-        assert list(client.list(fresh)) == []
+        client.delete([info.id for info in client.list(fresh)])

@@ -22,6 +22,8 @@ WAITS = {
     "reduce": "client.reduce('target', ['never there'])",
     "gather": "client.gather(['never there', 'nor that'])",
     "allreduce": "client.allreduce('target', ['mine', 'never there'], 0, np.zeros(10))",
+    "reduce_scatter": "client.reduce_scatter('target', ['mine', 'never there'], 0, np.zeros(10))",
+    "allgather_into": "client.allgather_into('target', ['mine', 'never there'], 0, np.zeros(4), np.zeros(2))",
     "all_to_all": "client.all_to_all('round', [b'mine', b'yours'], 0)",
     "barrier": "client.barrier('round', 2, 0)",
     "put": "client.put('does not fit', np.zeros(60 << 20, np.uint8), None)",

@@ -10,8 +10,10 @@ and buffers of S bytes, each on a node of its own, a node receives and sends at 
 | reduce, at the root | S | S | 1 put, 1 reduce along a chain or tree |
 | allreduce, reduce_scatter, barrier, below 64 KiB and 17 ranks | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
 | allreduce | 2S (n-1)/n | as much | 1 put, then what the stores exchange: 2 (n-1) steps or 2 log2 n |
-| reduce_scatter, of n parts of S | S, and what the chains carry | | 1 put, n reduces at once |
-| allgather | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
+| reduce_scatter, of n equal parts of S | S (n-1) | as much | 1 put, then what the stores exchange: n-1 steps |
+| reduce_scatter, of parts that differ, S on average | S, and what the chains carry | | 1 put, n reduces at once |
+| allgather, into one buffer | S (n-1) | as much | 1 put, then what the stores exchange: n-1 steps |
+| allgather, into n buffers | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
 | gather, at the root | S (n-1) | | 1 put, n-1 gets at once |
 | scatter, at the root | | S (n-1) | n-1 puts, 1 get |
 | all_to_all, of n parts of S | S (n-1) | S (n-1) | n-1 puts, n-1 gets at once |
@@ -55,15 +57,21 @@ async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -
     if (store_op := _by_the_stores(round, buffer, op)) is None:
         buffer.memory[:] = reduced(await _views_of_all(round, buffer, part), buffer.dtype, op)
         return
+    target, sources = await _put_source(round, buffer, part)
+    await round.client.allreduce_into(
+        target, sources, round.rank, buffer.memory, store_op, False, round.left()
+    )
+
+
+async def _put_source(round: Round, buffer: Buffer, part: str) -> tuple[str, list[str]]:
+    """Puts what this rank contributes to something that the stores make together: returns the ids of that, and of all."""
     sources = round.ids(f"{part}s")
     target = round.id(f"{part}t", 0)
     round.awaited = dict(enumerate(sources))
     if round.rank == 0:
         round.made.append(target)
     await round.put(sources[round.rank], buffer)
-    await round.client.allreduce_into(
-        target, sources, round.rank, buffer.memory, store_op, False, round.left()
-    )
+    return target, sources
 
 
 async def reduce(round: Round, root: int, buffer: Buffer, op: GroupOp) -> None:
@@ -99,6 +107,12 @@ async def reduce_scatter(
     if (store_op := _by_the_stores(round, contents, op)) is None:
         views = await _views_of_all(round, contents, part)
         out.memory[:] = reduced([view[start:stop] for view in views], contents.dtype, op)
+        return
+    if len(set(part_bytes)) == 1:
+        target, sources = await _put_source(round, contents, part)
+        await round.client.reduce_scatter_into(
+            target, sources, round.rank, out.memory, store_op, False, round.left()
+        )
         return
     await round.put(round.id(f"{part}s", round.rank), contents)
     # Its own last: it need not travel. And not all begin with the same rank.
@@ -150,11 +164,21 @@ async def broadcast(round: Round, root: int, buffer: Buffer) -> None:
         await round.get_into(id, buffer, root)
 
 
-async def allgather(round: Round, contents: Buffer, outs: Sequence[Buffer], part: str = "") -> None:
-    """Copies the contents of each rank into the buffer that all others have for it."""
+async def allgather(
+    round: Round, contents: Buffer, outs: Sequence[Buffer], part: str = "", whole: Buffer | None = None
+) -> None:
+    """Copies the contents of each rank into the buffer that all others have for it.
+
+    Args:
+        whole: the memory of all these buffers, if they are equally large and one after the other; on all ranks, or on none.
+    """
     if is_small(round, contents.nbytes) and len({out.nbytes for out in outs}) == 1:
         for view, out in zip(await _views_of_all(round, contents, part, outs), outs, strict=True):
             out.memory[:] = view
+        return
+    if whole is not None:
+        target, sources = await _put_source(round, contents, part)
+        await round.client.allgather_into(target, sources, round.rank, whole.memory, round.left())
         return
     ids = round.ids(f"{part}g")
     await round.put(ids[round.rank], contents)

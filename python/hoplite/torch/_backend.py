@@ -266,18 +266,19 @@ class HopliteBackend(C10DBackend):
         """Gathers several tensors, each into one for each rank, or into one for all."""
         inputs = [Lent(tensor, is_read=True) for tensor, _ in pairs]
         outs = [[Lent(out, is_written=True) for out in parts] for _, parts in pairs]
+        wholes = [parts[0].buffer if len(parts) == 1 else None for parts in outs]
         rooms = [
-            [part.buffer for part in parts]
-            if len(parts) > 1 or self._size == 1
-            else split(parts[0].buffer, self._size)
-            for parts in outs
+            [part.buffer for part in parts] if whole is None else split(whole, self._size)
+            for parts, whole in zip(outs, wholes, strict=True)
         ]
 
         async def run(round: Round) -> None:
             await at_once(
                 *(
-                    schedules.allgather(round, memory.buffer, room, part)
-                    for memory, room, part in zip(inputs, rooms, _parts(len(inputs)), strict=True)
+                    schedules.allgather(round, memory.buffer, room, part, whole)
+                    for memory, room, part, whole in zip(
+                        inputs, rooms, _parts(len(inputs)), wholes, strict=True
+                    )
                 )
             )
             _give_back(out for parts in outs for out in parts)
