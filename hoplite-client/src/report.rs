@@ -162,7 +162,8 @@ pub struct ShardStatus {
     pub place_keys: Vec<PlaceKeys>,
     /// The version of measured places that it uses; zero if there are none.
     pub places_version: u64,
-    /// What an uplink carries by them, in thousandths of what a host's link does; zero if it was not measured.
+    /// What an uplink carries by them, in thousandths of what a host's link does; zero if it was not measured, or if no
+    /// node is where was measured.
     pub uplink_permille: u32,
 }
 
@@ -202,6 +203,10 @@ pub struct AppliedPlaces {
     pub shards: u32,
     /// How many there are.
     pub all_shards: u32,
+    /// How many nodes are in their measured groups. If there are none, what uplinks carry is not used.
+    pub nodes: u32,
+    /// How many of those that were measured stay where their labels say.
+    pub labelled_nodes: u32,
 }
 
 impl ProbeReport {
@@ -237,6 +242,8 @@ impl ProbeReport {
                 uplink_permille: Some(applied.uplink_permille).filter(|permille| *permille > 0),
                 shards: applied.shards,
                 all_shards: applied.all_shards,
+                nodes: applied.nodes,
+                labelled_nodes: applied.labelled_nodes,
             }),
         })
     }

@@ -33,8 +33,17 @@ enum Command {
     Open { info: NodeInfo, send_queue: Arc<SendQueue>, reply: oneshot::Sender<Result<SessionId>> },
     Messages { session: SessionId, messages: Vec<ToShard> },
     Close { session: SessionId },
-    Place { places: MeasuredPlaces, reply: oneshot::Sender<u64> },
+    Place { places: MeasuredPlaces, reply: oneshot::Sender<Taken> },
     Inspect(Inspection),
+}
+
+/// What became of measured places.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    /// Whether they are the ones that count.
+    pub(crate) counts: bool,
+    /// How many nodes are where was measured.
+    pub(crate) nodes: usize,
 }
 
 /// How others talk to the task that owns the shard.
@@ -65,8 +74,8 @@ impl ShardHandle {
         self.send(Command::Close { session }).await
     }
 
-    /// Has the shard take measured places; returns the version of those that count then.
-    pub(crate) async fn place(&self, places: MeasuredPlaces) -> Result<u64> {
+    /// Has the shard take measured places, unless it has newer ones.
+    pub(crate) async fn place(&self, places: MeasuredPlaces) -> Result<Taken> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)
@@ -195,12 +204,13 @@ impl ShardOwner {
             }
             Command::Close { session } => self.close(session, SessionEnd::Gone),
             Command::Place { places, reply } => {
-                let (version, nodes) = (places.version, places.paths.len());
+                let (version, measured) = (places.version, places.paths.len());
+                let counts = places >= *self.shard.measured_places();
                 self.apply(Event::Places(places));
-                let current = self.shard.measured_places().version;
-                tracing::info!(version, current, nodes, "was told where nodes are");
+                let taken = Taken { counts, nodes: self.shard.measured_nodes() };
+                tracing::info!(version, measured, ?taken, "was told where nodes are");
                 // The caller may have gone.
-                let _ = reply.send(current);
+                let _ = reply.send(taken);
             }
             Command::Inspect(look) => look(&self.shard),
         }

@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::inspections;
+use crate::owner::Taken;
 use crate::session::{self, Host};
 use crate::watch::Orders;
 
@@ -92,7 +93,8 @@ impl Directory for DirectoryService {
 
     async fn place(&self, request: Request<MeasuredPlaces>) -> Result<Response<PlaceReply>, Status> {
         let places = decode_places(request.into_inner()).map_err(|error| to_status(&error))?;
-        let version = self.host.shard.place(places).await.map_err(|error| to_status(&error))?;
-        Ok(Response::new(PlaceReply { version }))
+        let Taken { counts, nodes } =
+            self.host.shard.place(places).await.map_err(|error| to_status(&error))?;
+        Ok(Response::new(PlaceReply { counts, nodes: u32::try_from(nodes).unwrap_or(u32::MAX) }))
     }
 }

@@ -423,7 +423,7 @@ fn inspection() -> impl Strategy<Value = Inspection> {
         Just(Inspection::ProbeProgress),
         (prop::collection::vec(node(), 0..5), 0_u32..=10_000, any::<bool>(), 0..3).prop_map(
             |(nodes, count, all, load)| {
-                let (loaded, apply) = (load > 0, load > 1);
+                let (loaded, apply) = (load > 0, load > 1 && nodes.is_empty());
                 let probes = probes::decode(count);
                 let bandwidth = if all { Bandwidth::Pairs } else { Bandwidth::Nodes };
                 Inspection::Probe { nodes, options: SurveyOptions { probes, bandwidth, loaded, apply } }

@@ -36,8 +36,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     loaded: bool,
     /// Have the directory and the stores use what is found: the groups, for nodes without labels, and what uplinks carry. What was
-    /// applied before is replaced. Takes --loaded for granted
-    #[arg(long)]
+    /// applied before is replaced, so that nodes lost during the probe are in no group. Takes --loaded for granted
+    #[arg(long, conflicts_with = "nodes")]
     apply: bool,
     /// Print the matrix, and what is to be said of it, as JSON
     #[arg(long)]
@@ -70,6 +70,8 @@ struct Applied {
     uplink_permille: Option<u32>,
     shards: u32,
     all_shards: u32,
+    nodes: u32,
+    labelled_nodes: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -130,8 +132,9 @@ impl<'a> Document<'a> {
             train_bytes: report.train_bytes,
             seconds: report.elapsed.as_secs_f64(),
             applied: report.applied.map(|applied| {
-                let AppliedPlaces { version, groups, uplink_permille, shards, all_shards } = applied;
-                Applied { version, groups, uplink_permille, shards, all_shards }
+                let AppliedPlaces { version, groups, uplink_permille, shards, .. } = applied;
+                let AppliedPlaces { all_shards, nodes, labelled_nodes, .. } = applied;
+                Applied { version, groups, uplink_permille, shards, all_shards, nodes, labelled_nodes }
             }),
         }
     }
@@ -157,21 +160,30 @@ fn remarks(report: &ProbeReport) -> Vec<String> {
     if report.by_tcp > 0 {
         lines.push(format!("{} pairs were measured over TCP, since no datagram came back", report.by_tcp));
     }
-    lines.extend(report.applied.map(
-        |AppliedPlaces { version, groups, uplink_permille, shards, all_shards }| {
-            let found = match uplink_permille {
-                Some(permille) => {
-                    format!(
-                        "{groups} groups, whose uplinks carry {} of a host's link",
-                        f64::from(permille) / 1000.0
-                    )
-                }
-                None => "no groups, since no links are much slower than others".to_owned(),
-            };
-            format!("applied at {shards} of {all_shards} shards, version {version}: {found}")
-        },
-    ));
+    lines.extend(report.applied.map(applied_line));
     lines
+}
+
+fn applied_line(applied: AppliedPlaces) -> String {
+    let AppliedPlaces { version, groups, uplink_permille, shards, all_shards, nodes, labelled_nodes } =
+        applied;
+    let found = match (uplink_permille, nodes, labelled_nodes) {
+        _ if shards == 0 => "what was applied meanwhile is newer".to_owned(),
+        (None, ..) => "no groups, since no links are much slower than others".to_owned(),
+        (Some(_), 0, labelled) => {
+            format!("{groups} groups, of no effect, since all {labelled} nodes stay where their labels say")
+        }
+        (Some(permille), _, labelled) => {
+            let links = f64::from(permille) / 1000.0;
+            let found = format!("{groups} groups, whose uplinks carry {links} of a host's link");
+            if labelled == 0 {
+                found
+            } else {
+                format!("{found}; {labelled} nodes stay where their labels say")
+            }
+        }
+    };
+    format!("applied at {shards} of {all_shards} shards, version {version}: {found}")
 }
 
 fn parse_probes(text: &str) -> anyhow::Result<Probes> {
@@ -228,6 +240,33 @@ mod tests {
         for part in ["512 echoes, 3 lost; 1.0 MiB", "without d: its connection ended", "a and c", "1 pairs"] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_applied_is_said() {
+        let applied = AppliedPlaces {
+            version: 7,
+            groups: 2,
+            uplink_permille: Some(260),
+            shards: 1,
+            all_shards: 2,
+            nodes: 8,
+            labelled_nodes: 0,
+        };
+        let line = |uplink_permille, nodes, labelled_nodes| {
+            applied_line(AppliedPlaces { uplink_permille, nodes, labelled_nodes, ..applied })
+        };
+        assert_eq!(
+            line(Some(260), 8, 0),
+            "applied at 1 of 2 shards, version 7: 2 groups, whose uplinks carry 0.26 of a host's link"
+        );
+        assert!(line(Some(260), 5, 3).ends_with("link; 3 nodes stay where their labels say"));
+        assert!(
+            line(Some(260), 0, 8).ends_with("of no effect, since all 8 nodes stay where their labels say")
+        );
+        assert!(line(None, 0, 0).contains("no groups"));
+        let late = applied_line(AppliedPlaces { shards: 0, nodes: 0, ..applied });
+        assert!(late.contains("at 0 of 2 shards") && late.ends_with("newer"), "{late}");
     }
 
     #[test]

@@ -242,10 +242,10 @@ impl Report {
         }
         if let Some(shard) = shard.filter(|shard| shard.places_version > 0) {
             let uplink = match shard.uplink_permille {
-                0 => "no groups".to_owned(),
+                0 => "no groups in use".to_owned(),
                 permille => format!("an uplink carries {} of a host's link", f64::from(permille) / 1000.0),
             };
-            writeln!(out, "measured   {uplink}; version {}", shard.places_version)?;
+            writeln!(out, "measured   {uplink}")?;
         }
         writeln!(out)?;
         self.print_shards(out)
@@ -259,6 +259,7 @@ impl Report {
             ("INLINE", Alignment::Right),
             ("NODES", Alignment::Right),
             ("WAITING", Alignment::Right),
+            ("MEASURED", Alignment::Right),
         ]);
         for shard in &self.shards {
             table.row([
@@ -268,6 +269,7 @@ impl Report {
                 output::size(shard.inline_bytes),
                 shard.nodes.to_string(),
                 shard.waiting_queries.to_string(),
+                if shard.places_version > 0 { shard.places_version.to_string() } else { "never".to_owned() },
             ]);
         }
         table.print(out)

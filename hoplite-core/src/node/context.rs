@@ -105,6 +105,11 @@ impl Context {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
+    /// The version of the measured places that this node goes by.
+    pub(super) const fn places_version(&self) -> u64 {
+        self.places_version
+    }
+
     /// The directory says in which groups this node is, and what uplinks carry.
     pub(super) fn placed(&mut self, version: u64, path: Path, uplink: Uplink) {
         if version >= self.places_version {
@@ -240,6 +245,7 @@ mod tests {
             ctx.placed(version, [0, 0, rack, 0], Uplink::measured(permille));
         }
         assert_eq!((ctx.config().path, ctx.link().uplink), ([0, 0, 2, 0], Uplink::measured(250)));
+        assert_eq!(ctx.places_version(), 5);
         // What is measured of links says nothing of uplinks.
         ctx.set_link(LinkEstimate { bytes_per_second: 7, ..LinkEstimate::default() });
         assert_eq!((ctx.link().bytes_per_second, ctx.link().uplink), (7, Uplink::measured(250)));

@@ -114,6 +114,8 @@ pub struct NodeStatus {
     pub combinations: usize,
     /// How many calls, fetches, hops and reduces wait for room.
     pub waiting_for_room: usize,
+    /// The version of the measured places that it goes by; zero if it was told none.
+    pub places_version: u64,
 }
 
 /// The object table of one store. See the [module documentation](self).
@@ -214,6 +216,7 @@ impl Node {
             put_conflicts: self.put_conflicts,
             directed_hops: self.reductions.hop_count() + self.collectives.enlistments(),
             combinations: self.combinations.len(),
+            places_version: self.ctx.places_version(),
             ..self.copies.status()
         }
     }

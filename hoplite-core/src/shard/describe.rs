@@ -43,7 +43,7 @@ pub struct ShardStatus {
     pub received_messages: u64,
     /// Messages to stores so far.
     pub sent_messages: u64,
-    /// The version of the measured places, and what uplinks carry by them.
+    /// The version of the measured places, and what uplinks carry by them, if any node is where was measured.
     pub measured: (u64, Uplink),
     /// The nodes, by id.
     pub nodes: Vec<NodeStatus>,
@@ -114,7 +114,7 @@ impl Shard {
             tombstones: self.tombstones.len(),
             received_messages: self.received_messages,
             sent_messages: self.sent_messages,
-            measured: (self.measured_places().version, self.measured_places().uplink),
+            measured: (self.measured_places().version, self.nodes.uplink()),
             nodes: Vec::new(),
         }
     }

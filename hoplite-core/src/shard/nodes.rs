@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::message::{GrantId, NodeInfo, RequestId};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::placement::{fnv1a, mix};
+use crate::plan::link::Uplink;
 use crate::time::Time;
 use crate::topology::keys::KeyCounts;
 use crate::topology::measured::MeasuredPlaces;
@@ -98,6 +99,8 @@ pub(super) struct Nodes {
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
+    /// Whether a node has been where was measured since these places count.
+    uses_measured: bool,
     next: u32,
 }
 
@@ -151,10 +154,29 @@ impl Nodes {
     /// Where a node is: as its labels say, or else as was measured.
     fn place_of(&self, info: &NodeInfo) -> Place {
         let labelled = Place::of_labels(&info.labels);
-        match self.measured.paths.get(&info.node) {
-            Some(path) if labelled.path == EVERYWHERE => Place { path: *path, ..labelled },
-            _ => labelled,
-        }
+        self.measured_path(info).map_or(labelled, |path| Place { path, ..labelled })
+    }
+
+    /// The groups that were measured for a node, if it does not say them.
+    fn measured_path(&self, info: &NodeInfo) -> Option<Path> {
+        let path = self.measured.paths.get(&info.node)?;
+        (Place::of_labels(&info.labels).path == EVERYWHERE).then_some(*path)
+    }
+
+    /// How many nodes are where was measured.
+    pub(super) fn measured_nodes(&self) -> usize {
+        self.records.values().filter(|record| self.measured_path(&record.info).is_some()).count()
+    }
+
+    /// Has what uplinks carry count from now on, if this node is where was measured; returns whether it did not before.
+    pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
+        let is_measured = self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
+        is_measured && !std::mem::replace(&mut self.uses_measured, true)
+    }
+
+    /// What uplinks carry, as was measured; of no use as long as all nodes are where their labels say.
+    pub(super) fn uplink(&self) -> Uplink {
+        if self.uses_measured { self.measured.uplink } else { Uplink::default() }
     }
 
     /// The measured places that count.
@@ -165,6 +187,7 @@ impl Nodes {
     /// Takes measured places; returns the nodes that are elsewhere by them, for [`place`](Self::place).
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
         self.measured = places;
+        self.uses_measured = self.measured_nodes() > 0;
         let is_moved = |record: &NodeRecord| self.place_of(&record.info) != record.place;
         self.records.iter().filter(|(_, record)| is_moved(record)).map(|(index, _)| *index).collect()
     }

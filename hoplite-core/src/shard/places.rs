@@ -12,27 +12,49 @@ impl Shard {
         self.nodes.measured()
     }
 
+    /// How many nodes are where was measured. All others are where their labels say.
+    pub fn measured_nodes(&self) -> usize {
+        self.nodes.measured_nodes()
+    }
+
     /// Takes measured places, unless those that it has are newer, and tells all stores where they are.
     pub(super) fn take_places(&mut self, turn: &mut Turn<'_>, places: MeasuredPlaces) {
         if places <= *self.nodes.measured() {
             return;
         }
-        for index in self.nodes.measure(places) {
+        let moved = self.nodes.measure(places);
+        if !moved.is_empty() {
+            self.to_serve.extend(self.waiting.keys().cloned());
+        }
+        for index in moved {
             self.forget_groups(index);
             self.nodes.place(index);
             let path = self.nodes.get(index).map_or(EVERYWHERE, |record| record.place.path);
             self.mark_copies(index, |copy| copy.path = path);
-            self.mark_holdings_servable(index);
         }
+        self.tell_places(turn);
+    }
+
+    fn tell_places(&self, turn: &mut Turn<'_>) {
         let all: Vec<NodeIndex> = self.nodes.indices().collect();
         for index in all {
             self.tell_place(turn, index);
         }
     }
 
+    /// Tells a store that has come in which groups it is. The first one that is where was measured makes what uplinks carry count
+    /// for all.
+    pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+        if self.nodes.use_measured(index) {
+            self.tell_places(turn);
+        } else {
+            self.tell_place(turn, index);
+        }
+    }
+
     /// Tells a store in which groups it is, if anything was measured.
-    pub(super) fn tell_place(&self, turn: &mut Turn<'_>, index: NodeIndex) {
-        let MeasuredPlaces { version, uplink, .. } = *self.nodes.measured();
+    fn tell_place(&self, turn: &mut Turn<'_>, index: NodeIndex) {
+        let (version, uplink) = (self.nodes.measured().version, self.nodes.uplink());
         if let Some(record) = self.nodes.get(index).filter(|_| version > 0) {
             self.send(turn, index, ToStore::Placed { version, path: record.place.path, uplink });
         }
@@ -56,7 +78,6 @@ impl Shard {
                 queue.insert((EVERYWHERE, arrival), (index, request));
             }
             self.may_let_go(&id, group);
-            self.mark_servable(&id);
         }
     }
 }

@@ -62,7 +62,7 @@ impl Shard {
             return turn.effects.push(Effect::Refuse { node, incarnation, error });
         };
         self.compare_keys(turn);
-        self.tell_place(turn, index);
+        self.place_newcomer(turn, index);
         self.reconsider_orphans(turn.now);
     }
 
@@ -88,7 +88,7 @@ impl Shard {
             copy.is_away = false;
             copy.path = path;
         });
-        self.tell_place(turn, index);
+        self.place_newcomer(turn, index);
         self.resend_drops(turn, index);
         self.mark_holdings_servable(index);
     }

@@ -8,7 +8,7 @@ use super::Matrix;
 use super::cluster::Dendrogram;
 use super::error::TopologyError;
 use super::matrix::Links;
-use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in};
+use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, number_of_measured};
 use crate::id::NodeId;
 use crate::plan::link::Uplink;
 
@@ -43,6 +43,7 @@ impl MeasuredPlaces {
             if !divides(&paths, level) {
                 paths.iter_mut().for_each(|path| path[level] = 0);
             }
+            number_by_first(&mut paths, level, matrix.nodes());
         }
         let uplink = narrowest_uplink(matrix, &paths);
         let named = matrix.nodes().iter().zip(paths).filter(|(_, path)| *path != EVERYWHERE);
@@ -56,6 +57,18 @@ impl MeasuredPlaces {
         groups.sort_unstable();
         groups.dedup();
         groups.len()
+    }
+}
+
+/// Numbers the groups of a level by their first member by name, so that a group has its number in other probes too.
+fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
+    let mut firsts: BTreeMap<u32, &String> = BTreeMap::new();
+    for (path, name) in paths.iter().zip(names).filter(|(path, _)| path[level] != 0) {
+        let first = firsts.entry(path[level]).or_insert(name);
+        *first = name.min(*first);
+    }
+    for path in paths.iter_mut() {
+        path[level] = firsts.get(&path[level]).map_or(0, |first| number_of_measured(level, first));
     }
 }
 
@@ -123,7 +136,7 @@ fn crossing_pairs(inside: usize, all: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Link;
+    use crate::topology::{Link, Place};
 
     /// Racks of hosts, with links within and between them.
     fn measured(racks: &[usize], near: u32, far: u32) -> MeasuredPlaces {
@@ -158,6 +171,24 @@ mod tests {
         assert_eq!(places.uplink, Uplink::measured(500));
         let path = |name: &str| places.paths[&NodeId::new(name).unwrap()];
         assert!(path("h00") == path("h03") && path("h04") == path("h07") && path("h00") != path("h04"));
+    }
+
+    #[test]
+    fn a_group_has_the_same_number_in_every_probe_that_finds_it() {
+        let (before, after) = (measured(&[4, 4], 40_000, 224_000), measured(&[4, 4, 4], 40_000, 224_000));
+        let numbers = |places: &MeasuredPlaces| {
+            let mut numbers: Vec<u32> = places.paths.values().map(|path| path[3]).collect();
+            numbers.dedup();
+            numbers
+        };
+        let (before, after) = (numbers(&before), numbers(&after));
+        assert_eq!((before.len(), after.len()), (2, 3));
+        assert_eq!(after[..2], before);
+        // Groups that only coincide in their rank, or in the text of a label, differ.
+        let label = |value: &str| Place::of_labels(&[("host".to_owned(), value.to_owned())]).path[3];
+        assert!(
+            before.iter().all(|number| *number > 3 && *number != label("h00") && *number != label("h04"))
+        );
     }
 
     #[test]

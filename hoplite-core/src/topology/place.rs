@@ -66,6 +66,12 @@ fn is_of(key: &str, level: &str) -> bool {
     key.rsplit('/').next() == Some(level)
 }
 
+/// The number of the measured group of a level whose first member this is: the same in every probe that finds such a group. Labels
+/// may be names of nodes too, but have no zero bytes.
+pub(super) fn number_of_measured(level: usize, first: &str) -> u32 {
+    number_of(&format!("\0{level}\0{first}"))
+}
+
 /// The number of the group that a label names. Two of a thousand groups get the same number once in ten thousand clusters; they
 /// count as one group then.
 fn number_of(label: &str) -> u32 {

@@ -66,24 +66,30 @@ async fn probe(
         known.retain(|node, _| chosen.contains(node));
     }
     let report = plane.engine.survey(known.into_iter().collect(), options).await?;
-    let applied = if options.apply { Some(apply(shards, &report.matrix).await?) } else { None };
+    let applied = if options.apply { Some(apply(plane, shards, &report.matrix).await?) } else { None };
     let probed = v1::Probed { applied, ..encode_report(report, begun.elapsed()) };
     Ok(Response::Probed(Box::new(probed)))
 }
 
 /// Tells all shards in which groups the nodes are, and what uplinks carry.
-async fn apply(shards: &[&ShardLink], matrix: &Matrix) -> Result<v1::probed::Applied, Error> {
+async fn apply(
+    plane: &LocalPlane,
+    shards: &[&ShardLink],
+    matrix: &Matrix,
+) -> Result<v1::probed::Applied, Error> {
     let status =
         shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
-    let known = join_all(status).await.into_iter().flatten().map(|status| status.places_version).max();
-    // Above all that are known, and, if all shards have forgotten theirs, above those that stores remember.
+    let known = join_all(status).await.into_iter().flatten().map(|status| status.places_version);
+    // Above all that are known. Shards that have restarted have forgotten theirs, but stores remember it, as this one does.
+    let known = known.fold(plane.engine.status().places_version, u64::max);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis());
-    let version = u64::try_from(now).unwrap_or(0).max(known.unwrap_or(0).saturating_add(1));
+    let version = u64::try_from(now).unwrap_or(0).max(known.saturating_add(1));
     let places = MeasuredPlaces::of(matrix, version)
         .map_err(|error| Error::InvalidRequest { reason: error.to_string().into() })?;
     let told = shards.iter().map(|link| async { ask(link.client().place(encode_places(&places))).await });
     let told: Vec<_> = join_all(told).await;
-    let taken = told.iter().flatten().filter(|reply| reply.version == version).count();
+    let taken = told.iter().flatten().filter(|reply| reply.counts);
+    let (taken, nodes) = taken.fold((0, 0), |(taken, nodes), reply| (taken + 1, reply.nodes.max(nodes)));
     if let (0, Some(Err(error))) = (taken, told.into_iter().find(Result::is_err)) {
         return Err(error);
     }
@@ -94,6 +100,8 @@ async fn apply(shards: &[&ShardLink], matrix: &Matrix) -> Result<v1::probed::App
         uplink_permille: places.uplink.permille(),
         shards: count(taken),
         all_shards: count(shards.len()),
+        nodes,
+        labelled_nodes: if taken > 0 { count(places.paths.len()).saturating_sub(nodes) } else { 0 },
     })
 }
 

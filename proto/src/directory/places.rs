@@ -10,6 +10,9 @@ use super::locations::{decode_path, encode_path};
 use crate::bounds::check_count;
 use crate::v1;
 
+/// Versions are milliseconds since 1970, or one more than another. A higher one would leave none for the probes to come.
+const MAX_VERSION: u64 = i64::MAX as u64;
+
 /// The wire form of `places`.
 pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
     let encode = |(node, path): (&NodeId, &_)| v1::measured_places::Node {
@@ -26,9 +29,12 @@ pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
 /// Checks measured places.
 ///
 /// # Errors
-/// If there are too many nodes, or one of them twice; if a name is none, or has too many levels.
+/// If the version is none, or so high that hardly any is left; if there are too many nodes, or one of them twice; if a name is none, or has too many levels.
 pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
     check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
+    if !(1..=MAX_VERSION).contains(&places.version) {
+        return Err(Error::malformed(Plane::Control, "a version of places that nobody gives"));
+    }
     let count = places.nodes.len();
     let decode = |node: v1::measured_places::Node| Ok((NodeId::new(&node.node)?, decode_path(&node.groups)?));
     let paths: std::collections::BTreeMap<_, _> =
@@ -48,7 +54,7 @@ mod tests {
     fn places(count: usize) -> MeasuredPlaces {
         let place = |number: usize| {
             let node = NodeId::new(&format!("node-{number:05}.cluster.example.com")).unwrap();
-            (node, [0, 1 + number as u32 / 1000, 1 + number as u32 / 40, 0])
+            (node, [0, 0, u32::MAX - number as u32 / 1000, u32::MAX - number as u32 / 40])
         };
         MeasuredPlaces {
             version: 1 << 41,
@@ -73,10 +79,13 @@ mod tests {
             decode_places(places).unwrap_err()
         };
         assert!(matches!(refused(|places| places.nodes[0].node.clear()), Error::InvalidName { .. }));
-        assert!(matches!(
+        for error in [
             refused(|places| places.nodes[0] = places.nodes[1].clone()),
-            Error::Malformed { .. }
-        ));
+            refused(|places| places.version = 0),
+            refused(|places| places.version = MAX_VERSION + 1),
+        ] {
+            assert!(matches!(error, Error::Malformed { .. }), "{error:?}");
+        }
         for error in [
             refused(|places| places.nodes[0].groups = vec![1; 5]),
             refused(|places| places.nodes = vec![Default::default(); MAX_MEASURED_NODES + 1]),

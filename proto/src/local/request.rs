@@ -208,6 +208,9 @@ fn decode_probe(probe: &wire::Probe) -> Result<Inspection> {
     if probe.apply && !probe.loaded {
         return Err(Error::invalid_request("only what was measured under load can be applied"));
     }
+    if probe.apply && !probe.nodes.is_empty() {
+        return Err(Error::invalid_request("only a probe of all nodes can be applied"));
+    }
     let probes = probes::decode(probe.echoes);
     let options = SurveyOptions { probes, bandwidth, loaded: probe.loaded, apply: probe.apply };
     Ok(Inspection::Probe { nodes, options })

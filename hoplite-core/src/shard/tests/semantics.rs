@@ -360,6 +360,26 @@ fn nodes_without_labels_are_where_was_measured() {
 }
 
 #[test]
+fn what_uplinks_carry_counts_once_a_node_is_where_was_measured() {
+    let mut world = World::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
+    let labels = vec![("rack".to_owned(), "7".to_owned())];
+    let rack = Place::of_labels(&labels).path[2];
+    world.apply(Event::Connected(NodeInfo { labels, ..info("a", 1) }));
+    let a = |version, permille| ("a".to_owned(), version, rack, permille);
+    let effects = world.apply(Event::Places(measured(5, 250, &[("a", 1), ("b", 2)])));
+    assert_eq!((told(effects), world.shard.measured_nodes()), (vec![a(5, 0)], 0), "all have labels");
+    assert_eq!(world.shard.status().measured, (5, Uplink::default()));
+    // It was not measured where this one is.
+    let effects = world.apply(Event::Connected(info("c", 1)));
+    assert_eq!(told(effects), [("c".to_owned(), 5, 0, 0)]);
+    let effects = world.apply(Event::Connected(info("b", 1)));
+    let [b, c] = [("b", 2), ("c", 0)].map(|(name, rack)| (name.to_owned(), 5, rack, 250));
+    assert_eq!((told(effects), world.shard.measured_nodes()), (vec![a(5, 250), c, b.clone()], 1));
+    assert_eq!(world.shard.status().measured, (5, Uplink::measured(250)));
+    assert_eq!(told(world.apply(Event::Connected(info("b", 1)))), [b], "the others know it");
+}
+
+#[test]
 fn a_receiver_that_waits_for_a_close_copy_is_served_when_it_turns_out_to_be_elsewhere() {
     let mut world = small_world(Limits::default());
     world.connect("d", 1);
