@@ -106,13 +106,14 @@ async fn what_is_for_a_rank_stands_one_after_the_other() {
 
 #[tokio::test]
 async fn ranks_begin_with_different_senders() {
-    let store = FakeStore::start();
-    let client = connect(&store).await;
     for (rank, expected) in [(0, ["m/1/0", "m/2/0", "m/0/0"]), (1, ["m/2/1", "m/0/1", "m/1/1"])] {
-        let before = gets(&store.state()).len();
+        let store = FakeStore::start();
+        let client = connect(&store).await;
         let all = client.all_to_all("m", &[b""; 3], rank, within(Duration::ZERO)).await;
         assert_eq!(missing(all).len(), 1);
-        assert_eq!(gets(&store.state())[before..], expected);
+        // The first one that has no time ends all.
+        let begun = gets(&store.state());
+        assert!(!begun.is_empty() && expected.map(str::to_owned).starts_with(&begun), "{begun:?}");
     }
 }
 
