@@ -72,8 +72,12 @@ impl ObjectReader {
             while done_bytes < range.length_bytes {
                 let stride_bytes = (range.length_bytes - done_bytes).min(STRIDE_BYTES as u64);
                 let counted_bytes = self.position_bytes + stride_bytes;
-                if self.bytes.valid_bytes() < counted_bytes {
-                    self.follow(counted_bytes - 1, deadline.left()).await?;
+                if self.bytes.valid_bytes() < counted_bytes
+                    && let Err(error) = self.follow(counted_bytes - 1, deadline.left()).await
+                    // The copy may have ended because all bytes were there.
+                    && self.bytes.valid_bytes() < counted_bytes
+                {
+                    return Err(error);
                 }
                 let start = range.offset_bytes + done_bytes;
                 let place = start - start_bytes;

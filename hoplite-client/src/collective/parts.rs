@@ -21,6 +21,7 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::options::{AllreduceOptions, ReduceOptions};
 use crate::reader::{ObjectReader, get_into};
+use crate::view::ObjectView;
 
 impl Client {
     /// Reduces the objects of all participants, and returns one part of the result to each of them, in a new vector. See
@@ -56,7 +57,7 @@ impl Client {
     /// Every participant calls this as [`Client::allreduce_into`], and puts its source as for that. The sources must divide into n equal
     /// parts of whole elements. Each node sends and receives S(n-1)/n bytes; and it needs room for S more while this goes on. If the
     /// sources are not there in time, or at more than one node, or a node fails meanwhile, the participants that have not their part yet
-    /// have it reduced each by itself, as `TARGET/RANK`, which they delete. If all sources have 64 KiB together, everybody gets all of them.
+    /// have it reduced each by itself, as `TARGET/part/RANK`, which they delete; after an error it may stay. If all sources have 64 KiB together, everybody gets all of them.
     ///
     /// The sources stay, and an object `target` without bytes, unless the sources are so small. Whoever knows that all participants
     /// have their result should delete them. `hoplite stat TARGET` at rank 0's node says what was done, and why.
@@ -95,13 +96,13 @@ impl Client {
     /// Every participant calls this as [`Client::allreduce_into`], and puts its source as for that. The sources must be equally long, and of
     /// one type; for others there are [`Client::allgather`] and [`Client::gather_into`]. Each node sends and receives S(n-1)/n bytes of the
     /// S that come out; and it needs room for S while this goes on. If the sources are not there in time, or at more than one node, or
-    /// a node fails meanwhile, the participants that have not all yet get them as by `gather_into`.
+    /// a node fails meanwhile, the participants that have not all yet get them as by `gather`.
     ///
     /// The sources stay, and an object `target` without bytes, unless all sources together have 64 KiB at most. Whoever knows that all
     /// participants have their result should delete them.
     ///
     /// # Errors
-    /// As for [`Client::gather_into`] and [`Client::allreduce_into`].
+    /// As for [`Client::gather`] and [`Client::allreduce_into`].
     ///
     /// # Cancel safety
     /// As for [`Client::reduce_scatter_into`].
@@ -166,7 +167,20 @@ impl Parts {
                 "the sources do not divide into equal parts of whole elements, one for each participant";
             return Err(ObjectError::invalid_request(reason).into());
         }
-        Ok(Self { part_bytes: source_bytes / count, participant })
+        let parts = Self { part_bytes: source_bytes / count, participant };
+        // Always, and not only where it is needed.
+        let own = parts.own_target()?;
+        if parts.sources().contains(&own) {
+            return Err(ObjectError::DuplicateId { id: own }.into());
+        }
+        Ok(parts)
+    }
+
+    /// What this participant's part is called if it is reduced by itself.
+    fn own_target(&self) -> Result<ObjectId> {
+        let target = self.participant.target().as_bytes();
+        let rank = self.participant.rank().to_string();
+        Ok(ObjectId::new([target, b"/part/", rank.as_bytes()].concat())?)
     }
 
     fn sources(&self) -> &[ObjectId] {
@@ -198,20 +212,26 @@ impl Parts {
     }
 
     async fn allgather(&self, client: &Client, out: &mut [u8]) -> Result<()> {
-        let deadline = self.participant.deadline();
         if !self.is_small() && self.exchanged(client, out).await? {
             return Ok(());
         }
-        let lengths = client.gather_into(self.sources(), out, deadline.left()).await?;
-        match lengths.iter().position(|length| *length as u64 != self.part_bytes) {
-            Some(other) => Err(self.is_unlike(other)),
-            None => Ok(()),
+        let mut room = out;
+        for view in self.all_sources(client).await? {
+            let (place, rest) = room.split_at_mut(view.len().min(room.len()));
+            place.copy_from_slice(&view);
+            room = rest;
         }
+        Ok(())
     }
 
-    fn is_unlike(&self, rank: usize) -> Error {
+    /// Gets all sources, and checks that they are like that of this participant.
+    async fn all_sources(&self, client: &Client) -> Result<Vec<ObjectView>> {
+        let views = client.gather(self.sources(), self.participant.deadline().left()).await?;
+        let (source_bytes, dtype) = (to_index(self.participant.source_bytes()), self.participant.dtype());
+        let is_unlike = |view: &ObjectView| view.len() != source_bytes || view.metadata().dtype != dtype;
+        let Some(other) = views.iter().position(is_unlike) else { return Ok(views) };
         let reason = "it is not like that of this participant".into();
-        ObjectError::TypeMismatch { id: self.sources()[rank].clone(), reason }.into()
+        Err(ObjectError::TypeMismatch { id: self.sources()[other].clone(), reason }.into())
     }
 
     /// Takes part in the exchange, and coordinates the others if it is this participant's task. Answers whether it has given all that
@@ -223,8 +243,8 @@ impl Parts {
             return join.await;
         }
         match select(pin!(join), pin!(self.participant.coordinate(connection))).await {
-            // The others go on without this call.
-            Either::Left((Ok(is_done), _)) => Ok(is_done),
+            // The store answers as soon as the parts of its node are there.
+            Either::Left((Ok(is_done), coordinate)) => coordinate.await.map(|()| is_done),
             Either::Left((Err(error), coordinate)) => {
                 if self.participant.is_end(&error) {
                     // That is a consequence: the coordinator is about to say why.
@@ -288,8 +308,7 @@ impl Parts {
     async fn reduce_own(&self, client: &Client, out: &mut [u8]) -> Result<()> {
         let (request, deadline) = (self.participant.request(), self.participant.deadline());
         let rank = self.participant.rank();
-        let target = [request.target.as_bytes(), b"/", rank.to_string().as_bytes()].concat();
-        let target = ObjectId::new(target)?;
+        let target = self.own_target()?;
         let mut sources = request.sources.clone();
         if request.order == ReduceOrder::Any {
             // Not all begin with the same one, and the own one need not travel.
@@ -306,18 +325,15 @@ impl Parts {
             reduce(&client.connection, target.clone(), sources, options),
             get_into(&client.connection, target.clone(), out, deadline.left()),
         )?;
-        client.delete([target], deadline.left()).await.map(drop)
+        // If that does not succeed in time, the part is there all the same.
+        let _ = client.delete([target], deadline.left()).await;
+        Ok(())
     }
 
     /// Gets all sources, and reduces this participant's part of them.
     async fn reduce_all(&self, client: &Client, out: &mut [u8]) -> Result<()> {
         let (request, dtype) = (self.participant.request(), self.participant.dtype());
-        let views = client.gather(&request.sources, self.participant.deadline().left()).await?;
-        let source_bytes = to_index(self.participant.source_bytes());
-        let unlike = |view: &crate::ObjectView| view.len() != source_bytes || view.metadata().dtype != dtype;
-        if let Some(other) = views.iter().position(unlike) {
-            return Err(self.is_unlike(other));
-        }
+        let views = self.all_sources(client).await?;
         let start = to_index(self.part(self.participant.rank()).offset_bytes);
         let range = start..start + out.len();
         if let Some((first, others)) = views.split_first() {

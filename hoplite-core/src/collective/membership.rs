@@ -37,12 +37,17 @@ pub struct Membership {
     stage: Stage,
     combine: Option<CombineId>,
     is_committed: bool,
+    /// How many participants were referred to its copy.
+    answered: usize,
+    /// It has its parts, and waits so long for participants of its node that have not called yet before it says so.
+    awaits_calls_until: Option<Time>,
 }
 
 impl Membership {
     /// A store was asked to follow `plan`.
     pub fn new(plan: Box<Plan>, deadline: Time) -> Self {
-        Self { plan, stage: Stage::AwaitingRoom { deadline }, combine: None, is_committed: false }
+        let stage = Stage::AwaitingRoom { deadline };
+        Self { plan, stage, combine: None, is_committed: false, answered: 0, awaits_calls_until: None }
     }
 
     /// What it is to do.
@@ -80,6 +85,26 @@ impl Membership {
             self.stage = Stage::Filled { copy };
         }
         self.settle()
+    }
+
+    /// A participant was referred to its copy.
+    pub const fn answer(&mut self) {
+        self.answered += 1;
+    }
+
+    /// Whether all participants of its node whose parts it has were referred to them. Nobody else needs to be.
+    pub fn has_answered_all(&self) -> bool {
+        self.plan.ranks.get(self.plan.index).is_none_or(|ranks| self.answered >= ranks.len())
+    }
+
+    /// It has its parts, and says so by then.
+    pub const fn await_calls(&mut self, until: Time) {
+        self.awaits_calls_until = Some(until);
+    }
+
+    /// Ends that wait, if there is one. Answers when it would have ended.
+    pub const fn end_wait_for_calls(&mut self) -> Option<Time> {
+        self.awaits_calls_until.take()
     }
 
     /// The coordinator says that what the session makes is the target. Answers the copy if it is there.

@@ -174,17 +174,28 @@ impl Plan {
         }
     }
 
+    /// Where the part ends in which a byte of what is made is; of an allreduce all is one part.
+    pub fn part_end(&self, at: u64) -> u64 {
+        match self.agreement.kind {
+            Kind::Allreduce => self.size_bytes,
+            Kind::ReduceScatter | Kind::Allgather => {
+                let part_bytes = length(&self.part(0)).max(1);
+                self.size_bytes.min((at / part_bytes + 1) * part_bytes)
+            }
+        }
+    }
+
     /// How much room a member needs. The end of a copy that is not complete is kept back, and one of parts never is: there the
     /// end is beyond all parts.
     pub fn copy_bytes(&self) -> u64 {
-        self.size_bytes + if self.is_of_parts() { 2 * BLOCK_BYTES } else { 0 }
+        self.size_bytes.saturating_add(if self.is_of_parts() { 2 * BLOCK_BYTES } else { 0 })
     }
 }
 
 /// What a member says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// It has all bytes, and waits for the coordinator's word.
+    /// It has all bytes, and waits for the coordinator's word, or for the end of the exchange of parts.
     Filled,
     /// It will never have them from this session.
     Failed(Failure),

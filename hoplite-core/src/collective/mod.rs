@@ -6,8 +6,11 @@
 //! and reports when it has all bytes. What is not ready in time, or is of no use as a session, is done by one reduce and one
 //! broadcast instead: the *general path*.
 //!
+//! A reduce_scatter and an allgather are *collectives of parts*. Their members exchange in private copies, from which each participant
+//! copies its parts. Nobody waits for a word there. The target is an object without bytes, made when that is over or cannot be.
+//!
 //! # Invariants
-//! * A member counts its bytes as the target only on the coordinator's word, which it gives once one member has reported all
+//! * A member of an allreduce counts its bytes as the target only on the coordinator's word, which it gives once one member has reported all
 //!   bytes. The general path begins only after the coordinator has given that up for good. So no two ranks ever get different
 //!   bits, whoever dies, freezes or is cut off in between.
 //! * After its word the coordinator never takes it back: who has not all bytes yet gets them from those who have.

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::plan::collective::{Arrangement, Kind, arrange, arrange_parts, frame_bytes};
-use crate::shard::{Locations, RequestId};
+use crate::shard::{Locations, RequestId, UnpublishReason};
 use crate::time::Time;
 use crate::topology::place::Path;
 
@@ -47,6 +47,9 @@ pub(super) struct Collectives {
     audiences: BTreeMap<CallKey, (ObjectId, Vec<Member>)>,
     /// Of which targets this store has heard lately that there will be none, and when, oldest first.
     denials: VecDeque<(ObjectId, Time, Error)>,
+    /// Targets without bytes that this store has made, and of which the directory has not said that it knows them: the questions
+    /// whether there is one.
+    announced: BTreeMap<ObjectId, RequestId>,
     /// Targets of sessions that have lost their coordinator.
     orphans: BTreeMap<MembershipId, ObjectId>,
 }
@@ -82,11 +85,6 @@ struct Coordinated {
 }
 
 impl Coordinated {
-    /// Whether it goes on if the call ends that it is for.
-    fn stands(&self) -> bool {
-        self.kind.is_of_parts() || self.session.decision() == Decision::Committed
-    }
-
     /// How it went, now that the target is there.
     fn record(&self, ctx: &Context) -> ReduceRecord {
         record(ctx, &self.request, self.started, self.members, self.plan.clone())
@@ -186,6 +184,7 @@ impl Node {
             let error = error.clone();
             return self.ctx.reply(key, Err(error));
         }
+        self.end_stale_membership(&target, agreement);
         if let Some(membership) = self.collectives.growing(&target)
             && let Some(member) = self.collectives.memberships.get(&membership)
             && let Err(error) = agreement.check(&target, &member.plan().agreement)
@@ -198,17 +197,18 @@ impl Node {
         self.get_or_join(key, target, Until::Started, Some(agreement), timeout);
     }
 
-    /// In which order the bytes of a copy become valid that grows in a session.
-    pub(super) fn order_of(&self, copy: CopyId) -> Option<Vec<ByteRange>> {
-        let mut memberships = self.collectives.memberships.values();
-        let membership = memberships.find(|membership| membership.growing_copy() == Some(copy))?;
+    /// The session in which a copy grows, and in which order its bytes become valid.
+    pub(super) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
+        let mut memberships = self.collectives.memberships.iter();
+        let (number, membership) =
+            memberships.find(|(_, membership)| membership.growing_copy() == Some(copy))?;
         let plan = membership.plan();
         let program = plan.program();
         let range = |index: usize| {
             let range = program.steps()[index].range();
             ByteRange { offset_bytes: range.start, length_bytes: range.end - range.start }
         };
-        Some(plan.finals(&program).into_iter().map(range).collect())
+        Some((*number, plan.finals(&program).into_iter().map(range).collect()))
     }
 
     /// Coordinates a collective.
@@ -240,6 +240,11 @@ impl Node {
     /// The directory told whether there is a target.
     pub(super) fn target_located(&mut self, locations: &Locations) {
         let target = &locations.id;
+        if locations.object.is_some()
+            && let Some(existence) = self.collectives.announced.remove(target)
+        {
+            return self.withdraw_ask(existence);
+        }
         if self.collectives.contains(target) {
             if locations.object.as_ref().is_some_and(|object| !object.lost) {
                 self.fail_collective(target, &Error::AlreadyExists { id: target.clone() });
@@ -271,10 +276,11 @@ impl Node {
                 }
             }
             Outlook::General(reason) => {
-                if let Some(gathered) = self.drop_gathering(target) {
-                    let Gathered { key, started, gathering, .. } = gathered;
+                if let Some(gathered) = self.end_gathering(target) {
+                    let Gathered { key, started, gathering, existence, .. } = gathered;
                     let kind = gathering.kind();
-                    self.fall_back(Some(key), started, kind, gathering.into_request(), reason);
+                    let call = (Some(key), started, Some(existence));
+                    self.fall_back(call, kind, gathering.into_request(), reason);
                 }
             }
         }
@@ -304,8 +310,7 @@ impl Node {
     /// each by itself.
     fn fall_back(
         &mut self,
-        key: Option<CallKey>,
-        started: Time,
+        (key, started, existence): (Option<CallKey>, Time, Option<RequestId>),
         kind: Kind,
         mut request: Reduce,
         reason: &str,
@@ -313,8 +318,9 @@ impl Node {
         if kind.is_of_parts() {
             let plan = format!("general path: {reason}");
             self.reductions.remember(record(&self.ctx, &request, started, 0, plan));
-            return self.announce_end(key, request);
+            return self.announce_end((key, started, existence), request);
         }
+        existence.into_iter().for_each(|existence| self.withdraw_ask(existence));
         let Some(key) = key else { return };
         request.timeout = request.timeout.saturating_sub(self.ctx.now().since(started));
         let target = request.target.clone();
@@ -324,12 +330,21 @@ impl Node {
 
     /// The exchange of parts is over, or there will be none. Makes the target, an object without bytes, of which all participants
     /// hear who have not their parts yet, whenever and wherever they come.
-    fn announce_end(&mut self, key: Option<CallKey>, request: Reduce) {
+    fn announce_end(
+        &mut self,
+        (key, started, existence): (Option<CallKey>, Time, Option<RequestId>),
+        request: Reduce,
+    ) {
+        if let Some(existence) = existence {
+            // Whoever deletes the target before the directory knows it means this one too.
+            self.collectives.announced.insert(request.target.clone(), existence);
+        }
+        let left = request.timeout.saturating_sub(self.ctx.now().since(started));
         let contents = Contents { bytes: Bytes::new(), confirm: Confirm::No };
         let (id, metadata) = (request.target, Metadata::default());
         let create = CreateCall { id, size_bytes: 0, metadata, contents: Some(contents) };
         let call = CallId(self.ctx.next_number());
-        self.create(CallKey { client: ClientId::STORE, call }, create, request.timeout);
+        self.create(CallKey { client: ClientId::STORE, call }, create, left);
         if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
             self.finish(key, Ok(Response::Reduced { indices: (0..request.sources.len()).collect() }));
         }
@@ -420,7 +435,7 @@ impl Node {
         let actions = coordinated.session.reported(enlistment, report);
         let is_committed = coordinated.session.decision() == Decision::Committed;
         let (key, participants) = (coordinated.key, coordinated.request.sources.len());
-        let existence = coordinated.existence.take_if(|_| is_committed);
+        let existence = coordinated.existence.take_if(|_| is_committed && !is_of_parts);
         if let Some(existence) = existence {
             self.withdraw_ask(existence);
         }
@@ -468,34 +483,38 @@ impl Node {
             return;
         }
         let Some(coordinated) = self.collectives.sessions.remove(&put) else { return };
-        if let Some(existence) = coordinated.existence {
-            self.withdraw_ask(existence);
-        }
         if let Some(fetch) = coordinated.fetch {
             self.forget_call(fetch);
         }
         let is_filled_here = coordinated.session.is_filled_here();
         let is_exchanged =
             coordinated.kind.is_of_parts() && coordinated.session.decision() == Decision::Committed;
-        if (is_exchanged || matches!(end, Some(SessionAction::FallBack(_))))
+        if (is_exchanged || coordinated.session.decision() == Decision::GivenUp)
             && let Some(own) = self.collectives.member_of(put)
         {
-            // Before the word has reached it: this store makes the target in another way.
+            // Before the word has reached it: this store may make the target in another way.
             let id = coordinated.request.target.clone();
             self.end_membership(own, Error::Superseded { id });
         }
         if is_exchanged {
             self.reductions.remember(coordinated.record(&self.ctx));
         }
-        let Coordinated { key, started, kind, request, .. } = coordinated;
+        let Coordinated { key, started, kind, request, existence, .. } = coordinated;
+        let falls_back = is_exchanged || matches!(end, Some(SessionAction::FallBack(_)));
+        let existence = if falls_back && kind.is_of_parts() {
+            existence
+        } else {
+            existence.into_iter().for_each(|existence| self.withdraw_ask(existence));
+            None
+        };
         match (end, key) {
             (Some(SessionAction::FallBack(reason)), key) => {
                 let target = request.target.clone();
-                self.fall_back(key, started, kind, request, &reason);
+                self.fall_back((key, started, existence), kind, request, &reason);
                 self.reductions.expect_sources(&target);
             }
             (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
-            (None, key) if is_exchanged => self.announce_end(key, request),
+            (None, key) if is_exchanged => self.announce_end((key, started, existence), request),
             // If its own copy is there, that answers the call when the directory knows it. Else all who had all bytes are lost.
             (None, Some(key)) if !is_filled_here => {
                 self.finish(key, Err(Error::ObjectLost { id: request.target }));
@@ -555,6 +574,28 @@ impl Node {
         self.perform_session(put, actions);
     }
 
+    /// The parts of rank 0 are here, and so all sources are complete: the others get theirs without its call.
+    pub(super) fn answer_coordinator(&mut self, put: PutId) {
+        let Some(coordinated) = self.collectives.sessions.get_mut(&put) else { return };
+        let participants = coordinated.request.sources.len();
+        if let Some(key) = coordinated.key.take() {
+            self.finish(key, Ok(Response::Reduced { indices: (0..participants).collect() }));
+        }
+    }
+
+    /// The target was deleted before the directory knew it: it is no more.
+    pub(super) fn withdraw_announcement(&mut self, target: &ObjectId) {
+        let Some(existence) = self.collectives.announced.remove(target) else { return };
+        self.withdraw_ask(existence);
+        if let Some((copy, local)) = self.copies.live(target)
+            && local.is_complete()
+            && local.size_bytes == 0
+        {
+            self.abandon(copy, Error::Deleted { id: target.clone() }, UnpublishReason::Aborted);
+            self.wake(target);
+        }
+    }
+
     /// Ends what would make `target`, if that is open, and its call.
     pub(super) fn fail_collective(&mut self, target: &ObjectId, error: &Error) {
         if let Some(gathered) = self.drop_gathering(target) {
@@ -602,7 +643,9 @@ impl Node {
     pub(super) fn end_audience(&mut self, key: CallKey, error: Option<&Error>) {
         let Some((target, members)) = self.collectives.audiences.remove(&key) else { return };
         let Some(error) = error else { return };
-        let stands = |coordinated: &Coordinated| coordinated.key == Some(key) && coordinated.stands();
+        let stands = |coordinated: &Coordinated| {
+            coordinated.key == Some(key) && coordinated.session.decision() == Decision::Committed
+        };
         if self.collectives.sessions.values().any(stands) {
             // The call ends, but not what it was for.
             return;
@@ -653,10 +696,10 @@ impl Node {
         let sessions = self.collectives.sessions.iter_mut();
         let mut of_call = sessions.filter(|(_, coordinated)| coordinated.key == Some(key));
         let Some((put, coordinated)) = of_call.next() else { return };
-        let (put, stands) = (*put, coordinated.stands());
+        let (put, decision) = (*put, coordinated.session.decision());
         coordinated.key = None;
         let fetch = coordinated.fetch.take();
-        if !stands {
+        if decision == Decision::Open {
             self.give_up_session(put, &Error::ObjectLost { id: target.clone() });
         }
         if let Some(fetch) = fetch {

@@ -52,8 +52,10 @@ impl Node {
         let has_begun = until == Until::Started && local.size_bytes > 0;
         if !local.is_complete() && !local.is_public() {
             join?;
-            let order = self.order_of(copy)?;
-            return Some(self.refer(key.client, copy).map(|view| Response::Ranges { view, order }));
+            let (membership, order) = self.order_of(copy)?;
+            let view = self.refer(key.client, copy);
+            self.answered(membership);
+            return Some(view.map(|view| Response::Ranges { view, order }));
         }
         let is_ready = local.is_complete() || has_begun;
         is_ready.then(|| self.refer(key.client, copy).map(Response::Object))

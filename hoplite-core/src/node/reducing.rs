@@ -66,6 +66,7 @@ impl Node {
     /// Ends the reduction that would make an object that is being deleted; whether there was one.
     pub(super) fn delete_reduction(&mut self, target: &ObjectId) -> bool {
         let is_under_way = self.reductions.contains(target) || self.collectives.contains(target);
+        self.withdraw_announcement(target);
         self.fail_reduce(target, Error::Deleted { id: target.clone() });
         is_under_way
     }

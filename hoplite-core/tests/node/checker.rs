@@ -316,7 +316,8 @@ impl Checker {
             }
             Effect::StartCombine { combine, copy, offset_bytes, inputs, .. } => {
                 assert!(self.seen_combinations.insert(*combine), "{combine:?} was used before");
-                self.combination_started(*combine, *copy, *offset_bytes, inputs);
+                let read_bytes = self.copy(*copy).size_bytes;
+                self.combination_started(*combine, *copy, (*offset_bytes, read_bytes), inputs);
             }
             Effect::CancelCombine { combine } => {
                 assert!(
@@ -397,8 +398,8 @@ impl Checker {
                 assert!(!sources.is_empty(), "a member has something of its own");
                 let inputs: Vec<CombineInput> =
                     sources.iter().map(|copy| CombineInput::Local { copy: *copy, base_bytes: 0 }).collect();
-                self.combination_started(*combine, *copy, 0, &inputs);
-                let is_pinned = self.coordinated.contains(&plan.put);
+                self.combination_started(*combine, *copy, (0, plan.source_bytes()), &inputs);
+                let is_pinned = self.coordinated.contains(&plan.put) && !plan.is_of_parts();
                 let copy = self.copy(*copy);
                 (copy.is_exchanged, copy.is_pinned) = (true, is_pinned);
             }
@@ -416,7 +417,7 @@ impl Checker {
         &mut self,
         combine: CombineId,
         copy: CopyId,
-        offset_bytes: u64,
+        (offset_bytes, read_bytes): (u64, u64),
         inputs: &[CombineInput],
     ) {
         let output = self.copy(copy);
@@ -431,7 +432,7 @@ impl Checker {
                 CombineInput::Local { copy: input, base_bytes } => {
                     let read = self.copy(*input);
                     let is_inside =
-                        base_bytes.checked_add(size_bytes).is_some_and(|end| end <= read.size_bytes);
+                        base_bytes.checked_add(read_bytes).is_some_and(|end| end <= read.size_bytes);
                     assert!(is_inside, "{combine:?} reads beyond the end of {read:?}");
                     read.readers += 1;
                     local.push(*input);

@@ -12,6 +12,7 @@ mod harness;
 mod hops;
 mod ledger;
 mod members;
+mod parts;
 mod properties;
 mod puts;
 mod reduce_failures;

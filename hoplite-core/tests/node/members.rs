@@ -7,16 +7,15 @@ use hoplite_core::collective::{
     Word,
 };
 use hoplite_core::node::*;
-use hoplite_core::plan::collective::Kind;
-use hoplite_core::plan::collective::Schedule;
+use hoplite_core::plan::collective::{Kind, Schedule};
 use hoplite_core::shard::{DropReason, LocationState, PullOutcome, Retention, ToShard, ToStore, Verdict};
 use hoplite_core::{Error, PutId};
 
 use crate::harness::*;
 use crate::reducing::*;
 
-const PUT: PutId = PutId(900);
-const MEMBERSHIP: MembershipId = MembershipId(1);
+pub(crate) const PUT: PutId = PutId(900);
+pub(crate) const MEMBERSHIP: MembershipId = MembershipId(1);
 
 /// The part of this node in the allreduce of `a`, which is here, and `b`, which is at `n1`.
 fn plan(a: PutId) -> Box<Plan> {
@@ -42,24 +41,24 @@ fn join(h: &mut Harness) -> (ClientId, CallId) {
     h.request(A, Request::Join { target: id("t"), agreement, is_again: false, timeout: LONG })
 }
 
-fn collective(h: &mut Harness, event: CollectiveEvent) {
+pub(crate) fn collective(h: &mut Harness, event: CollectiveEvent) {
     h.event(Event::Collective(event));
 }
 
-fn ask(h: &mut Harness, a: PutId) {
+pub(crate) fn ask(h: &mut Harness, a: PutId) {
     collective(h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan: plan(a) });
 }
 
-fn tell(h: &mut Harness, word: Word) {
+pub(crate) fn tell(h: &mut Harness, word: Word) {
     collective(h, CollectiveEvent::Told { membership: MEMBERSHIP, word });
 }
 
-fn leave(h: &mut Harness) {
+pub(crate) fn leave(h: &mut Harness) {
     collective(h, CollectiveEvent::Left { membership: MEMBERSHIP });
 }
 
 /// What the node did for sessions since the last look.
-fn performed(h: &mut Harness) -> Vec<CollectiveEffect> {
+pub(crate) fn performed(h: &mut Harness) -> Vec<CollectiveEffect> {
     let effects = std::mem::take(&mut h.effects);
     let performed = effects.into_iter().filter_map(|effect| match effect {
         Effect::Collective(effect) => Some(effect),
@@ -68,7 +67,7 @@ fn performed(h: &mut Harness) -> Vec<CollectiveEffect> {
     performed.collect()
 }
 
-fn reports(h: &mut Harness) -> Vec<Report> {
+pub(crate) fn reports(h: &mut Harness) -> Vec<Report> {
     let reports = performed(h).into_iter().filter_map(|effect| match effect {
         CollectiveEffect::Report { report, .. } => Some(report),
         _ => None,
@@ -77,7 +76,7 @@ fn reports(h: &mut Harness) -> Vec<Report> {
 }
 
 /// The exchange that the node has started since the last look.
-fn exchange(h: &mut Harness) -> CombineId {
+pub(crate) fn exchange(h: &mut Harness) -> CombineId {
     let started = performed(h).into_iter().find_map(|effect| match effect {
         CollectiveEffect::StartExchange { combine, .. } => Some(combine),
         _ => None,
@@ -85,7 +84,7 @@ fn exchange(h: &mut Harness) -> CombineId {
     started.expect("an exchange was started")
 }
 
-fn end(h: &mut Harness, combine: CombineId, outcome: CombineOutcome) {
+pub(crate) fn end(h: &mut Harness, combine: CombineId, outcome: CombineOutcome) {
     let valid_bytes = if outcome == CombineOutcome::Complete { SIZE } else { 0 };
     h.event(Event::CombineEnded { combine, valid_bytes, outcome });
 }
@@ -173,8 +172,16 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
 
 /// This node has `a` and coordinates; `n1` has `b`. Answers the call, the two members, the exchange here, and its put.
 fn coordinate(h: &mut Harness) -> ((ClientId, CallId), [EnlistmentId; 2], CombineId, PutId) {
+    coordinate_a(h, Kind::Allreduce)
+}
+
+/// As [`coordinate`], of any collective.
+pub(crate) fn coordinate_a(
+    h: &mut Harness,
+    kind: Kind,
+) -> ((ClientId, CallId), [EnlistmentId; 2], CombineId, PutId) {
     let a = h.put_f32("a", SIZE);
-    let call = h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b"])));
+    let call = h.request(A, Request::Collective(kind, reduce("t", &["a", "b"])));
     for (shard, message) in h.sent() {
         let ToShard::Subscribe { request, id: object } = message else { continue };
         let locations = match object.to_string().as_str() {

@@ -6,19 +6,31 @@ use super::super::calls::Call;
 use super::super::context::Deadline;
 use super::super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::super::{CombineId, CombineOutcome, CopyId, Effect, Node};
-use crate::collective::{CollectiveEffect, Failure, Membership, MembershipId, Plan, Report, Stage, Word};
+use crate::collective::{
+    Agreement, CollectiveEffect, Failure, Membership, MembershipId, Plan, Report, Stage, Word,
+};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
 
 /// How long those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
 /// may be silent.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a member that has its parts lets the others wait for the end of the exchange, if participants of its node have not
+/// called yet: those who call later get their parts in a way that costs more. In general they call when their source is put.
+const CALL_PATIENCE: Duration = Duration::from_secs(1);
 /// Most sessions that this store remembers to have left: those of some seconds, in which others may ask for them.
 const MAX_ENDED: usize = 256;
 
 impl Node {
     pub(super) fn asked(&mut self, membership: MembershipId, plan: Box<Plan>) {
         let deadline = self.ctx.now() + plan.timeout;
+        // An attempt that this store has not heard the end of is over: its target was deleted.
+        let older = self.collectives.growing(&plan.target).filter(|older| {
+            self.collectives.memberships.get(older).is_some_and(|older| older.plan().is_of_parts())
+        });
+        if let Some(older) = older {
+            self.outdated(older, &plan.target);
+        }
         // What was said of an earlier attempt does not hold for this one.
         self.collectives.denials.retain(|(target, ..)| *target != plan.target);
         self.collectives.memberships.insert(membership, Membership::new(plan, deadline));
@@ -100,7 +112,10 @@ impl Node {
             }
             return;
         }
-        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        if member.end_wait_for_calls().is_some() {
+            return self.report_member(membership, Report::Filled);
+        }
         if let Stage::AwaitingRoom { .. } = member.stage() {
             let (id, size_bytes) = (member.plan().target.clone(), member.plan().copy_bytes());
             let refusal = Failure::Refused(self.copies.store_full(size_bytes));
@@ -115,15 +130,59 @@ impl Node {
         });
         let Some((membership, member)) = found else { return };
         let (membership, completed) = (*membership, member.filled());
+        if member.plan().is_of_parts() {
+            let put = member.plan().put;
+            if !member.has_answered_all() {
+                let until = self.ctx.now() + CALL_PATIENCE;
+                member.await_calls(until);
+                self.ctx.schedule(until, Deadline::Membership(membership));
+                return self.answer_coordinator(put);
+            }
+            self.answer_coordinator(put);
+        }
         self.report_member(membership, Report::Filled);
         if let Some(copy) = completed {
             self.complete_member(membership, copy);
         }
     }
 
+    /// A participant joins. If the parts that are here are those of an earlier collective of that target, whose end this store has not
+    /// heard yet, they are of no use: its sources are gone, or others were meant.
+    pub(super) fn end_stale_membership(&mut self, target: &ObjectId, agreement: Agreement) {
+        let Some(membership) = self.collectives.growing(target) else { return };
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let plan = member.plan();
+        let is_filled = matches!(member.stage(), Stage::Filled { .. });
+        let is_gone = |(id, put): &(ObjectId, PutId)| self.copies.live_put(id, *put).is_none();
+        let is_stale = plan.is_of_parts()
+            && (plan.sources.iter().any(is_gone) || is_filled && agreement != plan.agreement);
+        if is_stale {
+            self.outdated(membership, target);
+        }
+    }
+
+    fn outdated(&mut self, membership: MembershipId, target: &ObjectId) {
+        let error = Error::Superseded { id: target.clone() };
+        self.member_failed(membership, Failure::Refused(error.clone()), error);
+    }
+
+    /// A participant was referred to the copy of a member.
+    pub(in super::super) fn answered(&mut self, membership: MembershipId) {
+        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        member.answer();
+        if member.has_answered_all()
+            && let Some(until) = member.end_wait_for_calls()
+        {
+            self.ctx.unschedule(until, Deadline::Membership(membership));
+            self.report_member(membership, Report::Filled);
+        }
+    }
+
     pub(super) fn told(&mut self, membership: MembershipId, word: Word) {
         let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
         match word {
+            // Nobody says that of parts.
+            Word::Commit if member.plan().is_of_parts() => {}
             Word::Commit => {
                 if let Some(copy) = member.commit() {
                     self.complete_member(membership, copy);
@@ -204,6 +263,9 @@ impl Node {
         let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
         if let Stage::AwaitingRoom { deadline } = member.stage() {
             self.ctx.unschedule(deadline, Deadline::Membership(membership));
+        }
+        if let Some(until) = member.end_wait_for_calls() {
+            self.ctx.unschedule(until, Deadline::Membership(membership));
         }
         let (copy, id, put) = (member.fail(), member.plan().target.clone(), member.plan().put);
         self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));

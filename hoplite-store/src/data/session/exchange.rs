@@ -175,8 +175,10 @@ impl Exchange {
             return Ok(());
         }
         let (source, base) = self.source_of(step);
+        // The end of a part waits for the seal: who has all of a part takes it for one of a complete object.
+        let part_end = self.plan.part_end(end - 1) - base;
         // Even if there are enough: a source that has failed is of no use any more.
-        match source.beyond_within(end - base - 1, self.plan.source_bytes()).await {
+        match source.beyond_within(end - base - 1, part_end).await {
             Ok(valid_bytes) if valid_bytes >= end - base => Ok(()),
             _ => Err(SourceLost),
         }
@@ -231,9 +233,10 @@ impl Exchange {
         let (mut sum, mut operand) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
         let mut done_bytes = 0;
         while done_bytes < size_bytes {
-            let end_bytes = size_bytes.min(done_bytes + STEP_BYTES);
+            let part_end = self.plan.part_end(done_bytes);
+            let end_bytes = part_end.min(done_bytes + STEP_BYTES);
             for source in &self.sources {
-                match source.beyond_within(end_bytes - 1, size_bytes).await {
+                match source.beyond_within(end_bytes - 1, part_end).await {
                     Ok(valid_bytes) if valid_bytes >= end_bytes => {}
                     _ => return Err(SourceLost),
                 }

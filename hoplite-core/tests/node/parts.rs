@@ -1,0 +1,228 @@
+//! Sessions in which parts are exchanged: what a member does, and how the coordinator ends them.
+
+use std::time::Duration;
+
+use hoplite_core::collective::{
+    Agreement, CollectiveEffect, CollectiveEvent, Failure, Member, Plan, Report, Word,
+};
+use hoplite_core::node::*;
+use hoplite_core::plan::collective::{Kind, Schedule};
+use hoplite_core::shard::DropReason;
+use hoplite_core::{Error, PutId};
+
+use crate::harness::*;
+use crate::members::*;
+use crate::reducing::*;
+
+const KINDS: [Kind; 2] = [Kind::ReduceScatter, Kind::Allgather];
+
+/// Where this node's part is, which is that of rank 1.
+const OWN: ByteRange = ByteRange { offset_bytes: SIZE / 2, length_bytes: SIZE / 2 };
+const OTHER: ByteRange = ByteRange { offset_bytes: 0, length_bytes: SIZE / 2 };
+
+/// This node has `b`, that of rank 1; `n1` has `a`. What is made has `SIZE` bytes.
+fn plan(kind: Kind, b: PutId) -> Box<Plan> {
+    let member = |name: &str| Member { node: node_id(name), address: address(name) };
+    Box::new(Plan {
+        target: id("t"),
+        put: PUT,
+        agreement: Agreement::of(kind, &reduce("t", &["a", "b"])),
+        size_bytes: SIZE,
+        metadata: f32s(),
+        schedule: Schedule::ring(2),
+        frame_bytes: 16384,
+        members: vec![member("here"), member("n1")],
+        ranks: vec![vec![1], vec![0]],
+        index: 0,
+        sources: vec![(id("b"), b)],
+        timeout: Duration::from_secs(2),
+    })
+}
+
+fn asked(h: &mut Harness, kind: Kind) -> CombineId {
+    let size_bytes = if kind == Kind::Allgather { SIZE / 2 } else { SIZE };
+    let b = h.put_f32("b", size_bytes);
+    collective(h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan: plan(kind, b.put) });
+    exchange(h)
+}
+
+fn join(h: &mut Harness, kind: Kind) -> (ClientId, CallId) {
+    let agreement = Agreement::of(kind, &reduce("t", &["a", "b"]));
+    h.request(A, Request::Join { target: id("t"), agreement, is_again: false, timeout: LONG })
+}
+
+#[test]
+fn a_member_says_that_it_has_its_parts_when_its_participants_have_called() {
+    for kind in KINDS {
+        let mut h = Harness::new();
+        let combine = asked(&mut h, kind);
+        collective(&mut h, CollectiveEvent::Filled { combine });
+        assert_eq!(reports(&mut h), []);
+        let joined = join(&mut h, kind);
+        let Some(Ok(Response::Ranges { view, order })) = h.answer(joined) else { panic!("it has them") };
+        assert_eq!(order, [if kind == Kind::Allgather { OTHER } else { OWN }]);
+        assert!(view.size_bytes > SIZE, "the end is kept back of what is not complete");
+        assert_eq!(reports(&mut h), [Report::Filled]);
+        end(&mut h, combine, CombineOutcome::Complete);
+        leave(&mut h);
+        assert!(h.is_failed(view.copy), "nobody joins it any more");
+        assert_eq!(h.node.status().hops, 0);
+    }
+}
+
+#[test]
+fn a_member_does_not_wait_long_for_a_participant_that_never_calls() {
+    for kind in KINDS {
+        let mut h = Harness::new();
+        let combine = asked(&mut h, kind);
+        collective(&mut h, CollectiveEvent::Filled { combine });
+        h.pass(Duration::from_millis(999));
+        assert_eq!(reports(&mut h), []);
+        h.pass(Duration::from_millis(1));
+        assert_eq!(reports(&mut h), [Report::Filled]);
+        end(&mut h, combine, CombineOutcome::Complete);
+        leave(&mut h);
+        // Later ones wait for the target.
+        let late = join(&mut h, kind);
+        h.assert_waits(late);
+    }
+}
+
+#[test]
+fn who_joined_an_exchange_that_is_given_up_is_told_to_join_again() {
+    for kind in KINDS {
+        let mut h = Harness::new();
+        let combine = asked(&mut h, kind);
+        let joined = join(&mut h, kind);
+        let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else { panic!("it has begun") };
+        tell(&mut h, Word::Stop(Error::Superseded { id: id("t") }));
+        assert!(h.is_failed(view.copy));
+        end(&mut h, combine, CombineOutcome::Cancelled);
+        leave(&mut h);
+        assert_eq!(reports(&mut h), []);
+    }
+}
+
+/// The target, without bytes, that the node has made since the last look.
+fn published_end(h: &mut Harness) -> bool {
+    h.publications().iter().any(|(_, publish)| publish.id == id("t") && publish.size_bytes == 0)
+}
+
+#[test]
+fn when_all_have_their_parts_the_target_says_so() {
+    let mut h = Harness::new();
+    let (call, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+    h.assert_waits(call);
+    collective(&mut h, CollectiveEvent::Filled { combine });
+    assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })), "it has its parts");
+    collective(&mut h, CollectiveEvent::Reported { enlistment: own, report: Report::Filled });
+    assert_eq!(performed(&mut h), [], "the other one has not all");
+    collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
+    assert!(published_end(&mut h));
+    let dismissed = |enlistment| CollectiveEffect::Dismiss { enlistment };
+    let done = performed(&mut h);
+    assert!(done.contains(&dismissed(own)) && done.contains(&dismissed(other)), "{done:?}");
+    end(&mut h, combine, CombineOutcome::Complete);
+    leave(&mut h);
+    let late = join(&mut h, Kind::ReduceScatter);
+    assert!(matches!(h.answer(late), Some(Ok(Response::Object(view))) if view.size_bytes == 0));
+    assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+}
+
+#[test]
+fn so_does_the_target_of_an_exchange_that_fails_even_if_the_call_is_gone() {
+    for is_gone in [false, true] {
+        let mut h = Harness::new();
+        let (call, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+        if is_gone {
+            collective(&mut h, CollectiveEvent::Filled { combine });
+            h.gone(A);
+            assert_eq!(performed(&mut h), [], "the others go on");
+        }
+        let report = Report::Failed(Failure::Unreachable);
+        collective(&mut h, CollectiveEvent::Reported { enlistment: other, report });
+        assert!(published_end(&mut h));
+        let error = Error::Superseded { id: id("t") };
+        let stop = CollectiveEffect::Tell { enlistment: own, word: Word::Stop(error) };
+        assert!(performed(&mut h).contains(&stop));
+        if !is_gone {
+            assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })));
+        }
+        let outcome = if is_gone { CombineOutcome::Complete } else { CombineOutcome::Cancelled };
+        end(&mut h, combine, outcome);
+        leave(&mut h);
+        assert!(h.node.reduce_record(&id("t")).is_some_and(|record| record.plan.starts_with("general path")));
+        assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+    }
+}
+
+#[test]
+fn an_exchange_whose_call_ends_before_the_parts_are_here_ends_too() {
+    let mut h = Harness::new();
+    let (_, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+    h.gone(A);
+    let done = performed(&mut h);
+    for enlistment in [own, other] {
+        let word = Word::Stop(Error::ObjectLost { id: id("t") });
+        assert!(done.contains(&CollectiveEffect::Tell { enlistment, word }));
+    }
+    assert!(!published_end(&mut h));
+    end(&mut h, combine, CombineOutcome::Cancelled);
+    leave(&mut h);
+    assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+}
+
+#[test]
+fn a_participant_of_a_later_round_does_not_join_the_parts_of_an_earlier_one() {
+    for kind in KINDS {
+        let mut h = Harness::new();
+        let size_bytes = if kind == Kind::Allgather { SIZE / 2 } else { SIZE };
+        let b = h.put_f32("b", size_bytes);
+        collective(&mut h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan: plan(kind, b.put) });
+        let combine = exchange(&mut h);
+        let joined = join(&mut h, kind);
+        let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else { panic!("it has begun") };
+        collective(&mut h, CollectiveEvent::Filled { combine });
+        end(&mut h, combine, CombineOutcome::Complete);
+        // Its source is deleted, and put again, before the store hears of the end.
+        h.drop_put(0, "b", b.put, DropReason::Deleted);
+        h.put_f32("b", size_bytes);
+        let later = join(&mut h, kind);
+        h.assert_waits(later);
+        assert!(h.is_failed(view.copy));
+        leave(&mut h);
+    }
+}
+
+#[test]
+fn a_delete_before_the_directory_knows_the_target_takes_it_away() {
+    let mut h = Harness::new();
+    let (_, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+    collective(&mut h, CollectiveEvent::Filled { combine });
+    for enlistment in [own, other] {
+        collective(&mut h, CollectiveEvent::Reported { enlistment, report: Report::Filled });
+    }
+    assert!(published_end(&mut h));
+    h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG });
+    end(&mut h, combine, CombineOutcome::Complete);
+    leave(&mut h);
+    let late = join(&mut h, Kind::ReduceScatter);
+    h.assert_waits(late);
+}
+
+#[test]
+fn a_delete_ends_an_exchange_without_a_target() {
+    let mut h = Harness::new();
+    let (call, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+    h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG });
+    let error = Error::Deleted { id: id("t") };
+    assert_eq!(h.error(call), error);
+    let done = performed(&mut h);
+    for enlistment in [own, other] {
+        assert!(done.contains(&CollectiveEffect::Tell { enlistment, word: Word::Stop(error.clone()) }));
+    }
+    assert!(!published_end(&mut h));
+    end(&mut h, combine, CombineOutcome::Cancelled);
+    leave(&mut h);
+    assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+}
