@@ -49,6 +49,10 @@ fn clusters_survive_what_happens_to_them() {
     assert!(total.reduces > seeds && counts.hops > seeds && counts.failed_hops > 0, "they reduced");
     assert!(total.participants > seeds && total.sessions > 0, "they did so together");
     assert!(
+        total.exchanged > 0 && total.parts > 0 && total.parts_left > 0,
+        "they exchanged parts, or could not"
+    );
+    assert!(
         counts.failed_members > 0 && counts.resumed_streams > 0,
         "sessions failed, and survived failures"
     );

@@ -41,6 +41,11 @@ struct Participant {
 impl Simulation {
     /// Has some participants do an allreduce.
     pub(super) fn allreduce(&mut self, client: u64) {
+        if self.app.scenario.has_exchanges && self.app.exchanges.len() < MAX_RESULTS && self.random.chance(50)
+        {
+            self.exchange();
+            return self.act_later(client);
+        }
         if self.app.results.len() < MAX_RESULTS - LAST_REDUCES && self.random.chance(70) {
             let timeout = self.any_timeout();
             self.start_allreduce(timeout, 60);
@@ -83,7 +88,7 @@ impl Simulation {
     }
 
     /// Sources, each with the store of its rank: where it is, or is about to be put, in general.
-    fn any_ranks(&mut self) -> Vec<(ObjectId, usize)> {
+    pub(super) fn any_ranks(&mut self) -> Vec<(ObjectId, usize)> {
         let most = self.app.scenario.sources.max(2);
         let mut sources = BTreeSet::new();
         for _ in 0..2 + self.random.index(most) {
@@ -207,6 +212,9 @@ impl Simulation {
 
     /// A coordinator asks for a member.
     pub(super) fn member_asked(&mut self, store: usize, plan: &Plan) {
+        if plan.is_of_parts() {
+            return self.exchanger_asked(store, plan);
+        }
         if self.app.sessions.contains_key(&plan.put) {
             return;
         }

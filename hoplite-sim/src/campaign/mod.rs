@@ -8,12 +8,14 @@
 //! * `clients`: what applications do, and what they may observe.
 //! * `reduces`: how they reduce, and what a reduce may come to.
 //! * `allreduces`: how several of them do that together.
+//! * `exchanges`: how several of them exchange parts.
 //! * `history`: what was put and deleted.
 //! * `faults`: when what fails.
 //! * `verdict`: what must hold at the end.
 
 mod allreduces;
 mod clients;
+mod exchanges;
 mod faults;
 mod history;
 mod reduces;
@@ -23,15 +25,16 @@ mod verdict;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_core::collective::CollectiveEffect;
+use hoplite_core::collective::{CollectiveEffect, Plan};
 use hoplite_core::node::{CallId, ClientId, Effect};
 use hoplite_core::shard::{Page, PullOutcome, ToShard, UnpublishReason};
 use hoplite_core::{Error, Limits, ObjectId, PutId, Time};
 
-use crate::cluster::{Answer, Application, Cluster, Config, Counts, Network};
+use crate::cluster::{Answer, Application, Cluster, Config, Counts, Network, Piece};
 use crate::trace::Trace;
 use allreduces::Session;
 use clients::{CallKey, Client, Listing, PendingCall};
+use exchanges::Exchange;
 use history::History;
 use reduces::ReduceCall;
 use scenario::Kind;
@@ -63,6 +66,12 @@ pub struct Summary {
     pub failed_participants: u64,
     /// Sessions whose result became the target.
     pub sessions: u64,
+    /// Members of exchanges that got all parts that they were to have.
+    pub exchanged: u64,
+    /// Participants of exchanges that did, and that were told to get theirs in another way.
+    pub parts: u64,
+    /// See `parts`.
+    pub parts_left: u64,
     /// Reduces that succeeded though something failed on the way.
     pub mended_reduces: u64,
     /// Reduces that succeeded though their target had to be begun anew.
@@ -82,6 +91,9 @@ impl Summary {
         self.participants += other.participants;
         self.failed_participants += other.failed_participants;
         self.sessions += other.sessions;
+        self.exchanged += other.exchanged;
+        self.parts += other.parts;
+        self.parts_left += other.parts_left;
         self.mended_reduces += other.mended_reduces;
         self.restarted_reduces += other.restarted_reduces;
     }
@@ -97,6 +109,8 @@ pub(crate) struct Campaign {
     history: History,
     reduces: BTreeMap<CallKey, ReduceCall>,
     sessions: BTreeMap<PutId, Session>,
+    /// By target.
+    exchanges: BTreeMap<ObjectId, Exchange>,
     /// Which put of objects made by one reduce each was completed.
     only_puts: BTreeMap<ObjectId, PutId>,
     /// The objects made by one reduce each.
@@ -144,6 +158,10 @@ impl Application for Campaign {
         }
     }
 
+    fn filled(cluster: &mut Simulation, _store: usize, plan: &Plan, pieces: &[Piece]) {
+        cluster.member_filled(plan, pieces);
+    }
+
     fn interfere(cluster: &mut Simulation, store: usize, other: usize) {
         cluster.fail_at_step(store, other);
     }
@@ -175,6 +193,7 @@ pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
         history: History::default(),
         reduces: BTreeMap::new(),
         sessions: BTreeMap::new(),
+        exchanges: BTreeMap::new(),
         only_puts: BTreeMap::new(),
         results: Vec::new(),
         is_winding_down: false,

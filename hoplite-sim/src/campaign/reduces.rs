@@ -121,7 +121,7 @@ impl Simulation {
     }
 
     /// What others do with the target meanwhile.
-    fn surround(&mut self, target: &ObjectId) {
+    pub(super) fn surround(&mut self, target: &ObjectId) {
         let longest = 100 * u64::from(self.app.scenario.slowness.min(20));
         for _ in 0..self.random.number(0..3) {
             let (id, delay) = (target.clone(), self.random.millis(0..longest));
@@ -235,7 +235,18 @@ impl Simulation {
     /// Whether what was made is what a reduce asked for: the combination of so many of the sources, from left to right if
     /// their order is fixed. It must be those `indices`, if given.
     pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
-        let Reduce { sources, count, op, order, range, .. } = &call.request;
+        self.is_reduction(&call.request, call.started, made, indices)
+    }
+
+    /// As [`is_reduced`](Self::is_reduced), of a reduce that was asked for at this time.
+    pub(super) fn is_reduction(
+        &self,
+        request: &Reduce,
+        started: Time,
+        made: Made,
+        indices: Option<&[usize]>,
+    ) -> bool {
+        let Reduce { sources, count, op, order, range, .. } = request;
         if made.tag == EMPTY {
             let length_bytes = range.map_or(self.app.scenario.reduced_bytes, |range| range.length_bytes);
             return length_bytes == 0;
@@ -247,7 +258,7 @@ impl Simulation {
                 && self.app.history.contents_of(id).into_iter().any(|(tag, size_bytes)| {
                     let range = range.unwrap_or(ByteRange { offset_bytes: 0, length_bytes: size_bytes });
                     let is_deleted = self.app.scenario.faults == Faults::None
-                        && self.app.history.is_deleted(id, tag, call.started);
+                        && self.app.history.is_deleted(id, tag, started);
                     part(tag, size_bytes, range) == operand && !is_deleted
                 })
         };

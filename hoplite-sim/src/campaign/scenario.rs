@@ -55,6 +55,8 @@ pub struct Scenario {
     pub slowness: u32,
     /// The largest object.
     pub largest_bytes: u64,
+    /// Whether there are exchanges of parts too.
+    pub has_exchanges: bool,
     /// How the sessions of allreduces exchange data.
     pub allreduce_schedule: SchedulePreference,
 }
@@ -118,6 +120,7 @@ impl Scenario {
             is_roomy,
             // The last one, so that what a seed was before is what it is.
             allreduce_schedule: *random.pick(&SCHEDULES),
+            has_exchanges: random.chance(40),
         }
     }
 
@@ -127,7 +130,7 @@ impl Scenario {
             Kind::Plain => self.ids,
             Kind::Source => self.sources,
             Kind::Target => self.targets,
-            Kind::Result | Kind::Part => MAX_RESULTS,
+            Kind::Result | Kind::Part | Kind::End => MAX_RESULTS,
         }
     }
 }
@@ -145,10 +148,12 @@ pub(super) enum Kind {
     Result,
     /// The same, of parts of its sources.
     Part,
+    /// To be made, without bytes, when an exchange of parts is over.
+    End,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Plain, Self::Source, Self::Target, Self::Result, Self::Part];
+    const ALL: [Self; 6] = [Self::Plain, Self::Source, Self::Target, Self::Result, Self::Part, Self::End];
 
     const fn prefix(self) -> &'static str {
         match self {
@@ -157,6 +162,7 @@ impl Kind {
             Self::Target => "target",
             Self::Result => "result",
             Self::Part => "part",
+            Self::End => "end",
         }
     }
 

@@ -57,7 +57,11 @@ impl Simulation {
         let kinds = [Kind::Plain, Kind::Source, Kind::Target];
         let of_kind =
             |kind: Kind| (0..self.app.scenario.count_of(kind)).map(move |number| kind.object(number));
-        kinds.into_iter().flat_map(of_kind).chain(self.app.results.iter().cloned()).collect()
+        kinds
+            .into_iter()
+            .flat_map(of_kind)
+            .chain(self.app.results.iter().chain(self.app.exchanges.keys()).cloned())
+            .collect()
     }
 
     /// An object that somebody has can be read by everybody, and is the same for all.

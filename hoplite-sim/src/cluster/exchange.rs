@@ -17,6 +17,9 @@ use super::{Application, Cluster, Network};
 /// How often a piece is damaged on its way, or its connection breaks.
 const BROKEN_ONE_IN: u64 = 500;
 
+/// A range of what a member has, with its tag and its shape.
+pub(crate) type Piece = (Range<u64>, u64, u64);
+
 /// What some bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Value {
@@ -271,7 +274,7 @@ impl<A: Application> Cluster<A> {
     fn end_exchange(&mut self, store: usize, combine: CombineId, outcome: CombineOutcome) {
         let Some(ended) = self.stores[store].exchanges.remove(&combine) else { return };
         self.note(|_| format!("store {store}: {combine:?} ended: {outcome:?}"));
-        let valid_bytes = if outcome == CombineOutcome::Complete { ended.plan.size_bytes } else { 0 };
+        let valid_bytes = if outcome == CombineOutcome::Complete { ended.plan.copy_bytes() } else { 0 };
         self.store_event(store, Event::CombineEnded { combine, valid_bytes, outcome });
     }
 
@@ -562,10 +565,15 @@ impl<A: Application> Cluster<A> {
         }
         exchange.is_filled = true;
         let (copy, put, (tag, shape)) = (exchange.copy, exchange.plan.put, exchange.memory.contents());
-        let size_bytes = exchange.plan.size_bytes;
+        let size_bytes = exchange.plan.copy_bytes();
+        let pieces = exchange.memory.pieces.iter();
+        let pieces: Vec<Piece> =
+            pieces.map(|(range, value)| (range.clone(), value.tag, value.shape)).collect();
+        let plan = exchange.plan.clone();
         self.note(|_| format!("store {store} has filled {copy:?} of {put}"));
         let copy = self.copy(store, copy);
         (copy.tag, copy.shape, copy.valid_bytes) = (Some(tag), shape, size_bytes);
+        A::filled(self, store, &plan, &pieces);
         self.store_event(store, Event::Collective(CollectiveEvent::Filled { combine }));
         self.end_if_given(store, combine);
     }

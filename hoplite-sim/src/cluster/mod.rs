@@ -34,6 +34,7 @@ mod watches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use hoplite_core::collective::Plan;
 use hoplite_core::node::{CallId, ClientId, Effect, Response};
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
@@ -46,6 +47,7 @@ use crate::trace::Trace;
 use contents::Contents;
 use directed::{Directed, DirectedConnection};
 pub(crate) use effects::bytes_of;
+pub(crate) use exchange::Piece;
 use flow::Nic;
 pub use hosts::ShardLoad;
 pub(crate) use hosts::{Copy, ShardHost, StoreHost, shard_name};
@@ -74,6 +76,9 @@ pub(crate) trait Application: Sized + 'static {
 
     /// A store is about to perform an effect.
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
+
+    /// A member of a session has all bytes: these, as tags and shapes of ranges.
+    fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
     /// Two stores are in the middle of what they do together for a reduce: something may fail.
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
