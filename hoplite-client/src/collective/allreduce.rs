@@ -2,10 +2,8 @@
 //!
 //! The stores that have the sources make the target together, each its own copy, if they can; see `hoplite_core::collective`.
 
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures::future::{Either, select};
 use hoplite_core::plan::collective::Kind;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
@@ -40,7 +38,7 @@ impl Client {
                     .await?;
             // It fits: the source, which is as long, is in the arena, which is mapped.
             let mut out = vec![0; usize::try_from(allreduce.source_bytes()).unwrap_or(usize::MAX)];
-            run(&allreduce, &self.connection, &mut out).await?;
+            allreduce.run(&self.connection, join(&allreduce, &self.connection, &mut out)).await?;
             Ok(out)
         };
         self.connection.bounded(Operation::Reduce, timeout, all).await
@@ -93,32 +91,10 @@ impl Client {
             let (needed_bytes, given_bytes) = (allreduce.source_bytes(), out.len() as u64);
             let length = usize::try_from(needed_bytes).unwrap_or(usize::MAX);
             let out = out.get_mut(..length).ok_or(Error::BufferTooSmall { needed_bytes, given_bytes })?;
-            run(&allreduce, &self.connection, out).await?;
+            allreduce.run(&self.connection, join(&allreduce, &self.connection, out)).await?;
             Ok(length)
         };
         self.connection.bounded(Operation::Reduce, timeout, all).await
-    }
-}
-
-/// Gets the result into `out`, which is as long as a source, and coordinates the others if it is this participant's task.
-async fn run(allreduce: &Participant, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
-    let join = join(allreduce, connection, out);
-    if !allreduce.is_coordinator() {
-        return join.await;
-    }
-    match select(pin!(join), pin!(allreduce.coordinate(connection))).await {
-        Either::Left((Ok(()), coordinate)) => coordinate.await,
-        Either::Left((Err(error), coordinate)) => {
-            if allreduce.is_end(&error) {
-                // That is a consequence: the coordinator is about to say why.
-                coordinate.await?;
-            }
-            Err(error)
-        }
-        Either::Right((coordinated, join)) => {
-            coordinated?;
-            join.await
-        }
     }
 }
 

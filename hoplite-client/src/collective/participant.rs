@@ -2,8 +2,10 @@
 //!
 //! Every participant joins: it asks its store for the target. Rank 0 also asks its store to coordinate.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures::future::{Either, select};
 use hoplite_core::collective::Agreement;
 use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{self, ByteRange, Reduce, Response};
@@ -80,10 +82,6 @@ impl Participant {
         self.rank
     }
 
-    pub(super) const fn is_coordinator(&self) -> bool {
-        self.rank == 0
-    }
-
     /// How long each source is.
     pub(super) const fn source_bytes(&self) -> u64 {
         self.source_bytes
@@ -97,8 +95,33 @@ impl Participant {
         self.deadline
     }
 
+    /// Does what this participant has to do, `join`, and has its store coordinate the others meanwhile if it is rank 0's.
+    pub(super) async fn run<T>(
+        &self,
+        connection: &Arc<Connection>,
+        join: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        if self.rank > 0 {
+            return join.await;
+        }
+        match select(pin!(join), pin!(self.coordinate(connection))).await {
+            Either::Left((Ok(got), coordinate)) => coordinate.await.map(|()| got),
+            Either::Left((Err(error), coordinate)) => {
+                if self.is_end(&error) {
+                    // That is a consequence: the coordinator is about to say why.
+                    coordinate.await?;
+                }
+                Err(error)
+            }
+            Either::Right((coordinated, join)) => {
+                coordinated?;
+                join.await
+            }
+        }
+    }
+
     /// Has the own store coordinate all, until it is done.
-    pub(super) async fn coordinate(&self, connection: &Arc<Connection>) -> Result<()> {
+    async fn coordinate(&self, connection: &Arc<Connection>) -> Result<()> {
         let timeout = self.deadline.left();
         let request = node::Request::Collective(self.kind, Reduce { timeout, ..self.request.clone() });
         match connection.call_node(request, Operation::Reduce, timeout).await? {
@@ -122,7 +145,7 @@ impl Participant {
     }
 
     /// Whether an error says that the target has ended before its time.
-    pub(super) fn is_end(&self, error: &Error) -> bool {
+    fn is_end(&self, error: &Error) -> bool {
         match error {
             Error::Object(ObjectError::ObjectLost { id } | ObjectError::Deleted { id }) => {
                 *id == self.request.target

@@ -4,10 +4,8 @@
 //! participant whose store is not one of these or that comes too late, each gets its parts by itself. That gives the same, since each part is
 //! computed for one participant only: so nobody needs to know what the others do. The target, an object without bytes, tells them.
 
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures::future::{Either, select};
 use hoplite_core::collective::MAX_STAR_BYTES;
 use hoplite_core::node::{ByteRange, ReduceOrder};
 use hoplite_core::plan::collective::Kind;
@@ -234,29 +232,10 @@ impl Parts {
         Err(ObjectError::TypeMismatch { id: self.sources()[other].clone(), reason }.into())
     }
 
-    /// Takes part in the exchange, and coordinates the others if it is this participant's task. Answers whether it has given all that
-    /// this participant needs.
+    /// Takes part in the exchange. Answers whether it has given all that this participant needs.
     async fn exchanged(&self, client: &Client, out: &mut [u8]) -> Result<bool> {
         let connection = &client.connection;
-        let join = self.join(connection, out);
-        if !self.participant.is_coordinator() {
-            return join.await;
-        }
-        match select(pin!(join), pin!(self.participant.coordinate(connection))).await {
-            // The store answers as soon as the parts of its node are there.
-            Either::Left((Ok(is_done), coordinate)) => coordinate.await.map(|()| is_done),
-            Either::Left((Err(error), coordinate)) => {
-                if self.participant.is_end(&error) {
-                    // That is a consequence: the coordinator is about to say why.
-                    coordinate.await?;
-                }
-                Err(error)
-            }
-            Either::Right((coordinated, join)) => {
-                coordinated?;
-                join.await
-            }
-        }
+        self.participant.run(connection, self.join(connection, out)).await
     }
 
     async fn join(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {

@@ -166,12 +166,20 @@ impl Plan {
         }
     }
 
-    /// Where the member's own source number `index` is in what is made.
-    pub fn own_range(&self, index: usize) -> Range<u64> {
-        match self.agreement.kind {
-            Kind::Allgather => self.ranks[self.index].get(index).map_or(0..0, |rank| self.part(*rank)),
-            Kind::Allreduce | Kind::ReduceScatter => 0..self.size_bytes,
+    /// Whether the member's own sources are combined into its copy before anything else. Those of an allgather are only given.
+    pub fn is_folded(&self) -> bool {
+        self.sources.len() > 1 && self.agreement.kind != Kind::Allgather
+    }
+
+    /// Which of the member's own sources has a byte of what is made, if they are not folded, and where the first byte of that source
+    /// is there.
+    pub fn source_at(&self, at: u64) -> (usize, u64) {
+        if self.agreement.kind != Kind::Allgather {
+            return (0, 0);
         }
+        let parts = self.ranks[self.index].iter().map(|rank| self.part(*rank));
+        let found = parts.enumerate().find(|(_, part)| part.contains(&at));
+        found.map_or((0, 0), |(index, part)| (index, part.start))
     }
 
     /// Where the part ends in which a byte of what is made is; of an allreduce all is one part.

@@ -1,4 +1,4 @@
-//! Collectives as a part of the node: what it knows of them, and the allreduces that it coordinates. As a member: `member`.
+//! Collectives as a part of the node: what it knows of them, and those that it coordinates. As a member: `member`.
 
 mod member;
 

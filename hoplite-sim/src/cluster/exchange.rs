@@ -6,7 +6,7 @@ use hoplite_core::Time;
 use hoplite_core::collective::{Break, CollectiveEvent, Plan, Resumes};
 use hoplite_core::node::{CombineId, CombineOutcome, CopyId, Event, ServeId};
 use hoplite_core::peer::{CONNECT_TIMEOUT, SILENCE_TIMEOUT, plan_timeout};
-use hoplite_core::plan::collective::{Kind, Program, Step, Taking};
+use hoplite_core::plan::collective::{Program, Step, Taking};
 use hoplite_core::shard::PullOutcome;
 
 use super::contents::{Contents, EMPTY, MIXED, Operand, shape_of};
@@ -122,18 +122,14 @@ impl Exchange {
         steps.all(|(index, _)| self.is_done(index))
     }
 
-    fn is_folded(&self) -> bool {
-        self.sources.len() > 1 && self.plan.agreement.kind != Kind::Allgather
-    }
-
     /// Whether the bytes of a step are in the target when it reads them.
     fn reads_target(&self, step: usize) -> bool {
-        self.is_folded() || !self.writers[step].is_empty()
+        self.plan.is_folded() || !self.writers[step].is_empty()
     }
 
     /// Whether all that writes before a step has done its bytes before `end`.
     fn is_reached(&self, step: usize, end: u64) -> bool {
-        let is_folded = !self.is_folded() || self.folded_bytes >= end;
+        let is_folded = !self.plan.is_folded() || self.folded_bytes >= end;
         is_folded
             && self.writers[step].iter().all(|writer| {
                 let range = self.range(*writer);
@@ -462,12 +458,10 @@ impl<A: Application> Cluster<A> {
         if exchange.reads_target(step) {
             return Own::Partial;
         }
-        let (plan, start) = (&exchange.plan, exchange.range(step).start);
-        let place = |index: &usize| plan.own_range(*index);
-        let index = (0..exchange.sources.len()).find(|index| place(index).contains(&start)).unwrap_or(0);
-        let (source, base, size_bytes) = (exchange.sources[index], place(&index).start, plan.source_bytes());
+        let (index, base) = exchange.plan.source_at(exchange.range(step).start);
+        let (source, part_end) = (exchange.sources[index], exchange.plan.part_end(end - 1) - base);
         let tag = self.copy(store, source).tag.unwrap_or(MIXED);
-        match self.offered_bytes(store, source, size_bytes) {
+        match self.offered_bytes(store, source, part_end) {
             None => Own::Lost,
             Some(offered_bytes) if offered_bytes < end - base => Own::Late,
             Some(_) => Own::Source(Value { tag, shape: tag, is_combined: false }),
@@ -534,11 +528,12 @@ impl<A: Application> Cluster<A> {
         let (store, combine) = (stream.store, stream.combine);
         let exchange = &self.stores[store].exchanges[&combine];
         let (size_bytes, folded_bytes) = (exchange.plan.size_bytes, exchange.folded_bytes);
-        if !exchange.is_folded() || folded_bytes == size_bytes {
+        if !exchange.plan.is_folded() || folded_bytes == size_bytes {
             return Some(());
         }
         let sources = exchange.sources.clone();
-        let offered = |source: &CopyId| self.offered_bytes(store, *source, size_bytes);
+        let part_end = exchange.plan.part_end(folded_bytes);
+        let offered = |source: &CopyId| self.offered_bytes(store, *source, part_end);
         let at_hand_bytes = sources.iter().map(offered).collect::<Option<Vec<u64>>>()?.into_iter().min()?;
         let element_bytes = self.stores[store].exchanges[&combine].plan.metadata.dtype.size_bytes();
         let end = at_hand_bytes / element_bytes * element_bytes;

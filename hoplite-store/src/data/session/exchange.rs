@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hoplite_core::collective::Plan;
-use hoplite_core::plan::collective::{Kind, Program, Step};
+use hoplite_core::plan::collective::{Program, Step};
 use hoplite_core::reduce::combine;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
@@ -25,8 +25,7 @@ use crate::copies::LiveCopy;
 pub(crate) struct Exchange {
     plan: Box<Plan>,
     program: Program,
-    /// The member's own data. If there are several, they are combined into the target before anything else; those of an allgather
-    /// are only given.
+    /// The member's own data.
     sources: Vec<Arc<LiveCopy>>,
     /// For each step: the earlier ones that write bytes of it, and how many of its bytes are done.
     steps: Vec<Progress>,
@@ -150,14 +149,9 @@ impl Exchange {
         final_bytes
     }
 
-    /// Whether the member's own data lie in the target.
-    fn is_folded(&self) -> bool {
-        self.sources.len() > 1 && self.plan.agreement.kind != Kind::Allgather
-    }
-
     /// Whether the bytes of a step are in the target when it reads them; if not, they are in a source.
     fn reads_target(&self, step: usize) -> bool {
-        self.is_folded() || !self.steps[step].writers.is_empty()
+        self.plan.is_folded() || !self.steps[step].writers.is_empty()
     }
 
     /// Waits until a step may write its bytes before `end_bytes`, counted from its beginning, which reads nothing.
@@ -186,15 +180,13 @@ impl Exchange {
 
     /// The source that has the bytes of a step, and where its first byte is in what is made.
     fn source_of(&self, step: usize) -> (&LiveCopy, u64) {
-        let start = self.step(step).range().start;
-        let place = |index: &usize| self.plan.own_range(*index);
-        let index = (0..self.sources.len()).find(|index| place(index).contains(&start)).unwrap_or(0);
-        (&self.sources[index], place(&index).start)
+        let (index, base) = self.plan.source_at(self.step(step).range().start);
+        (&self.sources[index], base)
     }
 
     /// Whether all that writes before a step has done its bytes before `end`.
     fn is_reached(&self, step: usize, end: u64) -> bool {
-        if self.is_folded() && self.folded_bytes.load(Ordering::Acquire) < end {
+        if self.plan.is_folded() && self.folded_bytes.load(Ordering::Acquire) < end {
             return false;
         }
         self.steps[step].writers.iter().all(|writer| {
@@ -225,7 +217,7 @@ impl Exchange {
 
     /// Combines the member's own sources into the target, if they lie there.
     pub(super) async fn fold(&self, target: &LiveCopy) -> Result<(), SourceLost> {
-        let Some((first, others)) = self.sources.split_first().filter(|_| self.is_folded()) else {
+        let Some((first, others)) = self.sources.split_first().filter(|_| self.plan.is_folded()) else {
             return Ok(());
         };
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
