@@ -20,6 +20,7 @@
 //! * [`ObjectView`] reads in place, [`ObjectWriter`] and [`ObjectReader`] stream, [`LocationWatch`] follows locations.
 //! * [`Client::reduce`], [`gather`](Client::gather), [`allgather`](Client::allgather),
 //!   [`allreduce`](Client::allreduce), [`all_to_all`](Client::all_to_all) and [`barrier`](Client::barrier) are collectives.
+//! * [`enter_trace`] and [`traced`] make calls in a trace of OpenTelemetry.
 //! * [`Error`] says what went wrong; all errors have a stable [`ErrorCode`].
 //!
 //! # Collectives
@@ -58,6 +59,7 @@ mod arena;
 mod connection;
 mod deadline;
 mod reference;
+mod trace;
 
 mod error;
 
@@ -71,7 +73,8 @@ pub use error::{ConnectFailure, Error, ErrorCode, Loss, Result};
 pub use hoplite_core::node::{ByteRange, ReduceOrder};
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
-pub use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId};
+pub use hoplite_core::trace::NotATraceparent;
+pub use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId, TraceContext};
 pub use hoplite_proto::socket_path::default_socket_path;
 pub use location_watch::LocationWatch;
 pub use options::{
@@ -83,5 +86,6 @@ pub use report::{
     AppliedPlaces, Description, Grant, NodeStatus, PeerLink, PlaceKeys, ProbeReport, ReduceRecord,
     ShardStatus,
 };
+pub use trace::{EnteredTrace, enter_trace, traced};
 pub use view::ObjectView;
 pub use writer::ObjectWriter;

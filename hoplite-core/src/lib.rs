@@ -16,6 +16,7 @@
 //! * [`batch`]: which messages of a session share a frame.
 //! * [`load`]: what a store tells those who watch the cluster.
 //! * [`peer`]: how long one store waits for another.
+//! * [`trace`]: to which trace a call belongs.
 #![forbid(unsafe_code)]
 
 pub mod block;
@@ -27,6 +28,7 @@ pub mod limits;
 pub mod metadata;
 pub mod reduce;
 pub mod time;
+pub mod trace;
 
 pub mod placement;
 pub mod plan;
@@ -46,3 +48,4 @@ pub use id::{ClusterId, NodeId, ObjectId, PutId};
 pub use limits::Limits;
 pub use metadata::{Dtype, Metadata};
 pub use time::Time;
+pub use trace::TraceContext;

@@ -5,6 +5,7 @@
 //! * [`Security`]: who may reach the daemon; [`Credentials`]: how daemons prove to each other that they may; [`HalfOpen`]: how
 //!   many that have not done so are listened to.
 //! * [`http`]: how a daemon serves HTTP; [`metrics`]: what it tells Prometheus there.
+//! * [`Tracer`]: what it tells collectors of OpenTelemetry.
 //! * [`Announcer`]: how a daemon tells the program that started it where it is reached, and when it is ready.
 //! * [`launch`]: the other side of that, for programs that start daemons.
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ pub mod metrics;
 mod parent;
 mod service_manager;
 mod signals;
+mod traces;
 
 mod notable;
 
@@ -45,3 +47,4 @@ pub use security::{
 };
 pub use size::{NotASize, Size};
 pub use time_span::{NotADuration, TimeSpan};
+pub use traces::{Span, SpanKind, Tracer};

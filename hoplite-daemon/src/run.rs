@@ -15,6 +15,7 @@ use crate::metrics::{self, Metrics, MetricsSettings};
 use crate::parent::exit_with_parent;
 use crate::settings::{self, CommonSettings, ProcessArguments};
 use crate::signals::stop_on_signals;
+use crate::traces::{Export, TraceSettings, Tracer};
 
 /// The exit code of a daemon that failed.
 const FAILED: u8 = 1;
@@ -28,13 +29,15 @@ pub struct Process {
     pub announcer: Announcer,
     /// What is exported, if anything is.
     pub metrics: Option<Metrics>,
+    /// What begins spans, if traces are exported.
+    pub tracer: Option<Tracer>,
     /// Cancelled when the daemon is to end.
     pub shutdown: CancellationToken,
 }
 
 /// Runs the daemon `command` until a signal ends it: reads its settings `S`, from the arguments of this process, the
 /// environment and a file; turns them into a plan with `resolve`; logs to standard error; serves metrics where they are
-/// wanted; and awaits `serve`, which is to end when its token is cancelled.
+/// wanted; exports traces if they are; and awaits `serve`, which is to end when its token is cancelled.
 ///
 /// Returns 0 after a clean end, 1 if `serve` failed, and 2 if the settings cannot be followed. One line on standard error
 /// says why.
@@ -68,6 +71,7 @@ struct Start<P> {
     plan: P,
     audience: Audience,
     metrics: Option<HttpAddress>,
+    traces: TraceSettings,
 }
 
 /// Everything that wrong settings can prevent.
@@ -81,9 +85,10 @@ fn start<S: Args, P>(
         exit_with_parent(parent);
     }
     let plan = resolve(settings)?;
-    let CommonSettings { log, metrics: MetricsSettings { metrics } } = common;
+    let CommonSettings { log, metrics: MetricsSettings { metrics }, traces } = common;
     logging::start(&log)?;
-    Ok(Start { plan, audience: if print_addresses { Audience::Stdout } else { Audience::None }, metrics })
+    let audience = if print_addresses { Audience::Stdout } else { Audience::None };
+    Ok(Start { plan, audience, metrics, traces })
 }
 
 fn serve_until_stopped<P>(
@@ -99,9 +104,16 @@ fn serve_until_stopped<P>(
             Some(address) => Some(serve_metrics(daemon, address).await?),
             None => None,
         };
+        let traces =
+            Export::start(start.traces, &daemon.name, &daemon.version).context("cannot export traces")?;
+        let (export, tracer) = traces.unzip();
         let announcer =
             Announcer { audience: start.audience, metrics: metrics.as_ref().map(Metrics::address) };
-        serve(start.plan, Process { announcer, metrics, shutdown }).await?;
+        let served = serve(start.plan, Process { announcer, metrics, tracer, shutdown }).await;
+        if let Some(export) = export {
+            export.end().await;
+        }
+        served?;
         tracing::info!("stopped");
         Ok(())
     })

@@ -14,6 +14,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::logging::LogSettings;
 use crate::metrics::MetricsSettings;
+use crate::traces::TraceSettings;
 
 /// What is asked of the process; not to be set in a file.
 #[derive(Debug, clap::Args)]
@@ -39,6 +40,8 @@ pub(crate) struct CommonSettings {
     pub(crate) log: LogSettings,
     #[command(flatten)]
     pub(crate) metrics: MetricsSettings,
+    #[command(flatten)]
+    pub(crate) traces: TraceSettings,
 }
 
 /// Why settings were not understood.

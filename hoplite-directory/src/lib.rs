@@ -28,6 +28,7 @@ mod dashboard;
 mod events;
 mod metrics;
 mod send_queue;
+mod traces;
 
 mod inspections;
 

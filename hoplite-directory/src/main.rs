@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use hoplite_daemon::{Addresses, Process};
-use hoplite_directory::Listeners;
+use hoplite_directory::{DirectoryConfig, Listeners};
 use tokio::net::TcpListener;
 
 use crate::settings::{Plan, Settings};
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 }
 
 async fn serve(plan: Plan, process: Process) -> anyhow::Result<()> {
-    let Process { announcer, metrics, shutdown } = process;
+    let Process { announcer, metrics, tracer, shutdown } = process;
     let cannot_tell = "cannot tell the address that is listened on";
     let control =
         TcpListener::bind(plan.listen).await.with_context(|| format!("cannot listen on {}", plan.listen))?;
@@ -46,5 +46,6 @@ async fn serve(plan: Plan, process: Process) -> anyhow::Result<()> {
     });
     announcer.ready();
     let listeners = Listeners { control, dashboard };
-    Ok(hoplite_directory::run(plan.directory, metrics, listeners, shutdown).await?)
+    let directory = DirectoryConfig { tracer, ..plan.directory };
+    Ok(hoplite_directory::run(directory, metrics, listeners, shutdown).await?)
 }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::Time;
+use hoplite_core::TraceContext;
 use hoplite_core::batch::MAX_QUEUED_ANSWERS;
 use hoplite_core::error::{Error, Result};
 use hoplite_core::id::{Incarnation, NodeId};
 use hoplite_core::shard::{Effect, Event, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard, ToStore};
 use hoplite_core::topology::measured::MeasuredPlaces;
+use hoplite_daemon::Tracer;
 use hoplite_daemon::metrics::label_of;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -18,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::events::{EventKind, Events};
 use crate::metrics::{SessionEnd, ShardMetrics};
 use crate::send_queue::{Overflow, SendQueue};
+use crate::traces::Traces;
 
 /// Most commands that wait; a session has at most one of them, so this only limits what is done between two looks at
 /// the clock.
@@ -31,11 +34,14 @@ type Inspection = Box<dyn FnOnce(&Shard) + Send>;
 
 enum Command {
     Open { info: NodeInfo, send_queue: Arc<SendQueue>, reply: oneshot::Sender<Result<SessionId>> },
-    Messages { session: SessionId, messages: Vec<ToShard> },
+    Messages { session: SessionId, messages: Vec<Said> },
     Close { session: SessionId },
     Place { places: MeasuredPlaces, reply: oneshot::Sender<Taken> },
     Inspect(Inspection),
 }
+
+/// A message of a store, and the span that has caused it, if its trace is recorded.
+pub(crate) type Said = (ToShard, Option<TraceContext>);
 
 /// What became of measured places.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +71,7 @@ impl ShardHandle {
     }
 
     /// Passes on what a store said. Of no effect if the session has ended meanwhile.
-    pub(crate) async fn say(&self, session: SessionId, messages: Vec<ToShard>) -> Result<()> {
+    pub(crate) async fn say(&self, session: SessionId, messages: Vec<Said>) -> Result<()> {
         self.send(Command::Messages { session, messages }).await
     }
 
@@ -121,6 +127,7 @@ pub(crate) struct ShardOwner {
     current: BTreeMap<NodeId, SessionId>,
     next_session: u64,
     metrics: Option<ShardMetrics>,
+    traces: Option<Traces>,
     events: Events,
 }
 
@@ -148,9 +155,15 @@ impl ShardOwner {
             current: BTreeMap::new(),
             next_session: 1,
             metrics,
+            traces: None,
             events,
         };
         (owner, ShardHandle { commands: sender, started })
+    }
+
+    /// Has `tracer` begin a span for what stores say in a trace.
+    pub(crate) fn traced(self, tracer: Option<Tracer>) -> Self {
+        Self { traces: tracer.map(Traces::new), ..self }
     }
 
     /// Serves commands until `stop`, then ends all sessions.
@@ -191,14 +204,17 @@ impl ShardOwner {
             }
             Command::Messages { session, messages } => {
                 let began = Instant::now();
-                for message in messages {
+                for (message, trace) in messages {
                     // Looked up for each: an earlier one may have ended the session.
                     let Some(node) = self.sessions.get(&session).map(|session| session.node.clone()) else {
                         break;
                     };
                     self.count(|metrics| metrics.received(&message));
                     self.note_failure(&node, &message);
+                    let span =
+                        self.traces.as_mut().and_then(|traces| traces.received(&node, &message, trace));
                     self.apply(Event::Message { node, message });
+                    drop(span);
                 }
                 self.count(|metrics| metrics.turn(began.elapsed()));
             }
@@ -268,6 +284,9 @@ impl ShardOwner {
         let Some(Session { node, incarnation, send_queue }) = self.sessions.remove(&session) else { return };
         send_queue.close();
         self.current.remove(&node);
+        if let Some(traces) = &mut self.traces {
+            traces.gone(&node);
+        }
         tracing::info!(%node, "the session of a store has ended");
         let why = match end {
             SessionEnd::Deaf => "it did not read what it was told",
@@ -322,7 +341,10 @@ impl ShardOwner {
         }
     }
 
-    fn send(&self, node: &NodeId, message: ToStore) -> Result<(), (SessionId, Overflow)> {
+    fn send(&mut self, node: &NodeId, message: ToStore) -> Result<(), (SessionId, Overflow)> {
+        if let Some(traces) = &mut self.traces {
+            traces.answers(node, &message);
+        }
         let Some(session) = self.current.get(node) else { return Ok(()) };
         let Some(Session { send_queue, .. }) = self.sessions.get(session) else { return Ok(()) };
         self.count(|metrics| metrics.sent(&message));

@@ -7,8 +7,8 @@ use hoplite_core::id::ClusterId;
 use hoplite_core::limits::Limits;
 use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::ShardConfig;
-use hoplite_daemon::Credentials;
 use hoplite_daemon::metrics::Metrics;
+use hoplite_daemon::{Credentials, Tracer};
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::v1::directory_server::DirectoryServer;
 use tokio::net::TcpListener;
@@ -50,12 +50,14 @@ pub struct DirectoryConfig {
     pub credentials: Credentials,
     /// Its limits.
     pub limits: Limits,
+    /// What begins spans, if traces are exported.
+    pub tracer: Option<Tracer>,
 }
 
 impl Default for DirectoryConfig {
     fn default() -> Self {
         let cluster = ClusterId::new(DEFAULT_CLUSTER).expect("the default name is a valid one");
-        Self { cluster, credentials: Credentials::default(), limits: Limits::default() }
+        Self { cluster, credentials: Credentials::default(), limits: Limits::default(), tracer: None }
     }
 }
 
@@ -107,6 +109,7 @@ pub async fn run(
     let (events, loads, strangers) = (Events::new(), Loads::new(), Arc::<Strangers>::default());
     let (owner, shard) =
         ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new), events.clone());
+    let owner = owner.traced(config.tracer.clone());
     if let Some(metrics) = &metrics {
         metrics::look(metrics, shard.clone(), strangers.clone());
     }

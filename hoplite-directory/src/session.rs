@@ -7,13 +7,14 @@ use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_proto::directory::{decode_hello, decode_store_batch};
 use hoplite_proto::status::from_status;
+use hoplite_proto::trace;
 use hoplite_proto::v1::StoreMessages;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
-use crate::owner::{SessionId, ShardHandle};
+use crate::owner::{Said, SessionId, ShardHandle};
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
 
@@ -73,7 +74,7 @@ async fn open(host: &Host, inbound: &mut Streaming<StoreMessages>) -> Result<(Se
         return Err(Error::malformed(Plane::Control, "a session starts with a hello"));
     };
     let info = decode_hello(hello, &host.cluster)?;
-    let early = decode_store_batch(StoreMessages { hello: None, messages })?;
+    let early = decode(StoreMessages { hello: None, messages })?;
     let send_queue = Arc::new(SendQueue::default());
     let session = host.shard.open(info, send_queue.clone()).await?;
     if !early.is_empty() {
@@ -99,6 +100,11 @@ async fn read(
             () = send_queue.closed() => None,
         };
         let Some(batch) = batch else { return Ok(()) };
-        shard.say(session, decode_store_batch(batch)?).await?;
+        shard.say(session, decode(batch)?).await?;
     }
+}
+
+fn decode(batch: StoreMessages) -> Result<Vec<Said>> {
+    let traces: Vec<_> = batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
+    Ok(decode_store_batch(batch)?.into_iter().zip(traces).collect())
 }

@@ -309,7 +309,7 @@ async fn a_malformed_message_ends_its_session_and_no_other() {
     let server = Server::start().await;
     let bad = server.store("bad").await;
     let mut good = server.store("good").await;
-    let message = v1::StoreMessages { hello: None, messages: vec![v1::StoreMessage { body: None }] };
+    let message = v1::StoreMessages { hello: None, messages: vec![v1::StoreMessage::default()] };
     bad.outbound.send(message).await.unwrap();
     assert!(matches!(bad.end().await, Some(Error::Malformed { .. })));
     assert_eq!(good.publish("x", 1, None).await, Verdict::Accepted);
@@ -322,7 +322,7 @@ async fn a_frame_above_the_limit_ends_its_session() {
     let store = server.store("a").await;
     let id = Bytes::from(vec![0; 5 << 20]);
     let body = v1::store_message::Body::Delete(v1::store_message::Delete { request: 1, id });
-    let messages = vec![v1::StoreMessage { body: Some(body) }];
+    let messages = vec![v1::StoreMessage { body: Some(body), ..Default::default() }];
     store.outbound.send(v1::StoreMessages { hello: None, messages }).await.unwrap();
     assert!(store.end().await.is_some());
     server.store("a").await;

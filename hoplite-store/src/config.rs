@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::{ClusterId, Limits, NodeId};
-use hoplite_daemon::Credentials;
+use hoplite_daemon::{Credentials, Tracer};
 use hoplite_shm::Backing;
 
 /// Where the directory is.
@@ -63,6 +63,8 @@ pub struct StoreConfig {
     pub labels: Vec<(String, String)>,
     /// The limits.
     pub limits: Limits,
+    /// What begins spans, if traces are exported.
+    pub tracer: Option<Tracer>,
 }
 
 /// Which users of this machine may be clients of a store, beside root and the store's own user, who may do anything.

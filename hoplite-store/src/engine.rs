@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
+use hoplite_core::TraceContext;
 use hoplite_core::batch::Full;
 use hoplite_core::collective::{
     CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId, Plan, Report, Word,
@@ -20,10 +21,9 @@ use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, TransferLoad};
 use hoplite_core::node::{
-    ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, Hop, HopId, HopReport,
-    HostingId, Node, NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
+    ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, HopId, HopReport, HostingId,
+    Node, NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
 };
-use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress, SurveyReport};
 use hoplite_proto::local::Response;
@@ -35,12 +35,13 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::copies::{Copies, LiveCopy};
 use crate::data::{
-    CombineRequest, CombineSource, CompareRequest, DataMetrics, Enlisted, Exchange, HopHost, Hosted,
-    MemberHost, Peer, PullRequest, Puller, ServeRequest, ServeSource, Served, Surveyor, Words,
+    CombineRequest, CombineSource, CompareRequest, DataMetrics, Enlisted, Exchange, HopHost, HopRequest,
+    Hosted, MemberHost, Peer, PullRequest, Puller, ServeRequest, ServeSource, Served, Surveyor, Words,
 };
 use crate::local::{Answers, Work};
 use crate::metrics::Observer;
 use crate::outbox::{Outbox, Outgoing};
+use crate::traces::Traces;
 
 /// Most words that a coordinator says to a member.
 const MAX_WORDS: usize = 2;
@@ -67,6 +68,8 @@ struct State {
     sessions: Vec<Option<Outbox>>,
     /// Counts what happens, if anybody wants to know.
     observer: Option<Observer>,
+    /// Tells what is done for what, if anybody wants to know.
+    traces: Option<Traces>,
 }
 
 /// The store's state and its hands.
@@ -115,6 +118,7 @@ impl Engine {
                 memberships: BTreeMap::new(),
                 sessions: (0..shards).map(|_| None).collect(),
                 observer: None,
+                traces: None,
             }),
             origin: Instant::now(),
             last_number: AtomicU64::new(0),
@@ -138,9 +142,19 @@ impl Engine {
         self.lock().observer = Some(observer);
     }
 
+    /// Has `traces` tell what is done for what from now on.
+    pub(crate) fn trace(&self, traces: Traces) {
+        self.lock().traces = Some(traces);
+    }
+
     /// Tells the node what happened and does what it decides.
     pub(crate) fn apply(self: &Arc<Self>, event: Event) {
         self.apply_locked(&mut self.lock(), event);
+    }
+
+    /// As [`Engine::apply`], for what somebody asks for in a trace.
+    pub(crate) fn apply_traced(self: &Arc<Self>, event: Event, trace: Option<TraceContext>) {
+        self.apply_caused(&mut self.lock(), event, trace);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -149,9 +163,16 @@ impl Engine {
     }
 
     fn apply_locked(self: &Arc<Self>, state: &mut State, event: Event) {
+        self.apply_caused(state, event, None);
+    }
+
+    fn apply_caused(self: &Arc<Self>, state: &mut State, event: Event, trace: Option<TraceContext>) {
         tracing::trace!(?event);
         if let Some(observer) = &mut state.observer {
             observer.event(&event);
+        }
+        if let Some(traces) = &mut state.traces {
+            traces.event(&event, trace);
         }
         let mut effects = std::mem::take(&mut state.effects);
         state.node.apply(self.now(), event, &mut effects);
@@ -160,7 +181,8 @@ impl Engine {
             if let Some(observer) = &mut state.observer {
                 observer.effect(&effect);
             }
-            self.perform(state, effect);
+            let trace = state.traces.as_mut().and_then(|traces| traces.effect(&effect));
+            self.perform(state, effect, trace);
         }
         state.effects = effects;
         let next = state.node.next_deadline();
@@ -170,7 +192,7 @@ impl Engine {
         }
     }
 
-    fn perform(self: &Arc<Self>, state: &mut State, effect: Effect) {
+    fn perform(self: &Arc<Self>, state: &mut State, effect: Effect, trace: Option<TraceContext>) {
         match effect {
             Effect::Reply { client, call, response } => {
                 if let Some(answers) = self.clients.get(&client) {
@@ -194,7 +216,8 @@ impl Engine {
                 }
             }
             Effect::ToShard { shard, message, inline_from, urgency } => {
-                self.tell_shard(state, shard, message, inline_from, urgency)
+                let inline_from = inline_from.and_then(|copy| self.copies.get(copy));
+                tell_shard(state, shard, Outgoing { message, inline_from, trace }, urgency);
             }
             Effect::CopyOpened { copy, extent, size_bytes, producer } => {
                 let buffer =
@@ -223,7 +246,7 @@ impl Engine {
             Effect::StartPull { pull, copy, id, put, size_bytes, sender, sender_address, offset_bytes } => {
                 tracing::debug!(%id, %sender, size_bytes, offset_bytes, "pull starts");
                 let live = self.copies.get(copy).expect("a copy is open while it is pulled");
-                let request = PullRequest { id, put, offset_bytes, sender, sender_address };
+                let request = PullRequest { id, put, offset_bytes, sender, sender_address, trace };
                 let cancelled = self.stop.child_token();
                 state.pulls.insert(pull, cancelled.clone());
                 self.spawn_pull(pull, live, request, cancelled);
@@ -249,7 +272,7 @@ impl Engine {
                 self.spawn_combine(
                     combine,
                     live,
-                    CombineRequest { op, dtype, offset_bytes, inputs },
+                    CombineRequest { op, dtype, offset_bytes, inputs, trace },
                     cancelled,
                 );
             }
@@ -262,7 +285,7 @@ impl Engine {
                 tracing::debug!(?hop, host = %node, inputs = spec.inputs.len(), "hop starts");
                 let ended = CancellationToken::new();
                 state.hops.insert(hop, ended.clone());
-                self.spawn_hop(hop, (node, address), spec, ended);
+                self.spawn_hop(hop, (node, address), HopRequest { spec, trace }, ended);
             }
             Effect::EndHop { hop } => {
                 if let Some(ended) = state.hops.remove(&hop) {
@@ -434,11 +457,11 @@ impl Engine {
     }
 
     /// Directs a hop at `host`, and tells the node how it goes.
-    fn spawn_hop(self: &Arc<Self>, hop: HopId, host: Peer, spec: Hop, ended: CancellationToken) {
+    fn spawn_hop(self: &Arc<Self>, hop: HopId, host: Peer, request: HopRequest, ended: CancellationToken) {
         let engine = Arc::clone(self);
         let task = async move {
             let report = |report| engine.hop_reported(hop, report);
-            engine.stop.run_until_cancelled(engine.puller.direct(&spec, &host, &ended, &report)).await;
+            engine.stop.run_until_cancelled(engine.puller.direct(&request, &host, &ended, &report)).await;
         };
         self.tasks.spawn_on(task, &self.runtime);
     }
@@ -464,24 +487,6 @@ impl Engine {
             engine.apply(Event::Compared { copy, equal });
         };
         self.tasks.spawn_on(task, &self.runtime);
-    }
-
-    fn tell_shard(
-        &self,
-        state: &mut State,
-        shard: usize,
-        message: ToShard,
-        inline_from: Option<CopyId>,
-        urgency: Urgency,
-    ) {
-        let inline_from = inline_from.and_then(|copy| self.copies.get(copy));
-        if let Some(session) = &state.sessions[shard]
-            && session.push(Outgoing { message, inline_from }, urgency) == Err(Full)
-        {
-            // Too far behind. Without its outbox the session ends; the next one starts with a full publication.
-            tracing::warn!(shard, "the session's queue is full, starting a new session");
-            state.sessions[shard] = None;
-        }
     }
 
     /// A session with `shard` is up; what the node says to it goes to `outbox`.
@@ -663,6 +668,16 @@ impl State {
     }
 }
 
+fn tell_shard(state: &mut State, shard: usize, outgoing: Outgoing, urgency: Urgency) {
+    if let Some(session) = &state.sessions[shard]
+        && session.push(outgoing, urgency) == Err(Full)
+    {
+        // Too far behind. Without its outbox the session ends; the next one starts with a full publication.
+        tracing::warn!(shard, "the session's queue is full, starting a new session");
+        state.sessions[shard] = None;
+    }
+}
+
 /// Says that a serve has ended when it is dropped.
 struct Serve {
     engine: Arc<Engine>,
@@ -679,14 +694,14 @@ impl Drop for Serve {
 
 impl ServeSource for Engine {
     async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
-        let ServeRequest { id, put, awaits_hop } = request;
+        let ServeRequest { id, put, awaits_hop, trace } = request;
         let serve = Serve { engine: Arc::clone(self), serve: ServeId(self.next_number()) };
         let (verdict, decided) = oneshot::channel();
         {
             let mut state = self.lock();
             state.verdicts.insert(serve.serve, verdict);
             let event = Event::ServeRequested { serve: serve.serve, id, put, awaits_hop };
-            self.apply_locked(&mut state, event);
+            self.apply_caused(&mut state, event, trace);
         }
         let live = decided.await.ok().flatten()?;
         Some(Served::new(live, move || drop(serve)))
@@ -694,13 +709,13 @@ impl ServeSource for Engine {
 }
 
 impl HopHost for Engine {
-    fn host(self: &Arc<Self>, hop: Hop) -> Hosted {
+    fn host(self: &Arc<Self>, HopRequest { spec: hop, trace }: HopRequest) -> Hosted {
         let hosting = HostingId(self.next_number());
         let (sender, reports) = mpsc::channel(Hosted::MAX_REPORTS);
         {
             let mut state = self.lock();
             state.hostings.insert(hosting, sender);
-            self.apply_locked(&mut state, Event::HopRequested { hosting, hop });
+            self.apply_caused(&mut state, Event::HopRequested { hosting, hop }, trace);
         }
         let engine = Arc::clone(self);
         Hosted::new(reports, move || {
@@ -740,7 +755,7 @@ mod tests {
     use hoplite_core::id::{ClusterId, NodeId, PutId};
     use hoplite_core::limits::Limits;
     use hoplite_core::metadata::Dtype;
-    use hoplite_core::node::{HopFailure, HopInput, NodeConfig};
+    use hoplite_core::node::{Hop, HopFailure, HopInput, NodeConfig};
     use hoplite_core::placement::ShardMap;
     use hoplite_core::plan::collective::SchedulePreference;
     use hoplite_core::reduce::ReduceOp;
@@ -779,7 +794,8 @@ mod tests {
     }
 
     fn ask(engine: &Arc<Engine>, awaits_hop: bool) -> JoinHandle<Option<Served>> {
-        let (engine, request) = (Arc::clone(engine), ServeRequest { id: output(), put: PUT, awaits_hop });
+        let (engine, request) =
+            (Arc::clone(engine), ServeRequest { id: output(), put: PUT, awaits_hop, trace: None });
         tokio::spawn(async move { engine.serve(request).await })
     }
 
@@ -817,7 +833,7 @@ mod tests {
         assert!(leaves.await.is_err());
         assert_eq!(engine.lock().verdicts.len(), 1);
 
-        let mut hosted = engine.host(hop());
+        let mut hosted = engine.host(HopRequest { spec: hop(), trace: None });
         let served = timeout(PATIENCE, waits).await.unwrap().unwrap();
         assert_eq!(served.as_ref().map(|served| served.size_bytes()), Some(8));
         let failure = HopFailure::Input { index: 0, outcome: PullOutcome::SenderUnreachable };
@@ -835,7 +851,7 @@ mod tests {
         let host = (NodeId::new("elsewhere").unwrap(), "127.0.0.1:1".parse().unwrap());
         let ended = CancellationToken::new();
         engine.lock().hops.insert(HopId(1), ended.clone());
-        engine.spawn_hop(HopId(1), host, hop(), ended);
+        engine.spawn_hop(HopId(1), host, HopRequest { spec: hop(), trace: None }, ended);
         engine.tasks.close();
         timeout(PATIENCE, engine.tasks.wait()).await.unwrap();
         assert!(engine.lock().hops.is_empty());

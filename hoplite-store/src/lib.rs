@@ -28,6 +28,7 @@ mod prefault;
 mod report;
 mod run;
 mod session;
+mod traces;
 
 pub use config::{ClientRules, Directory, LinkSettings, Prefault, StoreConfig};
 pub use local::SocketError;

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 }
 
 async fn serve(config: StoreConfig, process: Process) -> anyhow::Result<()> {
-    let Process { announcer, metrics, shutdown } = process;
+    let Process { announcer, metrics, tracer, shutdown } = process;
     let StoreConfig { node, cluster, memory_bytes, .. } = config.clone();
     let tell = |milestone: Milestone| match milestone {
         Milestone::Listening(addresses) => {
@@ -38,5 +38,6 @@ async fn serve(config: StoreConfig, process: Process) -> anyhow::Result<()> {
         }
         Milestone::Ready => announcer.ready(),
     };
+    let config = StoreConfig { tracer, ..config };
     Ok(hoplite_store::run(config, metrics, tell, shutdown).await?)
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hoplite_core::TraceContext;
 use hoplite_core::batch::{BatchQueue, Full, NextFrame};
 use hoplite_core::node::Urgency;
 use hoplite_core::shard::ToShard;
@@ -25,16 +26,18 @@ pub(crate) struct Outgoing {
     /// The copy whose bytes go with it. They are read when it is sent: a full publication of copies of all inline objects
     /// at once would double the memory that they take.
     pub(crate) inline_from: Option<Arc<LiveCopy>>,
+    /// The span that has caused it.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 impl Outgoing {
-    /// The message, complete.
-    fn into_message(self) -> ToShard {
-        let Self { mut message, inline_from } = self;
+    /// The message, complete, and the span that has caused it.
+    fn into_message(self) -> (ToShard, Option<TraceContext>) {
+        let Self { mut message, inline_from, trace } = self;
         if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
             publish.inline = copy.bytes();
         }
-        message
+        (message, trace)
     }
 
     fn inline_bytes(&self) -> u64 {
@@ -134,7 +137,7 @@ impl Batches {
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<Vec<ToShard>> {
+    pub(crate) async fn next(&mut self) -> Option<Vec<(ToShard, Option<TraceContext>)>> {
         loop {
             if let Some(batch) = self.take() {
                 return (!batch.is_empty()).then(|| batch.into_iter().map(Outgoing::into_message).collect());
@@ -183,7 +186,7 @@ mod tests {
 
     fn message(number: u64) -> Outgoing {
         let message = ToShard::ReturnSlot { grant: GrantId(number), outcome: PullOutcome::Complete };
-        Outgoing { message, inline_from: None }
+        Outgoing { message, inline_from: None, trace: None }
     }
 
     async fn next(batches: &mut Batches) -> Option<usize> {

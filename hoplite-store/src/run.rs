@@ -36,6 +36,7 @@ use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
 use crate::report::Teller;
 use crate::session::{Session, SessionState, ShardLink};
+use crate::traces::Traces;
 
 /// How long the end of the daemon may take after it was asked for.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -256,6 +257,9 @@ impl Running {
             engine.observe(Observer::new(&exported));
             metrics::look(&exported, &engine, shards.clone(), Arc::clone(&prefaulted_bytes));
         }
+        if let Some(tracer) = config.tracer.clone() {
+            engine.trace(Traces::new(tracer, &config.node));
+        }
         let prefaulted = (config.prefault == Prefault::AtStart).then(|| {
             tasks.spawn(prefault(Arc::clone(engine.arena()), Arc::clone(&prefaulted_bytes), stop.clone()))
         });
@@ -418,6 +422,7 @@ async fn start_directory(
         cluster: config.cluster.clone(),
         limits: config.limits.clone(),
         credentials: config.credentials.clone(),
+        tracer: config.tracer.clone(),
     };
     let stop = stop.clone();
     tasks.spawn(async move {
@@ -512,6 +517,7 @@ mod tests {
             labels: Vec::new(),
             allreduce_schedule: SchedulePreference::Auto,
             limits: Limits::default(),
+            tracer: None,
         };
         change(&mut config);
         run(config, None, |told| panic!("{told:?}"), CancellationToken::new()).await.unwrap_err()

@@ -15,8 +15,9 @@ use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Bearer, Credentials};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
+use hoplite_proto::trace;
 use hoplite_proto::v1::directory_client::DirectoryClient;
-use hoplite_proto::v1::{ShardMessages, StoreMessages};
+use hoplite_proto::v1::{ShardMessages, StoreMessage, StoreMessages};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -215,7 +216,9 @@ fn is_of_tls(error: &(dyn std::error::Error + 'static)) -> bool {
 /// The stream of frames to the shard: the hello, then what is queued, several messages at a time.
 fn outbound(hello: StoreMessages, batches: Batches) -> impl Stream<Item = StoreMessages> + Send + 'static {
     let queued = stream::unfold(batches, |mut batches| async move {
-        let messages = batches.next().await?.into_iter().map(encode_to_shard).collect();
+        let encode =
+            |(message, cause)| StoreMessage { trace: trace::encode(cause), ..encode_to_shard(message) };
+        let messages = batches.next().await?.into_iter().map(encode).collect();
         Some((StoreMessages { hello: None, messages }, batches))
     });
     stream::iter([hello]).chain(queued)

@@ -229,6 +229,7 @@ impl Settings {
             allreduce_schedule: self.allreduce_schedule.unwrap_or_default().into(),
             labels,
             limits,
+            tracer: None,
         })
     }
 

@@ -48,6 +48,7 @@ pub fn encode_pull(pull: &Pull) -> v1::Pull {
         offset_bytes: pull.range.start,
         end_bytes: Some(pull.range.end).filter(|end| *end != pull.size_bytes),
         awaits_hop: pull.awaits_hop,
+        ..Default::default()
     }
 }
 
@@ -80,6 +81,7 @@ pub fn encode_hop(hop: &Hop) -> v1::Combine {
         offset_bytes: hop.offset_bytes,
         inputs: hop.inputs.iter().map(encode_input).collect(),
         timeout_ms: encode_timeout(hop.timeout),
+        ..Default::default()
     }
 }
 
@@ -317,6 +319,7 @@ mod tests {
     fn a_hop_with_the_longest_names_fits_in_a_frame() {
         let mut combine = combine();
         combine.output = vec![7; 255].into();
+        combine.trace = vec![7; 25].into();
         for input in &mut combine.inputs {
             input.id = vec![7; 255].into();
             (input.put, input.size_bytes, input.base_bytes) = (u64::MAX, u64::MAX, u64::MAX);

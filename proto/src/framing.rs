@@ -102,7 +102,7 @@ mod tests {
         let limits = Limits { max_ids_per_request: 1000, ..Limits::default() };
         let ids = vec![bytes::Bytes::from(vec![7; MAX_OBJECT_ID_BYTES]); limits.max_ids_per_request];
         let body = v1::request::Body::Wait(v1::request::Wait { ids, count: u64::MAX, timeout_ms: u64::MAX });
-        let request = v1::Request { call: u64::MAX, body: Some(body) };
+        let request = v1::Request { call: u64::MAX, body: Some(body), trace: vec![7; 25].into() };
         assert!(request.encoded_len() <= max_request_bytes(&limits));
     }
 

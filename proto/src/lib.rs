@@ -4,6 +4,7 @@
 //! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages are delimited.
 //! * [`data`]: the data plane, between stores; [`data::frame`] is how its messages and bytes are delimited.
 //! * [`error`] and [`metadata`]: what all planes share; `status`: an error as the status of a gRPC call.
+//! * [`trace`]: to which trace a message belongs.
 //! * [`bounds`]: limits on what a peer may say. Every length is checked here, once; the core types carry the proof.
 //!
 //! The feature `grpc` adds the clients and servers of the gRPC services, and `status`. Clients of a store do without it.
@@ -32,6 +33,7 @@ pub mod error;
 pub mod metadata;
 #[cfg(feature = "grpc")]
 pub mod status;
+pub mod trace;
 
 pub mod bounds;
 pub mod framing;

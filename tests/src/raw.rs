@@ -69,7 +69,7 @@ impl RawClient {
     pub fn request(&mut self, body: Body) -> u64 {
         self.last_call += 1;
         let call = self.last_call;
-        self.say(&v1::Request { call, body: Some(body) });
+        self.say(&v1::Request { call, body: Some(body), ..Default::default() });
         call
     }
 

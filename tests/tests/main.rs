@@ -17,6 +17,7 @@ mod probe;
 mod reduce;
 mod secured;
 mod topology;
+mod traces;
 mod versions;
 
 #[test]

@@ -25,6 +25,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::arena::Arena;
 use crate::error::{ConnectFailure, Error, Loss, Result};
+use crate::trace;
 
 use calls::{Answer, Calls, Delivery, NotOpened, Waiter};
 use sender::{Priority, SendFailure, Sender};
@@ -365,7 +366,9 @@ impl Shared {
     }
 
     fn send_call(&self, call: CallId, request: Request) -> Result<()> {
-        let sent = self.sender.send(&[encode_request(call, request)], Priority::Call);
+        let trace = hoplite_proto::trace::encode(trace::current());
+        let request = v1::Request { trace, ..encode_request(call, request) };
+        let sent = self.sender.send(&[request], Priority::Call);
         sent.map(|_| ()).map_err(|failure| {
             self.calls.close(call);
             self.send_failed(failure)

@@ -194,7 +194,11 @@ mod tests {
     use super::*;
 
     fn release(copy: u64) -> v1::Request {
-        v1::Request { call: 0, body: Some(v1::request::Body::Release(v1::request::Release { copy })) }
+        v1::Request {
+            call: 0,
+            body: Some(v1::request::Body::Release(v1::request::Release { copy })),
+            ..Default::default()
+        }
     }
 
     fn pair() -> (Arc<Sender>, UnixStream) {

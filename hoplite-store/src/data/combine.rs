@@ -9,6 +9,7 @@ use hoplite_core::peer::LAST_WORD_TIMEOUT;
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::reduce::{ReduceOp, combine};
 use hoplite_core::shard::PullOutcome;
+use hoplite_core::trace::TraceContext;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,8 @@ pub(crate) struct CombineRequest {
     pub(crate) offset_bytes: u64,
     /// The inputs, in this order.
     pub(crate) inputs: Vec<CombineSource>,
+    /// The span that has caused this.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// One input: from its `base_bytes` on as many bytes as the output has.
@@ -94,7 +97,7 @@ impl Puller {
                 Input::local(Arc::clone(live), base_bytes, size_bytes, *done_bytes)
             }
             CombineSource::Remote(source) => {
-                Input::remote(self, source, size_bytes, *done_bytes, destination)
+                Input::remote(self, source, size_bytes, *done_bytes, destination, request.trace)
             }
         };
         let mut inputs: Vec<Input<'_>> = request.inputs.iter().map(open).collect();

@@ -1,13 +1,14 @@
 //! The coordinator's side of a hop: asks another store to perform it, and listens to how it goes.
 
-use hoplite_core::node::{Hop, HopFailure, HopReport};
+use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop_failure, encode_hop};
-use hoplite_proto::v1;
+use hoplite_proto::{trace, v1};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::HopRequest;
 use super::call::{Call, CallError};
 use super::connection::{ConnectionError, PeerConnection};
 use super::count;
@@ -22,12 +23,13 @@ impl Puller {
     /// Dropping the future closes the connection, which ends the hop too.
     pub(crate) async fn direct(
         &self,
-        hop: &Hop,
+        request: &HopRequest,
         host: &Peer,
         ended: &CancellationToken,
         report: &(dyn Fn(HopReport) + Send + Sync),
     ) {
-        let failure = match self.try_direct(hop, host, ended, report).await {
+        let hop = &request.spec;
+        let failure = match self.try_direct(request, host, ended, report).await {
             Ok(None) => return,
             Ok(Some(failure)) => failure,
             // Whether the host has heard it or not: it is not waited for any more.
@@ -46,7 +48,7 @@ impl Puller {
     /// Directs one hop; the answer is why it failed, or `None` if it was released.
     async fn try_direct(
         &self,
-        hop: &Hop,
+        HopRequest { spec: hop, trace }: &HopRequest,
         host: &Peer,
         ended: &CancellationToken,
         report: &(dyn Fn(HopReport) + Send + Sync),
@@ -56,7 +58,8 @@ impl Puller {
         }
         let interval = self.config.keepalive_interval;
         let keepalive = Keepalive { interval, started: Instant::now(), awaited: Awaited::Producer };
-        let mut call = Call::begin(self, host.clone(), Kind::Combine, &encode_hop(hop)).await?;
+        let combine = v1::Combine { trace: trace::encode(*trace), ..encode_hop(hop) };
+        let mut call = Call::begin(self, host.clone(), Kind::Combine, &combine).await?;
         // The host says at once that it has heard; until then the connection may turn out dead.
         let mut next = match ended.run_until_cancelled(call.read_header()).await {
             Some(header) => Until::Frame(header?),

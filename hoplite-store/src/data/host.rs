@@ -5,12 +5,12 @@ use hoplite_core::id::NodeId;
 use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop, encode_hop_failure};
-use hoplite_proto::v1;
+use hoplite_proto::{trace, v1};
 
 use super::connection::{ConnectionError, PeerConnection};
 use super::keepalive::{Awaited, Keepalive, Until};
 use super::server::Server;
-use super::{HopHost, Hosted, MemberHost, ServeSource};
+use super::{HopHost, HopRequest, Hosted, MemberHost, ServeSource};
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     /// Performs a hop until the coordinator releases it, or it fails. If the coordinator is gone, or is silent for too
@@ -21,10 +21,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         coordinator: &NodeId,
         combine: v1::Combine,
     ) -> Result<(), ConnectionError> {
+        let trace = trace::decode(&combine.trace);
         let hop = decode_hop(combine)?;
         let (output, put) = (hop.output.clone(), hop.put);
         tracing::info!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
-        let mut hosted = self.source.host(hop);
+        let mut hosted = self.source.host(HopRequest { spec: hop, trace });
         let ended = attend(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
         // Before the answer, so that a coordinator which has it finds the hop gone.
         drop(hosted);

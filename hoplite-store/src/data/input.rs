@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hoplite_core::node::HopInput;
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::stall::Sign;
+use hoplite_core::trace::TraceContext;
 use hoplite_proto::v1;
 use hoplite_shm::Buffer;
 
@@ -52,6 +53,7 @@ impl<'a> Input<'a> {
         size_bytes: u64,
         done_bytes: u64,
         destination: Option<&'a Buffer>,
+        trace: Option<TraceContext>,
     ) -> Self {
         let copy = RemoteCopy {
             id: &input.id,
@@ -60,6 +62,7 @@ impl<'a> Input<'a> {
             node: &input.node,
             address: input.address,
             awaits_hop: input.is_hop,
+            trace,
         };
         // A combination passes no signs on, so it need not know which ones were heard before.
         let stream = InputStream::new(puller, copy, input.base_bytes + size_bytes, Sign::default());

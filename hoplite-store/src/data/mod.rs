@@ -48,6 +48,7 @@ use hoplite_core::peer;
 use hoplite_core::plan::blocks::Delivery;
 use hoplite_core::time::Time;
 use hoplite_core::topology::live::{PeerLink, PeerLinks};
+use hoplite_core::trace::TraceContext;
 use hoplite_daemon::Token;
 use tokio::sync::mpsc;
 
@@ -182,6 +183,8 @@ pub(crate) struct ServeRequest {
     pub(crate) put: PutId,
     /// Whether it is the output of a hop, which may not have begun yet.
     pub(crate) awaits_hop: bool,
+    /// The span that has caused this.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// The right to read a copy, for as long as this is not dropped.
@@ -222,7 +225,16 @@ impl fmt::Debug for Served {
 /// Who performs hops for coordinators elsewhere.
 pub(crate) trait HopHost: Send + Sync + 'static {
     /// Begins a hop, which goes on until what is returned is dropped.
-    fn host(self: &Arc<Self>, hop: Hop) -> Hosted;
+    fn host(self: &Arc<Self>, request: HopRequest) -> Hosted;
+}
+
+/// A hop that a coordinator asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HopRequest {
+    /// What is to be done.
+    pub(crate) spec: Hop,
+    /// The span that has caused this.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// A hop that is performed for a coordinator, for as long as this is not dropped.

@@ -11,6 +11,7 @@ use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::plan::link::{LinkEstimator, RateSample};
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::time::Time;
+use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
 use tokio::time::{Instant, interval};
@@ -39,6 +40,8 @@ pub(crate) struct PullRequest {
     pub(crate) sender: NodeId,
     /// Where the sender listens.
     pub(crate) sender_address: SocketAddr,
+    /// The span that has caused this.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// Which put to compare a local copy with, and who has it.
@@ -142,6 +145,7 @@ impl Puller {
             node: &request.sender,
             address: request.sender_address,
             awaits_hop: false,
+            trace: request.trace,
         };
         let mut stream = InputStream::new(self, copy, size_bytes, *live.signs().borrow());
         let mut sample = RateSample::default();

@@ -9,10 +9,11 @@ use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::plan::blocks::BlockSizes;
 use hoplite_core::time::Time;
+use hoplite_core::trace::TraceContext;
 use hoplite_daemon::{HalfOpen, HalfOpenPlace, is_notable};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{Pull, decode_deny, decode_pull, decode_take};
-use hoplite_proto::v1;
+use hoplite_proto::{trace, v1};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
@@ -133,9 +134,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             connection.expect_within(Some(self.config.write_stall_timeout));
             match header.kind() {
                 Kind::Pull => {
-                    let pull = decode_pull(connection.read_control::<v1::Pull>(&header).await?)?;
+                    let pull = connection.read_control::<v1::Pull>(&header).await?;
+                    let trace = trace::decode(&pull.trace);
+                    let pull = decode_pull(pull)?;
                     connection.expect_within(None);
-                    self.answer_pull(connection, peer, &pull).await?;
+                    self.answer_pull(connection, peer, &pull, trace).await?;
                 }
                 Kind::Combine => {
                     let combine = connection.read_control::<v1::Combine>(&header).await?;
@@ -190,11 +193,13 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         connection: &mut PeerConnection,
         peer: &NodeId,
         pull: &Pull,
+        trace: Option<TraceContext>,
     ) -> Result<(), ConnectionError> {
         count(&self.metrics.serves, 1);
         let (id, put) = (&pull.id, pull.put);
         let mut offset_bytes = pull.range.start;
-        let ended = self.serve(connection, peer, pull, &mut offset_bytes).await;
+        let request = ServeRequest { id: id.clone(), put, awaits_hop: pull.awaits_hop, trace };
+        let ended = self.serve(connection, peer, pull, request, &mut offset_bytes).await;
         let sent_bytes = offset_bytes - pull.range.start;
         match &ended {
             Ok(ending) => tracing::info!(%id, %put, receiver = %peer, sent_bytes, ?ending, "served"),
@@ -209,9 +214,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         connection: &mut PeerConnection,
         peer: &NodeId,
         pull: &Pull,
+        request: ServeRequest,
         offset_bytes: &mut u64,
     ) -> Result<Ending, ConnectionError> {
-        let request = ServeRequest { id: pull.id.clone(), put: pull.put, awaits_hop: pull.awaits_hop };
         let found = self.source.serve(request);
         let awaited = if pull.awaits_hop { Awaited::Producer } else { Awaited::Receiver };
         let Some(served) = self.keepalive(awaited).during(connection, found).await? else {
@@ -252,7 +257,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         request: &v1::DigestRequest,
     ) -> Result<(), ConnectionError> {
         let id = ObjectId::new(&request.id)?;
-        let request = ServeRequest { id, put: PutId(request.put), awaits_hop: false };
+        let request = ServeRequest { id, put: PutId(request.put), awaits_hop: false, trace: None };
         let found = self.source.serve(request);
         let digest = match self.keepalive(Awaited::Producer).during(connection, found).await? {
             Some(served) => {

@@ -6,9 +6,10 @@ use hoplite_core::checksum::crc32c;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::stall::{Heard, Sign, StallDetector};
+use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Pull, encode_pull};
-use hoplite_proto::v1;
+use hoplite_proto::{trace, v1};
 use hoplite_shm::Buffer;
 use prost::Message;
 
@@ -32,6 +33,8 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) address: SocketAddr,
     /// Whether it is the output of a hop, which may not have begun yet.
     pub(super) awaits_hop: bool,
+    /// The span that has caused this.
+    pub(super) trace: Option<TraceContext>,
 }
 
 /// Where the bytes of a stream go.
@@ -184,6 +187,7 @@ impl<'a> InputStream<'a> {
             range: next_bytes..self.end_bytes,
             awaits_hop: self.from.awaits_hop,
         });
+        let pull = v1::Pull { trace: trace::encode(self.from.trace), ..pull };
         let peer = (self.from.node.clone(), self.from.address);
         let call = Call::begin(self.puller, peer, Kind::Pull, &pull).await?;
         let stall = StallDetector::new(self.puller.now(), self.known, self.puller.config.stall_timeout);

@@ -17,7 +17,7 @@ use hoplite_core::error::{Error, Plane};
 use hoplite_core::node::{CallId, ClientId, Event};
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
-use hoplite_proto::{PROTOCOL_VERSION, v1};
+use hoplite_proto::{PROTOCOL_VERSION, trace, v1};
 use prost::Message;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
@@ -338,6 +338,7 @@ impl Connection {
     }
 
     fn handle(&mut self, request: v1::Request) -> Result<(), Error> {
+        let trace = trace::decode(&request.trace);
         let (call, request) = decode_request(request, self.plane.limits.max_ids_per_request);
         let request = match request {
             Ok(request) => request,
@@ -350,7 +351,8 @@ impl Connection {
         }
         match request {
             Request::Node(request) => {
-                self.plane.engine.apply(Event::Request { client: self.client, call, request });
+                let event = Event::Request { client: self.client, call, request };
+                self.plane.engine.apply_traced(event, trace);
             }
             Request::Doorbell { copy } => {
                 if let Some(live) = self.plane.engine.copies().get(copy) {

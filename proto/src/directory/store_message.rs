@@ -51,7 +51,7 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
         }
         ToShard::Unsubscribe { request } => wire::Body::Unsubscribe(wire::Unsubscribe { request: request.0 }),
     };
-    StoreMessage { body: Some(body) }
+    StoreMessage { body: Some(body), ..Default::default() }
 }
 
 /// Checks one message of a store.
@@ -191,7 +191,10 @@ mod tests {
         let id = Bytes::from_static(b"x");
         let avoid = vec!["a".to_owned(); MAX_AVOIDED_NODES + 1];
         assert!(decode_query(wire::Query { id, avoid, ..Default::default() }).is_err());
-        let cancel = StoreMessage { body: Some(wire::Body::Cancel(wire::Cancel { request: 1 })) };
+        let cancel = StoreMessage {
+            body: Some(wire::Body::Cancel(wire::Cancel { request: 1 })),
+            ..Default::default()
+        };
         let batch = |count| StoreMessages { hello: None, messages: vec![cancel.clone(); count] };
         assert_eq!(decode_store_batch(batch(MAX_MESSAGES_PER_BATCH)).unwrap().len(), MAX_MESSAGES_PER_BATCH);
         assert!(decode_store_batch(batch(MAX_MESSAGES_PER_BATCH + 1)).is_err());
@@ -199,7 +202,7 @@ mod tests {
             decode_store_batch(StoreMessages { hello: Some(v1::Hello::default()), messages: vec![] })
                 .is_err()
         );
-        assert!(decode_to_shard(StoreMessage { body: None }).is_err());
+        assert!(decode_to_shard(StoreMessage::default()).is_err());
     }
 
     #[test]

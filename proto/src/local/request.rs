@@ -35,7 +35,7 @@ pub fn encode_request(call: CallId, request: Request) -> v1::Request {
         Request::Node(request) => encode_node_request(request),
         Request::Doorbell { copy } => wire::Body::Doorbell(wire::Doorbell { copy: copy.0 }),
     };
-    v1::Request { call: call.0, body: Some(body) }
+    v1::Request { call: call.0, body: Some(body), ..Default::default() }
 }
 
 /// Checks a request with at most `max_ids` ids in it.
@@ -296,14 +296,15 @@ mod tests {
     use crate::arbitrary;
 
     fn decoded(body: wire::Body) -> Result<Request> {
-        let (call, request) = decode_request(v1::Request { call: 9, body: Some(body) }, 2);
+        let (call, request) =
+            decode_request(v1::Request { call: 9, body: Some(body), ..Default::default() }, 2);
         assert_eq!(call, CallId(9));
         request
     }
 
     #[test]
     fn errors_keep_the_number_of_their_call() {
-        let (call, request) = decode_request(v1::Request { call: 3, body: None }, 2);
+        let (call, request) = decode_request(v1::Request { call: 3, ..Default::default() }, 2);
         assert_eq!(call, CallId(3));
         assert!(matches!(request, Err(Error::Malformed { .. })));
         let long = Bytes::from(vec![0; 256]);

@@ -85,6 +85,7 @@ fn sessions_that_make_no_sense_are_refused_with_a_reason() {
             retention: 1,
             ..store_message::Publish::default()
         })),
+        ..StoreMessage::default()
     };
     let then = |messages| vec![with_hello(hello()), StoreMessages { hello: None, messages }];
     for (what, said, code) in [
@@ -123,7 +124,7 @@ fn sessions_that_make_no_sense_are_refused_with_a_reason() {
         ("a second hello", vec![with_hello(hello()), with_hello(hello())], ErrorCode::Malformed),
         ("an empty id", then(vec![publish(vec![])]), ErrorCode::InvalidId),
         ("a long id", then(vec![publish(vec![7; 256])]), ErrorCode::InvalidId),
-        ("no message in a message", then(vec![StoreMessage { body: None }]), ErrorCode::Malformed),
+        ("no message in a message", then(vec![StoreMessage::default()]), ErrorCode::Malformed),
         ("too many messages", then(vec![publish(vec![1]); 5000]), ErrorCode::LimitExceeded),
     ] {
         let error = runtime.block_on(rejection(&address, said));

@@ -161,12 +161,12 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
     // The same call number twice.
     let get = request::Get { id: vec![1].into(), until: 0, timeout_ms: 20_000 };
     let waiting = client.request(Body::Get(get.clone()));
-    client.say(&v1::Request { call: waiting, body: Some(Body::Get(get)) });
+    client.say(&v1::Request { call: waiting, body: Some(Body::Get(get)), ..Default::default() });
     assert_eq!(error_code(client.answer()), ErrorCode::InvalidRequest as u32);
     client.request(Body::Status(request::Status {}));
     assert!(matches!(client.answer(), Answer::Status(_)), "the connection goes on");
     // No request at all.
-    client.say(&v1::Request { call: 1000, body: None });
+    client.say(&v1::Request { call: 1000, ..Default::default() });
     let answer: Option<v1::Response> = client.hear();
     let code = answer.and_then(|answer| answer.body).map(error_code);
     assert!(code.is_none_or(|code| code == ErrorCode::Malformed as u32), "{code:?}");
@@ -181,7 +181,8 @@ fn a_client_that_takes_no_answers_blocks_nobody() {
     let mut client = RawClient::greeted(&cluster.socket(0));
     client.request(Body::Subscribe(request::Subscribe { id: b"object".to_vec().into() }));
     // Fills the socket with answers that nobody reads, until the store reads no further requests.
-    let question = v1::Request { call: 1000, body: Some(Body::Status(request::Status {})) };
+    let question =
+        v1::Request { call: 1000, body: Some(Body::Status(request::Status {})), ..Default::default() };
     while client.try_say(&question, std::time::Duration::from_millis(300)) {}
     cluster.assert_serves();
     drop(client);

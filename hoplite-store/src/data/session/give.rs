@@ -23,7 +23,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         take: &Take,
     ) -> Result<(), ConnectionError> {
         count(&self.metrics.serves, 1);
-        let request = ServeRequest { id: take.target.clone(), put: take.put, awaits_hop: true };
+        let request = ServeRequest { id: take.target.clone(), put: take.put, awaits_hop: true, trace: None };
         // Its plan may never come: if this store has been another one's member, and was started anew.
         let limit = plan_timeout(take.offset_bytes);
         let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten() };

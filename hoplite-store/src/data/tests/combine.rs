@@ -19,7 +19,7 @@ fn output(size_bytes: u64) -> Arc<LiveCopy> {
 }
 
 fn sum(dtype: Dtype, inputs: Vec<CombineSource>) -> CombineRequest {
-    CombineRequest { op: ReduceOp::Sum, dtype, offset_bytes: 0, inputs }
+    CombineRequest { op: ReduceOp::Sum, dtype, offset_bytes: 0, inputs, trace: None }
 }
 
 fn local(live: &Arc<LiveCopy>) -> CombineSource {
@@ -482,7 +482,7 @@ async fn a_range_ends_where_it_was_said_to() {
             size_bytes: 100_000,
             offset_bytes: range.start,
             end_bytes: Some(range.end),
-            awaits_hop: false,
+            ..v1::Pull::default()
         };
         receiver.write_control(Kind::Pull, &pull).await.unwrap();
         let copy = empty(100_000);
@@ -522,7 +522,7 @@ async fn the_end_of_a_range_waits_until_the_object_is_complete() {
             size_bytes: 100_000,
             offset_bytes: start_bytes,
             end_bytes,
-            awaits_hop: false,
+            ..v1::Pull::default()
         };
         receiver.write_control(Kind::Pull, &pull).await.unwrap();
         a.shelf.wait_for_serves(1).await;

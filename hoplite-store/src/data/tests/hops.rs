@@ -48,7 +48,11 @@ impl Directed {
         let (puller, ended) = (Arc::clone(&coordinator.puller), CancellationToken::new());
         let (peer, token) = ((NodeId::new(host).unwrap(), address), ended.clone());
         let task = tokio::spawn(async move {
-            puller.direct(&hop, &peer, &token, &|report| sender.send(report).unwrap()).await;
+            puller
+                .direct(&HopRequest { spec: hop, trace: None }, &peer, &token, &|report| {
+                    sender.send(report).unwrap()
+                })
+                .await;
         });
         Self { task, ended, reports }
     }

@@ -30,8 +30,8 @@ use crate::data::connection::PeerConnection;
 use crate::data::handshake::{self, Side};
 use crate::data::transport::Transport;
 use crate::data::{
-    DataConfig, DataMetrics, Enlisted, HopHost, Hosted, MemberHost, PullRequest, Puller, ServeRequest,
-    ServeSource, Served,
+    DataConfig, DataMetrics, Enlisted, HopHost, HopRequest, Hosted, MemberHost, PullRequest, Puller,
+    ServeRequest, ServeSource, Served,
 };
 
 const PUT: PutId = PutId(7);
@@ -52,7 +52,7 @@ struct Shelf {
 impl ServeSource for Shelf {
     async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
         tokio::time::sleep(self.delay).await;
-        let ServeRequest { id, put, awaits_hop } = request;
+        let ServeRequest { id, put, awaits_hop, .. } = request;
         let key = (id, put);
         let mut copies = self.copies.subscribe();
         if awaits_hop {
@@ -66,7 +66,7 @@ impl ServeSource for Shelf {
 }
 
 impl HopHost for Shelf {
-    fn host(self: &Arc<Self>, hop: Hop) -> Hosted {
+    fn host(self: &Arc<Self>, HopRequest { spec: hop, .. }: HopRequest) -> Hosted {
         let (sender, reports) = mpsc::channel(Hosted::MAX_REPORTS);
         self.hosted.send_modify(|hosted| *hosted += 1);
         let _ = self.hops.send((hop, sender));
@@ -181,7 +181,7 @@ fn id(name: &str) -> ObjectId {
 
 fn request(name: &str, sender: &str, sender_address: SocketAddr) -> PullRequest {
     let sender = NodeId::new(sender).unwrap();
-    PullRequest { id: id(name), put: PUT, offset_bytes: 0, sender, sender_address }
+    PullRequest { id: id(name), put: PUT, offset_bytes: 0, sender, sender_address, trace: None }
 }
 
 fn read(counter: &AtomicU64) -> u64 {

@@ -1,0 +1,279 @@
+//! What a daemon tells of single operations: spans, exported over OTLP to a collector of OpenTelemetry.
+//!
+//! Off unless `--otlp-endpoint`, or the standard environment variable, says where to. A span that is not [`Tracer::begin`]'s costs
+//! nothing. Spans that have ended wait in a bounded queue for a thread that exports them; what does not fit is dropped, so that a
+//! collector which is slow or away keeps nobody waiting.
+
+use std::env::VarError;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hoplite_core::TraceContext;
+use opentelemetry::trace::{
+    SpanContext, SpanId, Status, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer as _,
+    TracerProvider,
+};
+use opentelemetry::{Context, KeyValue, Value};
+use opentelemetry_otlp::{ExporterBuildError, WithExportConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, SpanData, SpanExporter};
+use tonic::transport::Uri;
+
+pub use opentelemetry::trace::SpanKind;
+
+/// Most spans of a daemon that are open at once; further ones are not recorded. As many as all calls that some clients may have
+/// open, and a few megabytes.
+const MAX_OPEN_SPANS: usize = 16_384;
+/// How long the end of a daemon waits for the collector to take the last spans.
+const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the collector may take for a batch of spans: those that come meanwhile wait, or are dropped.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The variables of OpenTelemetry that name an endpoint, the one for traces first.
+const STANDARD_ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+/// Those that say how to speak to it.
+const STANDARD_PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+
+/// What is set about traces.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct TraceSettings {
+    /// Export traces over OTLP (gRPC) to the collector at http://HOST:PORT; OTEL_EXPORTER_OTLP_ENDPOINT says the same [default: not at all]
+    #[arg(long, env = "HOPLITE_OTLP_ENDPOINT", value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<Endpoint>,
+    /// Which part of the calls that come without a trace begin one, from 0 to 1; for others, their callers have decided
+    #[arg(long, env = "HOPLITE_OTLP_SAMPLE_RATIO", value_name = "RATIO", default_value = "1")]
+    pub(crate) otlp_sample_ratio: Ratio,
+}
+
+/// Where a collector listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint(String);
+
+/// A text is not the address of a collector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not the address of a collector that speaks OTLP over gRPC without TLS, which looks like http://HOST:PORT"
+)]
+pub(crate) struct NotAnEndpoint;
+
+impl FromStr for Endpoint {
+    type Err = NotAnEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, NotAnEndpoint> {
+        let uri: Uri = text.parse().map_err(|_| NotAnEndpoint)?;
+        let is_plain = uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none();
+        if is_plain && uri.port().is_some() { Ok(Self(text.to_owned())) } else { Err(NotAnEndpoint) }
+    }
+}
+
+/// A number from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Ratio(f64);
+
+/// A text is no such number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a number from 0 to 1")]
+pub(crate) struct NotARatio;
+
+impl FromStr for Ratio {
+    type Err = NotARatio;
+
+    fn from_str(text: &str) -> Result<Self, NotARatio> {
+        text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio)).map(Self).ok_or(NotARatio)
+    }
+}
+
+/// Begins the spans of a daemon. Clones are the same.
+#[derive(Clone)]
+pub struct Tracer {
+    tracer: SdkTracer,
+    open: Arc<AtomicUsize>,
+}
+
+impl fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracer").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+impl Tracer {
+    /// Begins a span, as a child of `parent` or as the first one of a trace; `None` if the trace is not recorded, or too many
+    /// spans are open.
+    pub fn begin(&self, name: &'static str, kind: SpanKind, parent: Option<TraceContext>) -> Option<Span> {
+        if self.open.load(Ordering::Relaxed) >= MAX_OPEN_SPANS {
+            return None;
+        }
+        let context = parent.map_or_else(Context::new, |parent| {
+            let (trace, span) = (TraceId::from_bytes(parent.trace()), SpanId::from_bytes(parent.span()));
+            let flags = TraceFlags::default().with_sampled(parent.is_sampled());
+            Context::new().with_remote_span_context(SpanContext::new(
+                trace,
+                span,
+                flags,
+                true,
+                TraceState::NONE,
+            ))
+        });
+        let builder = self.tracer.span_builder(name).with_kind(kind);
+        let span = self.tracer.build_with_context(builder, &context);
+        if !opentelemetry::trace::Span::is_recording(&span) {
+            return None;
+        }
+        let named = opentelemetry::trace::Span::span_context(&span);
+        let context = TraceContext::new(named.trace_id().to_bytes(), named.span_id().to_bytes(), true)?;
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Some(Span { span, context, open: Arc::clone(&self.open) })
+    }
+}
+
+/// Something that takes time, until this is dropped.
+#[derive(Debug)]
+pub struct Span {
+    span: opentelemetry_sdk::trace::Span,
+    context: TraceContext,
+    open: Arc<AtomicUsize>,
+}
+
+impl Span {
+    /// What its children name as their parent.
+    pub const fn context(&self) -> TraceContext {
+        self.context
+    }
+
+    /// Says something about it.
+    pub fn set(&mut self, key: &'static str, value: impl Into<Value>) {
+        opentelemetry::trace::Span::set_attribute(&mut self.span, KeyValue::new(key, value));
+    }
+
+    /// Says why it failed.
+    pub fn fail(&mut self, why: String) {
+        opentelemetry::trace::Span::set_status(&mut self.span, Status::error(why));
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Exports spans until it ends.
+#[derive(Debug)]
+pub(crate) struct Export(SdkTracerProvider);
+
+impl Export {
+    /// Begins to export what `daemon` does; `None` if that is not wanted. To be called in the runtime of the daemon.
+    pub(crate) fn start(
+        settings: TraceSettings,
+        daemon: &str,
+        version: &str,
+    ) -> Result<Option<(Self, Tracer)>, ExporterBuildError> {
+        let TraceSettings { otlp_endpoint, otlp_sample_ratio: Ratio(ratio) } = settings;
+        let Some(Endpoint(endpoint)) = otlp_endpoint.or_else(standard_endpoint) else { return Ok(None) };
+        let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic();
+        let exporter = exporter.with_endpoint(&endpoint).with_timeout(EXPORT_TIMEOUT).build()?;
+        let exporter = Reporting { exporter, endpoint: endpoint.clone(), is_failing: AtomicBool::new(false) };
+        // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come before what is said here.
+        let resource = Resource::builder_empty()
+            .with_service_name(daemon.to_owned())
+            .with_attribute(KeyValue::new("service.version", version.to_owned()))
+            .with_detector(Box::new(opentelemetry_sdk::resource::EnvResourceDetector::new()))
+            .build();
+        let provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))))
+            .with_resource(resource)
+            .build();
+        let tracer = Tracer { tracer: provider.tracer("hoplite"), open: Arc::default() };
+        tracing::info!(endpoint, ratio, "exporting traces");
+        Ok(Some((Self(provider), tracer)))
+    }
+
+    /// Exports what is left, if the collector takes it soon.
+    pub(crate) async fn end(self) {
+        let Self(provider) = self;
+        let last = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(LAST_EXPORT_TIMEOUT));
+        if let Ok(Err(error)) = last.await {
+            tracing::debug!(%error, "the last spans were not exported");
+        }
+    }
+}
+
+/// The endpoint that the variables of OpenTelemetry name. They may be meant for other programs: what cannot be followed is no error.
+fn standard_endpoint() -> Option<Endpoint> {
+    let first = |names: [&str; 2]| {
+        let set = names.into_iter().map(std::env::var).find(|value| *value != Err(VarError::NotPresent))?;
+        set.ok().filter(|value| !value.is_empty())
+    };
+    let endpoint = first(STANDARD_ENDPOINTS)?;
+    let protocol = first(STANDARD_PROTOCOLS);
+    if let Some(protocol) = protocol.filter(|protocol| protocol != "grpc") {
+        tracing::warn!(endpoint, protocol, "traces are not exported: only gRPC is spoken to collectors");
+        return None;
+    }
+    endpoint.parse().inspect_err(|error| tracing::warn!(endpoint, %error, "traces are not exported")).ok()
+}
+
+/// Exports, and logs when that begins to fail and when it works again.
+#[derive(Debug)]
+struct Reporting {
+    exporter: opentelemetry_otlp::SpanExporter,
+    endpoint: String,
+    is_failing: AtomicBool,
+}
+
+impl SpanExporter for Reporting {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let exported = self.exporter.export(batch).await;
+        let endpoint = &self.endpoint;
+        match (&exported, self.is_failing.swap(exported.is_err(), Ordering::Relaxed)) {
+            (Err(error), false) => {
+                tracing::warn!(endpoint, %error, "traces cannot be exported and are dropped")
+            }
+            (Ok(()), true) => tracing::info!(endpoint, "traces are exported again"),
+            _ => {}
+        }
+        exported
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_host_and_a_port_without_tls() {
+        for right in ["http://127.0.0.1:4317", "http://collector.monitoring:4317/", "http://[::1]:4317"] {
+            assert!(right.parse::<Endpoint>().is_ok(), "{right}");
+        }
+        for wrong in [
+            "",
+            "4317",
+            "collector:4317",
+            "https://collector:4317",
+            "http://collector",
+            "http://c:4318/v1/traces",
+        ] {
+            assert_eq!(wrong.parse::<Endpoint>(), Err(NotAnEndpoint), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_from_zero_to_one() {
+        assert_eq!("0.01".parse(), Ok(Ratio(0.01)));
+        for wrong in ["", "-0.1", "1.1", "NaN", "inf", "half"] {
+            assert_eq!(wrong.parse::<Ratio>(), Err(NotARatio), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Which spans a store tells: one for each operation of a client, and one for each thing that is done for it by a shard, another
+//! store or this one.
+//!
+//! As the observer of metrics, [`Traces`] is shown every event and effect of the node, and needs no help of theirs. An effect
+//! belongs to the trace of the event that has caused it. Questions to shards, pulls, combinations and hops have numbers, by which
+//! what comes of them later belongs to the same trace.
+
+use std::collections::BTreeMap;
+
+use hoplite_core::TraceContext;
+use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::node::{
+    CallId, ClientId, CombineId, CombineOutcome, CopyId, Effect, Event, HopId, HopReport, HostingId, PullId,
+    Request, Response, ServeId,
+};
+use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
+use hoplite_daemon::metrics::label_of;
+use hoplite_daemon::{Span, SpanKind, Tracer};
+
+/// Most fetches that are remembered between the grant of a sender and the start of the pull, which may have to wait for room.
+const MAX_GRANTED: usize = 1024;
+
+/// Begins and ends spans. To be shown each event before the node is, and each effect after it.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    tracer: Tracer,
+    node: String,
+    /// What has caused the present event.
+    cause: Option<TraceContext>,
+    calls: BTreeMap<(ClientId, CallId), Span>,
+    /// Puts whose bytes their clients write.
+    writes: BTreeMap<CopyId, Span>,
+    asks: BTreeMap<RequestId, Work>,
+    granted: BTreeMap<ObjectId, TraceContext>,
+    pulls: BTreeMap<PullId, Work>,
+    combines: BTreeMap<CombineId, Work>,
+    hops: BTreeMap<HopId, Work>,
+    hostings: BTreeMap<HostingId, Span>,
+    serves: BTreeMap<ServeId, Span>,
+}
+
+/// Something that is done for the span `parent`.
+#[derive(Debug)]
+struct Work {
+    span: Span,
+    parent: TraceContext,
+}
+
+impl Traces {
+    pub(crate) fn new(tracer: Tracer, node: &NodeId) -> Self {
+        Self {
+            tracer,
+            node: node.to_string(),
+            cause: None,
+            calls: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            asks: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            combines: BTreeMap::new(),
+            hops: BTreeMap::new(),
+            hostings: BTreeMap::new(),
+            serves: BTreeMap::new(),
+        }
+    }
+
+    /// Something has happened, because of the span `given`, if whoever asks for it has named one.
+    pub(crate) fn event(&mut self, event: &Event, given: Option<TraceContext>) {
+        self.cause = match event {
+            Event::Request { client, call, request } => self.request((*client, *call), request, given),
+            Event::ClientGone { client } => {
+                self.calls.retain(|(caller, _), _| caller != client);
+                None
+            }
+            Event::FromShard { message, .. } => self.answered(message),
+            Event::PullEnded { pull, valid_bytes, outcome } => self.pulls.remove(pull).map(|mut pull| {
+                pull.span.set("hoplite.valid_bytes", number(*valid_bytes));
+                pull.end(label_of(outcome), *outcome == PullOutcome::Complete)
+            }),
+            Event::CombineEnded { combine, outcome, .. } => {
+                let name = match outcome {
+                    CombineOutcome::Complete => "complete",
+                    CombineOutcome::Cancelled => "cancelled",
+                    CombineOutcome::InputFailed { .. } => "input-failed",
+                };
+                let combine = self.combines.remove(combine);
+                combine.map(|combine| combine.end(name.to_owned(), *outcome == CombineOutcome::Complete))
+            }
+            Event::HopReported { hop, report: HopReport::Failed(failure) } => {
+                self.hops.remove(hop).map(|hop| hop.end(format!("{failure:?}"), false))
+            }
+            Event::HopReported { hop, .. } => self.hops.get(hop).map(|hop| hop.parent),
+            Event::HopRequested { hosting, hop } => given.and_then(|given| {
+                let mut span = self.begin("perform hop", SpanKind::Server, Some(given))?;
+                span.set("hoplite.size_bytes", number(hop.size_bytes));
+                let context = span.context();
+                self.hostings.insert(*hosting, span);
+                Some(context)
+            }),
+            Event::HopReleased { hosting } => {
+                self.hostings.remove(hosting);
+                None
+            }
+            Event::ServeRequested { serve, id, .. } => given.and_then(|given| {
+                let span = self.begin_for("serve", SpanKind::Server, Some(given), id)?;
+                let context = span.context();
+                self.serves.insert(*serve, span);
+                Some(context)
+            }),
+            Event::ServeEnded { serve } => {
+                self.serves.remove(serve);
+                None
+            }
+            _ => None,
+        };
+    }
+
+    /// The node does something; the answer is what it is done for.
+    pub(crate) fn effect(&mut self, effect: &Effect) -> Option<TraceContext> {
+        match effect {
+            Effect::Reply { client, call, response } => {
+                let mut span = self.calls.remove(&(*client, *call))?;
+                match response {
+                    Ok(Response::Created(view)) => drop(self.writes.insert(view.copy, span)),
+                    Ok(Response::Object(view)) => span.set("hoplite.size_bytes", number(view.size_bytes)),
+                    Ok(_) => {}
+                    Err(error) => span.fail(error.to_string()),
+                }
+                None
+            }
+            Effect::CopyClosed { copy } => {
+                self.writes.remove(copy);
+                None
+            }
+            Effect::ToShard { message, .. } => self.tells(message),
+            Effect::StartPull { pull, id, sender, size_bytes, offset_bytes, .. } => {
+                let parent = self.granted.remove(id)?;
+                let mut span = self.begin_for("pull", SpanKind::Client, Some(parent), id)?;
+                span.set("hoplite.sender", sender.to_string());
+                span.set("hoplite.size_bytes", number(*size_bytes));
+                span.set("hoplite.offset_bytes", number(*offset_bytes));
+                Some(enter(&mut self.pulls, *pull, Work { span, parent }))
+            }
+            Effect::StartCombine { combine, inputs, .. } => {
+                let parent = self.cause?;
+                let mut span = self.begin("combine", SpanKind::Internal, Some(parent))?;
+                span.set("hoplite.inputs", number(inputs.len() as u64));
+                Some(enter(&mut self.combines, *combine, Work { span, parent }))
+            }
+            Effect::StartHop { hop, node, .. } => {
+                let parent = self.cause?;
+                let mut span = self.begin("hop", SpanKind::Client, Some(parent))?;
+                span.set("hoplite.host", node.to_string());
+                Some(enter(&mut self.hops, *hop, Work { span, parent }))
+            }
+            Effect::EndHop { hop } => {
+                self.hops.remove(hop);
+                None
+            }
+            Effect::HopReport { hosting, report: HopReport::Failed(failure) } => {
+                if let Some(span) = self.hostings.get_mut(hosting) {
+                    span.fail(format!("{failure:?}"));
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn request(
+        &mut self,
+        key: (ClientId, CallId),
+        request: &Request,
+        given: Option<TraceContext>,
+    ) -> Option<TraceContext> {
+        let span = match request {
+            Request::Put { id, .. } | Request::Create { id, .. } => self.call("put", id, given),
+            Request::Get { id, .. } => self.call("get", id, given),
+            Request::Join { target, .. } => self.call("join", target, given),
+            Request::Reduce(reduce) => self.call("reduce", &reduce.target, given),
+            Request::Collective(_, reduce) => self.call("collective", &reduce.target, given),
+            Request::Locate { id, .. } => self.call("locate", id, given),
+            Request::Delete { .. } => self.begin("delete", SpanKind::Server, given),
+            Request::Wait { .. } => self.begin("wait", SpanKind::Server, given),
+            // The rest of a put.
+            Request::Seal { copy, .. } => self.writes.remove(copy),
+            Request::SealUnconfirmed { copy } => {
+                return self.writes.remove(copy).map(|span| span.context());
+            }
+            Request::Cancel { call } => {
+                if let Some(mut span) = self.calls.remove(&(key.0, *call)) {
+                    span.fail("cancelled".to_owned());
+                }
+                None
+            }
+            Request::Abort { copy } => {
+                if let Some(mut span) = self.writes.remove(copy) {
+                    span.fail("aborted".to_owned());
+                }
+                None
+            }
+            _ => None,
+        }?;
+        let context = span.context();
+        self.calls.insert(key, span);
+        Some(context)
+    }
+
+    fn call(&self, name: &'static str, id: &ObjectId, given: Option<TraceContext>) -> Option<Span> {
+        self.begin_for(name, SpanKind::Server, given, id)
+    }
+
+    /// Something is said to a shard; what is a question is entered, or was before and is repeated.
+    fn tells(&mut self, message: &ToShard) -> Option<TraceContext> {
+        let (id, request) = match message {
+            ToShard::Query(query) => (&query.id, query.request),
+            ToShard::Subscribe { request, id } | ToShard::Delete { request, id } => (id, *request),
+            ToShard::Cancel { request } | ToShard::Unsubscribe { request } => {
+                return self.asks.remove(request).map(|ask| ask.parent);
+            }
+            _ => return self.cause,
+        };
+        if let Some(ask) = self.asks.get(&request) {
+            return Some(ask.span.context());
+        }
+        let parent = self.cause?;
+        let span = self.begin_for("ask directory", SpanKind::Client, Some(parent), id)?;
+        Some(enter(&mut self.asks, request, Work { span, parent }))
+    }
+
+    /// A shard has said something; the answer is what it had been asked for.
+    fn answered(&mut self, message: &ToStore) -> Option<TraceContext> {
+        let (request, failure) = match message {
+            ToStore::Granted(grant) => (grant.request, None),
+            ToStore::Inline { request, .. } | ToStore::DeleteDone { request, .. } => (*request, None),
+            ToStore::Failed { request, error } => (*request, Some(error)),
+            // There may be more.
+            ToStore::Locations { request, .. } => return self.asks.get(request).map(|ask| ask.parent),
+            _ => return None,
+        };
+        let mut ask = self.asks.remove(&request)?;
+        if let Some(error) = failure {
+            ask.span.fail(error.to_string());
+        }
+        if let ToStore::Granted(grant) = message {
+            ask.span.set("hoplite.sender", grant.sender.to_string());
+            if self.granted.len() >= MAX_GRANTED {
+                self.granted.pop_first();
+            }
+            self.granted.insert(grant.id.clone(), ask.parent);
+        }
+        Some(ask.parent)
+    }
+
+    fn begin(&self, name: &'static str, kind: SpanKind, parent: Option<TraceContext>) -> Option<Span> {
+        let mut span = self.tracer.begin(name, kind, parent)?;
+        span.set("hoplite.node", self.node.clone());
+        Some(span)
+    }
+
+    fn begin_for(
+        &self,
+        name: &'static str,
+        kind: SpanKind,
+        parent: Option<TraceContext>,
+        id: &ObjectId,
+    ) -> Option<Span> {
+        let mut span = self.begin(name, kind, parent)?;
+        span.set("hoplite.object", id.to_string());
+        Some(span)
+    }
+}
+
+impl Work {
+    /// Says how it went; the answer is what it was for.
+    fn end(mut self, outcome: String, is_success: bool) -> TraceContext {
+        if !is_success {
+            self.span.fail(outcome.clone());
+        }
+        self.span.set("hoplite.outcome", outcome);
+        self.parent
+    }
+}
+
+/// Enters what is done now; answers what its children name as their parent.
+fn enter<K: Ord>(works: &mut BTreeMap<K, Work>, key: K, work: Work) -> TraceContext {
+    let context = work.span.context();
+    works.insert(key, work);
+    context
+}
+
+fn number(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,269 @@
+//! What daemons tell collectors of OpenTelemetry: that one operation is one trace, and that a collector which is away does no harm.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp, TraceContext, enter_trace};
+use hoplite_tests::cluster::{Cluster, Plan, await_that};
+use hoplite_tests::contents::bytes;
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use tokio::runtime::Runtime;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+/// How long what should succeed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+const TRACE: [u8; 16] = [7; 16];
+const CALLER: [u8; 8] = [9; 8];
+
+/// A collector that keeps what it is told.
+struct Collector {
+    endpoint: String,
+    told: Told,
+    _runtime: Runtime,
+}
+
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<(String, Span)>>>);
+
+#[tonic::async_trait]
+impl TraceService for Told {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        for resource in request.into_inner().resource_spans {
+            let about = resource.resource.unwrap_or_default().attributes;
+            let service = text(&about, "service.name").unwrap_or_default();
+            let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
+            self.0.lock().unwrap().extend(spans.map(|span| (service.clone(), span)));
+        }
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+impl Collector {
+    fn start() -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let told = Told::default();
+        let server = tonic::transport::Server::builder().add_service(TraceServiceServer::new(told.clone()));
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
+        });
+        Self { endpoint, told, _runtime: runtime }
+    }
+
+    /// What it was told, by which daemon.
+    fn spans(&self) -> Vec<(String, Span)> {
+        self.told.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The spans of the test's own trace.
+    fn trace(&self) -> Trace {
+        Trace(self.spans().into_iter().filter(|(_, span)| span.trace_id == TRACE).collect())
+    }
+}
+
+/// The spans of one trace, and whose they are.
+struct Trace(Vec<(String, Span)>);
+
+impl Trace {
+    /// The spans of this name, of the store `node` if one is named, else of a shard.
+    fn named(&self, name: &str, node: Option<&str>) -> Vec<&Span> {
+        let is_of = |service: &str, span: &Span| match node {
+            Some(node) => text(&span.attributes, "hoplite.node").as_deref() == Some(node),
+            None => service == "hoplite-directory",
+        };
+        let spans = self.0.iter().filter(|(service, span)| span.name == name && is_of(service, span));
+        spans.map(|(_, span)| span).collect()
+    }
+
+    fn one(&self, name: &str, node: Option<&str>) -> &Span {
+        let found = self.named(name, node);
+        assert_eq!(found.len(), 1, "{name} of {node:?} in {}", self.tree());
+        found[0]
+    }
+
+    /// Whether each span but the first ones has its parent among the others.
+    fn assert_whole(&self) {
+        for (_, span) in &self.0 {
+            let has_parent = span.parent_span_id == CALLER
+                || self.0.iter().any(|(_, other)| other.span_id == span.parent_span_id);
+            assert!(has_parent, "{} has no parent in {}", span.name, self.tree());
+            assert!(span.end_time_unix_nano >= span.start_time_unix_nano);
+        }
+    }
+
+    fn tree(&self) -> String {
+        let lines = self.0.iter().map(|(service, span)| {
+            let about: Vec<_> =
+                span.attributes.iter().map(|about| format!("{}={:?}", about.key, about.value)).collect();
+            format!("{service} {} {:02x?} <- {:02x?} {about:?}", span.name, span.span_id, span.parent_span_id)
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
+    let found = attributes.iter().find(|attribute| attribute.key == key)?;
+    match found.value.clone()?.value? {
+        Value::StringValue(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn cluster(endpoint: &str, more: &[&str]) -> Cluster {
+    let mut arguments = vec!["--otlp-endpoint".to_owned(), endpoint.to_owned()];
+    arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+    Cluster::start(Plan { store_arguments: arguments.clone(), shard_arguments: arguments, ..Plan::default() })
+}
+
+/// Ends all daemons, which tell their last spans then.
+fn end(cluster: &mut Cluster) {
+    for daemon in cluster.stores.iter_mut().chain(&mut cluster.shards) {
+        assert_eq!(daemon.as_mut().unwrap().terminate(), 0);
+    }
+}
+
+/// A span of a caller.
+fn caller(is_sampled: bool) -> Option<TraceContext> {
+    TraceContext::new(TRACE, CALLER, is_sampled)
+}
+
+#[test]
+fn a_get_is_one_trace_from_its_caller_to_the_peer() {
+    let collector = Collector::start();
+    let mut cluster = cluster(&collector.endpoint, &[]);
+    let (first, second) = (cluster.client(0), cluster.client(1));
+    first.put("a", &bytes(1, 100_000)).unwrap();
+    let traced = enter_trace(caller(true));
+    second.get("a", PATIENCE).unwrap();
+    drop(traced);
+    drop((first, second));
+    end(&mut cluster);
+
+    let trace = collector.trace();
+    trace.assert_whole();
+    let get = trace.one("get", Some("node-1"));
+    assert_eq!(get.parent_span_id, CALLER);
+    let ask = trace.one("ask directory", Some("node-1"));
+    assert_eq!(ask.parent_span_id, get.span_id);
+    let query = trace.one("query", None);
+    assert_eq!(query.parent_span_id, ask.span_id);
+    assert_eq!(text(&query.attributes, "hoplite.sender").as_deref(), Some("node-0"));
+    let pull = trace.one("pull", Some("node-1"));
+    assert_eq!(pull.parent_span_id, get.span_id);
+    assert_eq!(text(&pull.attributes, "hoplite.outcome").as_deref(), Some("complete"));
+    let serve = trace.one("serve", Some("node-0"));
+    assert_eq!(serve.parent_span_id, pull.span_id);
+    assert_eq!(text(&serve.attributes, "hoplite.object").as_deref(), Some("a"));
+    // What the store tells the shard of its copy is for the get, too.
+    assert!(trace.named("publish", None).iter().all(|publish| publish.parent_span_id == get.span_id));
+    // The put came without a trace, and began one.
+    let spans = collector.spans();
+    let put = spans.iter().find(|(_, span)| span.name == "put").unwrap();
+    assert!(put.1.parent_span_id.is_empty() && put.1.trace_id != TRACE);
+}
+
+#[test]
+fn a_reduce_is_one_trace_with_its_hops() {
+    let collector = Collector::start();
+    let mut cluster = cluster(&collector.endpoint, &[]);
+    let (first, second) = (cluster.client(0), cluster.client(1));
+    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![25_000]), ..Metadata::default() };
+    let options = || PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+    let zeros = vec![0; 100_000];
+    for id in ["a", "b"] {
+        second.put_with(id, &zeros, options()).unwrap();
+    }
+    first.put_with("c", &zeros, options()).unwrap();
+    let traced = enter_trace(caller(true));
+    first.reduce("sum", ["a", "b", "c"], ReduceOp::Sum, PATIENCE).unwrap();
+    drop(traced);
+    drop((first, second));
+    end(&mut cluster);
+
+    let trace = collector.trace();
+    trace.assert_whole();
+    let reduce = trace.one("reduce", Some("node-0"));
+    assert_eq!(reduce.parent_span_id, CALLER);
+    let asked = trace.named("ask directory", Some("node-0"));
+    assert!(asked.iter().all(|ask| ask.parent_span_id == reduce.span_id), "{}", trace.tree());
+    // Of each source, and whether there is a target.
+    assert!(trace.named("subscribe", None).len() >= 3, "{}", trace.tree());
+    let hop = trace.one("hop", Some("node-0"));
+    assert_eq!(hop.parent_span_id, reduce.span_id);
+    let performed = trace.one("perform hop", Some("node-1"));
+    assert_eq!(performed.parent_span_id, hop.span_id);
+    assert_eq!(trace.one("combine", Some("node-1")).parent_span_id, performed.span_id);
+    // The coordinator pulls what the hop makes.
+    let combine = trace.one("combine", Some("node-0"));
+    assert_eq!(combine.parent_span_id, reduce.span_id);
+    assert_eq!(trace.one("serve", Some("node-1")).parent_span_id, combine.span_id);
+}
+
+#[test]
+fn callers_and_the_ratio_decide_what_is_recorded() {
+    let collector = Collector::start();
+    let mut cluster = cluster(&collector.endpoint, &["--otlp-sample-ratio", "0"]);
+    let client = cluster.client(0);
+    client.put("untraced", &bytes(1, 100)).unwrap();
+    let unsampled = enter_trace(caller(false));
+    client.put("unsampled", &bytes(1, 100)).unwrap();
+    drop(unsampled);
+    let traced = enter_trace(caller(true));
+    assert!(client.get("none", Duration::from_millis(1)).is_err());
+    drop(traced);
+    drop(client);
+    end(&mut cluster);
+    let spans = collector.spans();
+    assert!(spans.iter().all(|(_, span)| span.trace_id == TRACE), "{spans:?}");
+    let trace = collector.trace();
+    trace.assert_whole();
+    let failed = trace.one("get", Some("node-0")).status.clone().unwrap();
+    assert_eq!(failed.code, 2, "an error");
+    assert!(failed.message.contains("timed out"), "{failed:?}");
+}
+
+#[test]
+fn nobody_waits_for_a_collector_that_is_away() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut cluster = cluster(&format!("http://{closed}"), &[]);
+    let (first, second) = (cluster.client(0), cluster.client(1));
+    for number in 0..2000 {
+        first.put(format!("{number}"), &bytes(number, 100)).unwrap();
+    }
+    assert_eq!(second.get("1999", PATIENCE).unwrap()[..], bytes(1999, 100));
+    let store = cluster.stores[0].as_ref().unwrap();
+    await_that("the log to say so", || store.log().contains("traces cannot be exported"));
+    assert_eq!(store.log().matches("traces cannot be exported").count(), 1, "said once, not for each batch");
+    drop((first, second));
+    end(&mut cluster);
+}
+
+#[test]
+fn nothing_is_told_unless_it_is_wanted() {
+    let mut cluster = Cluster::of(1);
+    let client = cluster.client(0);
+    let traced = enter_trace(caller(true));
+    client.put("a", &bytes(1, 100_000)).unwrap();
+    client.get("a", PATIENCE).unwrap();
+    drop((traced, client));
+    assert!(!cluster.stores[0].as_ref().unwrap().log().contains("traces"));
+    end(&mut cluster);
+}
