@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     node: NodeId,
     inline_below_bytes: u64,
     max_ids: usize,
-    arena: Arena,
+    arena: Arc<Arena>,
     calls: Calls,
     sender: Arc<Sender>,
     reception: Reception,
