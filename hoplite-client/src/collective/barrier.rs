@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::try_join;
 use hoplite_core::{Dtype, Error as ObjectError, Metadata, ObjectId, Operation};
 
 use super::gather::no_such_rank;
@@ -61,7 +62,14 @@ impl Client {
         let options = PutOptions { metadata, timeout: deadline.left(), ..PutOptions::default() };
         self.put_with(&ranks[rank], b"", options).await?;
         if rank > 0 {
-            return self.get(name, deadline.left()).await.map(drop);
+            // If this rank had called before, rank 0 may have deleted between the question and the put: then nobody else would
+            // delete what was put. The directory knew of the end before that was deleted, so this second question finds it.
+            let is_over = async { Ok(self.contains(name).await.unwrap_or(false)) };
+            let (is_over, _) = try_join(is_over, self.get(name, deadline.left())).await?;
+            if is_over && self.contains(&ranks[rank]).await? {
+                self.delete([&ranks[rank]], deadline.left()).await?;
+            }
+            return Ok(());
         }
         let options = ReduceOptions { timeout: deadline.left(), ..ReduceOptions::default() };
         self.reduce_with(name, ranks, options).await?;

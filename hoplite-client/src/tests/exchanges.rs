@@ -199,6 +199,32 @@ async fn a_barrier_opens_when_all_have_called_and_leaves_its_name() {
     store.until("all references are back", |state| state.references() == 0).await;
 }
 
+#[tokio::test]
+async fn a_rank_that_calls_again_while_all_meet_leaves_nothing() {
+    let store = FakeStore::start();
+    let (client, others) = (connect(&store).await, connect(&store).await);
+    fn is_locate(request: &Request) -> bool {
+        matches!(request, Request::Node(NodeRequest::Locate { .. }))
+    }
+    assert_eq!(missing(client.barrier("b", 2, 1, Duration::ZERO).await), [0]);
+    let asked = store.state().count(is_locate);
+    // Its first call counts: between its question whether all have met and its put, they have, and rank 0 deletes.
+    store.hold_answers();
+    let (met, ()) = tokio::join!(client.barrier("b", 2, 1, LONG), async {
+        store.until("rank 1 has asked", move |state| state.count(is_locate) > asked).await;
+        tokio::join!(async { others.put("b", b"").await.unwrap() }, async {
+            store.until("all have met", |state| state.has("b")).await;
+            let deleted = async { others.delete(["b/0", "b/1"], LONG).await.unwrap() };
+            tokio::join!(deleted, async {
+                store.until("rank 0 has deleted", |state| !state.has("b/1")).await;
+                store.send_held();
+            });
+        });
+    });
+    met.unwrap();
+    assert_eq!(ids(&client).await, ["b"]);
+}
+
 #[test]
 fn threads_exchange_and_meet_as_tasks_do() {
     let store = FakeStore::start();
