@@ -76,6 +76,8 @@ def test_what_is_available_now(cluster: Cluster, client: hoplite.Client, fresh: 
         client.put(ids[0], b"x", confirm=True)
         other.put(ids[1], b"x", confirm=True)
         other.put(ids[3], np.zeros(100_000))
+        # The directory has accepted it, but may hear a moment later that all of it is there.
+        assert client.wait(ids[3:]) == (ids[3:], [])
         assert client.wait(ids, timeout=0) == ([ids[0], ids[1], ids[3]], [ids[2]])
         assert client.wait(ids[2:3], timeout=0) == ([], ids[2:3])
     client.delete(ids)
