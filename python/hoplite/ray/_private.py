@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 from ray import cloudpickle
 from ray._private import state
-from ray._private.tensor_serialization_utils import zero_copy_tensors_reducer
+from ray._private.serialization import SerializationContext
 from ray._private.worker import global_worker
 from ray.experimental.rdt.util import get_transport_data_type
 
 #: The protocol in which Ray pickles, which lets the bytes of arrays stay outside.
 _PICKLE_PROTOCOL = 5
-#: What pickles the types of the transports that this process has used.
-_reducers: dict[type, Callable[[Any], Any]] = {}
+_Pickling = Callable[[Any], Any]
 
 
 def check_is_running() -> None:
@@ -67,24 +66,48 @@ def raylet_pid() -> int | None:
     return parent if is_raylet else None
 
 
-def pickle_as_before(transport: str) -> None:
-    """Has Ray pickle as before what is of the type of a transport and goes another way.
+class _Reducer:
+    """Pickles a type as Ray's transports need it while they send, and else as it was pickled before."""
 
-    When a process sends something by a transport, Ray registers a serializer for the type, which from then on pickles also
-    what goes through Ray's own store, with the bytes of arrays in the pickle: a put of 100 MiB takes 230 ms instead of 14,
-    and each get makes a copy.
+    def __init__(self, context: Any, by_ray: _Pickling, before: _Pickling | None) -> None:
+        self._context = context
+        self.by_ray = by_ray
+        self.before = before
+
+    def __call__(self, value: Any) -> Any:
+        if getattr(self._context._thread_local, "use_external_transport", False):
+            return self.by_ray(value)
+        return value.__reduce_ex__(_PICKLE_PROTOCOL) if self.before is None else self.before(value)
+
+
+def keep_serializers(transports: Collection[str]) -> None:
+    """Has Ray pickle as before what is of the type of one of these transports and goes another way. To be called once.
+
+    When a process first sends something by a transport, Ray registers a serializer for the type in the place of the one
+    that is there, if any. From then on that pickles also what goes through Ray's own store, with the bytes of arrays in the
+    pickle: a put of 100 MiB takes 230 ms instead of 14, and each get makes a copy. And Ray registers it once only: if
+    somebody else registers one for the type later, the transport sends nothing any more.
     """
-    data_type = get_transport_data_type(transport)
-    by_ray = cloudpickle.CloudPickler.dispatch[data_type]
-    if by_ray is _reducers.get(data_type):
-        return
-    context = global_worker.get_serialization_context()  # type: ignore[no-untyped-call]
-    # An option of Ray for tensors.
-    is_zero_copy = context._zero_copy_tensors_enabled and data_type is not np.ndarray
+    contexts: Any = SerializationContext
+    serialize = contexts.serialize_rdt_objects
+    dispatch: Any = cloudpickle.CloudPickler.dispatch
+    by_ray: dict[type, _Pickling] = {}
 
-    def reduce(value: Any) -> Any:
-        if getattr(context._thread_local, "use_external_transport", False):
-            return by_ray(value)
-        return zero_copy_tensors_reducer(value) if is_zero_copy else value.__reduce_ex__(_PICKLE_PROTOCOL)
+    @functools.wraps(serialize)
+    def serialize_rdt_objects(context: Any, value: Any, tensor_transport: str) -> Any:
+        if tensor_transport not in transports:
+            return serialize(context, value, tensor_transport)
+        data_type = get_transport_data_type(tensor_transport)
+        found = dispatch.get(data_type)
+        before = found.before if isinstance(found, _Reducer) else found
+        if data_type in by_ray and not isinstance(found, _Reducer):
+            dispatch[data_type] = _Reducer(context, by_ray[data_type], before)
+        try:
+            return serialize(context, value, tensor_transport)
+        finally:
+            registered = dispatch.get(data_type)
+            if registered not in (None, found) and not isinstance(registered, _Reducer):
+                by_ray[data_type] = registered
+                dispatch[data_type] = _Reducer(context, registered, before)
 
-    _reducers[data_type] = cloudpickle.CloudPickler.dispatch[data_type] = reduce
+    contexts.serialize_rdt_objects = serialize_rdt_objects

@@ -125,7 +125,6 @@ class HopliteTransport(TensorTransportManager):
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Tensors:
         """Puts the tensors. Ray calls it again if it tries the method again."""
-        _private.pickle_as_before(self._name)
         with self._putting:
             if obj_id not in self._made:
                 self._made[obj_id] = self._put(obj_id, rdt_object)
@@ -270,6 +269,10 @@ class NumpyTransport(HopliteTransport):
             raise TypeError("arrays of numpy cannot be received into buffers")
         got = await client.get(id)
         return [got] if count == 1 else list(got)
+
+
+# Ray brings these classes into processes of its own, which call nothing else of this package before they send.
+_private.keep_serializers((TorchTransport._name, NumpyTransport._name))
 
 
 def _failed(obj_id: str, error: BaseException) -> RayDirectTransportError:

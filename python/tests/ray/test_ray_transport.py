@@ -294,6 +294,45 @@ def test_what_goes_through_the_store_of_ray_stays_in_place(stores: list[hoplite.
 
 
 @ray.remote(num_cpus=0)
+class Particular:
+    """Pickles arrays in its own way."""
+
+    def register(self, kind: str) -> None:
+        ray.util.register_serializer(
+            np.ndarray, serializer=lambda array: (kind, array.sum()), deserializer=lambda value: value
+        )
+
+    def deregister(self) -> None:
+        ray.util.deregister_serializer(np.ndarray)
+
+    @ray.method(tensor_transport="hoplite_numpy")
+    def send_array(self) -> np.ndarray[Any, Any]:
+        return np.ones(1000)
+
+    def pickled(self) -> Any:
+        return ray.get(ray.put(np.ones(3)))
+
+
+def test_serializers_that_others_have_registered_stay(stores: list[hoplite.ray.Node]) -> None:
+    actor: Any = Particular.options(**on("first")).remote()
+
+    def send() -> None:
+        got = ray.get(actor.send_array.remote())
+        assert isinstance(got, np.ndarray)
+        assert got.sum() == 1000
+
+    for kind in ("before the first use", "later"):
+        ray.get(actor.register.remote(kind))
+        for _ in range(2):
+            send()
+            assert ray.get(actor.pickled.remote()) == (kind, 3)
+    ray.get(actor.deregister.remote())
+    send()
+    assert isinstance(ray.get(actor.pickled.remote()), np.ndarray)
+    ray.kill(actor)
+
+
+@ray.remote(num_cpus=0)
 class Owner:
     """Calls a producer, and so owns what that makes."""
 
