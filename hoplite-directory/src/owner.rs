@@ -221,8 +221,8 @@ impl ShardOwner {
             Command::Close { session } => self.close(session, SessionEnd::Gone),
             Command::Place { places, reply } => {
                 let (version, measured) = (places.version, places.paths.len());
-                let counts = places >= *self.shard.measured_places();
-                self.apply(Event::Places(places));
+                self.apply(Event::Places(places.clone()));
+                let counts = places == *self.shard.measured_places();
                 let taken = Taken { counts, nodes: self.shard.measured_nodes() };
                 tracing::info!(version, measured, ?taken, "was told where nodes are");
                 // The caller may have gone.

@@ -86,6 +86,9 @@ fn subject(message: &ToShard) -> (Option<&ObjectId>, Option<RequestId>) {
         ToShard::Delete { request, id } | ToShard::Subscribe { request, id } => (Some(id), Some(*request)),
         ToShard::Publish(publish) => (Some(&publish.id), None),
         ToShard::Unpublish { id, .. } | ToShard::Forget { id, .. } => (Some(id), None),
-        ToShard::Cancel { .. } | ToShard::ReturnSlot { .. } | ToShard::Unsubscribe { .. } => (None, None),
+        ToShard::Cancel { .. }
+        | ToShard::ReturnSlot { .. }
+        | ToShard::Unsubscribe { .. }
+        | ToShard::Placed(_) => (None, None),
     }
 }

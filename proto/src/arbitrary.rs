@@ -19,8 +19,8 @@ use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
-    ObjectSummary, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
-    Verdict,
+    ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore,
+    UnpublishReason, Verdict,
 };
 use hoplite_core::topology::place::Path;
 use hoplite_core::topology::probe::survey::{Bandwidth, SurveyOptions, SurveyProgress};
@@ -252,6 +252,7 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         (id(), put()).prop_map(|(id, put)| ToShard::Forget { id, put }),
         (query_id(), id()).prop_map(|(request, id)| ToShard::Subscribe { request, id }),
         query_id().prop_map(|request| ToShard::Unsubscribe { request }),
+        placed().prop_map(ToShard::Placed),
     ]
 }
 
@@ -334,14 +335,16 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
         (id(), put(), drop_reason).prop_map(|(id, put, reason)| ToStore::Drop { id, put, reason }),
         (id(), put()).prop_map(|(id, put)| ToStore::Promote { id, put }),
         any::<u64>().prop_map(|grant| ToStore::GiveWay { grant: GrantId(grant) }),
-        any::<(u64, Path, u32)>().prop_map(|(version, path, permille)| ToStore::Placed {
-            version,
-            path,
-            uplink: Uplink::measured(permille),
-        }),
+        placed().prop_map(ToStore::Placed),
         (query_id(), option::of(put())).prop_map(|(request, put)| ToStore::DeleteDone { request, put }),
         (query_id(), locations()).prop_map(|(request, locations)| ToStore::Locations { request, locations }),
     ]
+}
+
+fn placed() -> impl Strategy<Value = Placed> {
+    let version = 1..=i64::MAX as u64;
+    let uplink = any::<u32>().prop_map(Uplink::measured);
+    (version, any::<Path>(), uplink).prop_map(|(version, path, uplink)| Placed { version, path, uplink })
 }
 
 fn ids() -> impl Strategy<Value = Vec<ObjectId>> {

@@ -11,6 +11,7 @@ use hoplite_core::topology::probe::MAX_PROBES;
 use hoplite_core::topology::probe::echo::{Packet, PacketKind};
 use hoplite_proto::data::probe::encode_packet;
 use hoplite_proto::v1;
+use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::raw::{Kind, RawPeer, data_frame};
 use prost::Message;
@@ -133,6 +134,50 @@ fn what_is_found_can_be_applied_again_and_again() {
     let output = probe(&cluster, 0, &["--apply", "--nodes", "node-0,node-1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--nodes"), "{output:?}");
+}
+
+/// The version of the measured places that each shard has, and what uplinks carry by it, as a store hears it.
+fn places(cluster: &Cluster) -> Vec<(u64, Option<u64>)> {
+    let mut command = Command::new(program("hoplite"));
+    command.args(["status", "--json"]).env("HOPLITE_SOCKET", cluster.socket(0));
+    let status: Value = serde_json::from_str(&succeed(command)).unwrap();
+    let shards = status["shards"].as_array().unwrap().iter();
+    shards
+        .map(|shard| (shard["places_version"].as_u64().unwrap(), shard["uplink_permille"].as_u64()))
+        .collect()
+}
+
+/// Tells a shard where nodes are, as the store does that has coordinated a probe.
+fn place(cluster: &Cluster, shard: usize, version: u64) {
+    let node = |(number, group): (usize, u32)| v1::measured_places::Node {
+        node: format!("node-{number}"),
+        groups: vec![0, 0, group, 0],
+    };
+    let nodes = [1, 1, 2, 2].into_iter().enumerate().map(node).collect();
+    let places = v1::MeasuredPlaces { version, nodes, uplink_permille: 250 };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reply = runtime.block_on(async {
+        let address = format!("http://{}", cluster.shard_addresses[shard]);
+        DirectoryClient::connect(address).await.unwrap().place(places).await.unwrap().into_inner()
+    });
+    assert!(reply.counts && reply.nodes == 4, "{reply:?}");
+}
+
+#[test]
+fn a_shard_that_is_restarted_learns_again_where_nodes_are() {
+    let mut cluster = Cluster::of(4);
+    place(&cluster, 0, 5);
+    assert_eq!(places(&cluster), [(5, Some(250))]);
+    cluster.kill_shard(0);
+    cluster.restart_shard(0);
+    await_that("the stores to say where they are", || places(&cluster) == [(5, Some(250))]);
+}
+
+#[test]
+fn a_shard_that_a_probe_has_not_reached_hears_of_it_from_the_stores() {
+    let cluster = Cluster::start(Plan { nodes: 4, shards: 2, ..Plan::default() });
+    place(&cluster, 0, 5);
+    await_that("the stores to pass it on", || places(&cluster) == [(5, Some(250)), (5, Some(250))]);
 }
 
 #[test]

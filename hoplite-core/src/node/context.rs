@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::mix;
-use crate::plan::link::{LinkEstimate, Uplink};
-use crate::shard::{ToShard, UnpublishReason};
+use crate::plan::link::LinkEstimate;
+use crate::shard::{Placed, ToShard, UnpublishReason};
 use crate::time::Time;
-use crate::topology::place::Path;
+use crate::topology::place::EVERYWHERE;
 
 /// What is due at a deadline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,13 +110,27 @@ impl Context {
         self.places_version
     }
 
-    /// The directory says in which groups this node is, and what uplinks carry.
-    pub(super) fn placed(&mut self, version: u64, path: Path, uplink: Uplink) {
-        if version >= self.places_version {
-            self.places_version = version;
-            self.config.path = path;
-            self.link.uplink = uplink;
+    /// The directory says in which groups this node is, and what uplinks carry. Returns whether that is news. Of one version, a
+    /// shard that was restarted may know less than others, or this node.
+    pub(super) fn be_placed(&mut self, placed: Placed) -> bool {
+        let known = self.place();
+        if placed.version < known.version {
+            return false;
         }
+        let is_newer = placed.version > known.version;
+        self.places_version = placed.version;
+        if is_newer || placed.path != EVERYWHERE {
+            self.config.path = placed.path;
+        }
+        if is_newer || placed.uplink.is_measured() {
+            self.link.uplink = placed.uplink;
+        }
+        self.place() != known
+    }
+
+    /// What the directory has said of that; of version zero, if nothing was measured.
+    pub(super) const fn place(&self) -> Placed {
+        Placed { version: self.places_version, path: self.config.path, uplink: self.link.uplink }
     }
 
     pub(super) const fn is_shutting_down(&self) -> bool {
@@ -229,6 +243,7 @@ mod tests {
     use super::*;
     use crate::placement::ShardMap;
     use crate::plan::collective::SchedulePreference;
+    use crate::plan::link::Uplink;
 
     #[test]
     fn of_two_places_the_newer_counts_whichever_shard_says_it_last() {
@@ -242,7 +257,7 @@ mod tests {
             seed: 1,
         });
         for (version, rack, permille) in [(4, 1, 500), (5, 2, 250), (4, 1, 500)] {
-            ctx.placed(version, [0, 0, rack, 0], Uplink::measured(permille));
+            ctx.be_placed(Placed { version, path: [0, 0, rack, 0], uplink: Uplink::measured(permille) });
         }
         assert_eq!((ctx.config().path, ctx.link().uplink), ([0, 0, 2, 0], Uplink::measured(250)));
         assert_eq!(ctx.places_version(), 5);
@@ -250,7 +265,7 @@ mod tests {
         ctx.set_link(LinkEstimate { bytes_per_second: 7, ..LinkEstimate::default() });
         assert_eq!((ctx.link().bytes_per_second, ctx.link().uplink), (7, Uplink::measured(250)));
         // A probe that finds no groups takes all back.
-        ctx.placed(6, [0; 4], Uplink::default());
+        ctx.be_placed(Placed { version: 6, path: [0; 4], uplink: Uplink::default() });
         assert_eq!((ctx.config().path, ctx.link().uplink), ([0; 4], Uplink::default()));
     }
 }

@@ -130,6 +130,7 @@ impl Node {
         }
         self.ctx.set_shard(shard, is_up);
         if is_up {
+            self.tell_place(shard);
             self.tell_recent_ends(shard);
         }
         for copy in self.copies.live_copies() {

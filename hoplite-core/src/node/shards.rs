@@ -8,7 +8,7 @@ use super::{Effect, Node};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
-use crate::shard::{PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason};
+use crate::shard::{Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason};
 
 /// How long a question may wait that is asked only for clients who follow a copy that has lost its sender. It is asked
 /// again when that has passed.
@@ -117,7 +117,7 @@ impl Node {
             },
             ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
             ToStore::Promote { id, put } => self.promoted(shard, &id, put),
-            ToStore::Placed { version, path, uplink } => self.ctx.placed(version, path, uplink),
+            ToStore::Placed(placed) => self.placed(shard, placed),
             ToStore::GiveWay { grant } => {
                 let calls = &self.calls;
                 let is_called_for = |id: &ObjectId| calls.last_get_deadline(id).is_some();
@@ -146,6 +146,23 @@ impl Node {
                 Some(Purpose::Target) => self.target_located(&locations),
                 _ => {}
             },
+        }
+    }
+
+    /// What one shard says of places the others may not have heard: they were away, or out of reach, when it was measured.
+    fn placed(&mut self, shard: usize, placed: Placed) {
+        if self.ctx.be_placed(placed) {
+            for other in (0..self.ctx.shard_count()).filter(|other| *other != shard) {
+                self.tell_place(other);
+            }
+        }
+    }
+
+    /// Tells a shard that is connected where this store is, if that was measured: a shard that was restarted has forgotten it.
+    pub(super) fn tell_place(&mut self, shard: usize) {
+        let placed = self.ctx.place();
+        if placed.version > 0 && self.ctx.is_up(shard) {
+            self.ctx.tell_shard(shard, ToShard::Placed(placed));
         }
     }
 

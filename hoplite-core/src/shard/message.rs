@@ -133,6 +133,17 @@ pub struct Query {
     pub avoid: Vec<NodeId>,
 }
 
+/// Where a store is, as of one version of the measured places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// The highest counts, whoever says it; never zero.
+    pub version: u64,
+    /// The groups, by labels or by measurements.
+    pub path: Path,
+    /// What uplinks carry, if any store is where was measured.
+    pub uplink: Uplink,
+}
+
 /// Store to shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToShard {
@@ -188,11 +199,13 @@ pub enum ToShard {
         /// The subscription.
         request: RequestId,
     },
+    /// Where another shard, or this one before it was restarted, has said that the store is, after a probe. Not answered.
+    Placed(Placed),
 }
 
 impl ToShard {
     /// The kinds of messages, for metrics.
-    pub const KINDS: [&str; 9] = [
+    pub const KINDS: [&str; 10] = [
         "publish",
         "unpublish",
         "query",
@@ -202,6 +215,7 @@ impl ToShard {
         "forget",
         "subscribe",
         "unsubscribe",
+        "placed",
     ];
 
     /// Which of [`Self::KINDS`] it is.
@@ -216,6 +230,7 @@ impl ToShard {
             Self::Forget { .. } => "forget",
             Self::Subscribe { .. } => "subscribe",
             Self::Unsubscribe { .. } => "unsubscribe",
+            Self::Placed(_) => "placed",
         }
     }
 }
@@ -433,14 +448,7 @@ pub enum ToStore {
         grant: GrantId,
     },
     /// In which groups the store is, by its labels or by measurements, and what the uplinks of groups carry.
-    Placed {
-        /// The highest counts, whichever shard says it.
-        version: u64,
-        /// The groups.
-        path: Path,
-        /// The uplinks.
-        uplink: Uplink,
-    },
+    Placed(Placed),
     /// No copy is left.
     DeleteDone {
         /// The `Delete` that this answers.
@@ -484,7 +492,7 @@ impl ToStore {
             Self::Promote { .. } => "promote",
             Self::TakeOver { .. } => "take-over",
             Self::GiveWay { .. } => "give-way",
-            Self::Placed { .. } => "placed",
+            Self::Placed(_) => "placed",
             Self::DeleteDone { .. } => "delete-done",
             Self::Locations { .. } => "locations",
         }

@@ -333,6 +333,7 @@ impl Shard {
             ToShard::Forget { id, put } => self.forget(turn, &id, put),
             ToShard::Subscribe { request, id } => self.subscribe(turn, node, request, id),
             ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
+            ToShard::Placed(placed) => self.recall_place(turn, node, placed),
         }
     }
 

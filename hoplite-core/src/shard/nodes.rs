@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::message::{GrantId, NodeInfo, RequestId};
+use super::message::{GrantId, NodeInfo, Placed, RequestId};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::placement::{fnv1a, mix};
 use crate::plan::link::Uplink;
 use crate::time::Time;
 use crate::topology::keys::KeyCounts;
-use crate::topology::measured::MeasuredPlaces;
+use crate::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
 use crate::topology::place::{EVERYWHERE, Path, Place};
 
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
@@ -99,6 +99,8 @@ pub(super) struct Nodes {
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
+    /// Whether these are not all that was found, but what stores have said of it that had been told.
+    is_recalled: bool,
     /// Whether a node has been where was measured since these places count.
     uses_measured: bool,
     next: u32,
@@ -184,12 +186,41 @@ impl Nodes {
         &self.measured
     }
 
+    /// Whether these places count from now on. All that was found counts more than what stores remember of it.
+    pub(super) fn is_news(&self, places: &MeasuredPlaces) -> bool {
+        if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
+    }
+
     /// Takes measured places; returns the nodes that are elsewhere by them, for [`place`](Self::place).
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
+        self.is_recalled = false;
         self.measured = places;
         self.uses_measured = self.measured_nodes() > 0;
         let is_moved = |record: &NodeRecord| self.place_of(&record.info) != record.place;
         self.records.iter().filter(|(_, record)| is_moved(record)).map(|(index, _)| *index).collect()
+    }
+
+    /// Takes what a store was told of places, unless more is known; returns the nodes that are elsewhere by it, for
+    /// [`place`](Self::place).
+    pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
+        let info = self.get(index)?.info.clone();
+        let mut moved = Vec::new();
+        if placed.version > self.measured.version {
+            moved = self.measure(MeasuredPlaces { version: placed.version, ..MeasuredPlaces::default() });
+            self.is_recalled = true;
+        }
+        if !self.is_recalled || placed.version < self.measured.version {
+            return None;
+        }
+        if placed.uplink.is_measured() && !self.measured.uplink.is_measured() {
+            (self.measured.uplink, self.uses_measured) = (placed.uplink, true);
+        }
+        let is_labelled = Place::of_labels(&info.labels).path != EVERYWHERE;
+        if !is_labelled && placed.path != EVERYWHERE && self.measured.paths.len() < MAX_MEASURED_NODES {
+            self.measured.paths.insert(info.node, placed.path);
+            moved.push(index);
+        }
+        Some(moved)
     }
 
     /// Has a node be where it is by its labels, or by the measured places.

@@ -1,6 +1,6 @@
 //! Measured places: where nodes are that do not say it.
 
-use super::message::ToStore;
+use super::message::{Placed, ToStore};
 use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
 use crate::topology::measured::MeasuredPlaces;
@@ -19,10 +19,29 @@ impl Shard {
 
     /// Takes measured places, unless those that it has are newer, and tells all stores where they are.
     pub(super) fn take_places(&mut self, turn: &mut Turn<'_>, places: MeasuredPlaces) {
-        if places <= *self.nodes.measured() {
+        if !self.nodes.is_news(&places) {
             return;
         }
         let moved = self.nodes.measure(places);
+        self.move_nodes(moved);
+        self.tell_places(turn);
+    }
+
+    /// A store says where it was told that it is. So a shard that was restarted, or was out of reach when all were told, learns of
+    /// each store from itself.
+    pub(super) fn recall_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
+        let uplink = self.nodes.uplink();
+        let Some(moved) = self.nodes.recall(index, placed) else { return };
+        self.move_nodes(moved);
+        if self.nodes.uplink() == uplink {
+            self.place_newcomer(turn, index);
+        } else {
+            self.tell_places(turn);
+        }
+    }
+
+    /// These nodes are elsewhere now.
+    fn move_nodes(&mut self, moved: Vec<NodeIndex>) {
         if !moved.is_empty() {
             self.to_serve.extend(self.waiting.keys().cloned());
         }
@@ -32,7 +51,6 @@ impl Shard {
             let path = self.nodes.get(index).map_or(EVERYWHERE, |record| record.place.path);
             self.mark_copies(index, |copy| copy.path = path);
         }
-        self.tell_places(turn);
     }
 
     fn tell_places(&self, turn: &mut Turn<'_>) {
@@ -56,7 +74,7 @@ impl Shard {
     fn tell_place(&self, turn: &mut Turn<'_>, index: NodeIndex) {
         let (version, uplink) = (self.nodes.measured().version, self.nodes.uplink());
         if let Some(record) = self.nodes.get(index).filter(|_| version > 0) {
-            self.send(turn, index, ToStore::Placed { version, path: record.place.path, uplink });
+            self.send(turn, index, ToStore::Placed(Placed { version, path: record.place.path, uplink }));
         }
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, PullOutcome, ToShard, ToStore, Verdict};
+use hoplite_core::plan::link::Uplink;
+use hoplite_core::shard::{DropReason, Placed, PullOutcome, ToShard, ToStore, Verdict};
 use hoplite_core::{Error, Operation, PutId};
 
 use crate::harness::*;
@@ -298,4 +299,30 @@ fn the_end_of_a_deletion_that_nobody_asked_for_ends_no_question() {
     h.event(Event::FromShard { shard, message: ToStore::DeleteDone { request: query.request, put: None } });
     assert!(h.grant_query(shard, query.request, "x", 1, SIZE, "sender").is_some(), "the answer still counts");
     h.assert_waits(get);
+}
+
+#[test]
+fn shards_that_have_not_heard_where_a_node_is_hear_it_from_the_node() {
+    let mut h = Harness::with_shards(3);
+    h.event(Event::ShardDown { shard: 2 });
+    let place = |version, rack, permille| {
+        let (path, uplink) = ([0, 0, rack, 0], Uplink::measured(permille));
+        ToStore::Placed(Placed { version, path, uplink })
+    };
+    let mut said = |shard, message| {
+        h.event(Event::FromShard { shard, message });
+        h.told()
+    };
+    assert_eq!(said(0, place(5, 1, 250)), ["1 placed 5 [0, 0, 1, 0]"]);
+    for known in [place(5, 1, 250), place(4, 2, 100), place(5, 0, 0)] {
+        assert_eq!(said(1, known), Vec::<String>::new());
+    }
+    h.event(Event::ShardUp { shard: 2 });
+    assert_eq!(h.told(), ["2 placed 5 [0, 0, 1, 0]"]);
+    // The first shard to say it did not know where the node is.
+    h.event(Event::FromShard { shard: 2, message: place(6, 0, 0) });
+    assert_eq!(h.told(), ["0 placed 6 [0, 0, 0, 0]", "1 placed 6 [0, 0, 0, 0]"]);
+    h.event(Event::FromShard { shard: 1, message: place(6, 3, 250) });
+    assert_eq!(h.told(), ["0 placed 6 [0, 0, 3, 0]", "2 placed 6 [0, 0, 3, 0]"]);
+    assert_eq!(h.node.status().places_version, 6);
 }

@@ -3,6 +3,7 @@
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
 use hoplite_core::plan::link::Uplink;
+use hoplite_core::shard::Placed;
 use hoplite_core::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
 
 use super::encode_node;
@@ -32,9 +33,7 @@ pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
 /// If the version is none, or so high that hardly any is left; if there are too many nodes, or one of them twice; if a name is none, or has too many levels.
 pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
     check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
-    if !(1..=MAX_VERSION).contains(&places.version) {
-        return Err(Error::malformed(Plane::Control, "a version of places that nobody gives"));
-    }
+    check_version(places.version)?;
     let count = places.nodes.len();
     let decode = |node: v1::measured_places::Node| Ok((NodeId::new(&node.node)?, decode_path(&node.groups)?));
     let paths: std::collections::BTreeMap<_, _> =
@@ -43,6 +42,22 @@ pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
         return Err(Error::malformed(Plane::Control, "the place of a node twice"));
     }
     Ok(MeasuredPlaces { version: places.version, uplink: Uplink::measured(places.uplink_permille), paths })
+}
+
+pub(super) fn encode_placed(placed: Placed) -> v1::Placed {
+    let Placed { version, path, uplink } = placed;
+    v1::Placed { version, groups: encode_path(path), uplink_permille: uplink.permille() }
+}
+
+pub(super) fn decode_placed(placed: v1::Placed) -> Result<Placed> {
+    check_version(placed.version)?;
+    let (path, uplink) = (decode_path(&placed.groups)?, Uplink::measured(placed.uplink_permille));
+    Ok(Placed { version: placed.version, path, uplink })
+}
+
+fn check_version(version: u64) -> Result<()> {
+    let is_given = (1..=MAX_VERSION).contains(&version);
+    is_given.then_some(()).ok_or(Error::malformed(Plane::Control, "a version of places that nobody gives"))
 }
 
 #[cfg(test)]

@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::plan::link::Uplink;
 use hoplite_core::shard::{DropReason, Equality, Grant, GrantId, GrantReason, RequestId, ToStore, Verdict};
 
-use super::locations::{decode_path, encode_path};
+use super::places::{decode_placed, encode_placed};
 use super::{decode_location_state, decode_locations, encode_location_state, encode_locations, encode_node};
 use crate::bounds::{
     MAX_INLINE_BYTES, MAX_MESSAGES_PER_BATCH, check_count, decode_address, decode_optional_node, encode_id,
@@ -51,11 +50,7 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
         }),
         ToStore::Promote { id, put } => wire::Body::Promote(wire::Promote { id: encode_id(&id), put: put.0 }),
         ToStore::GiveWay { grant } => wire::Body::GiveWay(wire::GiveWay { grant: grant.0 }),
-        ToStore::Placed { version, path, uplink } => wire::Body::Placed(wire::Placed {
-            version,
-            groups: encode_path(path),
-            uplink_permille: uplink.permille(),
-        }),
+        ToStore::Placed(placed) => wire::Body::Placed(encode_placed(placed)),
         ToStore::TakeOver { id, put, metadata, bytes } => wire::Body::TakeOver(wire::TakeOver {
             id: encode_id(&id),
             put: put.0,
@@ -100,11 +95,7 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
             ToStore::Promote { id: ObjectId::new(&promote.id)?, put: PutId(promote.put) }
         }
         wire::Body::GiveWay(way) => ToStore::GiveWay { grant: GrantId(way.grant) },
-        wire::Body::Placed(placed) => ToStore::Placed {
-            version: placed.version,
-            path: decode_path(&placed.groups)?,
-            uplink: Uplink::measured(placed.uplink_permille),
-        },
+        wire::Body::Placed(placed) => ToStore::Placed(decode_placed(placed)?),
         wire::Body::TakeOver(object) => decode_take_over(object)?,
         wire::Body::DeleteDone(done) => {
             ToStore::DeleteDone { request: RequestId(done.request), put: done.put.map(PutId) }

@@ -6,6 +6,7 @@ use hoplite_core::shard::{
     GrantId, LocationState, Publish, PullOutcome, Query, RequestId, ToShard, UnpublishReason,
 };
 
+use super::places::{decode_placed, encode_placed};
 use super::{decode_location_state, decode_retention, encode_location_state, encode_node, encode_retention};
 use crate::bounds::{
     MAX_AVOIDED_NODES, MAX_INLINE_BYTES, MAX_MESSAGES_PER_BATCH, check_count, decode_optional_node,
@@ -50,6 +51,7 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
             wire::Body::Subscribe(wire::Subscribe { request: request.0, id: encode_id(&id) })
         }
         ToShard::Unsubscribe { request } => wire::Body::Unsubscribe(wire::Unsubscribe { request: request.0 }),
+        ToShard::Placed(placed) => wire::Body::Placed(encode_placed(placed)),
     };
     StoreMessage { body: Some(body), ..Default::default() }
 }
@@ -85,6 +87,7 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
         wire::Body::Unsubscribe(unsubscribe) => {
             ToShard::Unsubscribe { request: RequestId(unsubscribe.request) }
         }
+        wire::Body::Placed(placed) => ToShard::Placed(decode_placed(placed)?),
     })
 }
 

@@ -16,7 +16,7 @@ use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
-    ObjectSummary, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
+    ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
     Verdict,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
@@ -28,6 +28,7 @@ use hoplite_proto::v1;
 use prost::Message;
 
 const SIZE: u64 = 24;
+const PLACED: Placed = Placed { version: 1, path: [0, 0, 7, 0], uplink: Uplink::measured(250) };
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes `samples` into the directory that the environment variable `FUZZ_SEEDS` names, if there is one.
@@ -148,6 +149,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         ToShard::Forget { id: object(), put },
         ToShard::Subscribe { request, id: object() },
         ToShard::Unsubscribe { request },
+        ToShard::Placed(PLACED),
     ];
     let batch = |message| v1::StoreMessages { hello: None, messages: vec![encode_to_shard(message)] };
     let info = NodeInfo {
@@ -215,7 +217,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         ToStore::Granted(grant),
         ToStore::Inline { request, id: object(), put, metadata: metadata(), bytes: bytes.clone() },
         ToStore::GiveWay { grant: GrantId(1) },
-        ToStore::Placed { version: 1, path: [0, 0, 7, 0], uplink: Uplink::measured(250) },
+        ToStore::Placed(PLACED),
         ToStore::TakeOver { id: object(), put, metadata: metadata(), bytes },
         ToStore::Drop { id: object(), put, reason: DropReason::Lost },
         ToStore::Promote { id: object(), put },

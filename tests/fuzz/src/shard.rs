@@ -11,8 +11,9 @@ use bytes::Bytes;
 use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
+use hoplite_core::plan::link::Uplink;
 use hoplite_core::shard::{
-    Effect, Event, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention,
+    Effect, Event, GrantId, LocationState, NodeInfo, Placed, Publish, PullOutcome, Query, RequestId, Retention,
     Shard, ShardConfig, ToShard, ToStore, UnpublishReason,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
@@ -187,7 +188,7 @@ impl Session {
             | ToStore::Drop { .. }
             | ToStore::Promote { .. }
             | ToStore::GiveWay { .. }
-            | ToStore::Placed { .. }
+            | ToStore::Placed(_)
             | ToStore::TakeOver { .. }
             | ToStore::Locations { .. } => return,
         };
@@ -240,7 +241,7 @@ fn connected(input: &mut Unstructured<'_>) -> Result<Event> {
 }
 
 fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
-    Ok(match input.int_in_range(0..=15)? {
+    Ok(match input.int_in_range(0..=16)? {
         0..=4 => ToShard::Publish(publish(input)?),
         5 => ToShard::Unpublish { id: object(input)?, put: put(input)?, reason: unpublish_reason(input)? },
         6..=9 => ToShard::Query(query(input)?),
@@ -258,7 +259,12 @@ fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
         12 => ToShard::Delete { request: request(input)?, id: object(input)? },
         13 => ToShard::Forget { id: object(input)?, put: put(input)? },
         14 => ToShard::Subscribe { request: request(input)?, id: object(input)? },
-        _ => ToShard::Unsubscribe { request: request(input)? },
+        15 => ToShard::Unsubscribe { request: request(input)? },
+        _ => ToShard::Placed(Placed {
+            version: input.int_in_range(1..=3)?,
+            path: [0, 0, input.int_in_range(0..=2)?, 0],
+            uplink: Uplink::measured(input.int_in_range(0..=1)?),
+        }),
     })
 }
 

@@ -252,7 +252,7 @@ impl Scenario {
             }
             ToStore::Drop { id, put, reason } => format!("{node} drop {id}/{} {reason:?}", put.0),
             ToStore::GiveWay { .. } => format!("{node} gives way"),
-            ToStore::Placed { path, .. } => format!("{node} is in {path:?}"),
+            ToStore::Placed(Placed { path, .. }) => format!("{node} is in {path:?}"),
             ToStore::Promote { id, .. } => format!("{node} promote {id}"),
             ToStore::TakeOver { id, bytes, .. } => format!("{node} take over {id} {}", bytes.escape_ascii()),
             ToStore::DeleteDone { put: Some(put), .. } => format!("{node} deleted {}", put.0),

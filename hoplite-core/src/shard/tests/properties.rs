@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
+use crate::plan::link::Uplink;
 use crate::topology::measured::MeasuredPlaces;
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -74,6 +75,12 @@ enum Step {
         request: u64,
     },
     /// Nodes are measured to be in these racks, unless that is zero.
+    /// A store says where a shard said that it is.
+    Recall {
+        node: usize,
+        version: u64,
+        rack: u32,
+    },
     Measure {
         version: u64,
         racks: [u32; NODES.len()],
@@ -166,6 +173,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (node_number(), 0_u64..6).prop_map(|(node, request)| Step::Unsubscribe { node, request }),
         1 => (1_u64..20, prop::array::uniform5(0_u32..3))
             .prop_map(|(version, racks)| Step::Measure { version, racks }),
+        1 => (node_number(), 1_u64..20, 0_u32..3)
+            .prop_map(|(node, version, rack)| Step::Recall { node, version, rack }),
         3 => (0_u64..1500).prop_map(|millis| Step::Wait { millis }),
     ]
 }
@@ -274,6 +283,10 @@ impl Run {
                 let places = MeasuredPlaces { version, paths, ..MeasuredPlaces::default() };
                 let effects = self.world.apply(Event::Places(places));
                 self.observer.observe(self.world.now, &effects);
+            }
+            Step::Recall { node, version, rack } => {
+                let (path, uplink) = ([0, 0, rack, 0], Uplink::default());
+                self.say(node, ToShard::Placed(Placed { version, path, uplink }));
             }
             Step::Publish { node, publish } => self.say(node, ToShard::Publish(publish)),
             Step::PublishPulled { node, back, publish } => {

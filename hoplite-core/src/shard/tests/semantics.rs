@@ -314,7 +314,7 @@ fn that_stores_say_their_places_by_other_keys_is_said_once_for_each_set_of_keys(
 /// What stores are told of their places: the version, the rack, and the uplinks in thousandths.
 fn told(effects: Vec<Effect>) -> Vec<(String, u64, u32, u32)> {
     let placed = effects.into_iter().filter_map(|effect| match effect {
-        Effect::Send { node, message: ToStore::Placed { version, path, uplink } } => {
+        Effect::Send { node, message: ToStore::Placed(Placed { version, path, uplink }) } => {
             Some((node.to_string(), version, path[2], uplink.permille()))
         }
         _ => None,
@@ -377,6 +377,37 @@ fn what_uplinks_carry_counts_once_a_node_is_where_was_measured() {
     assert_eq!((told(effects), world.shard.measured_nodes()), (vec![a(5, 250), c, b.clone()], 1));
     assert_eq!(world.shard.status().measured, (5, Uplink::measured(250)));
     assert_eq!(told(world.apply(Event::Connected(info("b", 1)))), [b], "the others know it");
+}
+
+#[test]
+fn a_shard_that_was_restarted_learns_from_stores_where_they_are() {
+    let mut world = small_world(Limits::default());
+    let labels = vec![("rack".to_owned(), "7".to_owned())];
+    let labelled = Place::of_labels(&labels).path;
+    world.apply(Event::Connected(NodeInfo { labels, ..info("c", 1) }));
+    let recalled = |version, rack, permille| {
+        let uplink = Uplink::measured(permille);
+        ToShard::Placed(Placed { version, path: [0, 0, rack, 0], uplink })
+    };
+    let row = |name: &str, version, rack, permille| (name.to_owned(), version, rack, permille);
+    // One that labels place says that there are slow uplinks, but nothing of others; they know better where they are.
+    let uplink = Uplink::measured(250);
+    let effects = world.say("c", ToShard::Placed(Placed { version: 5, path: labelled, uplink }));
+    let all = [row("a", 5, 0, 250), row("b", 5, 0, 250), row("c", 5, labelled[2], 250)];
+    assert_eq!((told(effects), world.shard.measured_nodes()), (all.to_vec(), 0));
+    assert_eq!(told(world.say("a", recalled(5, 1, 250))), [row("a", 5, 1, 250)]);
+    assert_eq!(told(world.say("b", recalled(4, 1, 100))), [], "older");
+    assert_eq!(told(world.say("b", recalled(5, 2, 250))), [row("b", 5, 2, 250)]);
+    assert_eq!((world.shard.measured_nodes(), world.shard.status().measured), (2, (5, uplink)));
+    assert_eq!(told(world.apply(Event::Connected(info("b", 1)))), [row("b", 5, 2, 250)]);
+    // All that was found is more than what stores remember, and they add nothing to it.
+    let whole = measured(5, 250, &[("a", 1), ("b", 2), ("later", 1)]);
+    assert_eq!(told(world.apply(Event::Places(whole.clone()))).len(), 3);
+    assert_eq!(told(world.say("b", recalled(5, 9, 250))), []);
+    assert_eq!(*world.shard.measured_places(), whole);
+    // What it has not heard of counts for all, as far as it is said.
+    let effects = world.say("b", recalled(6, 3, 500));
+    assert_eq!(told(effects), [row("a", 6, 0, 500), row("b", 6, 3, 500), row("c", 6, labelled[2], 500)]);
 }
 
 #[test]
