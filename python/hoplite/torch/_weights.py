@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from math import prod
 from types import TracebackType
@@ -195,13 +195,16 @@ def _write(
     """Puts what a rank has of a version."""
     pages = count()
 
+    async def put(index: int, page: Page, pieces: list[Any]) -> None:
+        await versions.put_page(turn, rank, index, page)
+        await versions.put(f"{object_id(turn, rank)}{index}", pieces, timeout)
+
     def puts() -> Iterator[Coroutine[Any, Any, None]]:
         for bundle in bundles:
             index = next(pages)
             pieces = _pieces(bundle)
             page = Page([part.entry for part in bundle.parts], {}, {})
-            link.run(versions.put_page(turn, rank, index, page))
-            yield versions.put(f"{object_id(turn, rank)}{index}", pieces, timeout)
+            yield put(index, page, pieces)
         link.run(versions.put_page(turn, rank, next(pages), last))
 
     at_once(link, puts())
@@ -306,19 +309,32 @@ async def _fetch_all(
 def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str) -> dict[Path, Any]:
     """Makes whole tensors."""
     tensors: dict[Path, torch.Tensor] = {}
-    filled: dict[Path, int] = {}
-    for item in fetched:
-        for entry, contents in item.contents():
-            whole = entry._replace(offsets=(0,) * len(entry.shape), sizes=entry.shape)
-            if entry.path not in tensors:
-                dtype = getattr(torch, entry.dtype)
-                tensors[entry.path] = torch.empty(entry.shape, dtype=dtype)
-                filled[entry.path] = 0
-            filled[entry.path] += copy_overlap(entry, contents, whole, tensors[entry.path])
+    for entry in (entry for item in fetched for entry in item.page.entries):
+        if entry.path not in tensors:
+            tensors[entry.path] = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+
+    def copy(entry: Entry, contents: Any) -> int:
+        whole = entry._replace(offsets=(0,) * len(entry.shape), sizes=entry.shape)
+        return copy_overlap(entry, contents, whole, tensors[entry.path])
+
+    filled = dict.fromkeys(tensors, 0)
+    for path, copied in _on_threads(fetched, copy):
+        filled[path] += copied
     _check_filled({path: (filled[path], tensor.numel()) for path, tensor in tensors.items()}, about)
     for path, (dtype, shape) in empty.items():
         tensors[path] = torch.empty(shape, dtype=getattr(torch, dtype))
     return dict(tensors)
+
+
+def _on_threads(fetched: list[Fetched], copy: Callable[[Entry, Any], int]) -> Iterator[tuple[Path, int]]:
+    """Copies what has come, on as many threads as torch uses: one does not use all of what memory can do."""
+
+    def copy_all(item: Fetched) -> list[tuple[Path, int]]:
+        return [(entry.path, copy(entry, contents)) for entry, contents in item.contents()]
+
+    with ThreadPoolExecutor(torch.get_num_threads(), "hoplite-copy") as pool:
+        for copied in pool.map(copy_all, fetched):
+            yield from copied
 
 
 def _check_filled(counts: dict[Path, tuple[int, int]], about: str) -> None:
@@ -357,13 +373,17 @@ class _Target:
                 if self.needs(entry):
                     counts[entry.path] += _common(entry, self._parts[entry.path].entry)
         _check_filled({path: (n, self._parts[path].local.numel()) for path, n in counts.items()}, about)
-        with torch.no_grad():
-            for item in fetched:
-                for entry, contents in item.contents():
-                    if self.needs(entry):
-                        part = self._parts[entry.path]
-                        copy_overlap(entry, contents, part.entry, part.local)
+        for _ in _on_threads(fetched, self._copy):
+            pass
         return {path: tensor for path, tensor in self._tensors.items() if path in there or not strict}
+
+    def _copy(self, entry: Entry, contents: Any) -> int:
+        if not self.needs(entry):
+            return 0
+        part = self._parts[entry.path]
+        # How torch treats gradients is said for each thread.
+        with torch.no_grad():
+            return copy_overlap(entry, contents, part.entry, part.local)
 
     def _check(self, there: dict[Path, tuple[str, Shape]], about: str, strict: bool) -> None:
         problems = []
