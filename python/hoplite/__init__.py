@@ -17,6 +17,7 @@ from hoplite._calls import Id, Op
 from hoplite._client import Client, connect
 from hoplite._info import Grant, Location, ObjectInfo, ReduceInfo
 from hoplite._node import init, shutdown
+from hoplite._trace import trace
 from hoplite.errors import (
     AlreadyExists,
     BufferTooSmall,
@@ -97,4 +98,5 @@ __all__ = [
     "connect",
     "init",
     "shutdown",
+    "trace",
 ]

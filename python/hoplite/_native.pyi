@@ -2,6 +2,7 @@
 
 from asyncio import Future
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from os import PathLike
 from typing import Any, final
 
@@ -14,11 +15,13 @@ __all__ = [
     "Client",
     "Mailbox",
     "Reader",
+    "Span",
     "View",
     "check_allreduce",
     "connect",
     "connect_async",
     "default_socket_path",
+    "look_for_spans",
 ]
 
 _Id = str | bytes | Ref
@@ -30,11 +33,16 @@ BUILD: str
 VERSION: str
 
 def default_socket_path() -> str: ...
+def look_for_spans(variable: ContextVar[Span | None]) -> None: ...
 def check_allreduce(target: _Id, sources: Iterable[_Id], op: str, timeout: float | None) -> None: ...
 def connect(socket: str | PathLike[str] | None, timeout: float | None, program: str) -> Client: ...
 def connect_async(
     socket: str | PathLike[str] | None, timeout: float | None, program: str
 ) -> Future[AsyncClient]: ...
+
+@final
+class Span:
+    def __new__(cls, traceparent: str) -> Span: ...
 
 @final
 class View:

@@ -24,6 +24,7 @@ use crate::errors::{exception, exception_about, internal};
 use crate::mailbox::{Canceller, Mailbox};
 use crate::operations::{self, range};
 use crate::runtime;
+use crate::trace;
 use crate::view::Reader;
 
 /// How often a thread that waits looks for signals: a tenth of a second is what people take for at once.
@@ -68,8 +69,10 @@ impl Client {
         F: Future<Output = Result<T>> + Send,
     {
         let client = usable(py, self.process, &self.client)?;
+        let trace = trace::current(py)?;
         let mut watch = Watch::default();
         let driven = py.detach(|| {
+            let _entered = trace::enter(trace);
             catch_unwind(AssertUnwindSafe(|| {
                 client.drive(SIGNAL_INTERVAL, || watch.look(), async |client| work(client.clone()).await)
             }))
@@ -135,6 +138,7 @@ fn spawn<T: Answer>(
     is_lost: Arc<AtomicBool>,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
+    let work = trace::within(trace::current(py)?, work);
     let runtime = runtime::handle(py)?;
     let (mailbox, event_loop) = Mailbox::of_running_loop(py)?;
     let (future, number, slot) = mailbox.get().expect(&event_loop)?;

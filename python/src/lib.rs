@@ -8,6 +8,7 @@
 //! * `view`: the memory of an object as a buffer of Python, and an object that is read while it arrives.
 //! * `buffers`: memory of Python that bytes are copied from and to. With `view`, all unsafe code of this crate.
 //! * `arguments` and `report`: from Python and to Python.
+//! * `trace`: in which trace calls are made.
 //! * `mailbox` and `runtime`: how the results of tasks reach an event loop.
 //! * `errors`: the one place that makes exceptions.
 
@@ -19,6 +20,7 @@ mod mailbox;
 mod operations;
 mod report;
 mod runtime;
+mod trace;
 mod view;
 
 use pyo3::pymodule;
@@ -33,6 +35,8 @@ mod native {
     use crate::client::{AsyncClient, Client, connect, connect_async};
     #[pymodule_export]
     use crate::mailbox::Mailbox;
+    #[pymodule_export]
+    use crate::trace::{Span, look_for_spans};
     #[pymodule_export]
     use crate::view::{Reader, View};
 
