@@ -3,6 +3,7 @@
 //! Labels come before it: it is for nodes that do not say where they are. It is soft state with a version; the highest counts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::Matrix;
 use super::cluster::Dendrogram;
@@ -14,8 +15,17 @@ use crate::plan::link::Uplink;
 
 /// Most nodes that are measured: with names of 40 bytes they take a megabyte on the wire.
 pub const MAX_MEASURED_NODES: usize = 16_384;
+/// The highest version. There are milliseconds since 1970 below it for 292 million years.
+pub const MAX_VERSION: u64 = i64::MAX as u64;
 /// Groups are those of the time of a message of this size: the rates of links under load tell them, not the round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
+
+/// The version of what is measured now, given those that are known: above all of them, also if clocks differ or have jumped.
+pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration) -> u64 {
+    let now = u64::try_from(since_1970.as_millis()).unwrap_or(MAX_VERSION);
+    let next = known.into_iter().max().map_or(1, |known| known.saturating_add(1));
+    now.max(next).min(MAX_VERSION)
+}
 
 /// Where nodes are, and what uplinks carry, as was measured.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -148,6 +158,16 @@ mod tests {
             Ok(Link { alpha_ns: 100_000, ps_per_byte })
         });
         MeasuredPlaces::of(&matrix.unwrap(), 1).unwrap()
+    }
+
+    #[test]
+    fn a_version_is_above_all_that_are_known() {
+        let at = |millis| Duration::from_millis(millis);
+        assert_eq!(version_above([], at(0)), 1, "a clock that was never set");
+        assert_eq!(version_above([7, 900, 8], at(1000)), 1000);
+        assert_eq!(version_above([7, 1000, 8], at(1000)), 1001, "two in a millisecond");
+        assert_eq!(version_above([2000], at(1000)), 2001, "a clock that has jumped back");
+        assert_eq!(version_above([u64::MAX], Duration::MAX), MAX_VERSION);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page};
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
 use hoplite_core::topology::live::PeerLink;
-use hoplite_core::topology::measured::MeasuredPlaces;
+use hoplite_core::topology::measured::{MeasuredPlaces, version_above};
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
 use hoplite_core::topology::{Link, Matrix, Place};
 use hoplite_proto::bounds::decode_address;
@@ -24,6 +24,7 @@ use hoplite_proto::local::Response;
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1;
 use prost::Message;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::LocalPlane;
@@ -80,12 +81,15 @@ async fn apply(
     let status =
         shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
     let known = join_all(status).await.into_iter().flatten().map(|status| status.places_version);
-    // Above all that are known. Shards that have restarted have forgotten theirs, but stores remember it, as this one does.
-    let known = known.fold(plane.engine.status().places_version, u64::max);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis());
-    let version = u64::try_from(now).unwrap_or(0).max(known.saturating_add(1));
-    let places = MeasuredPlaces::of(matrix, version)
-        .map_err(|error| Error::InvalidRequest { reason: error.to_string().into() })?;
+    // Shards that have restarted may have forgotten theirs, but stores remember it, as this one does.
+    let known = known.chain([plane.engine.status().places_version]);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let version = version_above(known, now);
+    // It takes a second for thousands of nodes, in which small requests would wait on this thread.
+    let matrix = matrix.clone();
+    let places = spawn_blocking(move || MeasuredPlaces::of(&matrix, version));
+    let places = places.await.map_err(|_| Error::ShuttingDown)?;
+    let places = places.map_err(|error| Error::InvalidRequest { reason: error.to_string().into() })?;
     let told = shards.iter().map(|link| async { ask(link.client().place(encode_places(&places))).await });
     let told: Vec<_> = join_all(told).await;
     let taken = told.iter().flatten().filter(|reply| reply.counts);

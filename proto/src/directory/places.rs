@@ -4,15 +4,12 @@ use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
 use hoplite_core::plan::link::Uplink;
 use hoplite_core::shard::Placed;
-use hoplite_core::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
+use hoplite_core::topology::measured::{MAX_MEASURED_NODES, MAX_VERSION, MeasuredPlaces};
 
 use super::encode_node;
 use super::locations::{decode_path, encode_path};
 use crate::bounds::check_count;
 use crate::v1;
-
-/// Versions are milliseconds since 1970, or one more than another. A higher one would leave none for the probes to come.
-const MAX_VERSION: u64 = i64::MAX as u64;
 
 /// The wire form of `places`.
 pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
