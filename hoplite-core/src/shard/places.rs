@@ -30,10 +30,10 @@ impl Shard {
     /// A store says where it was told that it is. So a shard that was restarted, or was out of reach when all were told, learns of
     /// each store from itself.
     pub(super) fn recall_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
-        let uplink = self.nodes.uplink();
+        let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };
         self.move_nodes(moved);
-        if self.nodes.uplink() == uplink {
+        if (self.nodes.measured().version, self.nodes.uplink()) == known {
             self.place_newcomer(turn, index);
         } else {
             self.tell_places(turn);

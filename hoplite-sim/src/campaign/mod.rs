@@ -11,6 +11,7 @@
 //! * `exchanges`: how several of them exchange parts.
 //! * `history`: what was put and deleted.
 //! * `faults`: when what fails.
+//! * `probes`: where stores are, as is measured.
 //! * `verdict`: what must hold at the end.
 
 mod allreduces;
@@ -18,6 +19,7 @@ mod clients;
 mod exchanges;
 mod faults;
 mod history;
+mod probes;
 mod reduces;
 mod scenario;
 mod verdict;
@@ -72,6 +74,8 @@ pub struct Summary {
     pub parts: u64,
     /// See `parts`.
     pub parts_left: u64,
+    /// Probes that said where stores are.
+    pub probes: u64,
     /// Reduces that succeeded though something failed on the way.
     pub mended_reduces: u64,
     /// Reduces that succeeded though their target had to be begun anew.
@@ -94,6 +98,7 @@ impl Summary {
         self.exchanged += other.exchanged;
         self.parts += other.parts;
         self.parts_left += other.parts_left;
+        self.probes += other.probes;
         self.mended_reduces += other.mended_reduces;
         self.restarted_reduces += other.restarted_reduces;
     }
@@ -220,6 +225,9 @@ impl Simulation {
         self.watch_calls();
         if self.app.scenario.faults == Faults::Many {
             self.schedule_fault();
+        }
+        if self.app.scenario.has_probes {
+            self.schedule_probe();
         }
     }
 

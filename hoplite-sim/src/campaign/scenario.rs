@@ -59,6 +59,8 @@ pub struct Scenario {
     pub has_exchanges: bool,
     /// How the sessions of allreduces exchange data.
     pub allreduce_schedule: SchedulePreference,
+    /// Whether it is measured, again and again, where stores are.
+    pub has_probes: bool,
 }
 
 /// Whether anything fails.
@@ -118,9 +120,10 @@ impl Scenario {
             duration: random.millis(1_000..5_000),
             faults,
             is_roomy,
-            // The last one, so that what a seed was before is what it is.
+            // The last ones, so that what a seed was before is what it is.
             allreduce_schedule: *random.pick(&SCHEDULES),
             has_exchanges: random.chance(40),
+            has_probes: random.chance(30),
         }
     }
 

@@ -51,6 +51,7 @@ impl Simulation {
         }
         self.advance(Duration::from_secs(8));
         self.check_nothing_is_left();
+        self.check_places_agree();
     }
 
     fn all_objects(&self) -> Vec<ObjectId> {

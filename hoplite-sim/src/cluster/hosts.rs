@@ -325,6 +325,13 @@ impl<A: Application> Cluster<A> {
         });
     }
 
+    /// Has a shard hear of something else than of a store.
+    pub(crate) fn tell_shard(&mut self, shard: usize, event: shard::Event) {
+        self.queue_at_shard(shard, move |cluster| {
+            cluster.shard_event(shard, event);
+        });
+    }
+
     /// Feeds a shard, and performs what it decides. Returns how it receives a session, if the event is a new one.
     pub(super) fn shard_event(&mut self, shard: usize, event: shard::Event) -> Reception {
         let (now, mut effects) = (self.now(), Vec::new());

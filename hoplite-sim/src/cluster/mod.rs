@@ -50,7 +50,7 @@ pub(crate) use effects::bytes_of;
 pub(crate) use exchange::Piece;
 use flow::Nic;
 pub use hosts::ShardLoad;
-pub(crate) use hosts::{Copy, ShardHost, StoreHost, shard_name};
+pub(crate) use hosts::{Copy, ShardHost, StoreHost, node_id, shard_name};
 pub(crate) use network::{LinkEnd, Network};
 use sessions::Session;
 use transfers::{Transfer, TransferId};

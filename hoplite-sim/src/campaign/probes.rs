@@ -1,0 +1,59 @@
+//! Where stores are is measured, again and again, and each time it is elsewhere.
+
+use std::collections::BTreeMap;
+
+use hoplite_core::plan::link::Uplink;
+use hoplite_core::shard::Event;
+use hoplite_core::topology::measured::MeasuredPlaces;
+
+use super::Simulation;
+use crate::cluster::node_id;
+
+/// Most racks that a probe finds.
+const MAX_RACKS: u32 = 3;
+
+impl Simulation {
+    /// Plans the next probe.
+    pub(super) fn schedule_probe(&mut self) {
+        let delay = self.random.millis(50..1500);
+        self.after(delay, |sim| {
+            if !sim.app.is_winding_down {
+                sim.probe();
+                sim.schedule_probe();
+            }
+        });
+    }
+
+    /// Most of the shards hear of a probe, one after the other.
+    fn probe(&mut self) {
+        let mut paths = BTreeMap::new();
+        for store in 0..self.app.scenario.stores {
+            let rack = *self.random.pick(&[0, 1, 2, MAX_RACKS]);
+            if rack > 0 {
+                paths.insert(node_id(store), [0, 0, rack, 0]);
+            }
+        }
+        let uplink = Uplink::measured(*self.random.pick(&[0, 100, 1000]));
+        let version = self.now().as_micros();
+        self.note(|_| format!("a probe of version {version} finds {paths:?}"));
+        self.app.summary.probes += 1;
+        for shard in 0..self.app.scenario.shards {
+            let (delay, places) = (self.random.millis(0..200), paths.clone());
+            if self.random.chance(70) {
+                let places = MeasuredPlaces { version, uplink, paths: places };
+                self.after(delay, move |sim| sim.tell_shard(shard, Event::Places(places)));
+            }
+        }
+    }
+
+    /// All have heard of the same probe at last, from shards or from stores.
+    pub(super) fn check_places_agree(&self) {
+        let shards: Vec<u64> = self.shards.iter().map(|host| host.shard.measured_places().version).collect();
+        let stores: Vec<u64> = self.stores.iter().map(|host| host.node.status().places_version).collect();
+        let is_latest = |version: &u64| *version == shards[0];
+        assert!(
+            shards.iter().chain(&stores).all(is_latest),
+            "the shards go by the probes {shards:?}, the stores by {stores:?}"
+        );
+    }
+}
