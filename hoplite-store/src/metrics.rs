@@ -257,6 +257,11 @@ impl Observer {
             Request::Delete { .. } => (OPERATIONS[3], None),
             Request::Wait { .. } => (OPERATIONS[4], None),
             Request::Locate { .. } => (OPERATIONS[5], None),
+            // Not answered any more.
+            Request::Cancel { call } => {
+                self.calls.remove(&(key.0, *call));
+                return self.count_calls();
+            }
             _ => return,
         };
         self.calls.insert(key, Call { operation, began: self.now, event: self.events, copy, put_bytes });

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp};
+use hoplite_client::{Client, Dtype, Metadata, PutOptions, ReduceOp};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, refusal, run_to_end};
 use hoplite_tests::contents::bytes;
@@ -55,6 +55,24 @@ fn work(cluster: &Cluster) {
     assert!(matches!(refusal(first.get("none", Duration::ZERO)), ObjectError::Timeout { .. }));
     assert_eq!(first.wait(["a"], 1, PATIENCE).unwrap(), [0]);
     assert_eq!(first.delete(["b"], PATIENCE).unwrap(), 1);
+}
+
+#[test]
+fn a_call_that_is_cancelled_is_no_longer_open() {
+    let cluster = cluster();
+    let open = || value(&text(&cluster.stores[0]), "hoplite_store_open_calls");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(Client::connect(cluster.socket(0))).unwrap();
+    runtime.block_on(async {
+        let mut get = std::pin::pin!(client.get("none", PATIENCE));
+        tokio::select! {
+            biased;
+            _ = &mut get => panic!("there is no such object"),
+            () = async { while open() < 1.0 { tokio::task::yield_now().await } } => {}
+        }
+    });
+    runtime.block_on(client.put("some", &bytes(1, 100))).unwrap();
+    await_that("the call to be forgotten", || open() == 0.0);
 }
 
 #[test]
