@@ -10,10 +10,13 @@
 //! is complete, or by the end of a chain that has bytes, whichever comes first. A chain thus ends where S/B is over, without
 //! anybody having to know S, B or the number of receivers; n that come together take about
 //! S/B + min(n h, S/B + sqrt(2 n) h).
+//!
+//! A small object has few blocks, so that n h is soon more than S/B: its receivers are sent to copies that are complete, or are
+//! about to have bytes. They form a tree, and n of them take about log2(n) (S/B + h).
 
 use std::time::Duration;
 
-use super::blocks::BLOCK_TIME;
+use super::blocks::{BLOCK_TIME, MIN_BLOCK_BYTES};
 use crate::time::Time;
 
 /// So many transfers of an object form chains at once, whatever is known of hops: 64 of them take 70 ms, less than 64 MiB
@@ -28,6 +31,12 @@ const MIN_HOP: Duration = Duration::from_micros(100);
 const MAX_HOP: Duration = Duration::from_millis(25);
 /// By which part of its difference a sample changes the mean: some tens of hops of one broadcast are enough.
 const WEIGHT: u32 = 16;
+
+/// So many transfers of an object of this size form chains at once, whatever is known of hops: as many as it can have whole blocks.
+pub fn unpaced(size_bytes: u64) -> usize {
+    let blocks = usize::try_from(size_bytes / MIN_BLOCK_BYTES).unwrap_or(MAX_UNPACED);
+    blocks.clamp(1, MAX_UNPACED)
+}
 
 /// How long a hop takes, as far as it is known from the copies that were completed one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,25 +64,29 @@ impl HopTime {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }
 
-    /// How far ahead of the bytes a chain is extended.
-    pub fn lead(&self) -> Duration {
-        self.hop() * LEAD_HOPS
-    }
-
     /// When a copy has bytes to pass on that is pulled, from `now` on, from one that has some at `sender_has`.
     pub fn bytes_at(&self, now: Time, sender_has: Time) -> Time {
         now.max(sender_has) + self.hop()
     }
 
-    /// Whether somebody may be sent now to a copy that has bytes at `bytes_at`, while there are `transfers` of the object.
-    pub fn may_extend(&self, now: Time, bytes_at: Time, transfers: usize) -> bool {
-        transfers < MAX_UNPACED || bytes_at <= now + self.lead()
+    /// How far ahead of the bytes a chain of an object of this size is extended: by no more hops than the object has blocks.
+    pub fn lead(&self, size_bytes: u64) -> Duration {
+        let hops = u32::try_from(unpaced(size_bytes)).unwrap_or(LEAD_HOPS);
+        self.hop() * hops.min(LEAD_HOPS)
+    }
+
+    /// Whether somebody may be sent now to a copy that has bytes at `bytes_at`, while there are `transfers` of the object, which
+    /// has this size.
+    pub fn may_extend(&self, now: Time, bytes_at: Time, transfers: usize, size_bytes: u64) -> bool {
+        transfers < unpaced(size_bytes) || bytes_at <= now + self.lead(size_bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LARGE: u64 = 1 << 20;
 
     #[test]
     fn the_mean_follows_what_is_observed_within_bounds() {
@@ -96,13 +109,24 @@ mod tests {
     }
 
     #[test]
+    fn small_objects_go_along_short_chains() {
+        let (time, at) = (HopTime::default(), Time::from_micros);
+        assert_eq!([0, 1, 32 << 10, 64 << 10, LARGE, u64::MAX].map(unpaced), [1, 1, 2, 4, 64, 64]);
+        let leads = [1, 32 << 10, 48 << 10, LARGE].map(|size| time.lead(size));
+        assert_eq!(leads.map(|lead| lead.as_millis()), [1, 2, 3, 3]);
+        assert!(
+            time.may_extend(at(0), at(2000), 2, 32 << 10) && !time.may_extend(at(0), at(2001), 2, 32 << 10)
+        );
+    }
+
+    #[test]
     fn a_long_chain_is_extended_when_its_bytes_are_near() {
         let time = HopTime::default();
         let at = Time::from_micros;
         assert_eq!(time.bytes_at(at(500), at(0)), at(1500));
         assert_eq!(time.bytes_at(at(500), at(9000)), at(10_000));
-        assert!(time.may_extend(at(0), at(90_000), MAX_UNPACED - 1));
-        assert!(!time.may_extend(at(86_999), at(90_000), MAX_UNPACED));
-        assert!(time.may_extend(at(87_000), at(90_000), MAX_UNPACED));
+        assert!(time.may_extend(at(0), at(90_000), MAX_UNPACED - 1, LARGE));
+        assert!(!time.may_extend(at(86_999), at(90_000), MAX_UNPACED, LARGE));
+        assert!(time.may_extend(at(87_000), at(90_000), MAX_UNPACED, LARGE));
     }
 }

@@ -18,7 +18,6 @@
 //! Nothing that a store sends can make a shard panic or grow without bound; the bounds are [`Limits`] and the constants
 //! of this module.
 
-mod bursts;
 mod copies;
 mod deadlines;
 mod delete;
@@ -53,7 +52,6 @@ pub use listing::{MAX_PAGE_BYTES, Page};
 pub use losses::Loss;
 pub use message::*;
 
-use self::bursts::Bursts;
 use self::deadlines::Deadlines;
 use self::delete::Deletion;
 use self::entry::Entry;
@@ -174,8 +172,6 @@ pub struct Shard {
     keys_said: BTreeSet<PlaceKeys>,
     entries: BTreeMap<ObjectId, Entry>,
     inline_bytes: u64,
-    /// Inline objects that are being asked for.
-    bursts: Bursts,
     /// Which object each slot in use belongs to.
     grants: BTreeMap<GrantId, ObjectId>,
     next_grant: u64,
@@ -253,7 +249,6 @@ impl Shard {
             keys_said: BTreeSet::new(),
             entries: BTreeMap::new(),
             inline_bytes: 0,
-            bursts: Bursts::default(),
             grants: BTreeMap::new(),
             next_grant: 1,
             hop_time: HopTime::default(),

@@ -144,9 +144,8 @@ impl Shard {
         let Some(entry) = self.entries.get_mut(&publish.id) else { return };
         let Some(bytes) = &publish.inline else { return };
         let size_bytes = publish.size_bytes;
-        let is_whole = publish.state == LocationState::Complete
-            && u64::try_from(bytes.len()) == Ok(size_bytes)
-            && size_bytes < self.config.limits.inline_below_bytes;
+        let is_whole =
+            publish.state == LocationState::Complete && u64::try_from(bytes.len()) == Ok(size_bytes);
         if is_whole && entry.inline.is_none() && self.inline_bytes + size_bytes <= MAX_INLINE_BYTES {
             // A slice of a received frame would keep the whole frame alive.
             entry.inline = Some(Bytes::copy_from_slice(bytes));

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use super::bursts::SHARED_FROM_BYTES;
 use super::copies::{Class, LocationRecord};
 use super::entry::{Entry, Pin, Transfer, groups_left};
 use super::history::GrantRecord;
@@ -16,7 +15,7 @@ use super::{Effect, Shard, Turn};
 use crate::error::{Error, Operation};
 use crate::id::ObjectId;
 use crate::plan::broadcast::{AGED_AFTER, Candidate, SenderChoice, choose_sender, pulls_from};
-use crate::plan::chain::MAX_UNPACED;
+use crate::plan::chain::unpaced;
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of};
 
@@ -78,15 +77,11 @@ impl Shard {
         query: &WaitingQuery,
     ) -> bool {
         let Some(entry) = self.entries.get(&query.id) else { return false };
-        let offered = if entry.inline.is_some() {
-            let Some(offered) = self.relief(turn.now, entry, node, query) else {
-                self.answer_inline(turn, node, request, &query.id);
-                return true;
-            };
-            Some(offered)
-        } else {
-            self.offer(turn.now, entry, &[Class::Complete, Class::Unfinished], node, query)
-        };
+        if entry.inline.is_some() {
+            self.answer_inline(turn, node, request, &query.id);
+            return true;
+        }
+        let offered = self.offer(turn.now, entry, &[Class::Complete, Class::Unfinished], node, query);
         let Some((sender, choice)) = offered else { return false };
         self.grant(turn, node, request, &query.id, sender, choice);
         // The sender now feeds one more node, which those who wait may have preferred to a sender that they avoid.
@@ -154,7 +149,7 @@ impl Shard {
         self.hold_back(turn, id);
         let waits = self.waiting.contains_key(id);
         let entry = self.entries.get(id).filter(|_| waits);
-        let lead = self.hop_time.lead();
+        let lead = entry.map_or(Duration::ZERO, |entry| self.hop_time.lead(entry.size_bytes));
         let next = entry.and_then(|entry| entry.copies.next_bytes(turn.now + lead));
         if let Some(at) = self.extensions.remove(id) {
             self.due.extensions.remove(at, id.clone());
@@ -172,10 +167,7 @@ impl Shard {
         let queue = self.waiting.get(id)?;
         if entry.inline.is_some() {
             let (node, request) = *queue.values().next()?;
-            let query = self.waiting_query(node, request);
-            let relief = query.and_then(|query| self.relief(now, entry, node, query));
-            let answer = relief.map_or(Answer::Inline, |(sender, choice)| Answer::Grant(sender, choice));
-            return Some((node, request, answer));
+            return Some((node, request, Answer::Inline));
         }
         if !self.has_candidate(now, entry) {
             return None;
@@ -202,23 +194,6 @@ impl Shard {
         }
     }
 
-    /// Who serves a receiver of an inline object in place of this shard, whose link is busy with the same bytes for others
-    /// who came at the same time. That halves what goes through it: every other one is served by one that came before.
-    /// A receiver that is refused there, because the bytes have not come yet or never will, gets them from the shard.
-    fn relief(
-        &self,
-        now: Time,
-        entry: &Entry,
-        node: NodeIndex,
-        query: &WaitingQuery,
-    ) -> Option<(NodeIndex, SenderChoice)> {
-        let is_refused = !query.avoid.is_empty();
-        if is_refused || entry.size_bytes < SHARED_FROM_BYTES || !self.bursts.is_under_way(now, &query.id) {
-            return None;
-        }
-        self.offer(now, entry, &[Class::Complete], node, query)
-    }
-
     /// Whether some location of an object can be granted to somebody.
     fn has_candidate(&self, now: Time, entry: &Entry) -> bool {
         let unfinished = entry.copies.free(EVERYWHERE, Class::Unfinished).next();
@@ -228,7 +203,7 @@ impl Shard {
 
     /// Whether a receiver may be sent to a copy that is not complete.
     fn may_extend(&self, now: Time, entry: &Entry, record: &LocationRecord) -> bool {
-        self.hop_time.may_extend(now, record.since, entry.transfers.len())
+        self.hop_time.may_extend(now, record.since, entry.transfers.len(), entry.size_bytes)
     }
 
     /// The best of the free locations of these classes for a receiver: the closest by groups, but for those that it avoids.
@@ -308,7 +283,7 @@ impl Shard {
         let is_unfinished = candidates.get(choice.index)?.state != LocationState::Complete;
         if is_unfinished
             && choice.reason != GrantReason::AvoidedButOnly
-            && entry.transfers.len() >= MAX_UNPACED
+            && entry.transfers.len() >= unpaced(entry.size_bytes)
         {
             choice.reason = GrantReason::ChainHasBytes;
         }
@@ -423,7 +398,6 @@ impl Shard {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let Some(bytes) = entry.inline.clone() else { return };
         let session = record.session_number;
-        self.bursts.note(turn.now, id);
         if entry.copies.get(node).is_none() {
             let at = (node, record.place.path);
             let mut copy = LocationRecord::new(at, LocationState::Complete, Retention::Evictable, session);

@@ -25,6 +25,10 @@ fn number(node: &NodeId) -> u64 {
 impl Broadcast {
     /// Node 0 has put the object, and each of the others asks for it, at once.
     fn new(receivers: u64, slots: u32) -> Self {
+        Self::of_bytes(1 << 20, receivers, slots)
+    }
+
+    fn of_bytes(size_bytes: u64, receivers: u64, slots: u32) -> Self {
         let limits = Limits { slots_per_location: slots, ..Limits::default() };
         let config = ShardConfig { limits, warm_up: Duration::ZERO };
         let shard = Shard::new(config, Time::ZERO);
@@ -32,7 +36,7 @@ impl Broadcast {
         for number in 0..=receivers {
             world.apply(Event::Connected(NodeInfo { node: name(number), ..info("n", 1) }));
         }
-        world.say(0, ToShard::Publish(complete("x", 1)));
+        world.say(0, ToShard::Publish(Publish { size_bytes, ..complete("x", 1) }));
         for number in 1..=receivers {
             world.say(number, ToShard::Query(query("x", number)));
         }
@@ -65,7 +69,9 @@ impl Broadcast {
 
     fn done(&mut self, receiver: u64) {
         let (_, slot) = self.transfers.remove(&receiver).unwrap();
+        let size_bytes = self.shard.entries[&id("x")].size_bytes;
         let copy = publication("x", 1, LocationState::Complete, Retention::Evictable);
+        let copy = Publish { size_bytes, ..copy };
         self.say(receiver, ToShard::Publish(Publish { slot: Some(slot), ..copy }));
     }
 
@@ -105,7 +111,7 @@ fn a_longer_chain_is_extended_as_the_bytes_move_along_it() {
     let mut world = Broadcast::new(200, 1);
     let hop = world.shard.hop_time.hop().as_micros() as u64;
     assert!(world.is_one_chain(MAX_UNPACED as u64));
-    let lead = world.shard.hop_time.lead().as_micros() as u64 / hop;
+    let lead = world.shard.hop_time.lead(1 << 20).as_micros() as u64 / hop;
     for hops in 1..=200 {
         world.wait(hop);
         assert!(world.is_one_chain((hops + lead + 1).clamp(MAX_UNPACED as u64, 200)), "after {hops} hops");
@@ -125,7 +131,7 @@ fn those_who_wait_are_served_by_the_first_copies_that_are_complete() {
     assert_eq!(world.transfers[&first_waiting].0, 0, "the origin has a free slot");
     assert_eq!(world.reasons[&first_waiting], GrantReason::CompleteBeforePartial);
     // The chain that begins there is as short as its bytes have come.
-    let lead = world.shard.hop_time.lead().as_micros() / world.shard.hop_time.hop().as_micros();
+    let lead = world.shard.hop_time.lead(1 << 20).as_micros() / world.shard.hop_time.hop().as_micros();
     assert_eq!(world.shard.status().waiting_queries as u64, 36 - 1 - lead as u64);
     for done in 2..=20 {
         world.wait(1000);
@@ -134,6 +140,39 @@ fn those_who_wait_are_served_by_the_first_copies_that_are_complete() {
     assert_eq!(world.shard.status().waiting_queries, 0);
     let from_complete = (first_waiting..=100).filter(|receiver| world.transfers[receiver].0 < 20).count();
     assert!(from_complete >= 6, "{from_complete} chains began");
+    invariants::check(&world.shard, world.now);
+}
+
+#[test]
+fn a_small_object_that_comes_slowly_reaches_everybody_along_a_chain() {
+    for size_bytes in [1, 20 << 10] {
+        let mut world = Broadcast::of_bytes(size_bytes, 8, 1);
+        assert_eq!(world.shard.status().waiting_queries, 6, "the second one is sent to the first one");
+        let hop = world.shard.hop_time.hop().as_micros() as u64;
+        world.wait(8 * hop);
+        assert!(world.is_one_chain(8), "though nothing has come so far");
+        invariants::check(&world.shard, world.now);
+    }
+}
+
+#[test]
+fn those_who_come_for_a_small_object_form_a_tree() {
+    let mut world = Broadcast::of_bytes(16 << 10, 15, 1);
+    let (hop, mut rounds, mut served) = (world.shard.hop_time.hop().as_micros() as u64, 0, 0);
+    while served < 15 {
+        let under_way: Vec<u64> = world.transfers.keys().copied().collect();
+        // Each of the others pulls from somebody who has nothing yet.
+        let complete: Vec<u64> = under_way
+            .into_iter()
+            .filter(|receiver| !world.transfers.contains_key(&world.transfers[receiver].0))
+            .collect();
+        world.wait(hop);
+        served += complete.len();
+        complete.into_iter().for_each(|receiver| world.done(receiver));
+        rounds += 1;
+    }
+    assert!((4..=6).contains(&rounds), "{rounds} hops");
+    assert_eq!(world.shard.status().waiting_queries, 0);
     invariants::check(&world.shard, world.now);
 }
 

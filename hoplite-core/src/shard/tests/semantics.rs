@@ -133,11 +133,10 @@ fn tombstones_are_bounded() {
 }
 
 #[test]
-fn inline_bytes_that_are_not_all_of_a_small_object_are_not_kept() {
-    let mut world = small_world(Limits { inline_below_bytes: 5, ..Limits::default() });
+fn inline_bytes_that_are_not_all_of_an_object_are_not_kept() {
+    let mut world = small_world(Limits::default());
     let fits = inline("fits", 1, b"1234");
     world.say("a", ToShard::Publish(fits.clone()));
-    world.say("a", ToShard::Publish(inline("too-large", 1, b"12345")));
     world.say("a", ToShard::Publish(Publish { size_bytes: 3, ..inline("wrong", 1, b"1234") }));
     let producing = Publish { state: LocationState::Producing, ..inline("unsealed", 1, b"1234") };
     world.say("a", ToShard::Publish(producing));
@@ -145,52 +144,9 @@ fn inline_bytes_that_are_not_all_of_a_small_object_are_not_kept() {
     assert_eq!(world.shard.status().inline_bytes, 4);
     let inlined = |name| world.shard.describe(&id(name)).locations.object.unwrap().inline;
     assert!(inlined("fits") && inlined("empty"));
-    assert!(!inlined("too-large") && !inlined("wrong") && !inlined("unsealed"));
+    assert!(!inlined("wrong") && !inlined("unsealed"));
     world.say("a", ToShard::Forget { id: id("fits"), put: PutId(1) });
     assert_eq!(world.shard.status().inline_bytes, 0);
-}
-
-/// Who serves each of these nodes, which ask for `object` one after the other, `apart` from each other: another node, or the
-/// shard.
-fn served_by(world: &mut World, object: &str, receivers: &[&str], apart: Duration) -> Vec<String> {
-    let mut server = |name: &&str| {
-        world.now = world.now + apart;
-        match world.say(name, ToShard::Query(query(object, 1)))[..] {
-            [Effect::Send { message: ToStore::Inline { .. }, .. }] => "shard".to_owned(),
-            [Effect::Send { message: ToStore::Granted(ref grant), .. }, Effect::Granted { .. }] => {
-                grant.sender.to_string()
-            }
-            ref others => panic!("{others:?}"),
-        }
-    };
-    receivers.iter().map(&mut server).collect()
-}
-
-#[test]
-fn receivers_of_an_inline_object_that_come_together_serve_each_other() {
-    static LARGE: [u8; 16 << 10] = [1; 16 << 10];
-    let receivers = ["b", "c", "d", "e", "f"];
-    let small_and_large = || {
-        let mut world = small_world(Limits::default());
-        receivers.iter().for_each(|name| drop(world.connect(name, 1)));
-        world.say("a", ToShard::Publish(inline("large", 1, &LARGE)));
-        world.say("a", ToShard::Publish(inline("small", 2, &LARGE[1..])));
-        world
-    };
-    let together = Duration::from_millis(1);
-    let mut world = small_and_large();
-    assert_eq!(served_by(&mut world, "large", &receivers, together), ["shard", "a", "b", "shard", "e"]);
-    let mut world = small_and_large();
-    assert_eq!(served_by(&mut world, "small", &receivers, together), ["shard"; 5]);
-    let mut world = small_and_large();
-    assert_eq!(served_by(&mut world, "large", &receivers, Duration::from_millis(6)), ["shard"; 5]);
-
-    // Who could not be served by one of the others is served by the shard.
-    let mut world = small_and_large();
-    served_by(&mut world, "large", &["b"], together);
-    let again = Query { avoid: vec![node("a")], ..query("large", 1) };
-    let answer = world.ask("c", ToShard::Query(again));
-    assert!(matches!(&answer[..], [(_, ToStore::Inline { .. })]), "{answer:?}");
 }
 
 #[test]
