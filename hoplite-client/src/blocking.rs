@@ -54,9 +54,9 @@ impl Client {
         self.client.node()
     }
 
-    /// See [`crate::Client::inline_below_bytes`].
-    pub fn inline_below_bytes(&self) -> u64 {
-        self.client.inline_below_bytes()
+    /// See [`crate::Client::confirmed_from_bytes`].
+    pub fn confirmed_from_bytes(&self) -> u64 {
+        self.client.confirmed_from_bytes()
     }
 
     /// Makes room for an object to be written piece by piece; see [`crate::Client::create`].

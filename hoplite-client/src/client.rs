@@ -91,9 +91,9 @@ impl Client {
         self.connection.node()
     }
 
-    /// Objects below this many bytes are kept in the directory too, and put without waiting for it.
-    pub fn inline_below_bytes(&self) -> u64 {
-        self.connection.inline_below_bytes()
+    /// Objects below this many bytes are put without waiting for the directory, unless [`Confirmation`] says so.
+    pub fn confirmed_from_bytes(&self) -> u64 {
+        self.connection.confirmed_from_bytes()
     }
 
     /// Puts plain bytes under `id`, with the default [`PutOptions`].

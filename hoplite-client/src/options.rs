@@ -62,7 +62,7 @@ impl Default for PutOptions {
 pub enum Confirmation {
     /// The store has the object, and tells the directory by itself. If another node has put other bytes under the same id at
     /// the same moment, the put that the directory heard of first stays, and the store counts the conflict. This is for
-    /// objects below the store's inline limit; larger ones are as with [`Confirmation::Confirmed`].
+    /// objects below [`crate::Client::confirmed_from_bytes`]; larger ones are as with [`Confirmation::Confirmed`].
     #[default]
     BySize,
     /// The directory has accepted the object, so a conflicting put has been found and reported.

@@ -178,7 +178,7 @@ impl ObjectWriter {
         drop(room);
         let connection = Arc::clone(reference.connection());
         let copy = reference.copy();
-        if options.confirm == Confirmation::BySize && size_bytes < connection.inline_below_bytes() {
+        if options.confirm == Confirmation::BySize && size_bytes < connection.confirmed_from_bytes() {
             // One system call for both: this is what a small put costs after its one round trip.
             let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
@@ -206,7 +206,7 @@ async fn put_whole(
     let PutOptions { metadata, timeout, confirm } = options;
     let size_bytes = bytes.len() as u64;
     metadata.validate(size_bytes)?;
-    let is_confirmed = confirm == Confirmation::Confirmed || size_bytes >= connection.inline_below_bytes();
+    let is_confirmed = confirm == Confirmation::Confirmed || size_bytes >= connection.confirmed_from_bytes();
     let request = node::Request::Put {
         id: id.clone(),
         metadata: metadata.clone(),

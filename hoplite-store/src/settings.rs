@@ -87,9 +87,13 @@ pub(crate) struct Settings {
     /// Largest object [default: 1TiB, and never more than the shared memory]
     #[arg(long, env = "HOPLITE_MAX_OBJECT", value_name = "SIZE")]
     max_object: Option<Size>,
-    /// Smaller objects are kept in the directory too, and answered by it [default: 64KiB; at most 1MiB]
+    /// Smaller objects are kept in the directory too, and answered by it [default: 8KiB; at most 1MiB]
     #[arg(long, env = "HOPLITE_INLINE_BELOW", value_name = "SIZE")]
     inline_below: Option<Size>,
+    /// Smaller objects are put without waiting for the directory, unless their callers want that; it hears of them when they are
+    /// complete [default: 64KiB; at most 1MiB]
+    #[arg(long, env = "HOPLITE_CONFIRM_FROM", value_name = "SIZE")]
+    confirm_from: Option<Size>,
     /// Most copies in this store [default: 1048576]
     #[arg(long, env = "HOPLITE_MAX_OBJECTS", value_name = "COUNT")]
     max_objects: Option<usize>,
@@ -172,8 +176,8 @@ pub(crate) enum SettingsError {
         "--dashboard is served by the directory: by one inside this store, or else by hoplite-directory itself"
     )]
     NoDashboard,
-    #[error("objects of up to 1MiB can be kept in the directory, not of {size_bytes} bytes")]
-    InlineTooLarge { size_bytes: u64 },
+    #[error("what is small can be set to 1MiB at most, not to {size_bytes} bytes")]
+    SmallTooLarge { size_bytes: u64 },
     #[error("{name} must be at least 1")]
     Zero { name: &'static str },
 }
@@ -235,17 +239,20 @@ impl Settings {
 
     fn limits(&self) -> Result<Limits, SettingsError> {
         let default = Limits::default();
-        let inline_below_bytes = self.inline_below.map_or(default.inline_below_bytes, |size| size.0);
-        if inline_below_bytes > hoplite_proto::bounds::MAX_INLINE_BYTES as u64 {
-            return Err(SettingsError::InlineTooLarge { size_bytes: inline_below_bytes });
-        }
+        let small = |set: Option<Size>, default| match set {
+            Some(size) if size.0 > hoplite_proto::bounds::MAX_INLINE_BYTES as u64 => {
+                Err(SettingsError::SmallTooLarge { size_bytes: size.0 })
+            }
+            set => Ok(set.map_or(default, |size| size.0)),
+        };
         let positive = |name, set: Option<usize>, default| match set {
             Some(0) => Err(SettingsError::Zero { name }),
             set => Ok(set.unwrap_or(default)),
         };
         Ok(Limits {
             max_object_bytes: self.max_object.map_or(default.max_object_bytes, |size| size.0),
-            inline_below_bytes,
+            inline_below_bytes: small(self.inline_below, default.inline_below_bytes)?,
+            confirmed_from_bytes: small(self.confirm_from, default.confirmed_from_bytes)?,
             max_objects: positive("max-objects", self.max_objects, default.max_objects)?,
             max_clients: positive("max-clients", self.max_clients, default.max_clients)?,
             max_requests_per_client: positive("max-calls", self.max_calls, default.max_requests_per_client)?,

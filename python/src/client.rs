@@ -36,7 +36,7 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Client {
     process: u32,
     node: NodeId,
-    inline_below_bytes: u64,
+    confirmed_from_bytes: u64,
     /// `None` once it is closed.
     client: RwLock<Option<blocking::Client>>,
     is_lost: Arc<AtomicBool>,
@@ -48,7 +48,7 @@ pub(crate) struct Client {
 pub(crate) struct AsyncClient {
     process: u32,
     node: NodeId,
-    inline_below_bytes: u64,
+    confirmed_from_bytes: u64,
     /// `None` once it is closed.
     client: RwLock<Option<hoplite_client::Client>>,
     is_lost: Arc<AtomicBool>,
@@ -209,9 +209,9 @@ pub(crate) fn connect(
     let client = py
         .detach(|| while_looking(move || blocking::Client::connect_with(options)))?
         .map_err(|error| exception_about(py, &error, None))?;
-    let (node, inline_below_bytes) = (client.node().clone(), client.inline_below_bytes());
+    let (node, confirmed_from_bytes) = (client.node().clone(), client.confirmed_from_bytes());
     let client = RwLock::new(Some(client));
-    Ok(Client { process: std::process::id(), node, inline_below_bytes, client, is_lost: Arc::default() })
+    Ok(Client { process: std::process::id(), node, confirmed_from_bytes, client, is_lost: Arc::default() })
 }
 
 /// Performs `work`, which blocks, in a thread of its own, and looks for signals meanwhile. One whose handler raises leaves
@@ -246,9 +246,9 @@ pub(crate) fn connect_async(
     let also_lost = Arc::clone(&is_lost);
     spawn(py, None, Vec::new(), also_lost, async move {
         let client = hoplite_client::Client::connect_with(options).await?;
-        let (node, inline_below_bytes) = (client.node().clone(), client.inline_below_bytes());
+        let (node, confirmed_from_bytes) = (client.node().clone(), client.confirmed_from_bytes());
         let client = RwLock::new(Some(client));
-        Ok(AsyncClient { process: std::process::id(), node, inline_below_bytes, client, is_lost })
+        Ok(AsyncClient { process: std::process::id(), node, confirmed_from_bytes, client, is_lost })
     })
 }
 
@@ -279,10 +279,10 @@ macro_rules! methods {
                 self.node.as_str()
             }
 
-            /// Objects below this many bytes are kept in the directory too.
+            /// Objects below this many bytes are put without waiting for the directory, unless `confirm` says so.
             #[getter]
-            fn inline_below_bytes(&self) -> u64 {
-                self.inline_below_bytes
+            fn confirmed_from_bytes(&self) -> u64 {
+                self.confirmed_from_bytes
             }
 
             /// The process that connected.
@@ -302,8 +302,8 @@ macro_rules! methods {
             fn share(&self, py: Python<'_>) -> PyResult<Self> {
                 let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
                 let (node, is_lost) = (self.node.clone(), Arc::clone(&self.is_lost));
-                let (process, inline_below_bytes) = (self.process, self.inline_below_bytes);
-                Ok(Self { process, node, inline_below_bytes, client, is_lost })
+                let (process, confirmed_from_bytes) = (self.process, self.confirmed_from_bytes);
+                Ok(Self { process, node, confirmed_from_bytes, client, is_lost })
             }
 
             /// Ends the connection, once nothing of it is in use any more.

@@ -31,7 +31,7 @@ pub(crate) struct Greeted {
     pub(crate) socket: OwnedFd,
     pub(crate) path: PathBuf,
     pub(crate) node: NodeId,
-    pub(crate) inline_below_bytes: u64,
+    pub(crate) confirmed_from_bytes: u64,
     /// Most calls that may wait for their answers.
     pub(crate) max_calls: usize,
     /// Most ids in one request.
@@ -67,7 +67,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
         socket,
         path,
         node,
-        inline_below_bytes: hello.inline_below_bytes,
+        confirmed_from_bytes: hello.confirmed_from_bytes,
         max_calls: usize::try_from(hello.max_calls).unwrap_or(usize::MAX),
         max_ids: usize::try_from(hello.max_ids).unwrap_or(usize::MAX),
         arena,

@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     process: u32,
     path: PathBuf,
     node: NodeId,
-    inline_below_bytes: u64,
+    confirmed_from_bytes: u64,
     max_ids: usize,
     arena: Arc<Arena>,
     calls: Calls,
@@ -106,8 +106,8 @@ impl Connection {
         &self.shared.node
     }
 
-    pub(crate) fn inline_below_bytes(&self) -> u64 {
-        self.shared.inline_below_bytes
+    pub(crate) fn confirmed_from_bytes(&self) -> u64 {
+        self.shared.confirmed_from_bytes
     }
 
     /// Most ids that the store takes in one request.
@@ -338,7 +338,7 @@ impl Shared {
             process,
             path: greeted.path,
             node: greeted.node,
-            inline_below_bytes: greeted.inline_below_bytes,
+            confirmed_from_bytes: greeted.confirmed_from_bytes,
             max_ids: greeted.max_ids,
             arena: greeted.arena,
             calls: Calls::new(greeted.max_calls),

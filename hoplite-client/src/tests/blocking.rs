@@ -34,7 +34,7 @@ fn every_method_does_what_the_asynchronous_one_does() {
     let store = FakeStore::start();
     let client = Client::connect(store.socket()).unwrap();
     assert_eq!(client.node().as_str(), "fake");
-    assert_eq!(client.inline_below_bytes(), 64 << 10);
+    assert_eq!(client.confirmed_from_bytes(), 64 << 10);
     let mut watch = client.watch("a").unwrap();
     assert!(watch.next().unwrap().unwrap().object.is_none());
     client.put_with("a", b"12345", PutOptions::default()).unwrap();

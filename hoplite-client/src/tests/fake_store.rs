@@ -261,7 +261,7 @@ impl Shared {
             error: None,
             node: "fake".to_owned(),
             arena_bytes: self.arena.capacity_bytes(),
-            inline_below_bytes: 64 << 10,
+            confirmed_from_bytes: 64 << 10,
             max_calls: Limits::default().max_requests_per_client as u64,
             max_ids: Limits::default().max_ids_per_request as u64,
         };

@@ -146,6 +146,11 @@ impl Context {
         size_bytes < self.config.limits.inline_below_bytes
     }
 
+    /// Whether an object of this size is small: complete soon after it was begun, so that it is published only then.
+    pub(super) fn is_small(&self, size_bytes: u64) -> bool {
+        self.is_inline(size_bytes) || size_bytes < self.config.limits.confirmed_from_bytes
+    }
+
     /// Appends what the shell must do next.
     pub(super) fn push(&mut self, effect: Effect) {
         self.effects.push(effect);

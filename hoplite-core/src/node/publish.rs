@@ -71,8 +71,8 @@ impl Node {
             slot,
             wants_answer,
         });
-        let is_awaited =
-            slot.is_some() || (wants_answer && (!carries_bytes || local.publication().sealer().is_some()));
+        let is_patient = self.ctx.is_small(local.size_bytes) && local.publication().sealer().is_none();
+        let is_awaited = slot.is_some() || (wants_answer && !is_patient);
         let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Deferrable };
         let inline_from = carries_bytes.then_some(copy);
         self.ctx.push(Effect::ToShard { shard, message, inline_from, urgency });
@@ -137,7 +137,7 @@ impl Node {
             self.copies.publication_mut(copy).session_changed(shard);
             let local = &self.copies[&copy];
             let is_unpublished =
-                !local.is_public() || (local.is_produced_here() && self.ctx.is_inline(local.size_bytes));
+                !local.is_public() || (local.is_produced_here() && self.ctx.is_small(local.size_bytes));
             if !is_unpublished {
                 let known_at = local.publication().known_at().to_vec();
                 for responsible in self.informed_shards(copy) {

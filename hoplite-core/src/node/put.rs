@@ -99,7 +99,7 @@ impl Node {
         }
         self.ctx.reply(key, response);
         if let Some((copy, size_bytes)) = created {
-            if !self.ctx.is_inline(size_bytes) {
+            if !self.ctx.is_small(size_bytes) {
                 self.publish(copy);
             }
             self.wake(&create.id);

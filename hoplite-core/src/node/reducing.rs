@@ -174,7 +174,7 @@ impl Node {
         let copy = self
             .copies
             .open(&mut self.ctx, LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase));
-        if !self.ctx.is_inline(size_bytes) {
+        if !self.ctx.is_small(size_bytes) {
             self.publish(copy);
         }
         self.wake(&id);

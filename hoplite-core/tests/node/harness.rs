@@ -26,6 +26,8 @@ pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
 pub(crate) const SIZE: u64 = 40_960;
 /// An object that is inline in these tests.
 pub(crate) const SMALL: u64 = 1000;
+/// An object that is neither inline in these tests, nor confirmed unless its writer wants that.
+pub(crate) const UNCONFIRMED: u64 = 5000;
 /// The timeout of calls whose timeout is of no interest.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -569,7 +571,7 @@ impl Harness {
 
 /// The limits of these tests.
 pub(crate) fn limits() -> Limits {
-    Limits { inline_below_bytes: 4096, ..Limits::default() }
+    Limits { inline_below_bytes: 4096, confirmed_from_bytes: 8192, ..Limits::default() }
 }
 
 /// A message in a few words.

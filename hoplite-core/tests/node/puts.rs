@@ -48,6 +48,20 @@ fn a_seal_that_the_directory_does_not_confirm_times_out_and_the_object_stays() {
 }
 
 #[test]
+fn an_object_whose_put_is_not_confirmed_is_published_once_when_it_is_sealed() {
+    let mut h = Harness::new();
+    let call = h.create(A, "x", UNCONFIRMED);
+    let view = h.view(call);
+    assert_eq!(h.told(), Vec::<String>::new());
+    let sealed = h.seal(A, view.copy);
+    let (shard, publish) = h.publication();
+    assert_eq!(publish.state, LocationState::Complete);
+    assert!(h.inline().is_empty(), "it is too large for the directory");
+    h.verdict(shard, &publish, Verdict::Accepted);
+    assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
+}
+
+#[test]
 fn an_inline_object_is_published_only_when_sealed_and_with_its_bytes() {
     let mut h = Harness::new();
     let call = h.create(A, "x", SMALL);

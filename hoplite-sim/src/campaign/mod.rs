@@ -178,7 +178,7 @@ impl Application for Campaign {
 /// If something that must hold does not.
 pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
     let scenario = Scenario::of(seed);
-    let limits = Limits { inline_below_bytes: 4096, ..Limits::default() };
+    let limits = Limits { inline_below_bytes: 4096, confirmed_from_bytes: 16 << 10, ..Limits::default() };
     let config = Config {
         stores: scenario.stores,
         shards: scenario.shards,

@@ -154,7 +154,7 @@ async fn greet(
         error: accepted.as_ref().err().map(hoplite_proto::error::encode),
         node: plane.node.as_str().to_owned(),
         arena_bytes: arena.capacity_bytes(),
-        inline_below_bytes: plane.limits.inline_below_bytes,
+        confirmed_from_bytes: plane.limits.confirmed_from_bytes,
         max_calls: plane.limits.max_requests_per_client as u64,
         max_ids: plane.limits.max_ids_per_request as u64,
     };

@@ -94,6 +94,7 @@ impl World {
     fn new(is_checked: bool) -> Self {
         let limits = Limits {
             inline_below_bytes: INLINE_BELOW,
+            confirmed_from_bytes: 2 * INLINE_BELOW,
             max_requests_per_client: 12,
             max_references_per_client: 6,
             max_ids_per_request: 3,

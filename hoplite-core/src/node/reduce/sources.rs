@@ -398,12 +398,12 @@ impl Reduction {
     }
 }
 
-/// Whether fetching is the best way: for sources that are inline, if all of them together are not much, and do not take
-/// much longer through the receiver's link than reducing them on the way. In fixed order how long it takes does not count:
-/// what has lost its copies, but not its bytes in the directory, could not join a chain in its place.
+/// Whether fetching is the best way: for small sources, if all of them together are not much, and do not take much longer
+/// through the receiver's link than reducing them on the way. In fixed order how long it takes does not count: what has lost its
+/// copies, but not its bytes in the directory, could not join a chain in its place.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
-    if !ctx.is_inline(size_bytes) || all_bytes > MAX_FETCHED_BYTES {
+    if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {
         return false;
     }
     if request.order == ReduceOrder::Fixed {
