@@ -1,5 +1,6 @@
 //! Barrier: nobody goes on before everybody is there.
 
+use std::slice;
 use std::time::Duration;
 
 use futures::future::try_join;
@@ -9,20 +10,22 @@ use super::gather::no_such_rank;
 use crate::client::{Client, checked};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::options::{PutOptions, ReduceOptions};
+use crate::options::{Confirmation, PutOptions, ReduceOptions};
 
 impl Client {
     /// Waits until all of `participants` have called this with the same `name`, each with its own `rank`, in any order.
     ///
     /// It is a reduce of empty objects: rank r puts `NAME/r`, rank 0 reduces all of them to the object `NAME`, and the others
-    /// wait for that. That takes one question to the directory, and then four messages in sequence. Rank 0 deletes the objects
-    /// of the ranks when all are there; `NAME` stays, without bytes. It serves one round: a call that finds it complete fails.
+    /// wait for that. Each rank asks the directory for `NAME` before its put, and all but rank 0 once more after it, while they
+    /// wait. Rank 0 deletes the objects of the ranks when all are there, and a rank that called again and came too late its own;
+    /// `NAME` stays, without bytes. It serves one round: a call that finds it complete fails.
     /// Give each round a name of its own, and have somebody [delete](Client::delete) it who knows that all have returned, for
     /// example after a later round.
     ///
     /// # Errors
     /// [`Error::RanksMissing`], which names all that have not called before the timeout. `AlreadyExists` if all had called
-    /// before. `InvalidRequest` if there is no such rank, `InvalidId` if the ids of the ranks would be too long,
+    /// before; so does a repeated call if all have met and the first one could not delete, such as when the connection was lost.
+    /// `InvalidRequest` if there is no such rank, `InvalidId` if the ids of the ranks would be too long,
     /// `LimitExceeded` if there are more of them than ids may be in a request (65,536 unless the store says otherwise).
     ///
     /// # Cancel safety
@@ -43,37 +46,65 @@ impl Client {
         let ranks = checked((0..participants).map(id), self.connection.max_ids())?;
         let deadline = Deadline::after(timeout);
         let all = async {
-            match self.meet(&name, &ranks, rank, deadline).await {
+            let met = self.meet(&name, &ranks, rank, deadline).await;
+            let left = match met {
                 Err(error @ Error::Object(ObjectError::Timeout { .. })) => {
-                    Err(self.missing(name, &ranks, timeout).await.unwrap_or(error))
+                    return Err(self.missing(name, &ranks, timeout).await.unwrap_or(error));
                 }
-                ended => ended,
-            }
+                ended => ended?,
+            };
+            self.forget(left, deadline).await
         };
         self.connection.bounded(Operation::Reduce, timeout, all).await
     }
 
-    async fn meet(&self, name: &ObjectId, ranks: &[ObjectId], rank: usize, deadline: Deadline) -> Result<()> {
+    /// Returns the objects that this rank has to delete when all have called.
+    async fn meet<'a>(
+        &self,
+        name: &ObjectId,
+        ranks: &'a [ObjectId],
+        rank: usize,
+        deadline: Deadline,
+    ) -> Result<&'a [ObjectId]> {
         // Before its own object is there, none of this round can be.
         if self.contains(name).await? {
             return Err(ObjectError::AlreadyExists { id: name.clone() }.into());
         }
         let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
         let options = PutOptions { metadata, timeout: deadline.left(), ..PutOptions::default() };
-        self.put_with(&ranks[rank], b"", options).await?;
         if rank > 0 {
             // If this rank had called before, rank 0 may have deleted between the question and the put: then nobody else would
-            // delete what was put. The directory knew of the end before that was deleted, so this second question finds it.
-            let is_over = async { Ok(self.contains(name).await.unwrap_or(false)) };
-            let (is_over, _) = try_join(is_over, self.get(name, deadline.left())).await?;
-            if is_over && self.contains(&ranks[rank]).await? {
-                self.delete([&ranks[rank]], deadline.left()).await?;
-            }
-            return Ok(());
+            // delete what was put. The directory knew of the end before that was deleted, so this second question finds it, if
+            // the directory has what was put by then.
+            let put = async {
+                let options = PutOptions { confirm: Confirmation::Confirmed, ..options };
+                match self.put_with(&ranks[rank], b"", options).await {
+                    // By rank 0, which may have seen it sooner than the directory has confirmed it here.
+                    Ok(()) | Err(Error::Object(ObjectError::Deleted { .. })) => {}
+                    Err(error) => return Err(error),
+                }
+                Ok(self.contains(name).await.unwrap_or(true))
+            };
+            let (may_be_over, _) = try_join(put, self.get(name, deadline.left())).await?;
+            let stays = may_be_over && self.contains(&ranks[rank]).await.unwrap_or(true);
+            return Ok(if stays { slice::from_ref(&ranks[rank]) } else { &[] });
         }
+        self.put_with(&ranks[rank], b"", options).await?;
         let options = ReduceOptions { timeout: deadline.left(), ..ReduceOptions::default() };
         self.reduce_with(name, ranks, options).await?;
-        self.delete(ranks, deadline.left()).await.map(drop)
+        Ok(ranks)
+    }
+
+    /// Deletes objects of ranks that have met. It is too late to say that they have not; and they go, too, if that takes longer
+    /// than there is time.
+    async fn forget(&self, left: &[ObjectId], deadline: Deadline) -> Result<()> {
+        if left.is_empty() {
+            return Ok(());
+        }
+        match self.delete(left, deadline.left()).await {
+            Err(Error::Object(ObjectError::Timeout { .. })) => Ok(()),
+            ended => ended.map(drop),
+        }
     }
 
     /// The error that names who has not called; none if all have, or the directory cannot say.

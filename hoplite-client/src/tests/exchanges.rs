@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use hoplite_core::node::Request as NodeRequest;
+use hoplite_core::node::{Confirm, Request as NodeRequest};
 use hoplite_core::{Error as ObjectError, Metadata};
 use hoplite_proto::local::Request;
 
@@ -223,6 +223,42 @@ async fn a_rank_that_calls_again_while_all_meet_leaves_nothing() {
     });
     met.unwrap();
     assert_eq!(ids(&client).await, ["b"]);
+}
+
+#[tokio::test]
+async fn a_barrier_that_was_met_does_not_fail_because_deletes_take_long() {
+    let store = FakeStore::start();
+    let client = connect(&store).await;
+    store.state().deletes_are_late = true;
+    let all = join_all((0..3).map(|rank| client.barrier("b", 3, rank, LONG))).await;
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
+    assert_eq!(ids(&client).await, ["b"]);
+}
+
+#[tokio::test]
+async fn a_rank_asks_again_when_the_directory_has_what_it_has_put() {
+    let store = FakeStore::start();
+    let client = connect(&store).await;
+    fn is_put(request: &Request) -> bool {
+        matches!(request, Request::Node(NodeRequest::Put { confirm: Confirm::Yes, .. }))
+    }
+    fn is_locate(request: &Request) -> bool {
+        matches!(request, Request::Node(NodeRequest::Locate { .. }))
+    }
+    store.hold_answers();
+    let (met, ()) = tokio::join!(client.barrier("b", 2, 1, LONG), async {
+        store.until("rank 1 has asked", |state| state.count(is_locate) == 1).await;
+        store.send_response(1, Err(ObjectError::ObjectLost { id: ObjectId::new("b").unwrap() }));
+        store.until("it puts and waits", |state| state.count(is_put) == 1 && gets(state) == ["b"]).await;
+        assert_eq!(store.state().count(is_locate), 1);
+        // Rank 0 was faster than the confirmation.
+        store.send_response(2, Err(ObjectError::Deleted { id: ObjectId::new("b/1").unwrap() }));
+        store.until("it has asked again", |state| state.count(is_locate) == 2).await;
+        store.produce("b", b"", 0);
+        store.send_held();
+    });
+    met.unwrap();
+    store.until("all references are back", |state| state.references() == 0).await;
 }
 
 #[test]

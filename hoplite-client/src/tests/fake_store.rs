@@ -56,6 +56,8 @@ pub(super) struct State {
     /// While set, nothing that is read is handled, and hardly anything is read.
     pub(super) paused: bool,
     pub(super) ended_clients: usize,
+    /// Whether deletes, which are done, take longer than anybody waits.
+    pub(super) deletes_are_late: bool,
 }
 
 struct Copy {
@@ -477,7 +479,11 @@ impl State {
                 for copy in &found {
                     self.copies.get_mut(copy).unwrap().deleted = true;
                 }
-                Ok(Response::Node(node::Response::Deleted { count: found.len() }))
+                if self.deletes_are_late {
+                    Err(Error::Timeout { operation: Operation::Delete, waited: Duration::ZERO })
+                } else {
+                    Ok(Response::Node(node::Response::Deleted { count: found.len() }))
+                }
             }
             Request::Node(node::Request::Wait { ids, count, timeout }) => {
                 let indices: Vec<usize> =
