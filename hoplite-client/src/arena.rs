@@ -10,22 +10,38 @@ use rustix::fs::fstat;
 
 /// The arenas that this process maps. To fill the page tables of a fresh mapping costs as much as half a copy of what is in
 /// it, so all connections to a store share one, and those that come and go find them filled if another one has stayed.
-static MAPPED: Mutex<Vec<Weak<Arena>>> = Mutex::new(Vec::new());
+static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// How often the lock of [`MAPPED`] is tried. It is held for the few microseconds of a system call; but in a forked child it
 /// may be held for ever, by a thread that is not there.
 const MAX_TRIES: usize = 1000;
 
-/// The mappings. They stay as long as any connection, view, reader or writer does.
+/// The arena as one connection may use it.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    readable: Arc<Mapping>,
+    mappings: Arc<Mappings>,
+    /// Of those, if the store of this connection has given the right to. Another one may pass off the memory of a store, which
+    /// it can only read, as its own.
     writable: OnceLock<Arc<Mapping>>,
     file: Option<Identity>,
 }
 
+/// They stay as long as any connection, view, reader or writer does.
+#[derive(Debug)]
+struct Mappings {
+    readable: Arc<Mapping>,
+    writable: OnceLock<Arc<Mapping>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    file: Identity,
+    capacity_bytes: u64,
+    mappings: Weak<Mappings>,
+}
+
 /// Which file is mapped, as long as it is mapped.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
     /// A forked child inherits the mapping, but not what was filled of its page tables.
     process: u32,
@@ -35,24 +51,28 @@ struct Identity {
 
 impl Arena {
     /// Maps the arena for reading, unless this process does so already.
-    pub(crate) fn map(readable: OwnedFd, capacity_bytes: u64) -> hoplite_shm::Result<Arc<Self>> {
-        let file = identity(&readable);
+    pub(crate) fn map(readable: OwnedFd, capacity_bytes: u64) -> hoplite_shm::Result<Self> {
+        Self::map_in(std::process::id(), readable, capacity_bytes)
+    }
+
+    fn map_in(process: u32, readable: OwnedFd, capacity_bytes: u64) -> hoplite_shm::Result<Self> {
+        let file = identity(process, &readable);
         let mut mapped = lock_mapped();
-        let is_same = |arena: &Arc<Self>| {
-            arena.file.is_some() && arena.file == file && arena.readable.capacity_bytes() == capacity_bytes
-        };
-        if let Some(arena) =
-            mapped.iter().flat_map(|mapped| mapped.iter()).filter_map(Weak::upgrade).find(is_same)
-        {
-            return Ok(arena);
+        let shared = mapped
+            .iter()
+            .flat_map(|mapped| mapped.iter())
+            .filter(|entry| file.as_ref() == Some(&entry.file) && entry.capacity_bytes == capacity_bytes)
+            .find_map(|entry| entry.mappings.upgrade());
+        if let Some(mappings) = shared {
+            return Ok(Self { mappings, writable: OnceLock::new(), file });
         }
         let readable = Mapping::read_only(readable, capacity_bytes)?;
-        let arena = Arc::new(Self { readable, writable: OnceLock::new(), file });
-        if let Some(mapped) = &mut mapped {
-            mapped.retain(|arena| arena.strong_count() > 0);
-            mapped.push(Arc::downgrade(&arena));
+        let mappings = Arc::new(Mappings { readable, writable: OnceLock::new() });
+        if let (Some(mapped), Some(file)) = (&mut mapped, file.clone()) {
+            mapped.retain(|entry| entry.mappings.strong_count() > 0);
+            mapped.push(Entry { file, capacity_bytes, mappings: Arc::downgrade(&mappings) });
         }
-        Ok(arena)
+        Ok(Self { mappings, writable: OnceLock::new(), file })
     }
 
     /// Whether [`writer`](Self::writer) works.
@@ -62,28 +82,34 @@ impl Arena {
 
     /// Whether `fd` is of the same memory, and not of that of another store.
     pub(crate) fn is_of(&self, fd: &OwnedFd) -> bool {
-        self.file.is_some() && identity(fd) == self.file
+        self.file.as_ref().is_some_and(|file| identity(file.process, fd).as_ref() == Some(file))
     }
 
-    /// Maps it for writing, too.
+    /// Lets this connection write; maps the arena for that unless this process does so already.
     pub(crate) fn map_writable(&self, writable: OwnedFd) -> hoplite_shm::Result<()> {
-        let mapping = Mapping::writable(writable, self.readable.capacity_bytes())?;
-        // Another thread may have been first; one mapping is as good as the other.
+        let mapping = match self.mappings.writable.get() {
+            Some(mapping) => Arc::clone(mapping),
+            None => {
+                let mapping = Mapping::writable(writable, self.mappings.readable.capacity_bytes())?;
+                // Another thread may have been first; one mapping is as good as the other.
+                Arc::clone(self.mappings.writable.get_or_init(|| mapping))
+            }
+        };
         let _ = self.writable.set(mapping);
         Ok(())
     }
 
     pub(crate) fn reader(&self, view: &ObjectView) -> hoplite_shm::Result<Reader> {
-        self.readable.reader(view.extent, view.size_bytes)
+        self.mappings.readable.reader(view.extent, view.size_bytes)
     }
 
     pub(crate) fn writer(&self, view: &ObjectView) -> hoplite_shm::Result<Writer> {
         // A mapping for reading says that it is none for writing.
-        self.writable.get().unwrap_or(&self.readable).writer(view.extent, view.size_bytes)
+        self.writable.get().unwrap_or(&self.mappings.readable).writer(view.extent, view.size_bytes)
     }
 }
 
-fn lock_mapped() -> Option<MutexGuard<'static, Vec<Weak<Arena>>>> {
+fn lock_mapped() -> Option<MutexGuard<'static, Vec<Entry>>> {
     (0..MAX_TRIES).find_map(|_| {
         let guard = MAPPED.try_lock().ok();
         if guard.is_none() {
@@ -93,9 +119,9 @@ fn lock_mapped() -> Option<MutexGuard<'static, Vec<Weak<Arena>>>> {
     })
 }
 
-fn identity(fd: &OwnedFd) -> Option<Identity> {
+fn identity(process: u32, fd: &OwnedFd) -> Option<Identity> {
     let found = fstat(fd).ok()?;
-    Some(Identity { process: std::process::id(), device: found.st_dev, inode: found.st_ino })
+    Some(Identity { process, device: found.st_dev, inode: found.st_ino })
 }
 
 #[cfg(test)]
@@ -112,8 +138,16 @@ mod tests {
         hoplite_shm::Arena::create(Backing::Memfd, CAPACITY_BYTES).unwrap()
     }
 
-    fn map(fd: BorrowedFd<'_>, capacity_bytes: u64) -> Arc<Arena> {
+    fn map(fd: BorrowedFd<'_>, capacity_bytes: u64) -> Arena {
         Arena::map(fd.try_clone_to_owned().unwrap(), capacity_bytes).unwrap()
+    }
+
+    fn map_writable(arena: &Arena, store: &hoplite_shm::Arena) {
+        arena.map_writable(store.writable_fd().try_clone_to_owned().unwrap()).unwrap();
+    }
+
+    fn is_shared(one: &Arena, other: &Arena) -> bool {
+        Arc::ptr_eq(&one.mappings, &other.mappings)
     }
 
     #[test]
@@ -121,20 +155,42 @@ mod tests {
         let (one, other) = (store(), store());
         let first = map(one.read_only_fd(), CAPACITY_BYTES);
         let second = map(one.read_only_fd(), CAPACITY_BYTES);
-        assert!(Arc::ptr_eq(&first, &second));
-        second.map_writable(one.writable_fd().try_clone_to_owned().unwrap()).unwrap();
-        assert!(first.is_writable());
-        assert!(!Arc::ptr_eq(&first, &map(other.read_only_fd(), CAPACITY_BYTES)));
-        assert!(!Arc::ptr_eq(&first, &map(one.read_only_fd(), CAPACITY_BYTES / 2)));
+        assert!(is_shared(&first, &second));
+        assert!(!is_shared(&first, &map(other.read_only_fd(), CAPACITY_BYTES)));
+        assert!(!is_shared(&first, &map(one.read_only_fd(), CAPACITY_BYTES / 2)));
+        map_writable(&first, &one);
+        map_writable(&second, &one);
+        assert!(Arc::ptr_eq(first.writable.get().unwrap(), second.writable.get().unwrap()));
     }
 
     #[test]
-    fn the_last_connection_ends_the_mapping() {
+    fn what_another_connection_may_write_is_not_for_one_that_only_reads() {
+        let store = store();
+        let trusted = map(store.read_only_fd(), CAPACITY_BYTES);
+        let other = map(store.read_only_fd(), CAPACITY_BYTES);
+        map_writable(&trusted, &store);
+        assert!(trusted.is_writable() && !other.is_writable());
+    }
+
+    #[test]
+    fn the_last_connection_ends_the_mappings() {
         let store = store();
         let arena = map(store.read_only_fd(), CAPACITY_BYTES);
-        let readable = Arc::downgrade(&arena.readable);
+        map_writable(&arena, &store);
+        let readable = Arc::downgrade(&arena.mappings.readable);
+        let writable = Arc::downgrade(arena.writable.get().unwrap());
         drop(arena);
-        assert!(readable.upgrade().is_none());
-        assert!(!map(store.read_only_fd(), CAPACITY_BYTES).is_writable());
+        assert!(readable.upgrade().is_none() && writable.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_forked_child_maps_for_itself() {
+        let store = store();
+        let of_parent = Arena::map_in(
+            std::process::id() - 1,
+            store.read_only_fd().try_clone_to_owned().unwrap(),
+            CAPACITY_BYTES,
+        );
+        assert!(!is_shared(&of_parent.unwrap(), &map(store.read_only_fd(), CAPACITY_BYTES)));
     }
 }

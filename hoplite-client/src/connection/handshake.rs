@@ -36,7 +36,7 @@ pub(crate) struct Greeted {
     pub(crate) max_calls: usize,
     /// Most ids in one request.
     pub(crate) max_ids: usize,
-    pub(crate) arena: Arc<Arena>,
+    pub(crate) arena: Arena,
 }
 
 /// Asks the store at `path` for the descriptor with which its arena is written to.

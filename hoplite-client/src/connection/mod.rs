@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     node: NodeId,
     confirmed_from_bytes: u64,
     max_ids: usize,
-    arena: Arc<Arena>,
+    arena: Arena,
     calls: Calls,
     sender: Arc<Sender>,
     reception: Reception,
