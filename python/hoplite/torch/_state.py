@@ -216,11 +216,16 @@ def overlap(source: Entry, target: Entry) -> bool:
     )
 
 
+def is_in_place(out: torch.Tensor) -> bool:
+    """Whether a copy into it is one of bytes within the memory of the host. To others torch copies, for which some settings
+    of the thread count: inference mode, and the current stream of a GPU."""
+    return out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
+
+
 def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor) -> int:
     """Copies what two parts of a tensor have in common. Returns the number of elements."""
     is_same = (source.offsets, source.sizes) == (target.offsets, target.sizes)
-    is_in_place = out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
-    if is_same and is_in_place:
+    if is_same and is_in_place(out):
         memory_of(out, torch)[:] = contents
         return out.numel()
     item = np.dtype((np.void, dtype_of(source.dtype).itemsize))
@@ -231,10 +236,10 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
         taken.append(slice(start - a, stop - a))
         room.append(slice(start - b, stop - b))
     common = elements[tuple(taken)]
-    if is_in_place:
+    if is_in_place(out):
         np.ndarray(target.sizes, item, memory_of(out, torch))[tuple(room)] = common
     else:
-        part = torch.empty(common.shape, dtype=out.dtype)
+        part = torch.empty(common.shape, dtype=out.dtype, device="cpu")
         np.ndarray(common.shape, item, memory_of(part, torch))[...] = common
         out[tuple(room)] = part.to(out.device)
     return int(common.size)

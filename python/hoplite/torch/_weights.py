@@ -33,6 +33,7 @@ from hoplite.torch._state import (
     flatten,
     is_distributed,
     is_first_copy,
+    is_in_place,
     named,
     overlap,
     part_of,
@@ -311,7 +312,7 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
     tensors: dict[Path, torch.Tensor] = {}
     for entry in (entry for item in fetched for entry in item.page.entries):
         if entry.path not in tensors:
-            tensors[entry.path] = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+            tensors[entry.path] = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="cpu")
 
     def copy(entry: Entry, contents: Any) -> int:
         whole = entry._replace(offsets=(0,) * len(entry.shape), sizes=entry.shape)
@@ -322,7 +323,7 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
         filled[path] += copied
     _check_filled({path: (filled[path], tensor.numel()) for path, tensor in tensors.items()}, about)
     for path, (dtype, shape) in empty.items():
-        tensors[path] = torch.empty(shape, dtype=getattr(torch, dtype))
+        tensors[path] = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
     return dict(tensors)
 
 
@@ -373,9 +374,27 @@ class _Target:
                 if self.needs(entry):
                     counts[entry.path] += _common(entry, self._parts[entry.path].entry)
         _check_filled({path: (n, self._parts[path].local.numel()) for path, n in counts.items()}, about)
-        for _ in _on_threads(fetched, self._copy):
+        apart = self._apart()
+        for _ in _on_threads(fetched, lambda *item: self._copy(*item) if item[0].path in apart else 0):
             pass
+        for entry, contents in (found for item in fetched for found in item.contents()):
+            if entry.path not in apart:
+                self._copy(entry, contents)
         return {path: tensor for path, tensor in self._tensors.items() if path in there or not strict}
+
+    def _apart(self) -> set[Path]:
+        """The tensors that any thread can fill at any time: to which bytes are copied, and which share none with others."""
+        plain = [(part.local.data_ptr(), part) for part in self._parts.values() if is_in_place(part.local)]
+        apart: set[Path] = set()
+        last, end = None, 0
+        for start, part in sorted(plain, key=lambda item: item[0]):
+            if start >= end:
+                last = part.entry.path
+                apart.add(last)
+            else:
+                apart.discard(last)
+            end = max(end, start + part.local.nbytes)
+        return apart
 
     def _copy(self, entry: Entry, contents: Any) -> int:
         if not self.needs(entry):
@@ -477,7 +496,7 @@ class stream_state_dict:
                     continue
                 tensor, filled = started.pop(entry.path, (None, 0))
                 if tensor is None:
-                    tensor = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+                    tensor = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="cpu")
                 whole = entry._replace(offsets=(0,) * len(entry.shape), sizes=entry.shape)
                 filled += copy_overlap(entry, contents, whole, tensor)
                 if filled == tensor.numel():
@@ -485,7 +504,7 @@ class stream_state_dict:
                 else:
                     started[entry.path] = tensor, filled
             for path, (dtype, shape) in item.page.empty.items():
-                yield named(path), torch.empty(shape, dtype=getattr(torch, dtype))
+                yield named(path), torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
         about = f"version {self.version!r} of {self._about!r}"
         _check_filled({path: (n, tensor.numel()) for path, (tensor, n) in started.items()}, about)
 

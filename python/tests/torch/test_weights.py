@@ -124,6 +124,37 @@ def test_tensors_are_filled_where_they_are(client: hoplite.Client, reader: hopli
     assert torch.equal(strided, trained.bias)
 
 
+def test_tensors_are_filled_in_inference_mode(
+    client: hoplite.Client, reader: hoplite.Client, name: str
+) -> None:
+    put = {"plain": torch.ones(300, 2000), "strided": torch.arange(20.0), "left": torch.ones(2, 3)}
+    put_state_dict(name, put, client=client)
+    # The host's memory, whatever the default is.
+    with torch.inference_mode(), torch.device("meta"):
+        into = {
+            "plain": torch.zeros(300, 2000, device="cpu"),
+            "strided": torch.zeros(20, 2, device="cpu")[:, 0],
+            "left": torch.zeros(3, 2, device="cpu").t(),
+        }
+        check_equal(get_state_dict(name, into, client=reader, timeout=PATIENCE).state_dict, put)
+        check_equal(get_state_dict(name, client=reader, timeout=PATIENCE).state_dict, put)
+
+
+def test_of_tensors_that_share_memory_the_last_one_wins(
+    client: hoplite.Client, reader: hoplite.Client, name: str
+) -> None:
+    # Each is an object of its own, large enough for two threads to be in the midst of both at once.
+    put = {f"{index}": torch.full((4 << 20,), float(index)) for index in range(4)}
+    put_state_dict(name, put, client=client)
+    tied = torch.zeros(6 << 20)
+    into = {"0": tied[: 4 << 20], "1": tied[2 << 20 :], "2": tied[: 4 << 20], "3": torch.zeros(4 << 20)}
+    for _ in range(5):
+        get_state_dict(name, into, client=reader, timeout=PATIENCE)
+        assert bool((tied[: 4 << 20] == 2).all())
+        assert bool((tied[4 << 20 :] == 1).all())
+        assert bool((into["3"] == 3).all())
+
+
 def test_versions_come_one_after_the_other(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
     with ThreadPoolExecutor() as pool:
         first = pool.submit(get_state_dict, name, client=reader, timeout=PATIENCE)
