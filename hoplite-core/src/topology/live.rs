@@ -1,7 +1,6 @@
-//! Estimates of links from real transfers, and when they are worth a new order.
+//! Estimates of links from real transfers.
 //!
-//! Sources: the gain of 1/8 is that of TCP's smoothed round trip (RFC 6298); Cloud Collectives, section VI, proposes TCP_INFO and the
-//! exchange of the node on the worst hop. The rule by which a new order is taken is ours.
+//! Sources: the gain of 1/8 is that of TCP's smoothed round trip (RFC 6298); Cloud Collectives, section VI, proposes TCP_INFO.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,11 +10,6 @@ use super::matrix::Link;
 use crate::id::NodeId;
 use crate::plan::blocks::Delivery;
 use crate::time::Time;
-
-/// A new order must cost less than the one in use by more than this ...
-const GAIN_PERCENT: u128 = 5;
-/// ... for so long, since to move ranks interrupts the programs that use them.
-pub const LASTING: Duration = Duration::from_secs(30);
 
 /// What a transfer says of its link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,29 +137,6 @@ impl Estimate {
     }
 }
 
-/// Says when a better order has been better for long enough.
-#[derive(Debug, Clone, Default)]
-pub struct Reorder {
-    since: Option<Time>,
-}
-
-impl Reorder {
-    /// Whether to take the order that costs `found_ps` in place of the one in use, which costs `used_ps`; both by the same estimates. It
-    /// must be asked again and again, and starts anew after a yes.
-    pub fn is_worth_it(&mut self, now: Time, used_ps: u128, found_ps: u128) -> bool {
-        if found_ps.saturating_mul(100) >= used_ps.saturating_mul(100 - GAIN_PERCENT) {
-            self.since = None;
-            return false;
-        }
-        let since = *self.since.get_or_insert(now);
-        let lasts = now.since(since) >= LASTING;
-        if lasts {
-            self.since = None;
-        }
-        lasts
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,19 +223,5 @@ mod tests {
         assert_eq!(known.len(), MAX_PEERS);
         assert!(known.iter().any(|link| link.peer == peer(0)));
         assert!(known.iter().all(|link| link.peer != peer(1)));
-    }
-
-    #[test]
-    fn only_a_lasting_gain_changes_the_order() {
-        let at = |seconds: u64| Time::from_micros(seconds * 1_000_000);
-        let mut reorder = Reorder::default();
-        assert!(!reorder.is_worth_it(at(0), 100, 95), "five percent are not more than five");
-        assert!(!reorder.is_worth_it(at(10), 100, 94));
-        assert!(!reorder.is_worth_it(at(39), 100, 80));
-        assert!(!reorder.is_worth_it(at(39), 100, 96), "the gain is gone");
-        assert!(!reorder.is_worth_it(at(50), 100, 90));
-        assert!(!reorder.is_worth_it(at(79), 100, 90));
-        assert!(reorder.is_worth_it(at(80), 100, 90));
-        assert!(!reorder.is_worth_it(at(81), 100, 90), "it starts anew");
     }
 }

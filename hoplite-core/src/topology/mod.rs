@@ -9,7 +9,7 @@
 //! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
 //! * [`rounds`], [`probe`]: who probes whom when, what its samples say, and the matrix of a probe.
 //! * [`measured`]: what a probe tells daemons.
-//! * [`live`]: estimates from real transfers, and when they are worth a new order.
+//! * [`live`]: estimates from real transfers.
 //! * [`fabric`]: a simulator of switches and links.
 //!
 //! Nothing here measures: matrices come from a prober or a file.
