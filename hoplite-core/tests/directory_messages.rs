@@ -1,4 +1,5 @@
-//! What a get costs the directory: real nodes and real shards, and a count of the messages between them.
+//! What a get, and what disagrees of places, costs the directory: real nodes and real shards, and a count of the messages between
+//! them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -12,7 +13,8 @@ use hoplite_core::node::{
 };
 use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::plan::collective::SchedulePreference;
-use hoplite_core::shard::{self, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard};
+use hoplite_core::plan::link::Uplink;
+use hoplite_core::shard::{self, NodeInfo, Placed, PullOutcome, Shard, ShardConfig, ToShard};
 use hoplite_core::time::Time;
 use hoplite_core::topology::place::EVERYWHERE;
 
@@ -23,6 +25,8 @@ const MESSAGES_PER_GET: u64 = 5;
 const LARGE: u64 = 1 << 20;
 const SMALL: usize = 100;
 const LONG: Duration = Duration::from_secs(60);
+/// Most messages until all is quiet; fifty gets at once take some hundreds.
+const MAX_MESSAGES: u64 = 10_000;
 
 enum Message {
     ToNode(usize, node::Event),
@@ -94,7 +98,9 @@ impl Cluster {
 
     /// Delivers messages until there are none.
     fn settle(&mut self) {
+        let before = self.messages;
         while let Some(message) = self.queue.pop_front() {
+            assert!(self.messages - before < MAX_MESSAGES, "they talk for ever");
             match message {
                 Message::ToNode(number, event) => {
                     let mut effects = Vec::new();
@@ -244,4 +250,50 @@ fn each_get_of_a_broadcast_takes_five_messages() {
     }
     cluster.finish_pulls();
     assert_eq!(cluster.messages - before, MESSAGES_PER_GET * RECEIVERS as u64);
+}
+
+/// Two probes within one millisecond have one version. Shards that were restarted know of both only from stores.
+#[test]
+fn what_disagrees_of_places_under_one_version_comes_to_rest() {
+    let placed =
+        |rack, permille| Placed { version: 5, path: [0, 0, rack, 0], uplink: Uplink::measured(permille) };
+    for said in [
+        [placed(1, 100), placed(1, 1000)],
+        [placed(1, 100), placed(2, 100)],
+        [placed(1, 1000), placed(2, 100)],
+        [placed(0, 100), placed(2, 0)],
+    ] {
+        let mut cluster = Cluster::new(3);
+        let before = cluster.messages;
+        for (shard, placed) in said.into_iter().enumerate() {
+            let message = ToShard::Placed(placed);
+            let of_store = |node| shard::Event::Message { node: name(node), message: message.clone() };
+            cluster.queue.extend([0, 1].map(|node| Message::ToShard(shard, of_store(node))));
+        }
+        cluster.settle();
+        // Each word of each shard may change twice, and each change is told to all.
+        assert!(cluster.messages - before < 100, "{} messages", cluster.messages - before);
+        let expected = placed(
+            said[0].path[2].max(said[1].path[2]),
+            said.map(|it| it.uplink.permille()).into_iter().max().unwrap_or(0),
+        );
+        for shard in 0..SHARDS {
+            let places = cluster.shards[shard].measured_places();
+            let paths = [0, 1].map(|node| places.paths.get(&name(node)).copied());
+            assert_eq!(
+                (places.version, places.uplink, paths),
+                (5, expected.uplink, [Some(expected.path); 2])
+            );
+        }
+        // A store knows the same: it says so to a shard that comes back.
+        cluster.queue.push_back(Message::ToNode(0, node::Event::ShardDown { shard: 2 }));
+        cluster.settle();
+        let mut effects = Vec::new();
+        cluster.nodes[0].apply(Time::ZERO, node::Event::ShardUp { shard: 2 }, &mut effects);
+        let of_place = |effect: &node::Effect| match effect {
+            node::Effect::ToShard { message: ToShard::Placed(placed), .. } => Some(*placed),
+            _ => None,
+        };
+        assert_eq!(effects.iter().find_map(of_place), Some(expected));
+    }
 }

@@ -1,5 +1,6 @@
 //! What all parts of a node share: its settings, the time, the way out for effects, deadlines, numbers and notices.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
 
 use super::calls::CallKey;
@@ -13,7 +14,6 @@ use crate::placement::mix;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Placed, ToShard, UnpublishReason};
 use crate::time::Time;
-use crate::topology::place::EVERYWHERE;
 
 /// What is due at a deadline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,27 +105,16 @@ impl Context {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
-    /// The version of the measured places that this node goes by.
-    pub(super) const fn places_version(&self) -> u64 {
-        self.places_version
-    }
-
-    /// The directory says in which groups this node is, and what uplinks carry. Returns whether that is news. Of one version, a
-    /// shard that was restarted may know less than others, or this node.
+    /// The directory says in which groups this node is, and what uplinks carry. Returns whether that is news.
     pub(super) fn be_placed(&mut self, placed: Placed) -> bool {
         let known = self.place();
-        if placed.version < known.version {
-            return false;
-        }
-        let is_newer = placed.version > known.version;
-        self.places_version = placed.version;
-        if is_newer || placed.path != EVERYWHERE {
-            self.config.path = placed.path;
-        }
-        if is_newer || placed.uplink.is_measured() {
-            self.link.uplink = placed.uplink;
-        }
-        self.place() != known
+        let place = match placed.version.cmp(&known.version) {
+            Ordering::Less => return false,
+            Ordering::Equal => known.or_larger(placed),
+            Ordering::Greater => placed,
+        };
+        (self.places_version, self.config.path, self.link.uplink) = (place.version, place.path, place.uplink);
+        place != known
     }
 
     /// What the directory has said of that; of version zero, if nothing was measured.
@@ -265,7 +254,7 @@ mod tests {
             ctx.be_placed(Placed { version, path: [0, 0, rack, 0], uplink: Uplink::measured(permille) });
         }
         assert_eq!((ctx.config().path, ctx.link().uplink), ([0, 0, 2, 0], Uplink::measured(250)));
-        assert_eq!(ctx.places_version(), 5);
+        assert_eq!(ctx.place().version, 5);
         // What is measured of links says nothing of uplinks.
         ctx.set_link(LinkEstimate { bytes_per_second: 7, ..LinkEstimate::default() });
         assert_eq!((ctx.link().bytes_per_second, ctx.link().uplink), (7, Uplink::measured(250)));

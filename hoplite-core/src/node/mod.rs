@@ -50,6 +50,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::ShardMap;
 use crate::plan::collective::SchedulePreference;
+use crate::shard::Placed;
 use crate::time::Time;
 use crate::topology::place::Path;
 use asks::Asks;
@@ -114,8 +115,8 @@ pub struct NodeStatus {
     pub combinations: usize,
     /// How many calls, fetches, hops and reduces wait for room.
     pub waiting_for_room: usize,
-    /// The version of the measured places that it goes by; zero if it was told none.
-    pub places_version: u64,
+    /// Where it is, and by which version of the measured places; of version zero if it was told none.
+    pub place: Placed,
 }
 
 /// The object table of one store. See the [module documentation](self).
@@ -216,7 +217,7 @@ impl Node {
             put_conflicts: self.put_conflicts,
             directed_hops: self.reductions.hop_count() + self.collectives.enlistments(),
             combinations: self.combinations.len(),
-            places_version: self.ctx.places_version(),
+            place: self.ctx.place(),
             ..self.copies.status()
         }
     }

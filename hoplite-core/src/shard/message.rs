@@ -134,7 +134,7 @@ pub struct Query {
 }
 
 /// Where a store is, as of one version of the measured places.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
     /// The highest counts, whoever says it; never zero.
     pub version: u64,
@@ -142,6 +142,14 @@ pub struct Placed {
     pub path: Path,
     /// What uplinks carry, if any store is where was measured.
     pub uplink: Uplink,
+}
+
+impl Placed {
+    /// What counts of two of one version. A shard that was restarted may know less than others, and two probes in one millisecond
+    /// have one version. Since this only grows, those who tell each other come to rest.
+    pub(crate) fn or_larger(self, other: Self) -> Self {
+        Self { path: self.path.max(other.path), uplink: self.uplink.max(other.uplink), ..self }
+    }
 }
 
 /// Store to shard.

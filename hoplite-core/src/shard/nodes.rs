@@ -212,12 +212,15 @@ impl Nodes {
         if !self.is_recalled || placed.version < self.measured.version {
             return None;
         }
-        if placed.uplink.is_measured() && !self.measured.uplink.is_measured() {
-            (self.measured.uplink, self.uses_measured) = (placed.uplink, true);
+        let path = self.measured.paths.get(&info.node).copied().unwrap_or(EVERYWHERE);
+        let known = Placed { version: placed.version, path, uplink: self.measured.uplink };
+        let counts = known.or_larger(placed);
+        if counts.uplink != known.uplink {
+            (self.measured.uplink, self.uses_measured) = (counts.uplink, true);
         }
         let is_labelled = Place::of_labels(&info.labels).path != EVERYWHERE;
-        if !is_labelled && placed.path != EVERYWHERE && self.measured.paths.len() < MAX_MEASURED_NODES {
-            self.measured.paths.insert(info.node, placed.path);
+        if !is_labelled && counts.path != path && self.measured.paths.len() < MAX_MEASURED_NODES {
+            self.measured.paths.insert(info.node, counts.path);
             moved.push(index);
         }
         Some(moved)

@@ -3,10 +3,16 @@
 use super::message::{Placed, ToStore};
 use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
+use crate::id::NodeId;
 use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::EVERYWHERE;
 
 impl Shard {
+    /// What a store is told of its place; nothing if it is not known, or nothing was measured.
+    pub fn place_of(&self, node: &NodeId) -> Option<Placed> {
+        self.placed(self.nodes.index(node)?)
+    }
+
     /// The measured places that count.
     pub const fn measured_places(&self) -> &MeasuredPlaces {
         self.nodes.measured()
@@ -33,10 +39,11 @@ impl Shard {
         let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };
         self.move_nodes(moved);
-        if (self.nodes.measured().version, self.nodes.uplink()) == known {
-            self.place_newcomer(turn, index);
-        } else {
+        self.nodes.use_measured(index);
+        if (self.nodes.measured().version, self.nodes.uplink()) != known {
             self.tell_places(turn);
+        } else if self.placed(index) != Some(placed) {
+            self.tell_place(turn, index);
         }
     }
 
@@ -72,10 +79,15 @@ impl Shard {
 
     /// Tells a store in which groups it is, if anything was measured.
     fn tell_place(&self, turn: &mut Turn<'_>, index: NodeIndex) {
-        let (version, uplink) = (self.nodes.measured().version, self.nodes.uplink());
-        if let Some(record) = self.nodes.get(index).filter(|_| version > 0) {
-            self.send(turn, index, ToStore::Placed(Placed { version, path: record.place.path, uplink }));
+        if let Some(placed) = self.placed(index) {
+            self.send(turn, index, ToStore::Placed(placed));
         }
+    }
+
+    fn placed(&self, index: NodeIndex) -> Option<Placed> {
+        let (version, uplink) = (self.nodes.measured().version, self.nodes.uplink());
+        let record = self.nodes.get(index).filter(|_| version > 0)?;
+        Some(Placed { version, path: record.place.path, uplink })
     }
 
     /// The queries of a node that wait in its group wait anywhere from now on: it is about to be in another.

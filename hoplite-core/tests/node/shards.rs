@@ -324,5 +324,5 @@ fn shards_that_have_not_heard_where_a_node_is_hear_it_from_the_node() {
     assert_eq!(h.told(), ["0 placed 6 [0, 0, 0, 0]", "1 placed 6 [0, 0, 0, 0]"]);
     h.event(Event::FromShard { shard: 1, message: place(6, 3, 250) });
     assert_eq!(h.told(), ["0 placed 6 [0, 0, 3, 0]", "2 placed 6 [0, 0, 3, 0]"]);
-    assert_eq!(h.node.status().places_version, 6);
+    assert_eq!(h.node.status().place.version, 6);
 }

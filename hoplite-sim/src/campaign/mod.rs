@@ -74,8 +74,8 @@ pub struct Summary {
     pub parts: u64,
     /// See `parts`.
     pub parts_left: u64,
-    /// Probes that said where stores are.
-    pub probes: u64,
+    /// Probes of where stores are that shards heard of, counted at each shard.
+    pub probes_heard: u64,
     /// Reduces that succeeded though something failed on the way.
     pub mended_reduces: u64,
     /// Reduces that succeeded though their target had to be begun anew.
@@ -98,7 +98,7 @@ impl Summary {
         self.exchanged += other.exchanged;
         self.parts += other.parts;
         self.parts_left += other.parts_left;
-        self.probes += other.probes;
+        self.probes_heard += other.probes_heard;
         self.mended_reduces += other.mended_reduces;
         self.restarted_reduces += other.restarted_reduces;
     }

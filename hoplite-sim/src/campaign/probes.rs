@@ -36,24 +36,31 @@ impl Simulation {
         let uplink = Uplink::measured(*self.random.pick(&[0, 100, 1000]));
         let version = self.now().as_micros();
         self.note(|_| format!("a probe of version {version} finds {paths:?}"));
-        self.app.summary.probes += 1;
         for shard in 0..self.app.scenario.shards {
             let (delay, places) = (self.random.millis(0..200), paths.clone());
             if self.random.chance(70) {
                 let places = MeasuredPlaces { version, uplink, paths: places };
-                self.after(delay, move |sim| sim.tell_shard(shard, Event::Places(places)));
+                self.after(delay, move |sim| {
+                    sim.app.summary.probes_heard += u64::from(sim.shards[shard].is_alive);
+                    sim.tell_shard(shard, Event::Places(places));
+                });
             }
         }
     }
 
-    /// All have heard of the same probe at last, from shards or from stores.
+    /// All have heard of the same probe at last, from shards or from stores, and of the same places.
     pub(super) fn check_places_agree(&self) {
         let shards: Vec<u64> = self.shards.iter().map(|host| host.shard.measured_places().version).collect();
-        let stores: Vec<u64> = self.stores.iter().map(|host| host.node.status().places_version).collect();
-        let is_latest = |version: &u64| *version == shards[0];
-        assert!(
-            shards.iter().chain(&stores).all(is_latest),
-            "the shards go by the probes {shards:?}, the stores by {stores:?}"
-        );
+        for (number, store) in self.stores.iter().enumerate() {
+            let place = store.node.status().place;
+            let of_shards: Vec<_> =
+                self.shards.iter().map(|host| host.shard.place_of(&node_id(number))).collect();
+            let expected = (place.version > 0).then_some(place);
+            assert!(
+                shards.iter().all(|version| *version == place.version)
+                    && of_shards.iter().all(|of_shard| *of_shard == expected),
+                "the shards go by the probes {shards:?}; store {number} is {place:?}, by the shards {of_shards:?}"
+            );
+        }
     }
 }

@@ -82,7 +82,7 @@ async fn apply(
         shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
     let known = join_all(status).await.into_iter().flatten().map(|status| status.places_version);
     // Shards that have restarted may have forgotten theirs, but stores remember it, as this one does.
-    let known = known.chain([plane.engine.status().places_version]);
+    let known = known.chain([plane.engine.status().place.version]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let version = version_above(known, now);
     // It takes a second for thousands of nodes, in which small requests would wait on this thread.

@@ -74,13 +74,13 @@ enum Step {
         node: usize,
         request: u64,
     },
-    /// Nodes are measured to be in these racks, unless that is zero.
     /// A store says where a shard said that it is.
     Recall {
         node: usize,
         version: u64,
         rack: u32,
     },
+    /// Nodes are measured to be in these racks, unless that is zero.
     Measure {
         version: u64,
         racks: [u32; NODES.len()],
