@@ -1,10 +1,9 @@
 //! What a daemon tells of single operations: spans, exported over OTLP to a collector of OpenTelemetry.
 //!
-//! Off unless `--otlp-endpoint`, or the standard environment variable, says where to. A span that is not [`Tracer::begin`]'s costs
-//! nothing. Spans that have ended wait in a bounded queue for a thread that exports them; what does not fit is dropped, so that a
+//! Off unless `--otlp-endpoint`, or the standard environment variable, says where to. Without that, no span is
+//! made. Spans that have ended wait in a bounded queue for a thread that exports them; what does not fit is dropped, so that a
 //! collector which is slow or away keeps nobody waiting.
 
-use std::env::VarError;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use opentelemetry::trace::{
     TracerProvider,
 };
 use opentelemetry::{Context, KeyValue, Value};
-use opentelemetry_otlp::{ExporterBuildError, WithExportConfig};
+use opentelemetry_otlp::{ExporterBuildError, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, SpanData, SpanExporter};
@@ -64,7 +63,10 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, NotAnEndpoint> {
         let uri: Uri = text.parse().map_err(|_| NotAnEndpoint)?;
-        let is_plain = uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none();
+        // Its text is logged: a password in it would be, too.
+        let is_bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+        let is_plain =
+            uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none() && is_bare;
         if is_plain && uri.port().is_some() { Ok(Self(text.to_owned())) } else { Err(NotAnEndpoint) }
     }
 }
@@ -173,14 +175,23 @@ impl Export {
     ) -> Result<Option<(Self, Tracer)>, ExporterBuildError> {
         let TraceSettings { otlp_endpoint, otlp_sample_ratio: Ratio(ratio) } = settings;
         let Some(Endpoint(endpoint)) = otlp_endpoint.or_else(standard_endpoint) else { return Ok(None) };
-        let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic();
-        let exporter = exporter.with_endpoint(&endpoint).with_timeout(EXPORT_TIMEOUT).build()?;
+        let channel = tonic::transport::Endpoint::from_shared(endpoint.clone())
+            .map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))?
+            .connect_timeout(EXPORT_TIMEOUT)
+            .timeout(EXPORT_TIMEOUT)
+            .http2_keep_alive_interval(EXPORT_TIMEOUT)
+            .keep_alive_timeout(EXPORT_TIMEOUT)
+            .connect_lazy();
+        let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_channel(channel);
+        let exporter = exporter.with_timeout(EXPORT_TIMEOUT).build()?;
         let exporter = Reporting { exporter, endpoint: endpoint.clone(), is_failing: AtomicBool::new(false) };
         // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come before what is said here.
+        let named = first_set(&["OTEL_SERVICE_NAME"]);
         let resource = Resource::builder_empty()
             .with_service_name(daemon.to_owned())
             .with_attribute(KeyValue::new("service.version", version.to_owned()))
             .with_detector(Box::new(opentelemetry_sdk::resource::EnvResourceDetector::new()))
+            .with_attributes(named.map(|name| KeyValue::new("service.name", name)))
             .build();
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
@@ -204,17 +215,19 @@ impl Export {
 
 /// The endpoint that the variables of OpenTelemetry name. They may be meant for other programs: what cannot be followed is no error.
 fn standard_endpoint() -> Option<Endpoint> {
-    let first = |names: [&str; 2]| {
-        let set = names.into_iter().map(std::env::var).find(|value| *value != Err(VarError::NotPresent))?;
-        set.ok().filter(|value| !value.is_empty())
-    };
-    let endpoint = first(STANDARD_ENDPOINTS)?;
-    let protocol = first(STANDARD_PROTOCOLS);
+    let endpoint = first_set(&STANDARD_ENDPOINTS)?;
+    let protocol = first_set(&STANDARD_PROTOCOLS);
     if let Some(protocol) = protocol.filter(|protocol| protocol != "grpc") {
-        tracing::warn!(endpoint, protocol, "traces are not exported: only gRPC is spoken to collectors");
+        tracing::warn!(protocol, "traces are not exported: only gRPC is spoken to collectors");
         return None;
     }
-    endpoint.parse().inspect_err(|error| tracing::warn!(endpoint, %error, "traces are not exported")).ok()
+    // What it names may have a password in it.
+    endpoint.parse().inspect_err(|error| tracing::warn!(%error, "traces are not exported")).ok()
+}
+
+/// The first of these variables of the environment that is set to something.
+fn first_set(names: &[&str]) -> Option<String> {
+    names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
 /// Exports, and logs when that begins to fail and when it works again.
@@ -264,6 +277,7 @@ mod tests {
             "https://collector:4317",
             "http://collector",
             "http://c:4318/v1/traces",
+            "http://user:password@collector:4317",
         ] {
             assert_eq!(wrong.parse::<Endpoint>(), Err(NotAnEndpoint), "{wrong}");
         }

@@ -266,6 +266,9 @@ impl ShardOwner {
     /// Ends the session of a node, as the shard has decided, since another one takes its place.
     fn end_replaced(&mut self, node: &NodeId) {
         if let Some(older) = self.current.remove(node).and_then(|session| self.sessions.remove(&session)) {
+            if let Some(traces) = &mut self.traces {
+                traces.gone(node);
+            }
             tracing::info!(node = %older.node, "a newer session of the store takes the place of this one");
             self.events.push(
                 EventKind::Disconnected,

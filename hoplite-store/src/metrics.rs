@@ -258,7 +258,7 @@ impl Observer {
             Request::Wait { .. } => (OPERATIONS[4], None),
             Request::Locate { .. } => (OPERATIONS[5], None),
             // Not answered any more.
-            Request::Cancel { call } => {
+            Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.calls.remove(&(key.0, *call));
                 return self.count_calls();
             }

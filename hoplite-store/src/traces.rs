@@ -2,23 +2,24 @@
 //! store or this one.
 //!
 //! As the observer of metrics, [`Traces`] is shown every event and effect of the node, and needs no help of theirs. An effect
-//! belongs to the trace of the event that has caused it. Questions to shards, pulls, combinations and hops have numbers, by which
-//! what comes of them later belongs to the same trace.
+//! belongs to the trace of a call that is open for its object, or, if there is none, of the event that has caused it: an event also
+//! makes the node do what was due for others. Questions to shards, pulls, combinations and hops have numbers, by which what
+//! comes of them later belongs to the same trace.
 
 use std::collections::BTreeMap;
 
 use hoplite_core::TraceContext;
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::{
-    CallId, ClientId, CombineId, CombineOutcome, CopyId, Effect, Event, HopId, HopReport, HostingId, PullId,
-    Request, Response, ServeId,
+    CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, HopId, HopReport,
+    HostingId, PullId, Request, Response, ServeId,
 };
 use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Most fetches that are remembered between the grant of a sender and the start of the pull, which may have to wait for room.
-const MAX_GRANTED: usize = 1024;
+/// Most sources of a reduce that lead to it: what is done for further ones belongs to the event that has caused it.
+const MAX_SOURCES: usize = 256;
 
 /// Begins and ends spans. To be shown each event before the node is, and each effect after it.
 #[derive(Debug)]
@@ -30,8 +31,11 @@ pub(crate) struct Traces {
     calls: BTreeMap<(ClientId, CallId), Span>,
     /// Puts whose bytes their clients write.
     writes: BTreeMap<CopyId, Span>,
-    asks: BTreeMap<RequestId, Work>,
-    granted: BTreeMap<ObjectId, TraceContext>,
+    /// The open calls for each object, and their spans, if they are recorded.
+    callers: BTreeMap<ObjectId, BTreeMap<(ClientId, CallId), Option<TraceContext>>>,
+    /// The objects of each open call.
+    objects: BTreeMap<(ClientId, CallId), Vec<ObjectId>>,
+    asks: BTreeMap<RequestId, Ask>,
     pulls: BTreeMap<PullId, Work>,
     combines: BTreeMap<CombineId, Work>,
     hops: BTreeMap<HopId, Work>,
@@ -46,6 +50,15 @@ struct Work {
     parent: TraceContext,
 }
 
+/// A question to a shard.
+#[derive(Debug)]
+struct Ask {
+    work: Work,
+    shard: usize,
+    /// Whether it is answered again and again.
+    is_subscription: bool,
+}
+
 impl Traces {
     pub(crate) fn new(tracer: Tracer, node: &NodeId) -> Self {
         Self {
@@ -54,8 +67,9 @@ impl Traces {
             cause: None,
             calls: BTreeMap::new(),
             writes: BTreeMap::new(),
+            callers: BTreeMap::new(),
+            objects: BTreeMap::new(),
             asks: BTreeMap::new(),
-            granted: BTreeMap::new(),
             pulls: BTreeMap::new(),
             combines: BTreeMap::new(),
             hops: BTreeMap::new(),
@@ -69,7 +83,16 @@ impl Traces {
         self.cause = match event {
             Event::Request { client, call, request } => self.request((*client, *call), request, given),
             Event::ClientGone { client } => {
-                self.calls.retain(|(caller, _), _| caller != client);
+                let of_client = (*client, CallId(0))..=(*client, CallId(u64::MAX));
+                let open: Vec<_> = self.objects.range(of_client.clone()).map(|(key, _)| *key).collect();
+                open.into_iter().for_each(|key| self.forget(key));
+                let open: Vec<_> = self.calls.range(of_client).map(|(key, _)| *key).collect();
+                open.into_iter().for_each(|key| drop(self.calls.remove(&key)));
+                None
+            }
+            // What was asked there is asked elsewhere, or again.
+            Event::ShardDown { shard } => {
+                self.asks.retain(|_, ask| ask.shard != *shard);
                 None
             }
             Event::FromShard { message, .. } => self.answered(message),
@@ -119,6 +142,7 @@ impl Traces {
     pub(crate) fn effect(&mut self, effect: &Effect) -> Option<TraceContext> {
         match effect {
             Effect::Reply { client, call, response } => {
+                self.forget((*client, *call));
                 let mut span = self.calls.remove(&(*client, *call))?;
                 match response {
                     Ok(Response::Created(view)) => drop(self.writes.insert(view.copy, span)),
@@ -132,9 +156,9 @@ impl Traces {
                 self.writes.remove(copy);
                 None
             }
-            Effect::ToShard { message, .. } => self.tells(message),
+            Effect::ToShard { shard, message, .. } => self.tells(*shard, message),
             Effect::StartPull { pull, id, sender, size_bytes, offset_bytes, .. } => {
-                let parent = self.granted.remove(id)?;
+                let parent = self.parent([id])?;
                 let mut span = self.begin_for("pull", SpanKind::Client, Some(parent), id)?;
                 span.set("hoplite.sender", sender.to_string());
                 span.set("hoplite.size_bytes", number(*size_bytes));
@@ -142,13 +166,17 @@ impl Traces {
                 Some(enter(&mut self.pulls, *pull, Work { span, parent }))
             }
             Effect::StartCombine { combine, inputs, .. } => {
-                let parent = self.cause?;
+                let ids = inputs.iter().filter_map(|input| match input {
+                    CombineInput::Remote(input) => Some(&input.id),
+                    CombineInput::Local { .. } => None,
+                });
+                let parent = self.parent(ids)?;
                 let mut span = self.begin("combine", SpanKind::Internal, Some(parent))?;
                 span.set("hoplite.inputs", number(inputs.len() as u64));
                 Some(enter(&mut self.combines, *combine, Work { span, parent }))
             }
-            Effect::StartHop { hop, node, .. } => {
-                let parent = self.cause?;
+            Effect::StartHop { hop, node, spec, .. } => {
+                let parent = self.parent(spec.inputs.iter().map(|input| &input.id))?;
                 let mut span = self.begin("hop", SpanKind::Client, Some(parent))?;
                 span.set("hoplite.host", node.to_string());
                 Some(enter(&mut self.hops, *hop, Work { span, parent }))
@@ -173,7 +201,61 @@ impl Traces {
         request: &Request,
         given: Option<TraceContext>,
     ) -> Option<TraceContext> {
-        let span = match request {
+        if let Request::SealUnconfirmed { copy } = request {
+            return self.writes.remove(copy).map(|span| span.context());
+        }
+        let span = self.asked(key, request, given);
+        let context = span.as_ref().map(Span::context);
+        let sources: &[ObjectId] = match request {
+            Request::Reduce(reduce) | Request::Collective(_, reduce) => &reduce.sources,
+            _ => &[],
+        };
+        let id = match request {
+            Request::Get { id, .. } | Request::Locate { id, .. } => Some(id),
+            Request::Join { target, .. } => Some(target),
+            Request::Reduce(reduce) | Request::Collective(_, reduce) => Some(&reduce.target),
+            _ => None,
+        };
+        if let Some(id) = id {
+            let ids: Vec<ObjectId> =
+                [id].into_iter().chain(sources.iter().take(MAX_SOURCES)).cloned().collect();
+            for id in &ids {
+                self.callers.entry(id.clone()).or_default().insert(key, context);
+            }
+            self.objects.insert(key, ids);
+        }
+        if let Some(span) = span {
+            self.calls.insert(key, span);
+        }
+        context
+    }
+
+    /// A call is not open any more.
+    fn forget(&mut self, key: (ClientId, CallId)) {
+        for id in self.objects.remove(&key).into_iter().flatten() {
+            if let Some(callers) = self.callers.get_mut(&id) {
+                callers.remove(&key);
+                if callers.is_empty() {
+                    self.callers.remove(&id);
+                }
+            }
+        }
+    }
+
+    /// For whom something is done about these objects.
+    fn parent<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) -> Option<TraceContext> {
+        let callers = ids.into_iter().find_map(|id| self.callers.get(id));
+        callers.map_or(self.cause, |callers| callers.values().flatten().next().copied())
+    }
+
+    /// What a request begins, and what it ends.
+    fn asked(
+        &mut self,
+        key: (ClientId, CallId),
+        request: &Request,
+        given: Option<TraceContext>,
+    ) -> Option<Span> {
+        match request {
             Request::Put { id, .. } | Request::Create { id, .. } => self.call("put", id, given),
             Request::Get { id, .. } => self.call("get", id, given),
             Request::Join { target, .. } => self.call("join", target, given),
@@ -184,10 +266,8 @@ impl Traces {
             Request::Wait { .. } => self.begin("wait", SpanKind::Server, given),
             // The rest of a put.
             Request::Seal { copy, .. } => self.writes.remove(copy),
-            Request::SealUnconfirmed { copy } => {
-                return self.writes.remove(copy).map(|span| span.context());
-            }
-            Request::Cancel { call } => {
+            Request::Cancel { call } | Request::Unsubscribe { call } => {
+                self.forget((key.0, *call));
                 if let Some(mut span) = self.calls.remove(&(key.0, *call)) {
                     span.fail("cancelled".to_owned());
                 }
@@ -200,10 +280,7 @@ impl Traces {
                 None
             }
             _ => None,
-        }?;
-        let context = span.context();
-        self.calls.insert(key, span);
-        Some(context)
+        }
     }
 
     fn call(&self, name: &'static str, id: &ObjectId, given: Option<TraceContext>) -> Option<Span> {
@@ -211,45 +288,49 @@ impl Traces {
     }
 
     /// Something is said to a shard; what is a question is entered, or was before and is repeated.
-    fn tells(&mut self, message: &ToShard) -> Option<TraceContext> {
+    fn tells(&mut self, shard: usize, message: &ToShard) -> Option<TraceContext> {
         let (id, request) = match message {
             ToShard::Query(query) => (&query.id, query.request),
             ToShard::Subscribe { request, id } | ToShard::Delete { request, id } => (id, *request),
             ToShard::Cancel { request } | ToShard::Unsubscribe { request } => {
-                return self.asks.remove(request).map(|ask| ask.parent);
+                return self.asks.remove(request).map(|ask| ask.work.parent);
             }
             _ => return self.cause,
         };
-        if let Some(ask) = self.asks.get(&request) {
-            return Some(ask.span.context());
+        if let Some(ask) = self.asks.get_mut(&request) {
+            ask.shard = shard;
+            return Some(ask.work.span.context());
         }
-        let parent = self.cause?;
+        let parent = self.parent([id])?;
         let span = self.begin_for("ask directory", SpanKind::Client, Some(parent), id)?;
-        Some(enter(&mut self.asks, request, Work { span, parent }))
+        let context = span.context();
+        let is_subscription = matches!(message, ToShard::Subscribe { .. });
+        self.asks.insert(request, Ask { work: Work { span, parent }, shard, is_subscription });
+        Some(context)
     }
 
     /// A shard has said something; the answer is what it had been asked for.
     fn answered(&mut self, message: &ToStore) -> Option<TraceContext> {
         let (request, failure) = match message {
             ToStore::Granted(grant) => (grant.request, None),
-            ToStore::Inline { request, .. } | ToStore::DeleteDone { request, .. } => (*request, None),
+            ToStore::Inline { request, .. }
+            | ToStore::DeleteDone { request, .. }
+            | ToStore::Locations { request, .. } => (*request, None),
             ToStore::Failed { request, error } => (*request, Some(error)),
-            // There may be more.
-            ToStore::Locations { request, .. } => return self.asks.get(request).map(|ask| ask.parent),
             _ => return None,
         };
-        let mut ask = self.asks.remove(&request)?;
+        let ask = self.asks.get(&request)?;
+        if ask.is_subscription {
+            return Some(ask.work.parent);
+        }
+        let Work { mut span, parent } = self.asks.remove(&request)?.work;
         if let Some(error) = failure {
-            ask.span.fail(error.to_string());
+            span.fail(error.to_string());
         }
         if let ToStore::Granted(grant) = message {
-            ask.span.set("hoplite.sender", grant.sender.to_string());
-            if self.granted.len() >= MAX_GRANTED {
-                self.granted.pop_first();
-            }
-            self.granted.insert(grant.id.clone(), ask.parent);
+            span.set("hoplite.sender", grant.sender.to_string());
         }
-        Some(ask.parent)
+        Some(parent)
     }
 
     fn begin(&self, name: &'static str, kind: SpanKind, parent: Option<TraceContext>) -> Option<Span> {

@@ -181,6 +181,31 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
 }
 
 #[test]
+fn what_is_asked_when_a_shard_comes_back_is_for_the_get_that_waits() {
+    let collector = Collector::start();
+    let mut cluster = cluster(&collector.endpoint, &[]);
+    let (first, second) = (cluster.client(0), cluster.client(1));
+    cluster.kill_shard(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _traced = enter_trace(caller(true));
+            second.get("late", PATIENCE).unwrap();
+        });
+        cluster.restart_shard(0);
+        (0..2).for_each(|node| cluster.await_sessions(node));
+        first.put("late", &bytes(1, 100_000)).unwrap();
+    });
+    drop((first, second));
+    end(&mut cluster);
+
+    let trace = collector.trace();
+    trace.assert_whole();
+    let get = trace.one("get", Some("node-1"));
+    assert_eq!(trace.one("ask directory", Some("node-1")).parent_span_id, get.span_id);
+    assert_eq!(trace.one("pull", Some("node-1")).parent_span_id, get.span_id);
+}
+
+#[test]
 fn a_reduce_is_one_trace_with_its_hops() {
     let collector = Collector::start();
     let mut cluster = cluster(&collector.endpoint, &[]);
