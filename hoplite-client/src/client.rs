@@ -91,7 +91,7 @@ impl Client {
         self.connection.node()
     }
 
-    /// Objects below this many bytes are put without waiting for the directory, unless [`Confirmation`] says so.
+    /// Objects below this many bytes are put without waiting for the directory, unless [`Confirmation`](crate::Confirmation) says so.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection.confirmed_from_bytes()
     }
