@@ -136,7 +136,7 @@ pub struct Query {
 /// Where a store is, as of one version of the measured places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
-    /// The highest counts, whoever says it; never zero.
+    /// The highest counts, whoever says it. Zero if nothing was measured, which nobody says.
     pub version: u64,
     /// The groups, by labels or by measurements.
     pub path: Path,
