@@ -23,7 +23,7 @@ def trace(traceparent: str | None = None) -> Iterator[None]:
 
     Args:
         traceparent: the span that makes the calls, as W3C Trace Context spells it; None means the current one of the package
-            `opentelemetry`; if there is none, that of the environment variable TRACEPARENT, which all calls belong to otherwise.
+            `opentelemetry`; if there is none, that of the environment variable TRACEPARENT, if it is set.
     Raises:
         ValueError: `traceparent` is none.
         ImportError: there is no `opentelemetry`, and no `traceparent`.
