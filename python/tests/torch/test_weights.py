@@ -290,9 +290,11 @@ def test_arguments_that_make_no_sense(client: hoplite.Client, name: str) -> None
 
 HALF = """
 import sys, time, torch, hoplite, hoplite.torch
+from hoplite.torch._weights import MAX_PUTS
 def tensors():
-    for index in range(3):
+    for index in range(MAX_PUTS):
         yield str(index), torch.full((400_000,), 666.0)
+    # As many puts have begun as go on at a time, so the first one has ended.
     print("half", flush=True)
     time.sleep(1000)
 hoplite.torch.put_tensors(sys.argv[2], tensors(), version=2, client=hoplite.connect(sys.argv[1]))
