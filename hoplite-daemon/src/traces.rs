@@ -29,7 +29,8 @@ pub use opentelemetry::trace::SpanKind;
 const MAX_OPEN_SPANS: usize = 16_384;
 /// How long the end of a daemon waits for the collector to take the last spans.
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the collector may take for a batch of spans: those that come meanwhile wait, or are dropped.
+/// How long the collector may take to accept a connection, for a batch of spans, and for a ping: spans that come meanwhile wait, or
+/// are dropped.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The variables of OpenTelemetry that name an endpoint, the one for traces first.
 const STANDARD_ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];

@@ -217,6 +217,8 @@ impl Traces {
             _ => None,
         };
         if let Some(id) = id {
+            // A client may give two calls one number.
+            self.forget(key);
             let ids: Vec<ObjectId> =
                 [id].into_iter().chain(sources.iter().take(MAX_SOURCES)).cloned().collect();
             for id in &ids {
