@@ -217,7 +217,7 @@ def _foot(results: Results) -> list[str]:
     lines += [
         "",
         f"In {proven} measurements the counters of the interfaces prove that the bytes crossed the links; objects of "
-        "less than 64 KiB are not counted, since Hoplite moves these before the clock starts.",
+        "less than 64 KiB are not counted, since Hoplite moves some of these before the clock starts.",
     ]
     return lines
 
