@@ -1,13 +1,15 @@
 # The two commands of the README are `make demo` and `make test`; the rest are parts of them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel test-deploy test-dashboard \
-	bench-local clean
+.PHONY: help setup build dist build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel test-deploy \
+	test-dashboard bench-local clean
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
 PYTHON ?= python3
 BINARIES := target/release
+# As packages have them and benchmarks measure them: the profile in Cargo.toml.
+DIST := target/dist
 DEMO_ENV := target/demo-env
 # Parts of `test` that go on at the same time, since each waits most of its time: for the network, processes, clocks. What a part
 # says comes when it has ended. Cargo counts its own jobs: a fifo of make's would have it share these.
@@ -25,14 +27,18 @@ setup: ## Installs what is missing: a C and C++ compiler (linker, fuzzers). Need
 build: setup ## Builds the programs: target/release/{hoplite,hoplite-store,hoplite-directory}.
 	$(CARGO) build --release $(PROGRAMS)
 
-build-bench: build
-	$(CARGO) build --release $(PROGRAMS) -p hoplite-tests --bins
+dist: setup ## Builds them as packages have them and benchmarks measure them, in target/dist. Three minutes more.
+	$(CARGO) build --profile dist $(PROGRAMS)
 
-demo: build $(DEMO_ENV) ## A 4-node cluster moves a real file and adds arrays, then Python trains a model on another; says how fast.
+build-bench: dist
+	$(CARGO) build --profile dist $(PROGRAMS) -p hoplite-tests --bins
+
+demo: setup $(DEMO_ENV) ## A 4-node cluster moves a real file and adds arrays, then Python trains a model on another; says how fast.
+	$(CARGO) build --release $(PROGRAMS) -p hoplite-python
 	$(BINARIES)/hoplite demo --nodes 4
-	@echo "the Python package: its extension is built now, which takes a minute"
-	$(DEMO_ENV)/bin/pip install --verbose ./python $$(grep '^scikit-learn==' python/requirements-integrations.txt)
-	$(DEMO_ENV)/bin/python python/examples/async_parameter_server.py --seconds 5
+	HOPLITE_EXTENSION=../$(BINARIES)/lib_native.so \
+		$(DEMO_ENV)/bin/pip install --editable ./python $$(grep '^scikit-learn==' python/requirements-integrations.txt)
+	HOPLITE_BINARIES=$(abspath $(BINARIES)) $(DEMO_ENV)/bin/python python/examples/async_parameter_server.py --seconds 5
 
 $(DEMO_ENV): | setup
 	$(PYTHON) -m venv $@
@@ -50,10 +56,11 @@ fetch: python-env # What the tests run besides our programs: torch, Ray, a brows
 tested: setup # What the tests run.
 	$(CARGO) build --workspace --all-targets
 
-lint: ## Formatting, lints, and the licences and sources of dependencies.
+lint: ## Formatting, lints, the licences and sources of dependencies, and what pages name and link to.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
+	$(PYTHON) tests/lint/pages.py
 
 test-unit: tested ## Unit, property, simulation, conformance and process tests.
 	$(CARGO) test --workspace --no-fail-fast
@@ -68,8 +75,8 @@ test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
 doc: ## The API documentation, without a warning.
 	RUSTDOCFLAGS="-D warnings" nice $(CARGO) doc --workspace --no-deps --document-private-items
 
-deb: build ## A Debian package of the programs and their units, in target/debian.
-	deploy/debian/build.sh $(BINARIES) target/debian
+deb: dist ## A Debian package of the programs and their units, in target/debian.
+	deploy/debian/build.sh $(DIST) target/debian
 
 wheel: setup ## The Python package as a wheel for other Linux systems, checked, and its sources, in target/wheel. Needs PyPI.
 	deploy/wheel/build.sh target/wheel
@@ -82,14 +89,14 @@ test-dashboard: tested ## Tests of the dashboard in a browser, and of `hoplite t
 	./setup.sh --browser
 	cd tests && $(PYTHON) -m unittest discover -s dashboard -t .
 
-bench-local: build ## Hoplite alone over loopback, for docs/measurements.md.
-	$(BINARIES)/hoplite bench local
-	$(BINARIES)/hoplite bench p2p
-	$(BINARIES)/hoplite bench broadcast
-	$(BINARIES)/hoplite bench reduce
-	$(BINARIES)/hoplite bench kernels
-	$(BINARIES)/hoplite bench shard
-	$(BINARIES)/hoplite bench directory
+bench-local: dist ## Hoplite alone over loopback, for docs/measurements.md.
+	$(DIST)/hoplite bench local
+	$(DIST)/hoplite bench p2p
+	$(DIST)/hoplite bench broadcast
+	$(DIST)/hoplite bench reduce
+	$(DIST)/hoplite bench kernels
+	$(DIST)/hoplite bench shard
+	$(DIST)/hoplite bench directory
 
 clean: ## Removes what was built.
 	$(CARGO) clean
@@ -117,8 +124,8 @@ bench-full: build-bench bench-peers ## As bench, with more rounds of large objec
 bench-report: ## Writes docs/benchmarks.md from the results of the last run.
 	cd tests && $$([ -x $(BENCH_PYTHON) ] && echo $(BENCH_PYTHON) || echo $(PYTHON)) -m bench report
 
-topology-report: build ## Reproduces what docs/topology.md shows of three papers, and writes it there. Root; three minutes.
-	cd tests && $(PYTHON) -m bench.topology --programs $(abspath $(BINARIES))
+topology-report: build-bench ## Reproduces what docs/topology.md shows of three papers, and writes it there. Root; fifteen minutes.
+	cd tests && $(PYTHON) -m bench.topology --programs $(abspath $(DIST))
 
 test-lab: tested ## Tests of the lab, of Hoplite in it, and of the benchmarks themselves; most need root. Two minutes.
 	@[ "$$(id -u)" = 0 ] || echo "test-lab: not root, so there are no hosts and links: what needs them is skipped" >&2
@@ -166,9 +173,9 @@ suites: python ## Suites that others wrote, run with Hoplite, and docs/suites.md
 BENCH_PYTHON_ARGUMENTS ?=
 COMPARED := --compare --parameters 16M --delay 0 --seconds 20
 
-bench-python: build python-env ## Hoplite beside Ray in Python: put, get, parameter servers. 16 GB of memory; ten minutes.
-	cd python && .venv/bin/maturin develop --release --quiet
-	@cd python && export HOPLITE_BINARIES=$(CURDIR)/$(BINARIES) && set -x && \
+bench-python: dist python-env ## Hoplite beside Ray in Python: put, get, parameter servers. 16 GB of memory; ten minutes.
+	cd python && .venv/bin/maturin develop --profile dist --quiet
+	@cd python && export HOPLITE_BINARIES=$(CURDIR)/$(DIST) && set -x && \
 	.venv/bin/python benchmarks/local.py $(BENCH_PYTHON_ARGUMENTS) && \
 	.venv/bin/python examples/async_parameter_server.py $(COMPARED) && \
 	.venv/bin/python examples/sync_parameter_server.py $(COMPARED)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes the sources and a wheel of the Python package for other Linux systems, and checks them: build.sh OUTPUT.
-# HOPLITE_PROFILE chooses the profile of Cargo. Needs Cargo, Python 3.11 or later, and PyPI.
+# HOPLITE_PROFILE chooses the profile of Cargo, "dist" unless it is set. Needs Cargo, Python 3.11 or later, and PyPI.
 set -euo pipefail
 mkdir -p "$1"
+export HOPLITE_PROFILE=${HOPLITE_PROFILE:-dist}
 output=$(realpath "$1")
 source=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)

@@ -224,7 +224,7 @@ impl Client {
     }
 
     /// Waits until the object has a location, and returns all that it has. With a timeout of zero, returns what is
-    /// known now, also if that is nothing.
+    /// known now, even if that is nothing.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone.

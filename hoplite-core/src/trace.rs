@@ -18,7 +18,7 @@ pub struct NotATraceparent;
 impl TraceContext {
     /// The length of its binary form: two ids and the flags.
     pub const BYTES: usize = 25;
-    /// Of the flags: the spans of the trace are recorded.
+    /// The flag that says that the spans of the trace are recorded.
     const SAMPLED: u8 = 1;
 
     /// A span of a trace; `None` if either id is zero, which names nothing. Spans are recorded if it `is_sampled`.

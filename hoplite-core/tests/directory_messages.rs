@@ -1,19 +1,22 @@
-//! What a get, and what disagrees of places, costs the directory: real nodes and real shards, and a count of the messages between
-//! them.
+//! What a get, an allreduce, and what disagrees of places cost in messages with the directory, and in those between coordinator and
+//! members: real nodes and real shards, and a count of the messages between them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use hoplite_core::collective::{Agreement, CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId};
 use hoplite_core::limits::Limits;
-use hoplite_core::metadata::Metadata;
+use hoplite_core::metadata::{Dtype, Metadata};
 use hoplite_core::node::{
-    self, CallId, ClientId, CopyId, Node, NodeConfig, PullId, Request, Response, ServeId, Until,
+    self, CallId, ClientId, CombineId, CombineOutcome, CopyId, Node, NodeConfig, PullId, Reduce, ReduceOrder,
+    Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::{ShardList, ShardMap};
-use hoplite_core::plan::collective::SchedulePreference;
+use hoplite_core::plan::collective::{Kind, SchedulePreference};
 use hoplite_core::plan::link::Uplink;
+use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{self, NodeInfo, Placed, PullOutcome, Shard, ShardConfig, ToShard};
 use hoplite_core::time::Time;
 use hoplite_core::topology::place::EVERYWHERE;
@@ -22,6 +25,8 @@ const SHARDS: usize = 3;
 /// What a get of a large object costs at most: a query, its answer, the location at the other shard, and that all bytes are
 /// there, at both.
 const MESSAGES_PER_GET: u64 = 5;
+/// What an allreduce may cost the directory for each member.
+const MAX_MESSAGES_PER_MEMBER: u64 = 8;
 const LARGE: u64 = 1 << 20;
 const SMALL: usize = 100;
 const LONG: Duration = Duration::from_secs(60);
@@ -33,13 +38,27 @@ enum Message {
     ToShard(usize, shard::Event),
 }
 
-/// A cluster in which messages take no time, and pulls end when they are told to.
+/// What each member of an allreduce costs the directory: where its source is, which rank 0's store asks, hears, and asks no
+/// longer; and its copy of the target, at two shards.
+const MESSAGES_PER_MEMBER: u64 = 5;
+/// What rank 0 costs beside that: whether there is a target, in the same three messages, and that both shards accept it.
+const MESSAGES_OF_RANK_0: u64 = 5;
+/// What is said between a coordinator and each member elsewhere: its plan, that the target stands, and that it is done.
+const WORDS_PER_MEMBER: u64 = 3;
+
+/// A cluster in which messages take no time, and pulls and exchanges end when they are told to.
 struct Cluster {
     nodes: Vec<Node>,
     shards: Vec<Shard>,
     queue: VecDeque<Message>,
     /// Messages between nodes and shards, in both directions.
     messages: u64,
+    /// Messages between coordinators and members of sessions, in both directions.
+    words: u64,
+    /// The members of sessions, by their coordinators and their numbers there; the number at the member is the same.
+    members: BTreeMap<EnlistmentId, (usize, usize)>,
+    /// The exchanges under way: where, how long what they fill is.
+    exchanges: Vec<(usize, CombineId, u64)>,
     /// Pulls under way, by receiver: from whom, and of what.
     pulls: BTreeMap<(usize, PullId), (usize, ObjectId, u64)>,
     answers: BTreeMap<(usize, CallId), Response>,
@@ -66,6 +85,9 @@ impl Cluster {
             shards: (0..SHARDS).map(|_| Shard::new(config.clone(), Time::ZERO)).collect(),
             queue: VecDeque::new(),
             messages: 0,
+            words: 0,
+            members: BTreeMap::new(),
+            exchanges: Vec::new(),
             pulls: BTreeMap::new(),
             answers: BTreeMap::new(),
             next_number: 0,
@@ -141,11 +163,47 @@ impl Cluster {
                 self.queue.push_front(Message::ToNode(sender, event));
             }
             node::Effect::ServeRefused { .. } => panic!("a pull was refused"),
+            node::Effect::Collective(effect) => self.perform_collective(number, effect),
             node::Effect::Reply { call, response, .. } => {
                 self.answers.insert((number, call), response.expect("all calls succeed"));
             }
             _ => {}
         }
+    }
+
+    fn perform_collective(&mut self, number: usize, effect: CollectiveEffect) {
+        let (to, event) = match effect {
+            CollectiveEffect::Enlist { enlistment, plan } => {
+                let member = number_of(&plan.members[plan.index].node);
+                self.members.insert(enlistment, (number, member));
+                (member, CollectiveEvent::Asked { membership: MembershipId::Elsewhere(enlistment.0), plan })
+            }
+            CollectiveEffect::Tell { enlistment, word } => {
+                let membership = MembershipId::Elsewhere(enlistment.0);
+                (self.members[&enlistment].1, CollectiveEvent::Told { membership, word })
+            }
+            CollectiveEffect::Report { membership: MembershipId::Elsewhere(member), report } => {
+                let enlistment = EnlistmentId(member);
+                (self.members[&enlistment].0, CollectiveEvent::Reported { enlistment, report })
+            }
+            CollectiveEffect::StartExchange { combine, plan, .. } => {
+                return self.exchanges.push((number, combine, plan.copy_bytes()));
+            }
+            other => panic!("nothing fails: {other:?}"),
+        };
+        self.words += 1;
+        self.queue.push_back(Message::ToNode(to, node::Event::Collective(event)));
+    }
+
+    /// Ends all exchanges: all have all bytes, and have given all.
+    fn finish_exchanges(&mut self) {
+        for (number, combine, valid_bytes) in std::mem::take(&mut self.exchanges) {
+            let filled = node::Event::Collective(CollectiveEvent::Filled { combine });
+            let outcome = CombineOutcome::Complete;
+            let ended = node::Event::CombineEnded { combine, valid_bytes, outcome };
+            self.queue.extend([filled, ended].map(|event| Message::ToNode(number, event)));
+        }
+        self.settle();
     }
 
     /// Ends all pulls whose senders have all bytes, one after the other.
@@ -167,8 +225,8 @@ impl Cluster {
     }
 
     fn put(&mut self, node: usize, id: &ObjectId, size_bytes: u64) {
-        let create =
-            Request::Create { id: id.clone(), size_bytes, metadata: Metadata::default(), timeout: LONG };
+        let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
+        let create = Request::Create { id: id.clone(), size_bytes, metadata, timeout: LONG };
         let call = self.request(node, create);
         let copy = self.created(node, call);
         self.request(node, Request::Seal { copy, timeout: LONG });
@@ -250,6 +308,48 @@ fn each_get_of_a_broadcast_takes_five_messages() {
     }
     cluster.finish_pulls();
     assert_eq!(cluster.messages - before, MESSAGES_PER_GET * RECEIVERS as u64);
+}
+
+#[test]
+fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
+    const SOURCE_BYTES: u64 = 32 << 10;
+    for members in [3, 4, 8, 16] {
+        let mut cluster = Cluster::new(members);
+        let sources: Vec<ObjectId> = (0..members).map(|rank| id(&format!("source {rank}"))).collect();
+        for (node, source) in sources.iter().enumerate() {
+            cluster.put(node, source, SOURCE_BYTES);
+        }
+        let before = cluster.messages;
+        let reduce = Reduce {
+            target: id("target"),
+            count: sources.len(),
+            sources,
+            op: ReduceOp::Sum,
+            order: ReduceOrder::Any,
+            range: None,
+            timeout: LONG,
+        };
+        let join = Request::Join {
+            target: reduce.target.clone(),
+            agreement: Agreement::of(Kind::Allreduce, &reduce),
+            is_again: false,
+            source_bytes: SOURCE_BYTES,
+            timeout: LONG,
+        };
+        let joins: Vec<CallId> = (0..members).map(|node| cluster.request(node, join.clone())).collect();
+        let call = cluster.request(0, Request::Collective(Kind::Allreduce, reduce));
+        assert_eq!(cluster.exchanges.len(), members, "all of them take part");
+        cluster.finish_exchanges();
+        assert!(joins.iter().enumerate().all(|(node, call)| cluster.is_answered(node, *call)));
+        assert!(matches!(cluster.answers.get(&(0, call)), Some(Response::Reduced { .. })));
+        let (members, of_directory) = (members as u64, cluster.messages - before);
+        assert_eq!(of_directory, MESSAGES_PER_MEMBER * members + MESSAGES_OF_RANK_0);
+        assert!(of_directory <= MAX_MESSAGES_PER_MEMBER * members, "{of_directory} of {members} members");
+        assert_eq!(cluster.words, WORDS_PER_MEMBER * (members - 1));
+        for node in &cluster.nodes {
+            assert_eq!((node.status().reductions, node.status().directed_hops), (0, 0), "it is over");
+        }
+    }
 }
 
 /// Two probes within one millisecond have one version. Shards that were restarted know of both only from stores.

@@ -1,6 +1,7 @@
 //! What a daemon logs.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -24,10 +25,34 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// How many lines standard error has not taken.
+static LOST_LINES: AtomicU64 = AtomicU64::new(0);
+
+/// Standard error. What it does not take is lost: a disk that is full must not end what the daemon does.
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if io::stderr().write_all(line).is_err() {
+            LOST_LINES.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How many lines could not be written.
+pub(crate) fn lost_lines() -> u64 {
+    LOST_LINES.load(Ordering::Relaxed)
+}
+
 /// Starts to log on standard error.
 pub(crate) fn start(settings: &LogSettings) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&settings.log).context("the log filter is not understood")?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log);
     match settings.log_format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

@@ -37,6 +37,9 @@ const STANDARD_ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OT
 /// Those that say how to speak to it.
 const STANDARD_PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 
+/// That which switches traces off, whatever the others say.
+const DISABLED: &str = "OTEL_SDK_DISABLED";
+
 /// What is set about traces.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct TraceSettings {
@@ -176,6 +179,10 @@ impl Export {
     ) -> Result<Option<(Self, Tracer)>, ExporterBuildError> {
         let TraceSettings { otlp_endpoint, otlp_sample_ratio: Ratio(ratio) } = settings;
         let Some(Endpoint(endpoint)) = otlp_endpoint.or_else(standard_endpoint) else { return Ok(None) };
+        if first_set(&[DISABLED]).is_some_and(|disabled| disabled.eq_ignore_ascii_case("true")) {
+            tracing::info!("traces are not exported: {DISABLED} says so");
+            return Ok(None);
+        }
         let channel = tonic::transport::Endpoint::from_shared(endpoint.clone())
             .map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))?
             .connect_timeout(EXPORT_TIMEOUT)

@@ -3,8 +3,8 @@
 //! * [`Arena`]: the store's side. It creates the memory, faults it in, and gives out a [`Buffer`] per object.
 //! * [`Mapping`]: a client's side of the same memory, with a [`Reader`] or a [`Writer`] per object.
 //! * [`fds`]: sends file descriptors from the store to its clients.
-//! * [`delivery`]: what only the kernel knows of a connection over which objects go; [`peer_groups`]: of the process at the
-//!   other end of a Unix socket.
+//! * [`delivery`]: what only the kernel knows of a connection over which objects go; [`set_receive_low_water`]: when it wakes the
+//!   reader of one; [`peer_groups`]: what it knows of the process at the other end of a Unix socket.
 //!
 //! This crate has no policy. [`hoplite_core::node`] decides which extent belongs to which object and who may write it, with the
 //! help of [`hoplite_core::extent::Allocator`].
@@ -74,7 +74,7 @@ pub use mapping::Mapping;
 pub use peer::peer_groups;
 pub use progress::State;
 pub use reader::Reader;
-pub use tcp::delivery;
+pub use tcp::{delivery, set_receive_low_water};
 pub use writer::{Doorbell, Writer};
 
 // Offsets are u64 in messages and usize in memory. With equal widths, the conversions lose nothing.

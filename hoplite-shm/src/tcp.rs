@@ -1,5 +1,6 @@
-//! What the kernel knows of a TCP connection.
+//! What the kernel knows of a TCP connection, and when it wakes its reader.
 
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -36,6 +37,25 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
         is_application_limited: flags & APPLICATION_LIMITED != 0,
         round_trip_us: info.tcpi_min_rtt,
     })
+}
+
+/// Has the kernel wake who waits to read only once `bytes` have come, or the peer has closed (`SO_RCVLOWAT`).
+///
+/// # Errors
+/// Those of `setsockopt`: `socket` is no socket.
+pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the kernel reads an integer, of the length that is said.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

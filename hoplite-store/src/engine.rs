@@ -1,10 +1,14 @@
 //! The store's one piece of state and what follows from its decisions.
 //!
-//! [`Engine::apply`] gives an event to the [`Node`] and performs the effects, in order, under one short lock: nothing
-//! in here waits. Everything else in the store (local plane, data plane, sessions, alarm) turns what happens into
-//! events.
+//! [`Engine::apply`] gives an event to the [`Node`] and performs the effects (`effects`), in order, under one short lock: nothing
+//! in here waits. What takes time is done in `tasks`. Everything else in the store (local plane, data plane, sessions, alarm) turns
+//! what happens into events; what other stores ask for comes in through `hosts`.
 //!
 //! A get passes six files; this is number 3. Next: `hoplite-core/src/node/gets.rs`.
+
+mod effects;
+mod hosts;
+mod tasks;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,20 +17,16 @@ use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use hoplite_core::TraceContext;
-use hoplite_core::batch::Full;
-use hoplite_core::collective::{
-    CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId, Plan, Report, Word,
-};
+use hoplite_core::collective::{EnlistmentId, MembershipId, Report, Word};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, TransferLoad};
 use hoplite_core::node::{
-    ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, HopId, HopReport, HostingId,
-    Node, NodeStatus, PullId, ReduceRecord, ServeId, Urgency,
+    ClientId, CombineId, CopyId, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus, PullId,
+    ReduceRecord, ServeId,
 };
 use hoplite_core::time::Time;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress, SurveyReport};
-use hoplite_proto::local::Response;
 use hoplite_shm::Arena;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -34,17 +34,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::copies::{Copies, LiveCopy};
-use crate::data::{
-    CombineRequest, CombineSource, CompareRequest, DataMetrics, Enlisted, Exchange, HopHost, HopRequest,
-    Hosted, MemberHost, Peer, PullRequest, Puller, ServeRequest, ServeSource, Served, Surveyor, Words,
-};
-use crate::local::{Answers, Work};
+use crate::data::{DataMetrics, Peer, Puller, Surveyor};
+use crate::local::Answers;
 use crate::metrics::Observer;
-use crate::outbox::{Outbox, Outgoing};
+use crate::outbox::Outbox;
 use crate::traces::Traces;
-
-/// Most words that a coordinator says to a member.
-const MAX_WORDS: usize = 2;
 
 /// What [`Engine::apply`] changes.
 #[derive(Debug)]
@@ -190,303 +184,6 @@ impl Engine {
             state.alarm_at = next;
             self.alarm.notify_one();
         }
-    }
-
-    fn perform(self: &Arc<Self>, state: &mut State, effect: Effect, trace: Option<TraceContext>) {
-        match effect {
-            Effect::Reply { client, call, response } => {
-                if let Some(answers) = self.clients.get(&client) {
-                    answers.add((call, response.map(Response::Node)));
-                }
-            }
-            Effect::Follow { client, call, copy, beyond_bytes } => {
-                let live = self.copies.get(copy).expect("a copy is open while a client refers to it");
-                if let Some(answers) = self.clients.get(&client) {
-                    answers.add_work(Work::Follow { call, live, beyond_bytes });
-                }
-            }
-            Effect::Inspect { client, call, inspection, shards } => {
-                if let Some(answers) = self.clients.get(&client) {
-                    answers.add_work(Work::Inspect { call, inspection, shards });
-                }
-            }
-            Effect::CallEnded { client, call } => {
-                if let Some(answers) = self.clients.get(&client) {
-                    answers.add_work(Work::End { call });
-                }
-            }
-            Effect::ToShard { shard, message, inline_from, urgency } => {
-                let inline_from = inline_from.and_then(|copy| self.copies.get(copy));
-                tell_shard(state, shard, Outgoing { message, inline_from, trace }, urgency);
-            }
-            Effect::CopyOpened { copy, extent, size_bytes, producer } => {
-                let buffer =
-                    self.arena.buffer(extent, size_bytes).expect("the allocator stays inside the arena");
-                buffer.initialise();
-                self.copies.open(copy, LiveCopy::new(buffer, producer));
-            }
-            Effect::Fill { copy, bytes } => {
-                if let Some(live) = self.copies.get(copy) {
-                    live.buffer().write(0, &bytes);
-                }
-            }
-            Effect::CopyCompleted { copy } => {
-                if let Some(live) = self.copies.get(copy) {
-                    live.complete();
-                }
-            }
-            Effect::CopyFailed { copy, error } => {
-                if let Some(live) = self.copies.get(copy) {
-                    live.fail(error);
-                }
-            }
-            Effect::CopyClosed { copy } => {
-                self.copies.close(copy);
-            }
-            Effect::StartPull { pull, copy, id, put, size_bytes, sender, sender_address, offset_bytes } => {
-                tracing::debug!(%id, %sender, size_bytes, offset_bytes, "pull starts");
-                let live = self.copies.get(copy).expect("a copy is open while it is pulled");
-                let request = PullRequest { id, put, offset_bytes, sender, sender_address, trace };
-                let cancelled = self.stop.child_token();
-                state.pulls.insert(pull, cancelled.clone());
-                self.spawn_pull(pull, live, request, cancelled);
-            }
-            Effect::CancelPull { pull } => {
-                if let Some(cancelled) = state.pulls.get(&pull) {
-                    cancelled.cancel();
-                }
-            }
-            Effect::ServeAccepted { serve, copy, .. } => state.decide(serve, self.copies.get(copy)),
-            Effect::ServeRefused { serve } => state.decide(serve, None),
-            Effect::Compare { copy, id, winner, holder } => {
-                let live = self.copies.get(copy).expect("a copy is open while it is compared");
-                let request = CompareRequest { id, put: winner, holder: holder.0, holder_address: holder.1 };
-                self.spawn_compare(copy, live, request);
-            }
-            Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs } => {
-                tracing::debug!(?combine, %op, offset_bytes, inputs = inputs.len(), "combination starts");
-                let live = self.copies.get(copy).expect("a copy is open while it is filled");
-                let inputs = inputs.into_iter().map(|input| self.source(input)).collect();
-                let cancelled = self.stop.child_token();
-                state.combines.insert(combine, cancelled.clone());
-                self.spawn_combine(
-                    combine,
-                    live,
-                    CombineRequest { op, dtype, offset_bytes, inputs, trace },
-                    cancelled,
-                );
-            }
-            Effect::CancelCombine { combine } => {
-                if let Some(cancelled) = state.combines.get(&combine) {
-                    cancelled.cancel();
-                }
-            }
-            Effect::StartHop { hop, node, address, spec } => {
-                tracing::debug!(?hop, host = %node, inputs = spec.inputs.len(), "hop starts");
-                let ended = CancellationToken::new();
-                state.hops.insert(hop, ended.clone());
-                self.spawn_hop(hop, (node, address), HopRequest { spec, trace }, ended);
-            }
-            Effect::EndHop { hop } => {
-                if let Some(ended) = state.hops.remove(&hop) {
-                    ended.cancel();
-                }
-            }
-            Effect::Collective(effect) => self.perform_collective(state, effect),
-            Effect::HopReport { hosting, report } => {
-                if let Some(reports) = state.hostings.get(&hosting)
-                    && let Err(error) = reports.try_send(report)
-                {
-                    tracing::debug!(?hosting, %error, "a report of a hop came after its end");
-                }
-            }
-        }
-    }
-
-    fn perform_collective(self: &Arc<Self>, state: &mut State, effect: CollectiveEffect) {
-        match effect {
-            CollectiveEffect::Enlist { enlistment, plan } => {
-                let (sender, words) = mpsc::channel(MAX_WORDS);
-                state.enlistments.insert(enlistment, sender);
-                self.spawn_enlistment(enlistment, plan, words);
-            }
-            CollectiveEffect::Tell { enlistment, word } => {
-                let is_last = matches!(word, Word::Stop(_));
-                if let Some(words) = state.enlistments.get(&enlistment)
-                    && let Err(error) = words.try_send(word)
-                {
-                    tracing::debug!(?enlistment, %error, "a member was gone before it could be told");
-                }
-                if is_last {
-                    state.enlistments.remove(&enlistment);
-                }
-            }
-            CollectiveEffect::Dismiss { enlistment } => {
-                state.enlistments.remove(&enlistment);
-            }
-            CollectiveEffect::Report { membership, report } => {
-                if let Some(reports) = state.memberships.get(&membership)
-                    && let Err(error) = reports.try_send(report)
-                {
-                    tracing::debug!(?membership, %error, "a report of a member came after its end");
-                }
-            }
-            CollectiveEffect::Deny { node, address, target, error } => {
-                let engine = Arc::clone(self);
-                let task = async move {
-                    let peer = (node, address);
-                    engine.stop.run_until_cancelled(engine.puller.deny(&peer, &target, &error)).await;
-                };
-                self.tasks.spawn_on(task, &self.runtime);
-            }
-            CollectiveEffect::StartExchange { combine, copy, sources, plan } => {
-                tracing::debug!(?combine, schedule = %plan.schedule, "exchange starts");
-                let live = self.copies.get(copy).expect("a copy is open while it is filled");
-                let sources = sources
-                    .into_iter()
-                    .map(|source| self.copies.get(source).expect("a copy is open while it is read"));
-                let exchange = Arc::new(Exchange::new(plan, sources.collect()));
-                live.set_exchange(Arc::clone(&exchange));
-                let cancelled = self.stop.child_token();
-                state.combines.insert(combine, cancelled.clone());
-                self.spawn_exchange(combine, live, exchange, cancelled);
-            }
-        }
-    }
-
-    fn spawn_exchange(
-        self: &Arc<Self>,
-        combine: CombineId,
-        live: Arc<LiveCopy>,
-        exchange: Arc<Exchange>,
-        cancelled: CancellationToken,
-    ) {
-        let engine = Arc::clone(self);
-        let task = async move {
-            let filled = || engine.apply(Event::Collective(CollectiveEvent::Filled { combine }));
-            let outcome = engine.puller.exchange(&exchange, &live, &cancelled, filled).await;
-            let valid_bytes = if outcome == CombineOutcome::Complete { live.size_bytes() } else { 0 };
-            tracing::debug!(?combine, ?outcome, "exchange ended");
-            // The node may free the copies that were read as soon as it hears of the end.
-            drop((exchange, live));
-            let mut state = engine.lock();
-            state.combines.remove(&combine);
-            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
-            engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
-        };
-        self.tasks.spawn_on(task, &self.runtime);
-    }
-
-    /// Keeps in touch with a member, and tells the node what it says.
-    fn spawn_enlistment(self: &Arc<Self>, enlistment: EnlistmentId, plan: Box<Plan>, words: Words) {
-        let engine = Arc::clone(self);
-        let task = async move {
-            let report = |report| engine.member_reported(enlistment, report);
-            engine.stop.run_until_cancelled(engine.puller.enlist(&plan, words, &report)).await;
-        };
-        self.tasks.spawn_on(task, &self.runtime);
-    }
-
-    /// Tells the node what a member says, unless it is not needed any more.
-    fn member_reported(self: &Arc<Self>, enlistment: EnlistmentId, report: Report) {
-        tracing::debug!(?enlistment, ?report, "a member reported");
-        let mut state = self.lock();
-        let is_wanted = match report {
-            Report::Filled => state.enlistments.contains_key(&enlistment),
-            Report::Failed(_) => state.enlistments.remove(&enlistment).is_some(),
-        };
-        if is_wanted {
-            let event = CollectiveEvent::Reported { enlistment, report };
-            self.apply_locked(&mut state, Event::Collective(event));
-        }
-    }
-
-    /// Where the shell reads an input.
-    fn source(&self, input: CombineInput) -> CombineSource {
-        match input {
-            CombineInput::Local { copy, base_bytes } => {
-                let live = self.copies.get(copy).expect("a copy is open while it is read");
-                CombineSource::Local { live, base_bytes }
-            }
-            CombineInput::Remote(input) => CombineSource::Remote(input),
-        }
-    }
-
-    fn spawn_pull(
-        self: &Arc<Self>,
-        pull: PullId,
-        live: Arc<LiveCopy>,
-        request: PullRequest,
-        cancelled: CancellationToken,
-    ) {
-        let engine = Arc::clone(self);
-        let task = async move {
-            let started = Instant::now();
-            let (valid_bytes, outcome) = engine.puller.pull(&request, &live, &cancelled).await;
-            let seconds = started.elapsed().as_secs_f64();
-            tracing::debug!(id = %request.id, sender = %request.sender, ?outcome, valid_bytes, seconds, "pull ended");
-            let mut state = engine.lock();
-            state.pulls.remove(&pull);
-            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
-            engine.apply_locked(&mut state, Event::PullEnded { pull, valid_bytes, outcome });
-        };
-        self.tasks.spawn_on(task, &self.runtime);
-    }
-
-    fn spawn_combine(
-        self: &Arc<Self>,
-        combine: CombineId,
-        live: Arc<LiveCopy>,
-        request: CombineRequest,
-        cancelled: CancellationToken,
-    ) {
-        let engine = Arc::clone(self);
-        let task = async move {
-            let started = Instant::now();
-            let (valid_bytes, outcome) = engine.puller.combine(&request, &live, &cancelled).await;
-            let seconds = started.elapsed().as_secs_f64();
-            tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
-            // The node may free the copies that were read as soon as it hears of the end.
-            drop((request, live));
-            let mut state = engine.lock();
-            state.combines.remove(&combine);
-            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
-            engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
-        };
-        self.tasks.spawn_on(task, &self.runtime);
-    }
-
-    /// Directs a hop at `host`, and tells the node how it goes.
-    fn spawn_hop(self: &Arc<Self>, hop: HopId, host: Peer, request: HopRequest, ended: CancellationToken) {
-        let engine = Arc::clone(self);
-        let task = async move {
-            let report = |report| engine.hop_reported(hop, report);
-            engine.stop.run_until_cancelled(engine.puller.direct(&request, &host, &ended, &report)).await;
-        };
-        self.tasks.spawn_on(task, &self.runtime);
-    }
-
-    /// Tells the node what a host says of a hop, unless the node has ended it.
-    fn hop_reported(self: &Arc<Self>, hop: HopId, report: HopReport) {
-        tracing::debug!(?hop, ?report, "hop reported");
-        let mut state = self.lock();
-        let is_wanted = match report {
-            HopReport::Complete => state.hops.contains_key(&hop),
-            HopReport::Failed(_) => state.hops.remove(&hop).is_some(),
-        };
-        if is_wanted {
-            self.apply_locked(&mut state, Event::HopReported { hop, report });
-        }
-    }
-
-    fn spawn_compare(self: &Arc<Self>, copy: CopyId, live: Arc<LiveCopy>, request: CompareRequest) {
-        let engine = Arc::clone(self);
-        let task = async move {
-            let equal = engine.puller.compare(&request, &live, &engine.stop).await;
-            tracing::info!(id = %request.id, ?equal, "compared with an earlier put of the same id");
-            engine.apply(Event::Compared { copy, equal });
-        };
-        self.tasks.spawn_on(task, &self.runtime);
     }
 
     /// A session with `shard` is up; what the node says to it goes to `outbox`.
@@ -659,97 +356,6 @@ impl Engine {
     }
 }
 
-impl State {
-    /// Tells the task that waits for it what the node thinks of a serve. A task that has left says that the serve has ended.
-    fn decide(&mut self, serve: ServeId, live: Option<Arc<LiveCopy>>) {
-        if let Some(verdict) = self.verdicts.remove(&serve) {
-            let _ = verdict.send(live);
-        }
-    }
-}
-
-fn tell_shard(state: &mut State, shard: usize, outgoing: Outgoing, urgency: Urgency) {
-    if let Some(session) = &state.sessions[shard]
-        && session.push(outgoing, urgency) == Err(Full)
-    {
-        // Too far behind. Without its outbox the session ends; the next one starts with a full publication.
-        tracing::warn!(shard, "the session's queue is full, starting a new session");
-        state.sessions[shard] = None;
-    }
-}
-
-/// Says that a serve has ended when it is dropped.
-struct Serve {
-    engine: Arc<Engine>,
-    serve: ServeId,
-}
-
-impl Drop for Serve {
-    fn drop(&mut self) {
-        let mut state = self.engine.lock();
-        state.verdicts.remove(&self.serve);
-        self.engine.apply_locked(&mut state, Event::ServeEnded { serve: self.serve });
-    }
-}
-
-impl ServeSource for Engine {
-    async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
-        let ServeRequest { id, put, awaits_hop, trace } = request;
-        let serve = Serve { engine: Arc::clone(self), serve: ServeId(self.next_number()) };
-        let (verdict, decided) = oneshot::channel();
-        {
-            let mut state = self.lock();
-            state.verdicts.insert(serve.serve, verdict);
-            let event = Event::ServeRequested { serve: serve.serve, id, put, awaits_hop };
-            self.apply_caused(&mut state, event, trace);
-        }
-        let live = decided.await.ok().flatten()?;
-        Some(Served::new(live, move || drop(serve)))
-    }
-}
-
-impl HopHost for Engine {
-    fn host(self: &Arc<Self>, HopRequest { spec: hop, trace }: HopRequest) -> Hosted {
-        let hosting = HostingId(self.next_number());
-        let (sender, reports) = mpsc::channel(Hosted::MAX_REPORTS);
-        {
-            let mut state = self.lock();
-            state.hostings.insert(hosting, sender);
-            self.apply_caused(&mut state, Event::HopRequested { hosting, hop }, trace);
-        }
-        let engine = Arc::clone(self);
-        Hosted::new(reports, move || {
-            let mut state = engine.lock();
-            state.hostings.remove(&hosting);
-            engine.apply_locked(&mut state, Event::HopReleased { hosting });
-        })
-    }
-}
-
-impl MemberHost for Engine {
-    fn enlist(self: &Arc<Self>, plan: Box<Plan>) -> Enlisted {
-        let membership = MembershipId(self.next_number());
-        let (sender, reports) = mpsc::channel(Enlisted::MAX_REPORTS);
-        {
-            let mut state = self.lock();
-            state.memberships.insert(membership, sender);
-            self.apply_locked(&mut state, Event::Collective(CollectiveEvent::Asked { membership, plan }));
-        }
-        let (teller, leaver) = (Arc::clone(self), Arc::clone(self));
-        let tell = move |word| teller.apply(Event::Collective(CollectiveEvent::Told { membership, word }));
-        let leave = move || {
-            let mut state = leaver.lock();
-            state.memberships.remove(&membership);
-            leaver.apply_locked(&mut state, Event::Collective(CollectiveEvent::Left { membership }));
-        };
-        Enlisted::new(reports, tell, leave)
-    }
-
-    fn deny(self: &Arc<Self>, target: ObjectId, error: Error) {
-        self.apply(Event::Collective(CollectiveEvent::Denied { target, error }));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use hoplite_core::id::{ClusterId, NodeId, PutId};
@@ -766,7 +372,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::data::DataConfig;
+    use crate::data::{DataConfig, HopHost, HopRequest, ServeRequest, ServeSource, Served};
 
     /// Longer than anything here takes; a test that reaches it has hung.
     const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,6 +5,7 @@
 //! * `engine`: performs the decisions.
 //! * `local`: the Unix socket on which workers reach the store.
 //! * `data`: the TCP connections over which stores exchange bytes.
+//! * `embedded`: a shard of the directory in the same process.
 //! * `advertised`: where other stores reach this one.
 //! * `session`: the gRPC streams to the shards of the directory; `outbox`: what waits to be sent there; `report`: what those are
 //!   told who watch the cluster.
@@ -20,7 +21,9 @@ mod advertised;
 mod config;
 mod copies;
 mod data;
+mod embedded;
 mod engine;
+mod error;
 mod local;
 mod metrics;
 mod outbox;
@@ -31,5 +34,6 @@ mod session;
 mod traces;
 
 pub use config::{ClientRules, Directory, LinkSettings, Prefault, StoreConfig};
+pub use error::StoreError;
 pub use local::SocketError;
-pub use run::{Addresses, Milestone, StoreError, run};
+pub use run::{Addresses, Milestone, run};

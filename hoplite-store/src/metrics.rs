@@ -3,29 +3,36 @@
 //! An [`Observer`] is shown every event and effect of the node, and needs no help of theirs: it remembers when a call, a
 //! write or a pull began, and counts it when it ends. What only has a present value is looked up by [`look`].
 
+mod levels;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use hoplite_core::collective::CollectiveEffect;
 use hoplite_core::error::Error;
+use hoplite_core::id::NodeId;
 use hoplite_core::node::{
-    CallId, ClientId, CombineId, CopyId, Effect, Event, HopFailure, HopReport, PullId, Request, Response,
-    ServeId,
+    CallId, ClientId, CombineId, CombineOutcome, CopyId, Effect, Event, HopFailure, HopReport, PullId,
+    Request, Response, ServeId,
 };
+use hoplite_core::plan::collective::Kind;
 use hoplite_core::shard::{GrantReason, PullOutcome, ToShard, ToStore};
-use hoplite_core::topology::live::PeerLink;
 use hoplite_daemon::metrics::{
-    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, label_of,
-    level,
+    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Metrics, label_of, level,
 };
 
-use crate::engine::Engine;
+pub(crate) use levels::look;
 
 /// What clients ask for. A put is a request for room, and the seal.
-const OPERATIONS: [&str; 6] = ["put", "get", "reduce", "delete", "wait", "locate"];
+const OPERATIONS: [&str; 10] =
+    ["put", "get", "reduce", "delete", "wait", "locate", "join", "allreduce", "reduce-scatter", "allgather"];
 /// Those of which the bytes are counted.
 const WITH_BYTES: [&str; 2] = ["put", "get"];
+const COLLECTIVES: [Kind; 3] = [Kind::Allreduce, Kind::ReduceScatter, Kind::Allgather];
+/// Most stores that are told apart by the label `peer`, so that the number of series does not grow with the cluster.
+const MAX_PEERS: usize = 32;
+/// The label of all further ones; no node can have this name.
+const OTHER_PEERS: &str = "(others)";
 const PULL_OUTCOMES: [PullOutcome; 7] = [
     PullOutcome::Complete,
     PullOutcome::SenderUnreachable,
@@ -57,6 +64,10 @@ pub(crate) struct Observer {
     failures: IntCounterVec,
     room_waits: Histogram,
     pull_seconds: HistogramVec,
+    pulled_bytes: IntCounterVec,
+    exchange_seconds: HistogramVec,
+    exchange_bytes: IntCounterVec,
+    exchange_failures: IntCounterVec,
     grants: IntCounterVec,
     serves: IntCounterVec,
     combined_bytes: IntCounter,
@@ -75,7 +86,10 @@ pub(crate) struct Observer {
     calls: BTreeMap<(ClientId, CallId), Call>,
     /// The copies that clients write.
     writes: BTreeMap<CopyId, Write>,
-    pulls: BTreeMap<PullId, Instant>,
+    pulls: BTreeMap<PullId, Pull>,
+    /// Those whom objects were pulled from first.
+    peers: BTreeSet<NodeId>,
+    exchanges: BTreeMap<CombineId, Exchange>,
     /// From which byte on.
     combinations: BTreeMap<CombineId, u64>,
     accepted_serves: BTreeSet<ServeId>,
@@ -96,6 +110,20 @@ struct Write {
     size_bytes: u64,
 }
 
+struct Pull {
+    began: Instant,
+    /// What counts its bytes.
+    bytes: IntCounter,
+    offset_bytes: u64,
+}
+
+/// This store's part of a collective.
+struct Exchange {
+    collective: String,
+    began: Instant,
+    size_bytes: u64,
+}
+
 impl std::fmt::Debug for Observer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Observer").field("calls", &self.calls.len()).finish_non_exhaustive()
@@ -106,6 +134,8 @@ impl Observer {
     pub(crate) fn new(metrics: &Metrics) -> Self {
         let outcomes = PULL_OUTCOMES.map(label_of);
         let reasons = GRANT_REASONS.map(label_of);
+        let collectives = COLLECTIVES.map(label_of);
+        let collectives = collectives.each_ref().map(String::as_str);
         let timeouts = OPERATIONS.map(|operation| [operation, "timeout"]);
         Self {
             seconds: metrics.seconds_by(
@@ -135,6 +165,30 @@ impl Observer {
                 "How long transfers from other stores took. Those that failed are tried again.",
                 "outcome",
                 &outcomes.each_ref().map(String::as_str),
+            ),
+            pulled_bytes: metrics.counters(
+                "hoplite_store_pulled_bytes_total",
+                "Bytes of objects that were pulled from other stores, by store; those from all but 32 of them together.",
+                "peer",
+                &[OTHER_PEERS],
+            ),
+            exchange_seconds: metrics.seconds_by(
+                "hoplite_store_exchange_seconds",
+                "How long this store exchanged bytes with the other members of collectives, if that succeeded.",
+                "collective",
+                &collectives,
+            ),
+            exchange_bytes: metrics.counters(
+                "hoplite_store_exchange_bytes_total",
+                "Sizes of what such exchanges have made.",
+                "collective",
+                &collectives,
+            ),
+            exchange_failures: metrics.counters(
+                "hoplite_store_exchange_failures_total",
+                "Exchanges that ended too early; the collective goes on without, or fails.",
+                "collective",
+                &collectives,
             ),
             grants: metrics.counters(
                 "hoplite_store_grants_total",
@@ -187,6 +241,8 @@ impl Observer {
             calls: BTreeMap::new(),
             writes: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            peers: BTreeSet::new(),
+            exchanges: BTreeMap::new(),
             combinations: BTreeMap::new(),
             accepted_serves: BTreeSet::new(),
         }
@@ -215,8 +271,9 @@ impl Observer {
                     self.grants.with_label_values(&[label_of(grant.reason)]).inc();
                 }
             }
-            Event::PullEnded { pull, outcome, .. } => {
-                if let Some(began) = self.pulls.remove(pull) {
+            Event::PullEnded { pull, outcome, valid_bytes } => {
+                if let Some(Pull { began, bytes, offset_bytes }) = self.pulls.remove(pull) {
+                    bytes.inc_by(valid_bytes.saturating_sub(offset_bytes));
                     let seconds = self.since(began);
                     self.pull_seconds.with_label_values(&[label_of(outcome)]).observe(seconds);
                 }
@@ -225,9 +282,12 @@ impl Observer {
                 self.accepted_serves.remove(serve);
                 self.count_serves();
             }
-            Event::CombineEnded { combine, valid_bytes, .. } => {
+            Event::CombineEnded { combine, valid_bytes, outcome } => {
                 if let Some(from_bytes) = self.combinations.remove(combine) {
                     self.combined_bytes.inc_by(valid_bytes.saturating_sub(from_bytes));
+                }
+                if let Some(exchange) = self.exchanges.remove(combine) {
+                    self.exchanged(&exchange, *outcome);
                 }
             }
             Event::HopReported { report: HopReport::Failed(failure), .. } => {
@@ -257,6 +317,10 @@ impl Observer {
             Request::Delete { .. } => (OPERATIONS[3], None),
             Request::Wait { .. } => (OPERATIONS[4], None),
             Request::Locate { .. } => (OPERATIONS[5], None),
+            Request::Join { .. } => (OPERATIONS[6], None),
+            Request::Collective(Kind::Allreduce, _) => (OPERATIONS[7], None),
+            Request::Collective(Kind::ReduceScatter, _) => (OPERATIONS[8], None),
+            Request::Collective(Kind::Allgather, _) => (OPERATIONS[9], None),
             // Not answered any more.
             Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.calls.remove(&(key.0, *call));
@@ -278,7 +342,16 @@ impl Observer {
             }
             Effect::CopyClosed { copy } => drop(self.writes.remove(copy)),
             Effect::ToShard { message, .. } => self.to_shards.with_label_values(&[message.kind()]).inc(),
-            Effect::StartPull { pull, .. } => drop(self.pulls.insert(*pull, self.now)),
+            Effect::StartPull { pull, sender, offset_bytes, .. } => {
+                let (began, offset_bytes) = (self.now, *offset_bytes);
+                let bytes = self.pulled_from(sender);
+                self.pulls.insert(*pull, Pull { began, bytes, offset_bytes });
+            }
+            Effect::Collective(CollectiveEffect::StartExchange { combine, plan, .. }) => {
+                let collective = label_of(plan.agreement.kind);
+                let exchange = Exchange { collective, began: self.now, size_bytes: plan.size_bytes };
+                self.exchanges.insert(*combine, exchange);
+            }
             Effect::StartCombine { combine, offset_bytes, .. } => {
                 self.combinations.insert(*combine, *offset_bytes);
             }
@@ -310,7 +383,9 @@ impl Observer {
                 }
             }
             Ok(response) => {
-                if let Response::Object(view) = response {
+                if let Response::Object(view) = response
+                    && WITH_BYTES.contains(&operation)
+                {
                     self.bytes.with_label_values(&[operation]).inc_by(view.size_bytes);
                 }
                 self.seconds.with_label_values(&[operation]).observe(self.since(began));
@@ -333,6 +408,25 @@ impl Observer {
         self.seconds.with_label_values(&["put"]).observe(self.since(began));
     }
 
+    /// What counts the bytes from a store.
+    fn pulled_from(&mut self, sender: &NodeId) -> IntCounter {
+        if self.peers.len() < MAX_PEERS {
+            self.peers.insert(sender.clone());
+        }
+        let label = if self.peers.contains(sender) { sender.as_str() } else { OTHER_PEERS };
+        self.pulled_bytes.with_label_values(&[label])
+    }
+
+    fn exchanged(&self, exchange: &Exchange, outcome: CombineOutcome) {
+        let collective = [exchange.collective.as_str()];
+        if outcome == CombineOutcome::Complete {
+            self.exchange_seconds.with_label_values(&collective).observe(self.since(exchange.began));
+            self.exchange_bytes.with_label_values(&collective).inc_by(exchange.size_bytes);
+        } else {
+            self.exchange_failures.with_label_values(&collective).inc();
+        }
+    }
+
     fn since(&self, began: Instant) -> f64 {
         self.now.duration_since(began).as_secs_f64()
     }
@@ -344,177 +438,4 @@ impl Observer {
     fn count_serves(&self) {
         self.active_serves.set(level(self.accepted_serves.len()));
     }
-}
-
-/// Most links that are exported, so that the number of series does not grow with the cluster.
-const MAX_EXPORTED_LINKS: usize = 8;
-const PICOSECONDS: i64 = 1_000_000_000_000;
-
-/// What is looked up when somebody asks.
-struct Levels {
-    memory_bytes: IntGaugeVec,
-    copies: IntGauge,
-    clients: IntGauge,
-    waiting_for_room: IntGauge,
-    active_pulls: IntGauge,
-    active_reduces: IntGauge,
-    active_hops: IntGaugeVec,
-    sessions: IntGaugeVec,
-    evictions: IntCounter,
-    put_conflicts: IntCounter,
-    transfer_bytes: IntCounterVec,
-    slow_links: IntGauge,
-    link_rate: IntGaugeVec,
-    link_round_trip: IntGaugeVec,
-    corrupt_frames: IntCounter,
-    malformed_connections: IntCounter,
-    refused_connections: IntCounter,
-}
-
-impl Levels {
-    fn new(metrics: &Metrics) -> Self {
-        Self {
-            memory_bytes: metrics.gauges(
-                "hoplite_store_memory_bytes",
-                "The shared memory: all of it (capacity), and what is free, pinned, evictable, reserved for reduces, and \
-                 touched so far (prefaulted).",
-                "state",
-            ),
-            copies: metrics.gauge("hoplite_store_copies", "Copies of objects in this store."),
-            clients: metrics.gauge("hoplite_store_clients", "Connected clients."),
-            waiting_for_room: metrics
-                .gauge("hoplite_store_waiting_for_room", "Puts, gets and reduces that wait for room."),
-            active_pulls: metrics.gauge("hoplite_store_active_pulls", "Transfers from other stores now."),
-            active_reduces: metrics
-                .gauge("hoplite_store_active_reduces", "Reduces that this store coordinates now."),
-            active_hops: metrics.gauges(
-                "hoplite_store_active_hops",
-                "Hops of reduces now: performed here, or directed from here.",
-                "role",
-            ),
-            sessions: metrics.gauges(
-                "hoplite_store_shard_connected",
-                "Whether there is a session with the shard: 1 or 0.",
-                "shard",
-            ),
-            evictions: metrics.counter("hoplite_store_evictions_total", "Copies that were evicted."),
-            put_conflicts: metrics
-                .counter("hoplite_store_put_conflicts_total", "Puts that met another put of the same id."),
-            transfer_bytes: metrics.counters(
-                "hoplite_store_transfer_bytes_total",
-                "Bytes of objects to and from other stores.",
-                "direction",
-                &["sent", "received"],
-            ),
-            slow_links: metrics.gauge(
-                "hoplite_store_slow_links",
-                "Links to other stores that carry much less than most, or take much longer, as transfers show.",
-            ),
-            link_rate: metrics.gauges(
-                "hoplite_store_link_bytes_per_second",
-                "What the links to other stores carry, as transfers show; of the eight that carry least.",
-                "peer",
-            ),
-            link_round_trip: metrics.gauges(
-                "hoplite_store_link_round_trip_nanoseconds",
-                "The round trips to other stores, as transfers show; of the eight that carry least.",
-                "peer",
-            ),
-            corrupt_frames: metrics.counter(
-                "hoplite_store_corrupt_frames_total",
-                "Transfers that ended because a frame was damaged; they are tried again.",
-            ),
-            malformed_connections: metrics.counter(
-                "hoplite_store_malformed_connections_total",
-                "Connections of peers that did not speak the protocol, or belong to another cluster.",
-            ),
-            refused_connections: metrics.counter(
-                "hoplite_store_refused_connections_total",
-                "Connections of other stores that were closed because there were too many.",
-            ),
-        }
-    }
-
-    fn update(&self, engine: &Engine, prefaulted_bytes: u64, shards: &[String], connected: &[bool]) {
-        let status = engine.status();
-        for (state, bytes) in [
-            ("capacity", status.capacity_bytes),
-            ("free", status.free_bytes),
-            ("pinned", status.pinned_bytes),
-            ("evictable", status.evictable_bytes),
-            ("reserved", status.reserved_bytes),
-            ("prefaulted", prefaulted_bytes),
-        ] {
-            self.memory_bytes.with_label_values(&[state]).set(level(bytes));
-        }
-        self.copies.set(level(status.copies));
-        self.clients.set(level(engine.clients()));
-        self.waiting_for_room.set(level(status.waiting_for_room));
-        self.active_pulls.set(level(status.pulls));
-        self.active_reduces.set(level(status.reductions));
-        self.active_hops.with_label_values(&["performed"]).set(level(status.hops));
-        self.active_hops.with_label_values(&["directed"]).set(level(status.directed_hops));
-        for (shard, connected) in shards.iter().zip(connected) {
-            self.sessions.with_label_values(&[shard]).set((*connected).into());
-        }
-        follow(&self.evictions, status.evictions);
-        follow(&self.put_conflicts, status.put_conflicts);
-        let data = engine.metrics();
-        self.update_links(&data.links());
-        for (counter, count) in [
-            (&self.transfer_bytes.with_label_values(&["sent"]), &data.sent_bytes),
-            (&self.transfer_bytes.with_label_values(&["received"]), &data.received_bytes),
-            (&self.corrupt_frames, &data.corrupt_frames),
-            (&self.malformed_connections, &data.malformed_connections),
-            (&self.refused_connections, &data.refused_connections),
-        ] {
-            follow(counter, count.load(Ordering::Relaxed));
-        }
-    }
-}
-
-impl Levels {
-    /// The labels are those of the worst links now: a peer that is no longer among them is not exported any more.
-    fn update_links(&self, worst_first: &[PeerLink]) {
-        self.slow_links.set(level(worst_first.iter().filter(|link| link.is_slow).count()));
-        self.link_rate.reset();
-        self.link_round_trip.reset();
-        if worst_first.is_empty() {
-            // So that the series are there before the first transfer.
-            self.link_rate.with_label_values(&[""]).set(0);
-            self.link_round_trip.with_label_values(&[""]).set(0);
-        }
-        for PeerLink { peer, link, .. } in worst_first.iter().take(MAX_EXPORTED_LINKS) {
-            let rate = PICOSECONDS / i64::from(link.ps_per_byte).max(1);
-            self.link_rate.with_label_values(&[peer.as_str()]).set(rate);
-            self.link_round_trip.with_label_values(&[peer.as_str()]).set(2 * i64::from(link.alpha_ns));
-        }
-    }
-}
-
-/// Looks the rest up whenever somebody asks. The store is ready when it has a session with a shard.
-pub(crate) fn look(
-    metrics: &Metrics,
-    engine: &Arc<Engine>,
-    shards: Vec<String>,
-    prefaulted_bytes: Arc<AtomicU64>,
-) {
-    let levels = Levels::new(metrics);
-    // The metrics outlive the engine, whose end gives the memory back.
-    let engine: Weak<Engine> = Arc::downgrade(engine);
-    metrics.look_when_asked(Box::new(move || {
-        let ready = match engine.upgrade() {
-            None => Err("the store has stopped".to_owned()),
-            Some(engine) => {
-                let connected = engine.shards_up();
-                levels.update(&engine, prefaulted_bytes.load(Ordering::Relaxed), &shards, &connected);
-                if connected.contains(&true) {
-                    Ok(())
-                } else {
-                    Err(format!("no session with the directory at {}", shards.join(", ")))
-                }
-            }
-        };
-        Box::pin(std::future::ready(ready))
-    }));
 }

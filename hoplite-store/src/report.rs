@@ -31,7 +31,7 @@ pub(crate) struct Teller {
 }
 
 impl Teller {
-    /// Tells the shard at `link` whenever it asks; for ever, also if it does not want to know.
+    /// Tells the shard at `link` whenever it asks, for ever, even if it does not want to know.
     pub(crate) async fn run(&self, link: &ShardLink) -> Infallible {
         if let Err(status) = self.tell(link).await {
             tracing::debug!(shard = link.address, %status, "the shard is not told how this store is");

@@ -2,15 +2,13 @@
 
 use std::collections::HashSet;
 use std::future::pending;
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use hoplite_core::ClusterId;
-use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
@@ -18,7 +16,6 @@ use hoplite_core::shard::NodeInfo;
 use hoplite_core::topology::Place;
 use hoplite_daemon::Credentials;
 use hoplite_daemon::metrics::Metrics;
-use hoplite_directory::Listeners;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -28,10 +25,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::advertised::Advertised;
-use crate::config::{Directory, Prefault, StoreConfig};
+use crate::config::{Prefault, StoreConfig};
 use crate::data::{self, DataConfig, DataMetrics, Puller, TransportKind};
+use crate::embedded::{DirectoryFailure, EmbeddedDirectory, start_directory};
 use crate::engine::Engine;
-use crate::local::{self, LocalListener, LocalPlane, SocketAccess, SocketError};
+use crate::error::StoreError;
+use crate::local::{self, LocalListener, LocalPlane, SocketAccess};
 use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
 use crate::report::Teller;
@@ -43,85 +42,6 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the shards may take to hear that this store leaves.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Why a store cannot run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// An address cannot be listened on.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address of the data plane, of the embedded directory, or of its dashboard.
-        address: SocketAddr,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The socket for workers cannot be listened on.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// There is no memory for the arena.
-    #[error("cannot make an arena of {memory_bytes} bytes")]
-    Arena {
-        /// The size asked for.
-        memory_bytes: u64,
-        /// The cause.
-        #[source]
-        source: hoplite_shm::Error,
-    },
-    /// A shard's address is malformed.
-    #[error("{address:?} is not the address of a directory shard (HOST:PORT)")]
-    ShardAddress {
-        /// The text that is no address.
-        address: String,
-    },
-    /// A shard is configured twice.
-    #[error("the directory shard {address} is named more than once")]
-    ShardTwice {
-        /// The address that occurs twice.
-        address: String,
-    },
-    /// More shards are configured than a cluster can have.
-    #[error("a cluster has at most {MAX_SHARDS} directory shards")]
-    TooManyShards,
-    /// No shard is configured.
-    #[error("at least one directory shard is needed")]
-    NoShards,
-    /// The data plane listens on all addresses, so that the one which others should use is unknown; or the one to
-    /// advertise has no port.
-    #[error("{address} is no address that others can reach: say which one, with its port, to advertise")]
-    AdvertiseNeeded {
-        /// The address that is not enough.
-        address: SocketAddr,
-    },
-    /// The name to advertise cannot be looked up.
-    #[error("cannot look up {name:?}, which is to be advertised (HOST:PORT)")]
-    AdvertiseUnknown {
-        /// The name.
-        name: String,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The embedded directory failed.
-    #[error("the embedded directory failed")]
-    Directory(#[source] hoplite_directory::DirectoryError),
-    /// A shard refuses this store for good.
-    #[error("the directory shard at {shard} refuses this store")]
-    Refused {
-        /// The address of the shard.
-        shard: String,
-        /// The cause.
-        #[source]
-        source: Error,
-    },
-    /// The thread that serves the workers cannot be started.
-    #[error("cannot start a thread")]
-    Thread(#[source] io::Error),
-    /// No random numbers are to be had.
-    #[error("no random numbers")]
-    Random(#[source] io::Error),
-}
 
 /// Where a store that has started is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -383,69 +303,6 @@ fn start_sessions(
     links.iter().enumerate().map(start_one).collect()
 }
 
-/// Where the shards are, and what of the directory runs in this process.
-struct EmbeddedDirectory {
-    /// The addresses of all shards.
-    shards: Vec<String>,
-    /// Where the one in here listens.
-    address: Option<SocketAddr>,
-    /// Where its dashboard is.
-    dashboard: Option<SocketAddr>,
-    failure: DirectoryFailure,
-}
-
-type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
-
-/// Starts the embedded directory, if there is to be one, and tells where the shards are.
-async fn start_directory(
-    config: &StoreConfig,
-    metrics: Option<Metrics>,
-    stop: &CancellationToken,
-    tasks: &TaskTracker,
-) -> Result<EmbeddedDirectory, StoreError> {
-    let (failed, failure) = oneshot::channel();
-    let (listen, dashboard) = match &config.directory {
-        Directory::Shards(shards) if shards.is_empty() => return Err(StoreError::NoShards),
-        Directory::Shards(shards) => {
-            return Ok(EmbeddedDirectory { shards: shards.clone(), address: None, dashboard: None, failure });
-        }
-        Directory::Embedded { listen, dashboard } => (*listen, *dashboard),
-    };
-    let (control, address) = bind(listen).await?;
-    let dashboard = match dashboard {
-        Some(address) => Some(bind(address).await?),
-        None => None,
-    };
-    let (dashboard, dashboard_address) = dashboard.unzip();
-    let listeners = Listeners { control, dashboard };
-    let directory = hoplite_directory::DirectoryConfig {
-        cluster: config.cluster.clone(),
-        limits: config.limits.clone(),
-        credentials: config.credentials.clone(),
-        tracer: config.tracer.clone(),
-    };
-    let stop = stop.clone();
-    tasks.spawn(async move {
-        if let Err(error) = hoplite_directory::run(directory, metrics, listeners, stop).await {
-            let _ = failed.send(error);
-        }
-    });
-    // Its own store reaches it at an address that certificates can be for, though it listens on all.
-    let mut own = address;
-    if own.ip().is_unspecified() {
-        own.set_ip(if own.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
-    }
-    let (shards, dashboard) = (vec![own.to_string()], dashboard_address);
-    Ok(EmbeddedDirectory { shards, address: Some(address), dashboard, failure })
-}
-
-async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StoreError> {
-    let error = |source| StoreError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(error)?;
-    let bound = listener.local_addr().map_err(error)?;
-    Ok((listener, bound))
-}
-
 /// Ends when there has been a session with each shard, and the pages are touched.
 async fn ready(sessions: Sessions, prefaulted: Option<JoinHandle<()>>) {
     for (_, mut state) in sessions {
@@ -494,7 +351,7 @@ mod tests {
     use hoplite_shm::Backing;
 
     use super::*;
-    use crate::config::{ClientRules, LinkSettings};
+    use crate::config::{ClientRules, Directory, LinkSettings};
 
     async fn refusal_of(change: impl FnOnce(&mut StoreConfig)) -> StoreError {
         let place = tempfile::tempdir().unwrap();

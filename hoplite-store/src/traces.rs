@@ -6,10 +6,13 @@
 //! makes the node do what was due for others. Questions to shards, pulls, combinations and hops have numbers, by which what
 //! comes of them later belongs to the same trace.
 
+mod collective;
+
 use std::collections::BTreeMap;
 
 use hoplite_core::TraceContext;
-use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::collective::{EnlistmentId, MembershipId};
+use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::{
     CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, HopId, HopReport,
     HostingId, PullId, Request, Response, ServeId,
@@ -40,6 +43,10 @@ pub(crate) struct Traces {
     combines: BTreeMap<CombineId, Work>,
     hops: BTreeMap<HopId, Work>,
     hostings: BTreeMap<HostingId, Span>,
+    /// The members of sessions that this store coordinates.
+    enlistments: BTreeMap<EnlistmentId, Work>,
+    /// The sessions in which this store is a member, with the puts of their targets.
+    memberships: BTreeMap<MembershipId, (PutId, Span)>,
     serves: BTreeMap<ServeId, Span>,
 }
 
@@ -74,6 +81,8 @@ impl Traces {
             combines: BTreeMap::new(),
             hops: BTreeMap::new(),
             hostings: BTreeMap::new(),
+            enlistments: BTreeMap::new(),
+            memberships: BTreeMap::new(),
             serves: BTreeMap::new(),
         }
     }
@@ -124,6 +133,7 @@ impl Traces {
                 self.hostings.remove(hosting);
                 None
             }
+            Event::Collective(event) => self.collective_event(event, given),
             Event::ServeRequested { serve, id, .. } => given.and_then(|given| {
                 let span = self.begin_for("serve", SpanKind::Server, Some(given), id)?;
                 let context = span.context();
@@ -185,6 +195,7 @@ impl Traces {
                 self.hops.remove(hop);
                 None
             }
+            Effect::Collective(effect) => self.collective_effect(effect),
             Effect::HopReport { hosting, report: HopReport::Failed(failure) } => {
                 if let Some(span) = self.hostings.get_mut(hosting) {
                     span.fail(format!("{failure:?}"));

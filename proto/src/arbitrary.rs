@@ -343,7 +343,7 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
 
 fn placed() -> impl Strategy<Value = Placed> {
     let version = 1..=i64::MAX as u64;
-    let uplink = any::<u32>().prop_map(Uplink::measured);
+    let uplink = any::<[u32; 4]>().prop_map(Uplink::of_levels);
     (version, any::<Path>(), uplink).prop_map(|(version, path, uplink)| Placed { version, path, uplink })
 }
 
@@ -382,6 +382,7 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         (kind(), reduce()).prop_map(|(kind, reduce)| node::Request::Join {
             agreement: Agreement::of(kind, &reduce),
             is_again: reduce.count > 1,
+            source_bytes: reduce.count as u64,
             target: reduce.target,
             timeout: reduce.timeout,
         }),
@@ -578,12 +579,12 @@ fn kind() -> impl Strategy<Value = Kind> {
     select(vec![Kind::Allreduce, Kind::ReduceScatter, Kind::Allgather])
 }
 
-/// Every failure of a member that it reports itself.
+/// Everything with which a member ends.
 pub(crate) fn member_report(members: usize) -> impl Strategy<Value = Report> {
     let failure = hop_failure(members).prop_map(|failure| match failure {
         HopFailure::Unreachable => Failure::Refused(Error::ShuttingDown),
         HopFailure::Input { index, outcome } => Failure::Peer { index, outcome },
         HopFailure::Refused(error) => Failure::Disagrees(error),
     });
-    failure.prop_map(Report::Failed)
+    prop_oneof![Just(Report::Done), failure.prop_map(Report::Failed)]
 }

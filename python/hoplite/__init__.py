@@ -12,10 +12,11 @@
 `hoplite.aio` has the same for asyncio.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from hoplite import _native
 from hoplite._calls import Id, Op
 from hoplite._client import Client, connect
-from hoplite._info import Grant, Location, ObjectInfo, ReduceInfo
 from hoplite._node import init, shutdown
 from hoplite._trace import trace
 from hoplite.errors import (
@@ -52,6 +53,9 @@ from hoplite.errors import (
     VersionMismatch,
 )
 from hoplite.ref import Ref
+
+if TYPE_CHECKING:
+    from hoplite._info import Grant, Location, ObjectInfo, ReduceInfo
 
 __version__: str = _native.VERSION
 
@@ -100,3 +104,12 @@ __all__ = [
     "shutdown",
     "trace",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Makes the classes of what `stat` returns when somebody asks for them: that takes longer than all else here."""
+    if name in ("Grant", "Location", "ObjectInfo", "ReduceInfo"):
+        from hoplite import _info
+
+        return getattr(_info, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,12 +19,13 @@ from hoplite._calls import (
     refuse_to_pickle,
     run,
 )
-from hoplite._info import ObjectInfo
 from hoplite._serialize import Framework
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from hoplite._info import ObjectInfo
 
 
 class Client:

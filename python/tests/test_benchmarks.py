@@ -13,12 +13,14 @@ import pytest
 
 from stores import PATIENCE
 
-LOCAL = Path(__file__).parent.parent / "benchmarks" / "local.py"
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
-def run(tmp_path: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def run(
+    tmp_path: Path, *arguments: str, program: str = "local", **settings: str
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": str(tmp_path), **settings}
-    command = [sys.executable, str(LOCAL), *arguments]
+    command = [sys.executable, str(BENCHMARKS / f"{program}.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert list(tmp_path.glob("hoplite-*")) == [], "a socket, or what belongs to it"
     return done
@@ -73,3 +75,16 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     done = run(tmp_path, "--sizes", "1KiB", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
     assert done.stderr == 'local.py: Ray is not there: `pip install "hoplite[ray]"`, or say --without-ray\n'
+
+
+def test_the_first_use_of_a_group_beside_gloo(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
+    done = run(tmp_path, "--ranks", "2", "--rounds", "2", "--json", program="first_use")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["ranks"], report["rounds"]) == (2, 2)
+    assert set(report["seconds"]) == {"hoplite", "gloo"}
+    for times in report["seconds"].values():
+        assert set(times) == {"init_process_group", "first all_reduce", "second all_reduce"}
+        for figures in times.values():
+            assert 0 < figures["minimum"] <= figures["median"]

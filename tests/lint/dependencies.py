@@ -29,6 +29,7 @@ def main() -> int:
     if wrong:
         return 1
     print(f"{len(packages)} packages: licences, bans and sources are as deny.toml says")
+    print("advisories are not checked here: `cargo deny check advisories` does that where GitHub can be reached")
     if shutil.which("cargo-deny") is not None:
         return subprocess.run([CARGO, "deny", "check", "licenses", "bans", "sources"], cwd=ROOT).returncode
     return 0

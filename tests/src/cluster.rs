@@ -247,6 +247,8 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     /// More arguments for each shard.
     pub shard_arguments: Vec<String>,
+    /// Where the stores tell others to reach them, if that is not where they listen; as many as there are stores.
+    pub advertised: Vec<String>,
 }
 
 impl Default for Plan {
@@ -258,6 +260,7 @@ impl Default for Plan {
             memory_of: BTreeMap::new(),
             store_arguments: Vec::new(),
             shard_arguments: Vec::new(),
+            advertised: Vec::new(),
         }
     }
 }
@@ -325,6 +328,9 @@ impl Cluster {
         }
         .command();
         command.args(&self.plan.store_arguments);
+        if let Some(address) = self.plan.advertised.get(node) {
+            command.args(["--advertise", address]);
+        }
         command
     }
 

@@ -4,4 +4,5 @@
 pub mod cluster;
 pub mod contents;
 pub mod http;
+pub mod links;
 pub mod raw;

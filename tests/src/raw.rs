@@ -1,7 +1,7 @@
 //! The local plane and the data plane spoken by hand, to say what no client and no store would say.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -163,6 +163,16 @@ pub enum Kind {
     Release = 10,
     /// The proof that a token is known.
     Proof = 11,
+    /// Asks to take part in a session.
+    Enlist = 12,
+    /// What a session makes is the object.
+    Commit = 14,
+    /// A session is given up.
+    Stop = 15,
+    /// Asks a member for what its program gives.
+    Take = 16,
+    /// There will be no such object.
+    Deny = 17,
     /// Asks to take part in a probe of the network.
     Probe = 18,
     /// The answer to that.
@@ -177,7 +187,14 @@ pub enum Kind {
     TakeTrain = 25,
 }
 
-const HEADER_BYTES: usize = 28;
+/// How long the header of a frame is.
+pub(crate) const HEADER_BYTES: usize = 28;
+
+/// How long the payload is of the frame that begins with this header.
+pub(crate) fn payload_length(header: &[u8]) -> usize {
+    let length = (&header[8..12]).get_u32_le();
+    usize::try_from(length).expect("a length fits")
+}
 
 /// A frame of the data plane as its documentation says: header, checksums, payload.
 pub fn data_frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
@@ -187,11 +204,21 @@ pub fn data_frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
 
 /// A frame whose header claims another number of a kind, version or length than it should.
 pub fn data_frame_claiming(kind: u8, version: u8, length_bytes: u32, payload: &[u8]) -> Vec<u8> {
+    frame_at(0, (kind, version), length_bytes, payload)
+}
+
+/// Some bytes of a stream, from `offset_bytes` on.
+pub fn data_block(offset_bytes: u64, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("frames of tests are short");
+    frame_at(offset_bytes, (Kind::Block as u8, 1), length, payload)
+}
+
+fn frame_at(offset_bytes: u64, (kind, version): (u8, u8), length_bytes: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = b"HPLD".to_vec();
     frame.extend([version, kind, 0, 0]);
     frame.extend(length_bytes.to_le_bytes());
     frame.extend(hoplite_core::checksum::crc32c(payload).to_le_bytes());
-    frame.extend(0u64.to_le_bytes());
+    frame.extend(offset_bytes.to_le_bytes());
     frame.extend(hoplite_core::checksum::crc32c(&frame).to_le_bytes());
     frame.extend(payload);
     frame
@@ -212,6 +239,20 @@ impl RawPeer {
         let stream = TcpStream::connect(address).expect("the store listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
         Self { stream }
+    }
+
+    /// Waits until a store connects, and introduces itself as a node of the default cluster.
+    ///
+    /// # Panics
+    /// If the store does not introduce itself.
+    pub fn accepted(listener: &TcpListener) -> Self {
+        let (stream, _) = listener.accept().expect("a store connects");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+        let mut peer = Self { stream };
+        let (kind, _) = peer.hear().expect("the store introduces itself");
+        assert_eq!(kind, Kind::Hello as u8);
+        peer.say(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
+        peer
     }
 
     /// Connects and introduces itself as a node of the default cluster.
@@ -239,8 +280,7 @@ impl RawPeer {
     /// The next frame: its kind and its payload; `None` if the store has closed the connection.
     pub fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
         let header = self.read_exactly(HEADER_BYTES)?;
-        let length = (&header[8..12]).get_u32_le();
-        let payload = self.read_exactly(usize::try_from(length).expect("a length fits"))?;
+        let payload = self.read_exactly(payload_length(&header))?;
         Some((header[5], payload))
     }
 

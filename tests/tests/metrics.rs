@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use hoplite_client::{Client, Dtype, Metadata, PutOptions, ReduceOp};
+use hoplite_client::{AllreduceOptions, Client, Dtype, Metadata, PutOptions, ReduceOp};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, refusal, run_to_end};
 use hoplite_tests::contents::bytes;
@@ -95,6 +95,8 @@ fn what_daemons_did_is_counted() {
     assert_eq!(value(&second, "hoplite_store_transfer_bytes_total{direction=\"received\"}"), 100_000.0);
     assert!(value(&first, "hoplite_store_transfer_bytes_total{direction=\"sent\"}") >= 100_000.0);
     assert_eq!(value(&second, "hoplite_store_pull_seconds_count{outcome=\"complete\"}"), 1.0);
+    assert_eq!(value(&second, "hoplite_store_pulled_bytes_total{peer=\"node-0\"}"), 100_000.0);
+    assert_eq!(value(&second, "hoplite_store_pulled_bytes_total{peer=\"(others)\"}"), 0.0);
     assert_eq!(value(&second, "hoplite_store_grants_total{reason=\"only-candidate\"}"), 1.0);
     assert!(value(&first, "hoplite_store_combined_bytes_total") >= 100_000.0);
     assert_eq!(value(&first, "hoplite_store_memory_bytes{state=\"capacity\"}"), f64::from(64 << 20));
@@ -106,6 +108,40 @@ fn what_daemons_did_is_counted() {
     assert!(value(&shard, "hoplite_directory_received_messages_total{kind=\"publish\"}") >= 4.0);
     assert!(value(&shard, "hoplite_directory_objects") >= 3.0);
     assert_eq!(value(&shard, "hoplite_ready"), 1.0);
+}
+
+#[test]
+fn collectives_are_counted_where_they_are_coordinated_and_at_their_members() {
+    let cluster = cluster();
+    // More than is made in one place.
+    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
+    for (node, id) in ["a", "b"].into_iter().enumerate() {
+        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+        cluster.client(node).put_with(id, &vec![0; 4 << 20], options).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let client = cluster.client(rank);
+            let options = AllreduceOptions { op: ReduceOp::Sum, timeout: PATIENCE, ..Default::default() };
+            scope.spawn(move || client.allreduce("sum", ["a", "b"], rank, options).unwrap());
+        }
+    });
+    let exchanged = |node: usize| {
+        let text = text(&cluster.stores[node]);
+        value(&text, "hoplite_store_exchange_seconds_count{collective=\"allreduce\"}")
+    };
+    // A member is done when nobody needs any of its bytes.
+    await_that("the ends of the exchanges", || exchanged(0) == 1.0 && exchanged(1) == 1.0);
+    let [first, second] = [0, 1].map(|node| text(&cluster.stores[node]));
+    let operation = |text: &str, name: &str| {
+        value(text, &format!("hoplite_store_operation_seconds_count{{operation=\"{name}\"}}"))
+    };
+    assert_eq!([operation(&first, "allreduce"), operation(&second, "allreduce")], [1.0, 0.0]);
+    assert!(operation(&second, "join") >= 1.0);
+    let bytes = "hoplite_store_exchange_bytes_total{collective=\"allreduce\"}";
+    assert_eq!([value(&first, bytes), value(&second, bytes)], [f64::from(4 << 20); 2]);
+    let failures = "hoplite_store_exchange_failures_total{collective=\"allreduce\"}";
+    assert_eq!([value(&first, failures), value(&second, failures)], [0.0; 2]);
 }
 
 #[test]

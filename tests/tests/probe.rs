@@ -154,7 +154,7 @@ fn place(cluster: &Cluster, shard: usize, version: u64) {
         groups: vec![0, 0, group, 0],
     };
     let nodes = [1, 1, 2, 2].into_iter().enumerate().map(node).collect();
-    let places = v1::MeasuredPlaces { version, nodes, uplink_permille: 250 };
+    let places = v1::MeasuredPlaces { version, nodes, uplinks_permille: vec![250; 4] };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let reply = runtime.block_on(async {
         let address = format!("http://{}", cluster.shard_addresses[shard]);

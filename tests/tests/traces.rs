@@ -2,11 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::net::TcpListener;
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp, TraceContext, enter_trace};
-use hoplite_tests::cluster::{Cluster, Plan, await_that};
+use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, TraceContext, enter_trace};
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
@@ -23,6 +24,8 @@ use tonic::{Request, Response, Status};
 
 /// How long what should succeed may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What spans that nobody takes may cost: 2048 that wait, and 16,384 that are open, of a kilobyte each; and what the puts need.
+const MAX_GROWTH_BYTES: u64 = 64 << 20;
 const TRACE: [u8; 16] = [7; 16];
 const CALLER: [u8; 8] = [9; 8];
 
@@ -201,7 +204,13 @@ fn what_is_asked_when_a_shard_comes_back_is_for_the_get_that_waits() {
     let trace = collector.trace();
     trace.assert_whole();
     let get = trace.one("get", Some("node-1"));
-    assert_eq!(trace.one("ask directory", Some("node-1")).parent_span_id, get.span_id);
+    // Twice, if it was asked before the store knew that the shard is gone.
+    let asked = trace.named("ask directory", Some("node-1"));
+    assert!(
+        !asked.is_empty() && asked.iter().all(|span| span.parent_span_id == get.span_id),
+        "{}",
+        trace.tree()
+    );
     assert_eq!(trace.one("pull", Some("node-1")).parent_span_id, get.span_id);
 }
 
@@ -243,6 +252,52 @@ fn a_reduce_is_one_trace_with_its_hops() {
 }
 
 #[test]
+fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
+    let collector = Collector::start();
+    let mut cluster = cluster(&collector.endpoint, &[]);
+    // More than is made in one place.
+    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
+    for (node, id) in ["a", "b"].into_iter().enumerate() {
+        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+        cluster.client(node).put_with(id, &vec![0; 4 << 20], options).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let client = cluster.client(rank);
+            scope.spawn(move || {
+                let _traced = (rank == 0).then(|| enter_trace(caller(true)));
+                let options =
+                    AllreduceOptions { op: ReduceOp::Sum, timeout: PATIENCE, ..AllreduceOptions::default() };
+                client.allreduce("sum", ["a", "b"], rank, options).unwrap()
+            });
+        }
+    });
+    end(&mut cluster);
+
+    let trace = collector.trace();
+    trace.assert_whole();
+    let collective = trace.one("collective", Some("node-0"));
+    assert_eq!(collective.parent_span_id, CALLER);
+    let enlist = trace.one("enlist", Some("node-0"));
+    assert_eq!(enlist.parent_span_id, collective.span_id, "{}", trace.tree());
+    assert_eq!(text(&enlist.attributes, "hoplite.member").as_deref(), Some("node-1"));
+    let part = trace.one("take part", Some("node-1"));
+    assert_eq!(part.parent_span_id, enlist.span_id, "{}", trace.tree());
+    // The coordinator asks nobody to do its own part.
+    let [first, second] = [("node-0", collective), ("node-1", part)].map(|(node, parent)| {
+        let exchange = trace.one("exchange", Some(node));
+        assert_eq!(exchange.parent_span_id, parent.span_id, "{}", trace.tree());
+        assert_eq!(text(&exchange.attributes, "hoplite.outcome").as_deref(), Some("complete"));
+        exchange
+    });
+    // Each gives to the other one.
+    for (giver, taker) in [("node-0", second), ("node-1", first)] {
+        let served = trace.named("serve", Some(giver));
+        assert!(served.iter().any(|serve| serve.parent_span_id == taker.span_id), "{}", trace.tree());
+    }
+}
+
+#[test]
 fn callers_and_the_ratio_decide_what_is_recorded() {
     let collector = Collector::start();
     let mut cluster = cluster(&collector.endpoint, &["--otlp-sample-ratio", "0"]);
@@ -279,6 +334,57 @@ fn nobody_waits_for_a_collector_that_is_away() {
     assert_eq!(store.log().matches("traces cannot be exported").count(), 1, "said once, not for each batch");
     drop((first, second));
     end(&mut cluster);
+}
+
+#[test]
+fn nobody_waits_for_a_collector_that_never_answers() {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", deaf.local_addr().unwrap());
+    // Accepts, and reads what comes, so that the connection is as good as any until something is awaited.
+    let accepting = deaf.try_clone().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in accepting.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+        }
+    });
+    let mut cluster = cluster(&endpoint, &[]);
+    let client = cluster.client(0);
+    let before = private_bytes(&cluster);
+    // More than the queue of the export holds.
+    for number in 0..5000 {
+        client.put(format!("{number}"), &bytes(number, 100)).unwrap();
+    }
+    let growth = private_bytes(&cluster).saturating_sub(before);
+    assert!(growth < MAX_GROWTH_BYTES, "{growth} bytes more");
+    cluster.assert_serves();
+    drop(client);
+    // Which waits for no more than one second for the last spans of each daemon.
+    end(&mut cluster);
+}
+
+/// The memory of the first store but for the arena.
+fn private_bytes(cluster: &Cluster) -> u64 {
+    let pid = cluster.stores[0].as_ref().unwrap().pid();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn traces_can_be_switched_off_by_the_variable_of_opentelemetry() {
+    let collector = Collector::start();
+    let place = tempfile::tempdir().unwrap();
+    let socket = place.path().join("store.sock");
+    let mut command = Command::new(program("hoplite-store"));
+    command.args(["--memory", "16MiB", "--no-prefault", "--print-addresses", "--socket"]).arg(&socket);
+    command.args(["--otlp-endpoint", &collector.endpoint]).env("OTEL_SDK_DISABLED", "true");
+    let mut daemon = Daemon::start("alone", &mut command);
+    let client = hoplite_client::blocking::Client::connect(&socket).unwrap();
+    client.put("a", &bytes(1, 100)).unwrap();
+    drop(client);
+    assert_eq!(daemon.terminate(), 0);
+    assert!(collector.spans().is_empty());
+    assert!(daemon.log().contains("OTEL_SDK_DISABLED"), "{}", daemon.log());
 }
 
 #[test]

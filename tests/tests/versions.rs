@@ -1,16 +1,23 @@
 //! What docs/compatibility.md promises of programs that speak another version of the protocol.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use hoplite_core::{Error, ErrorCode};
-use hoplite_proto::PROTOCOL_VERSION;
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ClientHello, Hello, ServerHello, StoreMessages};
+use hoplite_proto::{FILE_DESCRIPTOR_SET, PROTOCOL_VERSION, v1};
 use hoplite_tests::cluster::Cluster;
 use hoplite_tests::raw::{Kind, RawClient, RawPeer, data_frame, hello};
 use prost::Message;
+use prost_types::field_descriptor_proto::Label;
+use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
 /// The version that programs of the time before this one speak.
 const PREVIOUS: u32 = PROTOCOL_VERSION - 1;
+/// What a later program of the present version may say in any message: field 1000, a number.
+const LATER_FIELD: [u8; 3] = [0xc0, 0x3e, 7];
 
 #[test]
 fn a_client_of_the_previous_version_is_told_both_versions() {
@@ -58,4 +65,97 @@ fn a_store_of_the_previous_version_is_not_served_by_others() {
     peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", PREVIOUS).encode_to_vec()));
     peer.await_close();
     cluster.assert_serves();
+}
+
+fn with_later_field(message: &impl Message) -> Vec<u8> {
+    [message.encode_to_vec(), LATER_FIELD.to_vec()].concat()
+}
+
+#[test]
+fn what_a_later_program_of_this_version_says_beside_is_ignored() {
+    let mut cluster = Cluster::of(1);
+    let mut client = RawClient::connect(&cluster.socket(0));
+    let mut say = |message: &[u8]| {
+        let length = u32::try_from(message.len()).unwrap();
+        client.send_bytes(&[&length.to_le_bytes()[..], message].concat());
+    };
+    say(&with_later_field(&ClientHello { version: PROTOCOL_VERSION, ..Default::default() }));
+    let body = v1::request::Body::Status(Default::default());
+    say(&with_later_field(&v1::Request { call: 7, body: Some(body), ..Default::default() }));
+    assert_eq!(client.hear::<ServerHello>().expect("the store greets").error, None);
+    assert_eq!(client.hear::<v1::Response>().expect("the store answers").call, 7);
+
+    let mut peer = RawPeer::connect(&cluster.data_address(0));
+    let greeting = with_later_field(&hello("hoplite", PROTOCOL_VERSION));
+    peer.send_bytes(&data_frame(Kind::Hello, &greeting));
+    assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::Hello as u8));
+    let pull = v1::Pull { id: b"none".as_slice().into(), put: 1, size_bytes: 1, ..Default::default() };
+    peer.send_bytes(&data_frame(Kind::Pull, &with_later_field(&pull)));
+    assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::End as u8), "there is no such object");
+    cluster.assert_serves();
+}
+
+/// Each field, value and method of the protocol, one a line.
+fn protocol() -> BTreeSet<String> {
+    let set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("the protocol describes itself");
+    let mut lines = BTreeSet::new();
+    for file in set.file.iter().filter(|file| file.package() == "hoplite.v1") {
+        file.message_type.iter().for_each(|message| add_message("", message, &mut lines));
+        file.enum_type.iter().for_each(|values| add_enum("", values, &mut lines));
+        for service in &file.service {
+            for method in &service.method {
+                let stream = |is: bool| if is { "stream " } else { "" };
+                let (takes, gives) = (stream(method.client_streaming()), stream(method.server_streaming()));
+                let (input, output) = (method.input_type(), method.output_type());
+                let name = format!("{}.{}", service.name(), method.name());
+                lines.insert(format!("{name}: {takes}{input} -> {gives}{output}"));
+            }
+        }
+    }
+    lines
+}
+
+fn add_message(outer: &str, message: &DescriptorProto, lines: &mut BTreeSet<String>) {
+    let name = format!("{outer}{}", message.name());
+    for field in &message.field {
+        let kind = match field.type_name() {
+            "" => format!("{:?}", field.r#type()).to_lowercase(),
+            named => named.to_owned(),
+        };
+        let label = match field.label() {
+            Label::Repeated => "repeated ",
+            _ if field.proto3_optional() => "optional ",
+            _ => "",
+        };
+        lines.insert(format!("{name} {}: {label}{kind} {}", field.number(), field.name()));
+    }
+    let outer = format!("{name}.");
+    message.nested_type.iter().for_each(|inner| add_message(&outer, inner, lines));
+    message.enum_type.iter().for_each(|values| add_enum(&outer, values, lines));
+}
+
+fn add_enum(outer: &str, values: &EnumDescriptorProto, lines: &mut BTreeSet<String>) {
+    for value in &values.value {
+        lines.insert(format!("{outer}{} {}: {}", values.name(), value.number(), value.name()));
+    }
+}
+
+#[test]
+fn what_a_version_consists_of_is_only_added_to() {
+    let name = format!("../proto/wire/{PROTOCOL_VERSION}.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+    let recorded: BTreeSet<String> = recorded.lines().map(str::to_owned).collect();
+    let protocol = protocol();
+    let changed: Vec<_> = recorded.difference(&protocol).collect();
+    assert!(
+        changed.is_empty(),
+        "programs of version {PROTOCOL_VERSION} rely on this; without it, the protocol needs the next number: {changed:#?}"
+    );
+    if std::env::var_os("HOPLITE_WRITE_DOCS").is_some() {
+        let text: String = protocol.iter().map(|line| format!("{line}\n")).collect();
+        return std::fs::write(path, text).unwrap();
+    }
+    let added: Vec<_> = protocol.difference(&recorded).collect();
+    assert!(added.is_empty(), "HOPLITE_WRITE_DOCS=1 records it, so that it stays: {added:#?}");
 }

@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// How many batches of each kind of operation are timed
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
     repetitions: u32,
+    /// In how many racks the stores are, in turn; without it they have no labels
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    racks: u32,
 }
 
 /// A shard with its stores, and how long it took so far.
@@ -48,9 +51,9 @@ struct Bench {
 }
 
 pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
-    let &Arguments { objects, nodes, repetitions } = arguments;
+    let &Arguments { objects, nodes, repetitions, racks } = arguments;
     let batches = u64::from(repetitions).min(objects / BATCH);
-    let mut bench = Bench::new(nodes)?;
+    let mut bench = Bench::new(nodes, racks)?;
     let empty_bytes = resident_bytes()?;
     let puts = bench.publish_all(objects, 0)?;
     let one_bytes = resident_bytes()?;
@@ -67,6 +70,9 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     report.note(format!(
         "One shard on one core, {nodes} stores, {objects} objects; messages are not encoded or sent."
     ));
+    if racks > 0 {
+        report.note(format!("The stores are in {racks} racks, in turn."));
+    }
     report.note("A get is a query and the publication of the complete copy, which returns the slot.");
     let per_second =
         |samples: &[Duration]| samples.len() as f64 / samples.iter().sum::<Duration>().as_secs_f64();
@@ -99,7 +105,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
 }
 
 impl Bench {
-    fn new(nodes: u32) -> anyhow::Result<Self> {
+    fn new(nodes: u32, racks: u32) -> anyhow::Result<Self> {
         let limits = Limits { max_objects: 1 << 21, ..Limits::default() };
         let config = ShardConfig { limits, warm_up: Duration::ZERO };
         let mut bench =
@@ -107,11 +113,13 @@ impl Bench {
         for number in 0..nodes {
             let node = NodeId::new(&format!("node-{number:05}"))?;
             let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + number);
+            let rack = number.checked_rem(racks);
+            let labels = rack.map(|rack| ("rack".to_owned(), rack.to_string())).into_iter().collect();
             let info = NodeInfo {
                 node: node.clone(),
                 incarnation: Incarnation(1),
                 data_address: SocketAddr::from((address, 7400)),
-                labels: Vec::new(),
+                labels,
                 shards: ShardList::default(),
             };
             bench.shard.apply(Time::ZERO, Event::Connected(info), &mut bench.effects);
@@ -281,16 +289,18 @@ mod tests {
 
     #[test]
     fn every_message_is_understood() {
-        let report = measure(&Arguments { objects: BATCH, nodes: 5, repetitions: 2 }).unwrap();
-        let json = serde_json::to_value(report).unwrap();
-        assert_eq!(json["measurements"].as_array().unwrap().len(), 6);
-        let figures = json["figures"].as_array().unwrap();
-        assert_eq!((figures.len(), &figures[0]["target"]), (8, &serde_json::json!(TARGET_OPERATIONS)));
+        for racks in [0, 2] {
+            let report = measure(&Arguments { objects: BATCH, nodes: 5, repetitions: 2, racks }).unwrap();
+            let json = serde_json::to_value(report).unwrap();
+            assert_eq!(json["measurements"].as_array().unwrap().len(), 6);
+            let figures = json["figures"].as_array().unwrap();
+            assert_eq!((figures.len(), &figures[0]["target"]), (8, &serde_json::json!(TARGET_OPERATIONS)));
+        }
     }
 
     #[test]
     fn gets_leave_copies_and_no_slots() {
-        let mut bench = Bench::new(3).unwrap();
+        let mut bench = Bench::new(3, 0).unwrap();
         bench.publish_all(BATCH, 0).unwrap();
         bench.get_batch(0).unwrap();
         let status = bench.shard.status();

@@ -2,9 +2,11 @@
 //!
 //! * `cluster`: asks the store of this node, and the directory.
 //! * `screen`: what is shown of that, and what the keys do.
+//! * `traffic`: what goes on between nodes.
 
 mod cluster;
 mod screen;
+mod traffic;
 
 use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
@@ -30,12 +32,12 @@ const KEY_PATIENCE: Duration = Duration::from_millis(100);
 const MAX_KEYS: usize = 64;
 
 const KEYS: &str = "Keys:
-  1 2 3, Tab       nodes, objects, directory
+  1 to 6, Tab      nodes, objects, transfers, reduces, links, directory
   up down, j k, PgUp PgDn, Home End    move
   s                sort the nodes by the next column
   /                show only ids or names that begin with a text; Enter ends it, Esc clears it
   n b              next page of objects, and back
-  Enter            where the object is, and who was told to pull it from whom; Esc goes back
+  Enter            the tree of the copies of an object, and who was told to pull it from whom; Esc goes back
   p, Space         pause
   q, Ctrl-C        end
 

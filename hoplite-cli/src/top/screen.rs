@@ -1,35 +1,36 @@
-//! What is shown, and what the keys do. Draws from what was answered last; asks nothing itself.
+//! What is shown, and what the keys do. Draws (`draw`) from what was answered last; asks nothing itself.
 
-use std::cmp::Reverse;
+mod draw;
+
 use std::ops::ControlFlow;
-use std::time::Duration;
 
-use hoplite_client::{LocationState, Locations, ObjectId, Retention};
-use hoplite_proto::v1::status_reply::Node;
-use ratatui::Frame;
+use hoplite_client::ObjectId;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Row, Table, TableState};
+use ratatui::widgets::TableState;
 
 use super::cluster::{More, Question, Snapshot};
-use crate::output::size;
+use super::traffic;
 
 /// Longest text to search for: that of an id.
 const MAX_PREFIX_CHARS: usize = 255;
-/// Width of the bars.
-const BAR: usize = 20;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum View {
     Nodes,
     Objects,
+    Transfers,
+    Reduces,
+    Links,
     Directory,
 }
 
-const VIEWS: [(View, &str); 3] =
-    [(View::Nodes, "Nodes"), (View::Objects, "Objects"), (View::Directory, "Directory")];
+const VIEWS: [(View, &str); 6] = [
+    (View::Nodes, "Nodes"),
+    (View::Objects, "Objects"),
+    (View::Transfers, "Transfers"),
+    (View::Reduces, "Reduces"),
+    (View::Links, "Links"),
+    (View::Directory, "Directory"),
+];
 
 /// What nodes are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +59,9 @@ pub(super) struct Screen {
     prefix: String,
     /// Where the pages of objects begin, up to the one that is shown.
     pages: Vec<Vec<u8>>,
-    /// The object that is looked at.
+    /// The object that is looked at, and where it was chosen.
     object: Option<ObjectId>,
+    chosen_in: View,
     latest: Option<Snapshot>,
     trouble: Option<String>,
     rows: TableState,
@@ -79,6 +81,7 @@ impl Screen {
             prefix: String::new(),
             pages: vec![Vec::new()],
             object: None,
+            chosen_in: View::Objects,
             latest: None,
             trouble: None,
             rows: TableState::default().with_selected(0),
@@ -99,7 +102,7 @@ impl Screen {
                 prefix: self.prefix.clone().into_bytes(),
                 after: self.pages.last().cloned().unwrap_or_default(),
             },
-            (View::Nodes | View::Directory, _) => Question::Nodes,
+            _ => Question::Nodes,
         }
     }
 
@@ -138,11 +141,9 @@ impl Screen {
         let before = self.question();
         match code {
             KeyCode::Char('q') => return ControlFlow::Break(()),
-            KeyCode::Esc if self.object.is_some() => self.object = None,
+            KeyCode::Esc if self.object.is_some() => self.open(self.chosen_in),
             KeyCode::Esc => self.search(""),
-            KeyCode::Char('1') => self.open(View::Nodes),
-            KeyCode::Char('2') => self.open(View::Objects),
-            KeyCode::Char('3') => self.open(View::Directory),
+            KeyCode::Char(digit @ '1'..='6') => self.open(VIEWS[*digit as usize - '1' as usize].0),
             KeyCode::Tab => {
                 let at = VIEWS.iter().position(|(view, _)| *view == self.view).unwrap_or(0);
                 self.open(VIEWS[(at + 1) % VIEWS.len()].0);
@@ -215,10 +216,23 @@ impl Screen {
     }
 
     fn enter(&mut self) {
-        let Some(More::Objects(objects, _)) = self.latest.as_ref().map(|latest| &latest.more) else { return };
-        if self.view == View::Objects && self.object.is_none() {
-            let chosen = self.rows.selected().and_then(|row| objects.get(row));
-            self.object = chosen.map(|object| object.id.clone());
+        let (Some(snapshot), Some(row), None) = (&self.latest, self.rows.selected(), &self.object) else {
+            return;
+        };
+        let chosen = match (self.view, &snapshot.more) {
+            (View::Objects, More::Objects(objects, _)) => objects.get(row).map(|object| object.id.clone()),
+            (View::Transfers, _) => {
+                let transfers = traffic::transfers(snapshot, &self.prefix);
+                transfers.get(row).and_then(|(_, transfer)| traffic::id(&transfer.id))
+            }
+            (View::Reduces, _) => {
+                let reduces = traffic::reduces(snapshot, &self.prefix);
+                reduces.get(row).and_then(|(_, reduce)| traffic::id(&reduce.target))
+            }
+            _ => None,
+        };
+        if let Some(id) = chosen {
+            (self.chosen_in, self.view, self.object) = (self.view, View::Objects, Some(id));
             self.rows.select(Some(0));
         }
     }
@@ -227,294 +241,16 @@ impl Screen {
         let at = self.rows.selected().unwrap_or(0).saturating_add_signed(rows);
         self.rows.select(Some(at.min(self.count.saturating_sub(1))));
     }
-
-    fn style(&self, colour: Color) -> Style {
-        if self.has_colours { Style::new().fg(colour) } else { Style::new() }
-    }
-
-    /// Draws everything.
-    pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
-        let [head, facts, body, foot] = Layout::vertical([
-            Constraint::Length(1),
-            Constraint::Length(2),
-            Constraint::Min(1),
-            Constraint::Length(1),
-        ])
-        .areas(frame.area());
-        let tabs = VIEWS.iter().enumerate().map(|(number, (view, name))| {
-            let style =
-                if *view == self.view { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
-            Span::styled(format!(" {} {name} ", number + 1), style)
-        });
-        frame.render_widget(Line::from_iter(tabs), head);
-        frame.render_widget(Paragraph::new(self.facts()), facts);
-        self.height = usize::from(body.height.saturating_sub(1)).max(1);
-        let latest = self.latest.take();
-        if let Some(snapshot) = &latest {
-            match (self.view, &snapshot.more) {
-                (View::Nodes, _) => self.draw_nodes(frame, body, snapshot),
-                (View::Directory, _) => self.draw_directory(frame, body, snapshot),
-                (View::Objects, More::Object(description)) if self.object.is_some() => {
-                    self.draw_object(frame, body, description);
-                }
-                (View::Objects, More::Objects(objects, _)) if self.object.is_none() => {
-                    self.draw_objects(frame, body, objects);
-                }
-                (View::Objects, _) => {}
-            }
-        }
-        self.latest = latest;
-        frame.render_widget(self.foot(), foot);
-    }
-
-    fn foot(&self) -> Line<'static> {
-        if let Some(trouble) = &self.trouble {
-            return Line::styled(trouble.clone(), self.style(Color::Red).add_modifier(Modifier::BOLD));
-        }
-        if self.is_typing || !self.prefix.is_empty() {
-            return Line::raw(format!(
-                "/{}{}",
-                self.prefix,
-                if self.is_typing { "_" } else { "   Esc clears it" }
-            ));
-        }
-        let state = if self.is_paused { "PAUSED  " } else { "" };
-        let keys = match (self.view, &self.object) {
-            (View::Nodes, _) => format!("s sort (by {})  / name", self.order_name()),
-            (View::Objects, None) => "Enter look at  n next page  b back  / id".to_owned(),
-            (View::Objects, Some(_)) => "Esc back".to_owned(),
-            (View::Directory, _) => String::new(),
-        };
-        Line::styled(
-            format!("{state}q end  Tab view  p pause  {keys}"),
-            Style::new().add_modifier(Modifier::DIM),
-        )
-    }
-
-    fn order_name(&self) -> &'static str {
-        ORDERS.iter().find(|(order, _)| *order == self.order).map_or("", |(_, name)| name)
-    }
-
-    fn facts(&self) -> Vec<Line<'static>> {
-        let Some(Snapshot { store, directory, .. }) = &self.latest else {
-            return vec![Line::raw("asking ...")];
-        };
-        let used = store.capacity_bytes - store.free_bytes.min(store.capacity_bytes);
-        let own = format!(
-            "{} of cluster {}: {} of {} in use, {} clients, {} pulls, {} reduces",
-            store.node,
-            store.cluster,
-            size(used),
-            size(store.capacity_bytes),
-            store.clients,
-            store.pulls,
-            store.reduces
-        );
-        let all = match directory {
-            Ok(reply) => {
-                let loads = || reply.nodes.iter().filter_map(|node| node.load.as_ref());
-                let rate = loads().map(|load| load.receive_rate).fold(0, u64::saturating_add);
-                Line::raw(format!(
-                    "directory up {}: {} nodes, {} objects, {} transfers, {} wait, {}/s received",
-                    humantime::format_duration(Duration::from_secs(reply.uptime_ms / 1000)),
-                    reply.nodes.iter().filter(|node| node.connected).count(),
-                    reply.objects,
-                    reply.grants,
-                    reply.waiting_queries,
-                    size(rate),
-                ))
-            }
-            Err(why) => Line::styled(format!("only this node is shown: {why}"), self.style(Color::Yellow)),
-        };
-        vec![Line::raw(own), all]
-    }
-
-    fn table<'a>(
-        &mut self,
-        frame: &mut Frame<'_>,
-        area: Rect,
-        header: Row<'a>,
-        rows: Vec<Row<'a>>,
-        widths: Vec<Constraint>,
-    ) {
-        self.count = rows.len();
-        if self.rows.selected().is_none_or(|row| row >= self.count) {
-            self.rows.select(Some(self.count.saturating_sub(1)));
-        }
-        let table = Table::new(rows, widths)
-            .header(header.style(Style::new().add_modifier(Modifier::BOLD)))
-            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-        frame.render_stateful_widget(table, area, &mut self.rows);
-    }
-
-    fn draw_nodes(&mut self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
-        let own;
-        let nodes = match &snapshot.directory {
-            Ok(reply) => &reply.nodes,
-            Err(_) => {
-                own = vec![own_node(snapshot)];
-                &own
-            }
-        };
-        let mut nodes: Vec<&Node> = nodes.iter().filter(|node| node.node.starts_with(&self.prefix)).collect();
-        let load =
-            |node: &Node, what: fn(&hoplite_proto::v1::LoadReport) -> u64| node.load.as_ref().map_or(0, what);
-        match self.order {
-            Order::Name => {}
-            Order::Memory => nodes.sort_by_key(|node| {
-                Reverse(load(node, |load| load.capacity_bytes.saturating_sub(load.free_bytes)))
-            }),
-            Order::Receiving => nodes.sort_by_key(|node| Reverse(load(node, |load| load.receive_rate))),
-            Order::Sending => nodes.sort_by_key(|node| Reverse(load(node, |load| load.send_rate))),
-        }
-        let rows = nodes.iter().map(|node| {
-            let style = if node.connected { Style::new() } else { self.style(Color::Red) };
-            let mut labels: Vec<String> =
-                node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            labels.sort_unstable();
-            let state = if node.connected { labels.join(" ") } else { "away".to_owned() };
-            let Some(load) = &node.load else {
-                return Row::new([
-                    plain(&node.node),
-                    "no data".to_owned(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                    plain(&state),
-                ])
-                .style(style);
-            };
-            let used = load.capacity_bytes.saturating_sub(load.free_bytes);
-            Row::new([
-                plain(&node.node),
-                bar(used, load.capacity_bytes),
-                size(used),
-                size(load.capacity_bytes),
-                rate(load.receive_rate),
-                rate(load.send_rate),
-                load.copies.to_string(),
-                plain(&state),
-            ])
-            .style(style)
-        });
-        let rows = rows.collect();
-        let header =
-            Row::new(["NODE", "MEMORY", "IN USE", "SIZE", "RECEIVING", "SENDING", "COPIES", "LABELS"]);
-        let widths = [24, 20, 11, 11, 13, 13, 8].map(Constraint::Length);
-        let widths = widths.into_iter().chain([Constraint::Min(8)]).collect();
-        self.table(frame, area, header, rows, widths);
-    }
-
-    fn draw_objects(&mut self, frame: &mut Frame<'_>, area: Rect, objects: &[Locations]) {
-        let rows = objects.iter().map(|object| {
-            let count = |is: fn(LocationState) -> bool| {
-                object.locations.iter().filter(|location| is(location.state)).count().to_string()
-            };
-            let summary = object.object.as_ref();
-            let pinned = object.locations.iter().find(|location| location.retention == Retention::Pinned);
-            let is_lost = summary.is_some_and(|summary| summary.lost);
-            Row::new([
-                object.id.readable(),
-                summary.map_or_else(String::new, |summary| size(summary.size_bytes)),
-                count(|state| state == LocationState::Complete),
-                count(|state| state != LocationState::Complete),
-                if is_lost {
-                    "lost".to_owned()
-                } else {
-                    pinned.map_or_else(String::new, |at| at.node.to_string())
-                },
-            ])
-        });
-        let rows = rows.collect();
-        let header = Row::new(["OBJECT", "SIZE", "COMPLETE", "PARTIAL", "PINNED AT"]);
-        let widths = vec![
-            Constraint::Min(20),
-            Constraint::Length(11),
-            Constraint::Length(9),
-            Constraint::Length(8),
-            Constraint::Length(24),
-        ];
-        self.table(frame, area, header, rows, widths);
-    }
-
-    fn draw_object(&mut self, frame: &mut Frame<'_>, area: Rect, description: &hoplite_client::Description) {
-        let latest = |node: &str| description.grants.iter().rev().find(|grant| grant.receiver == node);
-        let rows = description.locations.locations.iter().map(|location| {
-            let grant = latest(location.node.as_str());
-            let from = location.pulling_from.as_ref().map(ToString::to_string);
-            Row::new([
-                location.node.to_string(),
-                format!("{:?}", location.state).to_lowercase(),
-                from.or_else(|| grant.map(|grant| plain(&grant.sender))).unwrap_or_default(),
-                grant.map_or_else(String::new, |grant| plain(&grant.reason)),
-                grant.map_or_else(String::new, |grant| plain(grant.outcome.as_deref().unwrap_or("running"))),
-            ])
-        });
-        let rows = rows.collect();
-        let header = Row::new(["COPY AT", "STATE", "FROM", "WHY", "OUTCOME"]);
-        let widths = [24, 10, 24, 24, 20].map(Constraint::Length).to_vec();
-        let [title, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
-        let id = description.locations.id.readable();
-        let bytes = description.locations.object.as_ref().map_or(0, |object| object.size_bytes);
-        frame.render_widget(format!("{id}, {}, {} wait", size(bytes), description.waiting_receivers), title);
-        self.table(frame, body, header, rows, widths);
-    }
-
-    fn draw_directory(&mut self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
-        let rows = snapshot.store.shards.iter().map(|shard| {
-            let style = if shard.connected { Style::new() } else { self.style(Color::Red) };
-            Row::new([
-                plain(&shard.address),
-                if shard.connected { "up" } else { "down" }.to_owned(),
-                shard.objects.to_string(),
-                size(shard.inline_bytes),
-                shard.nodes.to_string(),
-                shard.waiting_queries.to_string(),
-            ])
-            .style(style)
-        });
-        let rows = rows.collect();
-        let header = Row::new(["SHARD", "SESSION", "OBJECTS", "INLINE", "NODES", "WAITING"]);
-        let widths = [32, 8, 10, 11, 8, 8].map(Constraint::Length).to_vec();
-        self.table(frame, area, header, rows, widths);
-    }
-}
-
-/// This node, as the directory would tell it.
-fn own_node(Snapshot { store, .. }: &Snapshot) -> Node {
-    let load = hoplite_proto::v1::LoadReport {
-        capacity_bytes: store.capacity_bytes,
-        free_bytes: store.free_bytes,
-        copies: store.copies,
-        ..Default::default()
-    };
-    Node { node: store.node.clone(), connected: true, load: Some(load), ..Node::default() }
-}
-
-/// A text of a peer, without what would disturb the terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
-}
-
-fn rate(bytes: u64) -> String {
-    if bytes == 0 { "-".to_owned() } else { format!("{}/s", size(bytes)) }
-}
-
-/// A part of a whole, as a bar that needs no colour.
-fn bar(some: u64, all: u64) -> String {
-    let share = if all == 0 { 0.0 } else { (some as f64 / all as f64).clamp(0.0, 1.0) };
-    let full = (share * (BAR - 2) as f64).round() as usize;
-    format!("[{}{}]", "|".repeat(full), " ".repeat(BAR - 2 - full))
 }
 
 #[cfg(test)]
 mod tests {
-    use hoplite_client::NodeStatus;
+    use hoplite_client::{Locations, NodeStatus};
+    use hoplite_proto::v1::status_reply::Node;
     use hoplite_proto::v1::{LoadReport, StatusReply};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use ratatui::style::Color;
 
     use super::*;
 
@@ -605,6 +341,61 @@ mod tests {
         assert_eq!(screen.handle(&key(KeyCode::Char('q'))), ControlFlow::Break(()));
         let stop = Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
         assert_eq!(screen.handle(&stop), ControlFlow::Break(()));
+    }
+
+    #[test]
+    fn transfers_reduces_and_links_are_shown_and_lead_to_their_objects() {
+        use hoplite_proto::v1::load_report::{Link, Reduce, Transfer};
+
+        let transfer = |id: &'static str, rate| Transfer {
+            id: id.as_bytes().into(),
+            size_bytes: 100,
+            valid_bytes: 50,
+            rate,
+        };
+        let mut busy = node("busy", 0, 0);
+        let load = busy.load.as_mut().unwrap();
+        load.transfers = vec![transfer("slow", 1 << 10), transfer("fast", 1 << 30)];
+        load.reduces = vec![Reduce {
+            target: b"sum".as_slice().into(),
+            op: "sum".to_owned(),
+            joined: 3,
+            sources: 4,
+            plan: "chain of 2 dimensions".to_owned(),
+            elapsed_ms: 2000,
+        }];
+        let link = |peer: &str, is_slow| Link {
+            peer: peer.to_owned(),
+            bytes_per_second: 1 << 20,
+            round_trip_ns: 20_000,
+            is_slow,
+        };
+        load.links = vec![link("good", false), link("bad", true)];
+        let mut screen = Screen::new(false);
+        let directory = Ok(StatusReply { nodes: vec![node("idle", 0, 0), busy], ..StatusReply::default() });
+        screen.take(Ok(Snapshot { directory, ..snapshot() }));
+        let show = |screen: &mut Screen, code| {
+            let _ = screen.handle(&key(code));
+            drawn(screen, 120)
+        };
+        let lines = show(&mut screen, KeyCode::Char('5'));
+        assert!(
+            lines[4].contains("bad") && lines[4].contains("slow") && lines[4].contains("20µs"),
+            "{lines:#?}"
+        );
+        assert!(lines[5].contains("good"), "{lines:#?}");
+        let lines = show(&mut screen, KeyCode::Char('4'));
+        assert!(lines[4].contains("3 of 4") && lines[4].contains("chain of 2 dimensions"), "{lines:#?}");
+        let lines = show(&mut screen, KeyCode::Char('3'));
+        assert!(lines[4].starts_with("fast") && lines[4].contains("busy"), "{lines:#?}");
+        assert!(lines[4].contains(&format!("[{}{}]", "|".repeat(9), " ".repeat(9))), "{lines:#?}");
+        assert!(lines[5].starts_with("slow"), "{lines:#?}");
+        let _ = screen.handle(&key(KeyCode::Down));
+        let asked = screen.handle(&key(KeyCode::Enter));
+        let object = Question::Object(ObjectId::new("slow").unwrap());
+        assert_eq!(asked, ControlFlow::Continue(Some(object)));
+        let lines = show(&mut screen, KeyCode::Esc);
+        assert!(lines[4].starts_with("fast"), "back where it was chosen: {lines:#?}");
     }
 
     #[test]

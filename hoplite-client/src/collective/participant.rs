@@ -134,7 +134,8 @@ impl Participant {
     pub(super) async fn join(&self, connection: &Arc<Connection>, is_again: bool) -> Result<Joined> {
         let agreement = Agreement::of(self.kind, &self.request);
         let (target, timeout) = (self.request.target.clone(), self.deadline.left());
-        let request = node::Request::Join { target, agreement, is_again, timeout };
+        let source_bytes = self.source_bytes;
+        let request = node::Request::Join { target, agreement, is_again, source_bytes, timeout };
         match connection.call_node(request, Operation::Reduce, timeout).await? {
             Response::Object(view) => Ok(Joined::Object(ObjectReader::over(connection, view)?)),
             Response::Ranges { view, order } => {

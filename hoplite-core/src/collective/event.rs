@@ -10,8 +10,8 @@ use crate::node::{CombineId, CopyId};
 /// What happened in a session of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEvent {
-    /// A coordinator asks this store to be a member. Answered by reports: at most `Filled`, and any time `Failed`, after which
-    /// there are no more.
+    /// A coordinator elsewhere asks this store to be a member. Answered by reports: at most `Filled`, and any time `Done` or
+    /// `Failed`, after which there are no more.
     Asked {
         /// A number that the shell chose.
         membership: MembershipId,
@@ -43,7 +43,7 @@ pub enum CollectiveEvent {
         error: Error,
     },
     /// The report of a member of a session that this store coordinates, or that it cannot be heard any more. No report comes
-    /// after `Failed`, nor after `Dismiss` or a `Tell` that stops.
+    /// after `Done` or `Failed`, nor after `Dismiss` or a `Tell` that stops.
     Reported {
         /// The member.
         enlistment: EnlistmentId,
@@ -55,7 +55,7 @@ pub enum CollectiveEvent {
 /// What the shell must do for a session of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEffect {
-    /// Ask a store, which may be this one, to be a member, until `Dismiss` or a `Tell` that stops, and report what it says.
+    /// Ask another store to be a member, until `Dismiss` or a `Tell` that stops, and report what it says.
     Enlist {
         /// The number of the new member.
         enlistment: EnlistmentId,

@@ -91,6 +91,11 @@ impl Gathering {
         self.request
     }
 
+    /// What was asked for, and what the directory has told about each source, if it has.
+    pub fn into_news(self) -> (Reduce, Vec<Option<Locations>>) {
+        (self.request, self.news)
+    }
+
     /// The directory told what it knows about a source.
     pub fn located(&mut self, now: Time, index: usize, news: Locations) {
         if news.object.is_some() {

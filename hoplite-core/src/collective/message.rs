@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
+use super::MAX_STAR_BYTES;
 use crate::block::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
@@ -22,9 +23,14 @@ pub const MAX_SOURCES_PER_MEMBER: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
-/// A session in which this store is a member; chosen by the shell.
+/// A session in which this store is a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MembershipId(pub u64);
+pub enum MembershipId {
+    /// This store coordinates it too.
+    Here(EnlistmentId),
+    /// Another store does. The number is chosen by the shell.
+    Elsewhere(u64),
+}
 
 /// What all participants of a collective have to agree about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +61,12 @@ impl Agreement {
         }
         let participants = u32::try_from(request.sources.len()).unwrap_or(u32::MAX);
         Self { kind, op: request.op, order: request.order, participants, sources: digest }
+    }
+
+    /// Whether a session is likely, where each source has so many bytes: others take the general path for sure.
+    pub fn promises_session(&self, source_bytes: u64) -> bool {
+        let all_bytes = source_bytes.saturating_mul(u64::from(self.participants));
+        self.order == ReduceOrder::Any && self.participants > 1 && all_bytes > MAX_STAR_BYTES
     }
 
     /// Checks that a participant and the coordinator mean the same.
@@ -203,8 +215,11 @@ impl Plan {
 /// What a member says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// It has all bytes, and waits for the coordinator's word, or for the end of the exchange of parts.
+    /// It has all bytes. At the coordinator's own store that decides an allreduce; other members say it when they have the
+    /// coordinator's word, so that the bytes are the target. It still gives.
     Filled,
+    /// The same, and it has given all that others need: it has left.
+    Done,
     /// It will never have them from this session.
     Failed(Failure),
 }

@@ -10,10 +10,11 @@
 //! copies its parts. Nobody waits for a word there. The target is an object without bytes, made when that is over or cannot be.
 //!
 //! # Invariants
-//! * A member of an allreduce counts its bytes as the target only on the coordinator's word, which it gives once one member has reported all
-//!   bytes. The general path begins only after the coordinator has given that up for good. So no two ranks ever get different
+//! * A member of an allreduce counts its bytes as the target only on the coordinator's word, which it gives once the member at its own store
+//!   has all bytes. The general path begins only after the coordinator has given that up for good. So no two ranks ever get different
 //!   bits, whoever dies, freezes or is cut off in between.
 //! * After its word the coordinator never takes it back: who has not all bytes yet gets them from those who have.
+//! * A member that has left a session never takes part in it again: what others gave it before may be overwritten by now.
 
 mod event;
 mod gathering;

@@ -8,7 +8,7 @@ use crate::plan::collective::Kind;
 /// Whether what a session makes is the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Nobody has all bytes yet.
+    /// The coordinator's own member has not all bytes yet; of parts: not all have theirs.
     Open,
     /// It is: for good. Of parts: all have theirs.
     Committed,
@@ -23,8 +23,6 @@ pub enum SessionAction {
     Tell(EnlistmentId, Word),
     /// A member is not needed any more.
     Dismiss(EnlistmentId),
-    /// Get the target, and keep it: the coordinator's own member has failed after the decision.
-    Fetch,
     /// Do without a session, for this reason.
     FallBack(String),
     /// The whole collective has failed.
@@ -37,7 +35,8 @@ pub struct Session {
     kind: Kind,
     target: ObjectId,
     seats: Vec<Seat>,
-    /// The member that is the coordinator's own store.
+    /// The member that is the coordinator's own store, which decides an allreduce when it has all bytes: so its copy stands
+    /// whatever becomes of the others, and nobody else has to say a thing before.
     own: Option<EnlistmentId>,
     decision: Decision,
 }
@@ -52,8 +51,6 @@ struct Seat {
 enum SeatState {
     Exchanging,
     Filled,
-    /// Its part has failed, and it gets what the others have.
-    Fetching,
     Out,
 }
 
@@ -75,16 +72,10 @@ impl Session {
         self.decision
     }
 
-    /// Whether the coordinator's own member has all bytes.
-    pub fn is_filled_here(&self) -> bool {
-        self.seats.iter().any(|seat| Some(seat.enlistment) == self.own && seat.state == SeatState::Filled)
-    }
-
-    /// Whether there is nobody left to be heard or told, and nothing left to get.
+    /// Whether there is nobody left to be heard or told.
     pub fn is_over(&self) -> bool {
-        let is_any = |state| self.seats.iter().any(|seat| seat.state == state);
-        let has_to_fetch = is_any(SeatState::Fetching) && is_any(SeatState::Filled);
-        self.decision == Decision::GivenUp || !(is_any(SeatState::Exchanging) || has_to_fetch)
+        let is_exchanging = |seat: &Seat| seat.state == SeatState::Exchanging;
+        self.decision == Decision::GivenUp || !self.seats.iter().any(is_exchanging)
     }
 
     /// A member has reported.
@@ -93,20 +84,8 @@ impl Session {
         let Some(index) = index.filter(|index| self.seats[*index].state != SeatState::Out) else {
             return Vec::new();
         };
-        let failure = match report {
-            Report::Filled => {
-                self.seats[index].state = SeatState::Filled;
-                return self.filled();
-            }
-            Report::Failed(failure) => failure,
-        };
-        self.seats[index].state = SeatState::Out;
-        if self.decision == Decision::Committed && Some(enlistment) == self.own {
-            self.seats[index].state = SeatState::Fetching;
-            if !self.is_over() {
-                return vec![SessionAction::Fetch];
-            }
-        }
+        self.seats[index].state = if report == Report::Filled { SeatState::Filled } else { SeatState::Out };
+        let Report::Failed(failure) = report else { return self.filled(enlistment) };
         if self.decision != Decision::Open {
             return self.dismissals();
         }
@@ -122,32 +101,20 @@ impl Session {
         actions
     }
 
-    fn filled(&mut self) -> Vec<SessionAction> {
+    fn filled(&mut self, enlistment: EnlistmentId) -> Vec<SessionAction> {
         let mut actions = Vec::new();
         if self.kind.is_of_parts() {
             // Each member has its own, whether the others get theirs or not: nobody waits for a word.
             if self.decision == Decision::Open && self.is_over() {
                 self.decision = Decision::Committed;
             }
-        } else if self.decision == Decision::Open {
+        } else if self.decision == Decision::Open && Some(enlistment) == self.own {
             self.decision = Decision::Committed;
             let present = self.seats.iter().filter(|seat| seat.state != SeatState::Out);
             actions.extend(present.map(|seat| SessionAction::Tell(seat.enlistment, Word::Commit)));
         }
         actions.extend(self.dismissals());
         actions
-    }
-
-    /// The coordinator's own store has the target now, or will never have it.
-    pub fn fetched(&mut self) -> Vec<SessionAction> {
-        self.end_fetch();
-        self.dismissals()
-    }
-
-    fn end_fetch(&mut self) {
-        for seat in self.seats.iter_mut().filter(|seat| seat.state == SeatState::Fetching) {
-            seat.state = SeatState::Out;
-        }
     }
 
     /// Once all are heard, nobody needs what another one gives any more.
@@ -169,7 +136,6 @@ impl Session {
             seat.state = SeatState::Out;
             actions.push(SessionAction::Tell(seat.enlistment, Word::Stop(error.clone())));
         }
-        self.end_fetch();
         actions.extend(self.dismissals());
         actions
     }
@@ -217,45 +183,47 @@ mod tests {
     }
 
     #[test]
-    fn the_first_who_has_all_bytes_decides_and_the_last_ends_it() {
-        let mut session = session(3);
-        let actions = session.reported(EnlistmentId(1), Report::Filled);
-        assert_eq!(told(&actions), [(0, true), (1, true), (2, true)]);
-        assert_eq!(session.reported(EnlistmentId(0), Report::Filled), []);
+    fn the_coordinators_own_member_decides_and_the_last_ends_it() {
+        let mut session = session(4);
+        assert_eq!(session.reported(EnlistmentId(3), Report::Filled), [], "it was not told that this counts");
+        let actions = session.reported(EnlistmentId(0), Report::Filled);
+        assert_eq!(told(&actions), [(0, true), (1, true), (2, true), (3, true)]);
+        assert_eq!(session.reported(EnlistmentId(1), Report::Done), []);
         let actions = session.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
-        assert_eq!(actions, [0, 1].map(|member| SessionAction::Dismiss(EnlistmentId(member))));
+        assert_eq!(actions, [0, 3].map(|member| SessionAction::Dismiss(EnlistmentId(member))));
         assert!(session.is_over());
         assert_eq!(session.give_up(&Error::ShuttingDown), []);
         assert_eq!(session.decision(), Decision::Committed);
     }
 
     #[test]
-    fn a_coordinator_whose_own_member_fails_after_the_decision_gets_what_the_others_have() {
-        let fail = || Report::Failed(Failure::Unreachable);
-        let mut saved = session(2);
-        saved.reported(EnlistmentId(1), Report::Filled);
-        assert_eq!(saved.reported(EnlistmentId(0), fail()), [SessionAction::Fetch]);
-        assert!(!saved.is_over(), "the other one still gives");
-        assert_eq!(saved.fetched(), [SessionAction::Dismiss(EnlistmentId(1))]);
-        assert!(saved.is_over());
-        let mut lost = session(2);
-        lost.reported(EnlistmentId(1), Report::Filled);
-        lost.reported(EnlistmentId(0), fail());
-        assert_eq!(lost.reported(EnlistmentId(1), fail()), []);
-        assert!(lost.is_over() && !lost.is_filled_here(), "nobody has it any more");
-        let mut late = session(3);
-        late.reported(EnlistmentId(1), Report::Filled);
-        assert_eq!(late.reported(EnlistmentId(1), fail()), []);
-        assert_eq!(late.reported(EnlistmentId(0), fail()), [SessionAction::Fetch], "one may still fill");
+    fn if_the_coordinators_own_member_fails_first_nobody_has_the_target() {
+        let mut session = session(3);
+        session.reported(EnlistmentId(1), Report::Done);
+        let actions = session.reported(EnlistmentId(0), Report::Failed(Failure::Unreachable));
+        assert_eq!(told(&actions), [(2, false)]);
+        assert!(matches!(actions.last(), Some(SessionAction::FallBack(_))));
+        assert!(session.is_over() && session.decision() == Decision::GivenUp);
+    }
+
+    #[test]
+    fn those_who_have_left_are_not_dismissed() {
+        let mut session = session(3);
+        session.reported(EnlistmentId(0), Report::Filled);
+        assert_eq!(session.reported(EnlistmentId(0), Report::Done), []);
+        assert_eq!(session.reported(EnlistmentId(1), Report::Done), []);
+        assert!(!session.is_over());
+        assert_eq!(session.reported(EnlistmentId(2), Report::Done), []);
+        assert!(session.is_over());
     }
 
     #[test]
     fn when_the_target_is_deleted_those_who_still_make_it_are_stopped() {
         let (mut session, error) = (session(3), Error::Deleted { id: ObjectId::new("t").unwrap() });
         assert_eq!(session.deleted(&error), [], "it was that of another attempt");
-        session.reported(EnlistmentId(1), Report::Filled);
+        session.reported(EnlistmentId(0), Report::Filled);
         let stop = |member| SessionAction::Tell(EnlistmentId(member), Word::Stop(error.clone()));
-        assert_eq!(session.deleted(&error), [stop(0), stop(2), SessionAction::Dismiss(EnlistmentId(1))]);
+        assert_eq!(session.deleted(&error), [stop(1), stop(2), SessionAction::Dismiss(EnlistmentId(0))]);
         assert!(session.is_over());
     }
 

@@ -16,7 +16,7 @@ use crate::collective::{
     Agreement, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Gathering, Member,
     Membership, MembershipId, Outlook, Plan, Report, Roster, Seated, Session, SessionAction, Stage, Word,
 };
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::plan::collective::{Arrangement, Kind, arrange, arrange_parts, frame_bytes};
@@ -26,6 +26,13 @@ use crate::topology::place::Path;
 
 /// How long a member may wait for room, before all do without a session: as a hop does.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a store expects to be asked to be a member before it asks the directory for a target that a participant wants: twice as
+/// long as it takes until the last of 16 members on 2 cores has its plan, and less than the target takes to be made otherwise.
+const SESSION_PATIENCE: Duration = Duration::from_millis(10);
+/// Targets of sessions that have no more bytes are copied in some microseconds, less than a participant needs to hear of
+/// one range: it hears of the whole.
+const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 
 /// How long it is remembered that there will be no target: far longer than a client takes to join again.
 const DENIAL_TTL: Duration = Duration::from_secs(10);
@@ -78,8 +85,6 @@ struct Coordinated {
     /// The question whether there is a target, until this session decides that there is.
     existence: Option<RequestId>,
     session: Session,
-    /// The call of this store that gets the target, if its own member has failed after the decision.
-    fetch: Option<CallKey>,
     members: usize,
     plan: String,
 }
@@ -141,24 +146,20 @@ impl Collectives {
         self.sessions.iter().find(open).map(|(put, _)| *put)
     }
 
-    /// The put of a target that a session of this store has decided about: no other one will do.
-    pub(super) fn decided(&self, target: &ObjectId) -> Option<PutId> {
-        let decided = |(_, coordinated): &(&PutId, &Coordinated)| {
-            coordinated.request.target == *target && coordinated.session.decision() == Decision::Committed
-        };
-        self.sessions.iter().find(decided).map(|(put, _)| *put)
-    }
-
-    fn member_of(&self, put: PutId) -> Option<MembershipId> {
-        let found = self.memberships.iter().find(|(_, membership)| membership.plan().put == put);
-        found.map(|(membership, _)| *membership)
-    }
-
     /// Whether this store has been a member of the attempt that makes `put`, and has nothing to give any more.
     pub(super) fn has_ended(&self, put: PutId) -> bool {
         let mut members = self.memberships.values().filter(|member| member.plan().put == put);
         self.ended.contains(&put)
             || members.any(|member| matches!(member.stage(), Stage::Complete | Stage::Over))
+    }
+
+    /// What this store has heard of participants that disagree about a target, and when it is too old to tell newcomers, unless
+    /// another attempt has begun here.
+    fn disagreement(&self, target: &ObjectId) -> Option<(Time, &Error)> {
+        let is_told = |(id, _, error): &&(ObjectId, Time, Error)| {
+            id == target && matches!(error, Error::TypeMismatch { .. })
+        };
+        self.denials.iter().rev().find(is_told).map(|(_, at, error)| (*at + DENIAL_TTL, error))
     }
 
     fn growing(&self, target: &ObjectId) -> Option<MembershipId> {
@@ -176,6 +177,7 @@ impl Node {
         key: CallKey,
         target: ObjectId,
         (agreement, is_again): (Agreement, bool),
+        source_bytes: u64,
         timeout: Duration,
     ) {
         if is_again
@@ -194,15 +196,38 @@ impl Node {
             }
             return self.ctx.reply(key, Err(error));
         }
-        self.get_or_join(key, target, Until::Started, Some(agreement), timeout);
+        if !is_again && self.copies.live(&target).is_none() && agreement.promises_session(source_bytes) {
+            let until = self.ctx.now() + SESSION_PATIENCE;
+            self.fetches.expect(&mut self.ctx, &target, until);
+        }
+        self.get_or_join(key, target.clone(), Until::Started, Some(agreement), timeout);
+        // Others may try again: not all attempts are seen here before they have made their target.
+        if self.calls.contains(key)
+            && let Some((too_old, _)) = self.collectives.disagreement(&target)
+            && self.ctx.now() < too_old
+        {
+            self.ctx.schedule(too_old, Deadline::Join(key));
+        }
     }
 
-    /// The session in which a copy grows, and in which order its bytes become valid.
+    /// A participant that came after a disagreement was told has waited long enough for another attempt.
+    pub(super) fn join_expired(&mut self, key: CallKey) {
+        let Some(Call::Get { id, join: Some(_), .. }) = self.calls.get(key) else { return };
+        if let Some((_, error)) = self.collectives.disagreement(id) {
+            let error = error.clone();
+            self.finish(key, Err(error));
+        }
+    }
+
+    /// The session in which a copy grows, and in which order its bytes become valid, if that is of use to a participant.
     pub(super) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
         let mut memberships = self.collectives.memberships.iter();
         let (number, membership) =
             memberships.find(|(_, membership)| membership.growing_copy() == Some(copy))?;
         let plan = membership.plan();
+        if !plan.is_of_parts() && plan.size_bytes <= MAX_UNFOLLOWED_BYTES {
+            return None;
+        }
         let program = plan.program();
         let range = |index: usize| {
             let range = program.steps()[index].range();
@@ -218,6 +243,7 @@ impl Node {
         }
         self.enter_reduce(key, &request);
         let target = request.target.clone();
+        self.collectives.denials.retain(|(denied, ..)| *denied != target);
         let existence = self.ask_target(&target);
         let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
@@ -277,18 +303,44 @@ impl Node {
             }
             Outlook::General(reason) => {
                 if let Some(gathered) = self.end_gathering(target) {
-                    let Gathered { key, started, gathering, existence, .. } = gathered;
-                    let kind = gathering.kind();
-                    let call = (Some(key), started, Some(existence));
-                    self.fall_back(call, kind, gathering.into_request(), reason);
+                    self.do_without_session(gathered, reason);
                 }
             }
+        }
+    }
+
+    /// There will be no session. A reduce takes over what was asked of the directory, and what that has said.
+    fn do_without_session(&mut self, gathered: Gathered, reason: &str) {
+        let Gathered { key, started, gathering, asks, existence, .. } = gathered;
+        let kind = gathering.kind();
+        if kind.is_of_parts() {
+            self.withdraw_asks(&asks);
+            let call = (Some(key), started, Some(existence));
+            return self.fall_back(call, kind, gathering.into_request(), reason);
+        }
+        let (mut request, news) = gathering.into_news();
+        request.timeout = request.timeout.saturating_sub(self.ctx.now().since(started));
+        let target = request.target.clone();
+        self.reductions.begin(&mut self.ctx, &self.copies, (key, request), existence, asks);
+        self.perform_actions();
+        self.reductions.note(&target, reason);
+        for (index, news) in news.into_iter().enumerate() {
+            if let Some(news) = news {
+                self.source_located(&target, index, news);
+            }
+        }
+    }
+
+    fn withdraw_asks(&mut self, asks: &[RequestId]) {
+        for ask in asks {
+            self.withdraw_ask(*ask);
         }
     }
 
     /// There will be no session.
     fn drop_gathering(&mut self, target: &ObjectId) -> Option<Gathered> {
         let gathered = self.end_gathering(target)?;
+        self.withdraw_asks(&gathered.asks);
         self.withdraw_ask(gathered.existence);
         Some(gathered)
     }
@@ -297,9 +349,6 @@ impl Node {
         let gathered = self.collectives.gatherings.remove(target)?;
         let audience = (target.clone(), gathered.gathering.known_members());
         self.collectives.audiences.insert(gathered.key, audience);
-        for ask in &gathered.asks {
-            self.withdraw_ask(*ask);
-        }
         if let Some(due) = gathered.due {
             self.ctx.unschedule(due, Deadline::Reduce(target.clone()));
         }
@@ -351,7 +400,8 @@ impl Node {
     }
 
     fn begin_session(&mut self, gathered: Gathered, roster: Roster) {
-        let Gathered { key, started, gathering, existence, .. } = gathered;
+        let Gathered { key, started, gathering, asks, existence, .. } = gathered;
+        self.withdraw_asks(&asks);
         let (kind, agreement) = (gathering.kind(), gathering.agreement());
         let request = gathering.into_request();
         let put = self.ctx.next_put();
@@ -385,10 +435,7 @@ impl Node {
         let (mut enlistments, mut own) = (Vec::new(), None);
         for (index, Seated { member, sources, .. }) in members.into_iter().enumerate() {
             let enlistment = EnlistmentId(self.ctx.next_number());
-            if member.node == *self.ctx.node() {
-                own = Some(enlistment);
-            }
-            let plan = Plan {
+            let plan = Box::new(Plan {
                 target: request.target.clone(),
                 put,
                 agreement,
@@ -401,17 +448,23 @@ impl Node {
                 ranks: ranks.clone(),
                 sources,
                 timeout: ROOM_TIMEOUT.min(time_left),
-            };
+            });
             enlistments.push(enlistment);
             self.collectives.enlistments.insert(enlistment, put);
-            let plan = Box::new(plan);
-            self.ctx.push(Effect::Collective(CollectiveEffect::Enlist { enlistment, plan }));
+            if member.node == *self.ctx.node() {
+                own = Some((enlistment, plan));
+            } else {
+                self.ctx.push(Effect::Collective(CollectiveEffect::Enlist { enlistment, plan }));
+            }
         }
-        let (members, session) = (seats.len(), Session::new(kind, request.target.clone(), enlistments, own));
-        let (key, existence, fetch) = (Some(key), Some(existence), None);
-        let coordinated =
-            Coordinated { key, started, kind, request, existence, session, fetch, members, plan };
+        let own_enlistment = own.as_ref().map(|(enlistment, _)| *enlistment);
+        let session = Session::new(kind, request.target.clone(), enlistments, own_enlistment);
+        let (members, key, existence) = (seats.len(), Some(key), Some(existence));
+        let coordinated = Coordinated { key, started, kind, request, existence, session, members, plan };
         self.collectives.sessions.insert(put, coordinated);
+        if let Some((enlistment, plan)) = own {
+            self.asked(MembershipId::Here(enlistment), plan);
+        }
     }
 
     /// Takes in what happened in a session.
@@ -429,7 +482,7 @@ impl Node {
     fn reported(&mut self, enlistment: EnlistmentId, report: Report) {
         let Some(put) = self.collectives.enlistments.get(&enlistment).copied() else { return };
         let Some(coordinated) = self.collectives.sessions.get_mut(&put) else { return };
-        let is_failure = matches!(report, Report::Failed(_));
+        let is_last = report != Report::Filled;
         let is_of_parts = coordinated.kind.is_of_parts();
         let was_open = coordinated.session.decision() == Decision::Open;
         let actions = coordinated.session.reported(enlistment, report);
@@ -439,7 +492,7 @@ impl Node {
         if let Some(existence) = existence {
             self.withdraw_ask(existence);
         }
-        if is_failure {
+        if is_last {
             self.collectives.enlistments.remove(&enlistment);
         }
         if is_committed
@@ -449,14 +502,6 @@ impl Node {
         {
             *reduced = (0..participants).collect();
         }
-        if is_committed
-            && was_open
-            && !is_of_parts
-            && let Some(member) = self.collectives.member_of(put)
-        {
-            // At once: the session is forgotten when the last member has all bytes, and its call must not be.
-            self.told(member, Word::Commit);
-        }
         self.perform_session(put, actions);
     }
 
@@ -464,17 +509,8 @@ impl Node {
         let mut end = None;
         for action in actions {
             match action {
-                SessionAction::Tell(enlistment, word) => {
-                    if matches!(word, Word::Stop(_)) {
-                        self.collectives.enlistments.remove(&enlistment);
-                    }
-                    self.ctx.push(Effect::Collective(CollectiveEffect::Tell { enlistment, word }));
-                }
-                SessionAction::Dismiss(enlistment) => {
-                    self.collectives.enlistments.remove(&enlistment);
-                    self.ctx.push(Effect::Collective(CollectiveEffect::Dismiss { enlistment }));
-                }
-                SessionAction::Fetch => self.fetch_target(put),
+                SessionAction::Tell(enlistment, word) => self.tell_member(enlistment, word),
+                SessionAction::Dismiss(enlistment) => self.dismiss_member(enlistment),
                 action => end = Some(action),
             }
         }
@@ -483,19 +519,8 @@ impl Node {
             return;
         }
         let Some(coordinated) = self.collectives.sessions.remove(&put) else { return };
-        if let Some(fetch) = coordinated.fetch {
-            self.forget_call(fetch);
-        }
-        let is_filled_here = coordinated.session.is_filled_here();
         let is_exchanged =
             coordinated.kind.is_of_parts() && coordinated.session.decision() == Decision::Committed;
-        if (is_exchanged || coordinated.session.decision() == Decision::GivenUp)
-            && let Some(own) = self.collectives.member_of(put)
-        {
-            // Before the word has reached it: this store may make the target in another way.
-            let id = coordinated.request.target.clone();
-            self.end_membership(own, Error::Superseded { id });
-        }
         if is_exchanged {
             self.reductions.remember(coordinated.record(&self.ctx));
         }
@@ -515,63 +540,36 @@ impl Node {
             }
             (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
             (None, key) if is_exchanged => self.announce_end((key, started, existence), request),
-            // If its own copy is there, that answers the call when the directory knows it. Else all who had all bytes are lost.
-            (None, Some(key)) if !is_filled_here => {
-                self.finish(key, Err(Error::ObjectLost { id: request.target }));
-            }
+            // If it was given up, the call was answered. Else its own copy answers it, when the directory knows that.
             _ => {}
         }
     }
 
-    /// The member here has failed, but what the others have is the target: gets it from them.
-    fn fetch_target(&mut self, put: PutId) {
-        let call = CallId(self.ctx.next_number());
-        let Some(coordinated) = self.collectives.sessions.get_mut(&put) else { return };
-        let fetch = CallKey { client: ClientId::STORE, call };
-        coordinated.fetch = Some(fetch);
-        let elapsed = self.ctx.now().since(coordinated.started);
-        let timeout = coordinated.request.timeout.saturating_sub(elapsed);
-        let target = coordinated.request.target.clone();
-        self.get(fetch, target, Until::Complete, timeout);
-    }
-
-    /// A call of this store is answered. If it was for a target that the member here has not made, the copy is kept, and
-    /// answers rank 0 when the directory knows that. Answers whether it was.
-    pub(super) fn target_fetched(&mut self, call: CallId, response: &Result<Response>) -> bool {
-        let fetch = Some(CallKey { client: ClientId::STORE, call });
-        let mut sessions = self.collectives.sessions.iter_mut();
-        let found = sessions.find(|(_, coordinated)| coordinated.fetch == fetch);
-        let Some((put, coordinated)) = found else { return false };
-        coordinated.fetch = None;
-        let (put, key) = (*put, coordinated.key);
-        match response {
-            Ok(Response::Object(view)) => {
-                self.reductions.remember(coordinated.record(&self.ctx));
-                coordinated.key = None;
-                if let Some(key) = key {
-                    self.copies.publication_mut(view.copy).set_sealer(key);
-                }
-                self.copies.pin(view.copy);
-                self.publish(view.copy);
-                self.release(ClientId::STORE, view.copy);
-            }
-            Ok(_) => {}
-            Err(error) => {
-                if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
-                    self.finish(key, Err(error.clone()));
-                }
-            }
+    /// Tells a member what was decided.
+    fn tell_member(&mut self, enlistment: EnlistmentId, word: Word) {
+        let here = MembershipId::Here(enlistment);
+        let is_last = matches!(word, Word::Stop(_));
+        if is_last {
+            self.collectives.enlistments.remove(&enlistment);
         }
-        self.end_own_fetch(put);
-        true
+        if !self.collectives.memberships.contains_key(&here) {
+            return self.ctx.push(Effect::Collective(CollectiveEffect::Tell { enlistment, word }));
+        }
+        self.told(here, word);
+        if is_last {
+            self.left(here);
+        }
     }
 
-    /// The session needs to live no longer for what this store gets, or does not get any more.
-    fn end_own_fetch(&mut self, put: PutId) {
-        let Some(coordinated) = self.collectives.sessions.get_mut(&put) else { return };
-        coordinated.key = None;
-        let actions = coordinated.session.fetched();
-        self.perform_session(put, actions);
+    /// A member is not needed any more.
+    fn dismiss_member(&mut self, enlistment: EnlistmentId) {
+        let here = MembershipId::Here(enlistment);
+        self.collectives.enlistments.remove(&enlistment);
+        if self.collectives.memberships.contains_key(&here) {
+            self.left(here);
+        } else {
+            self.ctx.push(Effect::Collective(CollectiveEffect::Dismiss { enlistment }));
+        }
     }
 
     /// The parts of rank 0 are here, and so all sources are complete: the others get theirs without its call.
@@ -698,13 +696,8 @@ impl Node {
         let Some((put, coordinated)) = of_call.next() else { return };
         let (put, decision) = (*put, coordinated.session.decision());
         coordinated.key = None;
-        let fetch = coordinated.fetch.take();
         if decision == Decision::Open {
             self.give_up_session(put, &Error::ObjectLost { id: target.clone() });
-        }
-        if let Some(fetch) = fetch {
-            self.forget_call(fetch);
-            self.end_own_fetch(put);
         }
     }
 }

@@ -24,6 +24,7 @@ pub(super) enum Deadline {
     Hop(HopOwner),
     Reduce(ObjectId),
     Membership(MembershipId),
+    Join(CallKey),
 }
 
 /// What one part of the node tells another. It is delivered when the part that tells it is done with the present event, so

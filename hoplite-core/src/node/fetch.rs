@@ -28,6 +28,12 @@ struct Fetch {
     has_declined: bool,
 }
 
+impl Fetch {
+    const fn new(step: FetchStep) -> Self {
+        Self { step, avoid: Vec::new(), failures: 0, has_declined: false }
+    }
+}
+
 /// What a fetch waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FetchStep {
@@ -37,7 +43,7 @@ pub(super) enum FetchStep {
     WaitingForSpace { size_bytes: u64 },
     /// The end of a pull.
     Pulling,
-    /// The end of a pause after failures.
+    /// The end of a pause after failures, or of the time in which the object is expected without being asked for.
     BackingOff { until: Time },
 }
 
@@ -65,8 +71,15 @@ impl Fetches {
     /// The directory is asked for a sender; begins a fetch if there is none.
     pub(super) fn ask(&mut self, id: &ObjectId, request: RequestId) {
         let step = FetchStep::Asking(request);
-        let new = || Fetch { step, avoid: Vec::new(), failures: 0, has_declined: false };
-        self.by_id.entry(id.clone()).or_insert_with(new).step = step;
+        self.by_id.entry(id.clone()).or_insert_with(|| Fetch::new(step)).step = step;
+    }
+
+    /// Begins a fetch, unless there is one, that asks the directory only then.
+    pub(super) fn expect(&mut self, ctx: &mut Context, id: &ObjectId, until: Time) {
+        if !self.contains(id) {
+            self.by_id.insert(id.clone(), Fetch::new(FetchStep::BackingOff { until }));
+            ctx.schedule(until, Deadline::Retry(id.clone()));
+        }
     }
 
     /// A shard is told that an answer with the bytes is declined.

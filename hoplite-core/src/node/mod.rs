@@ -263,6 +263,7 @@ impl Node {
                 Deadline::Hop(owner) => self.hostings.expired(&mut self.ctx, &mut self.copies, owner),
                 Deadline::Reduce(target) => self.reconsider_reduce(&target),
                 Deadline::Membership(membership) => self.membership_expired(membership),
+                Deadline::Join(key) => self.join_expired(key),
             }
         }
     }

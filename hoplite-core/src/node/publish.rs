@@ -245,7 +245,7 @@ impl Node {
         }
     }
 
-    /// Tells all shards of a copy that is kept on the word of one of them. That one is told too, also if it is not responsible
+    /// Tells all shards of a copy that is kept on the word of one of them. That one is told too, even if it is not responsible
     /// any more: it would go on to look for somebody who keeps the object, and not hear of its end.
     pub(super) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.copies.publication_mut(copy).is_known_to(shard);

@@ -15,7 +15,7 @@ use crate::shard::{Equality, UnpublishReason, Verdict};
 #[derive(Debug, PartialEq, Eq)]
 enum Attempt {
     Answered(Result<Response>),
-    /// Somebody else makes a copy of the object.
+    /// Somebody else makes a copy of the object, or has made one of which the directory is to hear first.
     IsBusy,
     LacksSpace,
 }
@@ -63,7 +63,10 @@ impl Node {
             if local.size_bytes != create.size_bytes || local.metadata != create.metadata {
                 return Attempt::Answered(Err(Error::AlreadyExists { id: create.id.clone() }));
             }
-            if !local.is_complete() {
+            let awaits_verdict = create.contents.as_ref().is_some_and(|whole| whole.confirm == Confirm::Yes)
+                && self.is_put(copy)
+                && !self.is_accepted(copy);
+            if !local.is_complete() || awaits_verdict {
                 return Attempt::IsBusy;
             }
             return Attempt::Answered(self.refer(client, copy).map(Response::Existing));
@@ -315,6 +318,8 @@ impl Node {
             self.reductions.target_published(&mut self.ctx, &self.copies, &id);
             self.perform_actions();
             self.answer_sealer(copy);
+            // The same put may have been repeated.
+            self.wake(&id);
         }
     }
 

@@ -81,9 +81,6 @@ impl Node {
 
     /// A source that is fetched has arrived, or cannot.
     pub(super) fn source_fetched(&mut self, call: CallId, response: Result<Response>) {
-        if self.target_fetched(call, &response) {
-            return;
-        }
         let fetched = match response {
             Ok(Response::Object(view)) => Ok(view.copy),
             Ok(_) => return,

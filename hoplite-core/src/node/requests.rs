@@ -38,8 +38,8 @@ impl Node {
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
             Request::Reduce(request) => self.reduce(key, request),
             Request::Collective(kind, request) => self.coordinate(key, kind, request),
-            Request::Join { target, agreement, is_again, timeout } => {
-                self.join(key, target, (agreement, is_again), timeout);
+            Request::Join { target, agreement, is_again, source_bytes, timeout } => {
+                self.join(key, target, (agreement, is_again), source_bytes, timeout);
             }
             Request::Subscribe { id } => self.subscribe(key, id),
             Request::Inspect(inspection) => self.inspect(key, inspection),

@@ -52,7 +52,7 @@ impl Node {
                 // Those who follow the copy have no deadline that the store knows.
                 let is_followed = live.is_some_and(|(_, copy)| copy.is_referenced());
                 let timeout = if is_followed { timeout.max(FOLLOWERS_TIMEOUT) } else { timeout };
-                let resume = live.map(|(_, copy)| copy.put).or_else(|| self.collectives.decided(&id));
+                let resume = live.map(|(_, copy)| copy.put);
                 let avoid = self.fetches.avoided(&id).to_vec();
                 ToShard::Query(Query { request, id, timeout, resume, avoid })
             }

@@ -54,7 +54,7 @@ impl Default for HopTime {
 impl HopTime {
     /// A copy was complete so long after the one that it was pulled from, both of them having begun together.
     ///
-    /// The sum of these times along a chain is that of the whole chain, also if publications come in batches.
+    /// The sum of these times along a chain is that of the whole chain, even if publications come in batches.
     pub fn observe(&mut self, sample: Duration) {
         self.mean = (self.mean * (WEIGHT - 1) + sample.min(MAX_HOP)) / WEIGHT;
     }

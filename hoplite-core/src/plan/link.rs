@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::blocks::{BLOCK_TIME, MAX_BLOCK_BYTES};
 use crate::time::Time;
+use crate::topology::place::{MAX_LEVELS, Path};
 
 /// A shorter sample says more about buffers and schedulers than about the link.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
@@ -26,33 +27,49 @@ pub struct LinkEstimate {
     pub uplink: Uplink,
 }
 
-/// What the uplink of a group of nodes carries, in thousandths of what the link of one host does. By default nobody has measured it,
-/// and it is taken for as fast as one host's. If it is more, what is chosen is no slower than it is estimated; if it is less,
-/// schedules that cross uplinks less are chosen too seldom.
+/// What the uplink of a group of nodes carries, by the level of the group and in thousandths of what the link of one host does. By default
+/// nobody has measured it, and it is taken for as fast as one host's. If it is more, what is chosen is no slower than it is
+/// estimated; if it is less, schedules that cross uplinks less are chosen too seldom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Uplink {
-    permille: u32,
+    permille: [u32; MAX_LEVELS],
 }
 
 impl Uplink {
-    /// As was measured; zero if it was not.
+    /// As was measured, the same at all levels; zero if it was not.
     pub const fn measured(permille: u32) -> Self {
+        Self::of_levels([permille; MAX_LEVELS])
+    }
+
+    /// As was measured at each level, outermost first; zero where it was not.
+    pub const fn of_levels(permille: [u32; MAX_LEVELS]) -> Self {
         Self { permille }
     }
 
-    /// In thousandths; zero if it was not measured.
-    pub const fn permille(self) -> u32 {
+    /// In thousandths at each level, outermost first; zero where it was not measured.
+    pub const fn levels(self) -> [u32; MAX_LEVELS] {
         self.permille
     }
 
-    /// Whether it was measured.
-    pub const fn is_measured(self) -> bool {
-        self.permille > 0
+    /// That of the level at which it is least, in thousandths; zero if it was measured at none.
+    pub fn permille(self) -> u32 {
+        self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
     }
 
-    /// How many hosts' links it carries as much as.
-    pub fn links(self) -> f64 {
-        if self.is_measured() { f64::from(self.permille) / 1000.0 } else { 1.0 }
+    /// Whether it was measured at any level.
+    pub fn is_measured(self) -> bool {
+        self.permille() > 0
+    }
+
+    /// How many hosts' links the uplink of this group carries as much as. At a level at which nothing was measured it is taken for as
+    /// slow as the slowest of the others: labels may say the level of a group by another key.
+    pub fn links(self, group: Path) -> f64 {
+        let level = group.iter().rposition(|number| *number != 0);
+        let measured = level.map(|level| self.permille[level]).filter(|permille| *permille > 0);
+        match measured.unwrap_or_else(|| self.permille()) {
+            0 => 1.0,
+            permille => f64::from(permille) / 1000.0,
+        }
     }
 }
 
@@ -187,8 +204,18 @@ mod tests {
         LinkEstimate {
             bytes_per_second,
             latency: Duration::from_micros(latency_us),
-            uplink: Uplink { permille: 0 },
+            uplink: Uplink::measured(0),
         }
+    }
+
+    #[test]
+    fn each_level_has_uplinks_of_its_own() {
+        let (zone, rack, host) = ([7, 0, 0, 0], [7, 0, 3, 0], [7, 0, 3, 1]);
+        let uplink = Uplink::of_levels([250, 0, 4000, 0]);
+        assert_eq!([zone, rack, host].map(|group| uplink.links(group)), [0.25, 4.0, 0.25]);
+        assert_eq!((uplink.permille(), uplink.is_measured()), (250, true));
+        assert_eq!([zone, rack].map(|group| Uplink::default().links(group)), [1.0, 1.0]);
+        assert_eq!([zone, rack].map(|group| Uplink::measured(500).links(group)), [0.5, 0.5]);
     }
 
     #[test]

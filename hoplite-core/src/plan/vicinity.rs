@@ -5,8 +5,8 @@
 //! If all of those serve others, it waits; but a receiver of another group that has only begun gives its slot up: it goes on at
 //! the end of the chain that grows in between, and all of them are done as if they had come together.
 //!
-//! Nobody is excluded by that: who waits for longer than [`Pace::patience`] for copies that are all busy takes what there is, and who has received for longer
-//! than [`Pace::recall_until`] is left alone.
+//! Nobody is excluded by that: a receiver that has waited for [`TransferTimes::max_wait`] for copies that are all busy takes what
+//! there is, and one that has received for longer than [`TransferTimes::recall_until`] is left alone.
 
 use std::time::Duration;
 
@@ -19,25 +19,25 @@ const WEIGHT: u32 = 4;
 /// What is believed before the first sample: 1 Gbit/s, so that a node waits for longer rather than in vain.
 const FIRST_NANOS_PER_KIB: u64 = 8192;
 /// A receiver waits for 1/16 of the time of a transfer: less than it takes longer when an uplink has another stream to carry.
-const PATIENCE: u32 = 16;
+const WAIT_DIVISOR: u32 = 16;
 /// A transfer is recalled in its first half: its receiver, and those behind it, are done no later than half a transfer after the
 /// time at which they would have been.
-const RECALL: u32 = 2;
-const MIN_PATIENCE: Duration = Duration::from_millis(1);
+const RECALL_DIVISOR: u32 = 2;
+const MIN_WAIT: Duration = Duration::from_millis(1);
 
 /// How long transfers take, as far as it is known from those that have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pace {
+pub struct TransferTimes {
     nanos_per_kib: u64,
 }
 
-impl Default for Pace {
+impl Default for TransferTimes {
     fn default() -> Self {
         Self { nanos_per_kib: FIRST_NANOS_PER_KIB }
     }
 }
 
-impl Pace {
+impl TransferTimes {
     /// A transfer of so many bytes has taken so long.
     pub fn observe(&mut self, size_bytes: u64, took: Duration) {
         if size_bytes >= MIN_SAMPLE_BYTES {
@@ -53,13 +53,13 @@ impl Pace {
     }
 
     /// For how long a receiver waits for a copy that is close.
-    pub fn patience(&self, size_bytes: u64) -> Duration {
-        (self.transfer(size_bytes) / PATIENCE).clamp(MIN_PATIENCE, AGED_AFTER)
+    pub fn max_wait(&self, size_bytes: u64) -> Duration {
+        (self.transfer(size_bytes) / WAIT_DIVISOR).clamp(MIN_WAIT, AGED_AFTER)
     }
 
     /// Up to which age a transfer gives way.
     pub fn recall_until(&self, size_bytes: u64) -> Duration {
-        (self.transfer(size_bytes) / RECALL).max(AGED_AFTER)
+        (self.transfer(size_bytes) / RECALL_DIVISOR).max(AGED_AFTER)
     }
 }
 
@@ -68,21 +68,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pace_follows_the_transfers_of_large_objects() {
-        let mut pace = Pace::default();
+    fn estimates_follow_the_transfers_of_large_objects() {
+        let mut times = TransferTimes::default();
         let size_bytes = 64 << 20;
-        assert_eq!(pace.transfer(size_bytes), Duration::from_nanos(65_536 * 8192));
-        pace.observe(4096, Duration::from_secs(10));
-        assert_eq!(pace, Pace::default());
-        (0..40).for_each(|_| pace.observe(size_bytes, Duration::from_millis(2800)));
-        let transfer = pace.transfer(size_bytes).as_millis();
+        assert_eq!(times.transfer(size_bytes), Duration::from_nanos(65_536 * 8192));
+        times.observe(4096, Duration::from_secs(10));
+        assert_eq!(times, TransferTimes::default());
+        (0..40).for_each(|_| times.observe(size_bytes, Duration::from_millis(2800)));
+        let transfer = times.transfer(size_bytes).as_millis();
         assert!((2790..=2800).contains(&transfer), "{transfer}");
-        assert_eq!(pace.patience(size_bytes), AGED_AFTER);
-        assert_eq!(pace.patience(1 << 20), MIN_PATIENCE.max(pace.transfer(1 << 20) / 16));
-        assert_eq!(pace.recall_until(4096), AGED_AFTER);
-        assert!(pace.recall_until(size_bytes) > Duration::from_secs(1));
-        pace.observe(1 << 20, Duration::MAX);
-        pace.observe(1 << 20, Duration::MAX);
-        assert_eq!(pace.patience(u64::MAX), AGED_AFTER);
+        assert_eq!(times.max_wait(size_bytes), AGED_AFTER);
+        assert_eq!(times.max_wait(1 << 20), MIN_WAIT.max(times.transfer(1 << 20) / 16));
+        assert_eq!(times.recall_until(4096), AGED_AFTER);
+        assert!(times.recall_until(size_bytes) > Duration::from_secs(1));
+        times.observe(1 << 20, Duration::MAX);
+        times.observe(1 << 20, Duration::MAX);
+        assert_eq!(times.max_wait(u64::MAX), AGED_AFTER);
     }
 }

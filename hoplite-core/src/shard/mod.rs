@@ -64,7 +64,7 @@ use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::plan::chain::HopTime;
-use crate::plan::vicinity::Pace;
+use crate::plan::vicinity::TransferTimes;
 use crate::time::Time;
 use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::measured::MeasuredPlaces;
@@ -168,7 +168,7 @@ pub struct Shard {
     /// Before this time nothing is lost, and nothing is unknown to those who delete.
     warm_until: Time,
     nodes: Nodes,
-    /// Of which it was said that others are in use too.
+    /// The keys of places of which the log has said that others are in use too.
     keys_said: BTreeSet<PlaceKeys>,
     entries: BTreeMap<ObjectId, Entry>,
     inline_bytes: u64,
@@ -178,7 +178,7 @@ pub struct Shard {
     /// How long a hop of a chain takes.
     hop_time: HopTime,
     /// How long transfers take.
-    pace: Pace,
+    transfer_times: TransferTimes,
     /// When chains are extended for those who wait.
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
@@ -214,7 +214,7 @@ struct Due {
     /// Waiting queries time out.
     queries: Deadlines<(NodeIndex, RequestId)>,
     /// Waiting queries no longer insist on a sender other than those they avoid.
-    patience: Deadlines<(NodeIndex, RequestId)>,
+    avoidance: Deadlines<(NodeIndex, RequestId)>,
     /// Queries no longer wait for a copy that is close.
     held_back: Deadlines<(ObjectId, Path)>,
     /// Nodes that are away are given up, or copies of connected ones that were not published again.
@@ -252,7 +252,7 @@ impl Shard {
             grants: BTreeMap::new(),
             next_grant: 1,
             hop_time: HopTime::default(),
-            pace: Pace::default(),
+            transfer_times: TransferTimes::default(),
             extensions: BTreeMap::new(),
             history: GrantHistory::default(),
             losses: Losses::default(),
@@ -303,7 +303,7 @@ impl Shard {
         let due = &self.due;
         let earliest = [
             due.queries.next(),
-            due.patience.next(),
+            due.avoidance.next(),
             due.held_back.next(),
             due.nodes.next(),
             due.rootless.next(),
@@ -343,8 +343,8 @@ impl Shard {
         while let Some((node, request)) = self.due.queries.pop_due(turn.now) {
             self.time_out(turn, node, request);
         }
-        while let Some((node, request)) = self.due.patience.pop_due(turn.now) {
-            self.patience_ended(node, request);
+        while let Some((node, request)) = self.due.avoidance.pop_due(turn.now) {
+            self.avoidance_ended(node, request);
         }
         while let Some((id, _)) = self.due.held_back.pop_due(turn.now) {
             self.mark_servable(&id);

@@ -32,7 +32,7 @@ pub(super) struct NodeRecord {
     point: u64,
     /// Where it is in the network.
     pub(super) place: Place,
-    pub(super) session: Session,
+    pub(super) presence: Presence,
     /// Counts the sessions of this run of the node.
     pub(super) session_number: u32,
     /// When it last published again a copy from an earlier session.
@@ -47,7 +47,7 @@ pub(super) struct NodeRecord {
 
 /// Whether a node can be talked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Session {
+pub(super) enum Presence {
     Connected {
         /// When copies that were not published again are given up; `None` in a node's first session.
         sweep_at: Option<Time>,
@@ -86,7 +86,7 @@ pub(super) struct WaitingQuery {
 
 impl NodeRecord {
     pub(super) fn is_connected(&self) -> bool {
-        matches!(self.session, Session::Connected { .. })
+        matches!(self.presence, Presence::Connected { .. })
     }
 }
 
@@ -125,7 +125,7 @@ impl Nodes {
                 point,
                 place,
                 info,
-                session: Session::Connected { sweep_at: None },
+                presence: Presence::Connected { sweep_at: None },
                 session_number: 0,
                 refreshed: now,
                 holdings: BTreeSet::new(),

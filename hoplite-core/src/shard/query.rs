@@ -93,7 +93,7 @@ impl Shard {
         let Some(record) = self.nodes.get_mut(node) else { return };
         self.due.queries.insert(query.deadline, (node, request));
         if !query.avoid.is_empty() {
-            self.due.patience.insert(query.since + AGED_AFTER, (node, request));
+            self.due.avoidance.insert(query.since + AGED_AFTER, (node, request));
         }
         let queue = self.waiting.entry(query.id.clone()).or_default();
         queue.insert((query.group, query.arrival), (node, request));
@@ -103,7 +103,7 @@ impl Shard {
     pub(super) fn leave_queue(&mut self, node: NodeIndex, request: RequestId, query: &WaitingQuery) {
         self.due.queries.remove(query.deadline, (node, request));
         if !query.avoid.is_empty() {
-            self.due.patience.remove(query.since + AGED_AFTER, (node, request));
+            self.due.avoidance.remove(query.since + AGED_AFTER, (node, request));
         }
         if let Some(queue) = self.waiting.get_mut(&query.id) {
             queue.remove(&(query.group, query.arrival));
@@ -130,7 +130,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn patience_ended(&mut self, node: NodeIndex, request: RequestId) {
+    pub(super) fn avoidance_ended(&mut self, node: NodeIndex, request: RequestId) {
         if let Some(id) = self.waiting_query(node, request).map(|query| query.id.clone()) {
             self.mark_servable(&id);
         }
@@ -446,7 +446,7 @@ impl Shard {
             self.hop_time.observe(turn.now - sender.since);
         }
         if outcome == PullOutcome::Complete && link.is_paced {
-            self.pace.observe(entry.size_bytes, turn.now - link.began);
+            self.transfer_times.observe(entry.size_bytes, turn.now - link.began);
         }
         self.mark_changed(&id);
         if outcome == PullOutcome::Cancelled {

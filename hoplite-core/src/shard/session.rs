@@ -7,7 +7,7 @@
 
 use super::copies::LocationRecord;
 use super::message::{NodeInfo, RequestId, ToStore};
-use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Session};
+use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Presence};
 use super::{DropReason, Effect, Shard, Turn};
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId};
@@ -73,12 +73,12 @@ impl Shard {
             turn.effects.push(Effect::Replaced { node, incarnation });
         }
         let Some(record) = self.nodes.get_mut(index) else { return };
-        if let Session::Away { until, .. } = record.session {
+        if let Presence::Away { until, .. } = record.presence {
             self.due.nodes.remove(until, index);
         }
         let sweep_at = turn.now + self.config.limits.node_grace;
         self.due.nodes.insert(sweep_at, index);
-        record.session = Session::Connected { sweep_at: Some(sweep_at) };
+        record.presence = Presence::Connected { sweep_at: Some(sweep_at) };
         record.session_number = record.session_number.wrapping_add(1);
         record.refreshed = turn.now;
         self.nodes.renew(index, info);
@@ -104,12 +104,12 @@ impl Shard {
     /// Drops what a session had open and starts the grace.
     fn go_away(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let Some(record) = self.nodes.get_mut(index) else { return };
-        let Session::Connected { sweep_at } = record.session else { return };
+        let Presence::Connected { sweep_at } = record.presence else { return };
         if let Some(sweep_at) = sweep_at {
             self.due.nodes.remove(sweep_at, index);
         }
         let until = turn.now + self.config.limits.node_grace;
-        record.session = Session::Away { since: turn.now, until };
+        record.presence = Presence::Away { since: turn.now, until };
         self.due.nodes.insert(until, index);
         let requests: Vec<RequestId> = record.requests.keys().copied().collect();
         let receiving: Vec<_> = record.receiving.keys().copied().collect();
@@ -152,9 +152,9 @@ impl Shard {
 
     /// The grace of a node has ended: of one that is away, or of one that should have published again.
     pub(super) fn node_due(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
-        match self.nodes.get(index).map(|record| record.session) {
-            Some(Session::Away { .. }) => self.lose_node(turn, index),
-            Some(Session::Connected { .. }) => self.sweep(turn, index),
+        match self.nodes.get(index).map(|record| record.presence) {
+            Some(Presence::Away { .. }) => self.lose_node(turn, index),
+            Some(Presence::Connected { .. }) => self.sweep(turn, index),
             None => {}
         }
     }
@@ -165,11 +165,11 @@ impl Shard {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let quiet_at = record.refreshed + grace;
         if quiet_at > turn.now {
-            record.session = Session::Connected { sweep_at: Some(quiet_at) };
+            record.presence = Presence::Connected { sweep_at: Some(quiet_at) };
             self.due.nodes.insert(quiet_at, index);
             return;
         }
-        record.session = Session::Connected { sweep_at: None };
+        record.presence = Presence::Connected { sweep_at: None };
         let current = record.session_number;
         let is_stale = |id: &&ObjectId| {
             let copy = self.entries.get(*id).and_then(|entry| entry.copies.get(index));
@@ -185,7 +185,7 @@ impl Shard {
     fn lose_node(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let Some(record) = self.nodes.remove(index) else { return };
         let mut rootless_since = turn.now;
-        if let Session::Away { since, until } = record.session {
+        if let Presence::Away { since, until } = record.presence {
             self.due.nodes.remove(until, index);
             rootless_since = since;
         }

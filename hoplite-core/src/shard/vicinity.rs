@@ -114,7 +114,7 @@ impl Shard {
         best.map(|(_, is_in_group, answer)| (is_in_group, answer))
     }
 
-    /// Of each group in which somebody waits, the one who came first. What there is for him is the best for all of them.
+    /// The receiver that came first in each group in which some wait. What there is for it is the best for all of them.
     fn heads<'a>(
         &'a self,
         queue: &'a Queue,
@@ -157,7 +157,7 @@ impl Shard {
         if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {
             return;
         }
-        let until = turn.now + self.pace.patience(entry.size_bytes);
+        let until = turn.now + self.transfer_times.max_wait(entry.size_bytes);
         let (mut busy, mut others, mut recalled) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (group, node, query, _) in self.heads(queue) {
             match self.nearby(turn.now, entry, node, query) {
@@ -196,7 +196,7 @@ impl Shard {
         let is_young = |receiver: &NodeIndex, began: Time| {
             // Since when the receiver receives, whoever served it first.
             let began = entry.copies.get(*receiver).map_or(began, |copy| copy.since);
-            now - began <= self.pace.recall_until(entry.size_bytes)
+            now - began <= self.transfer_times.recall_until(entry.size_bytes)
         };
         let young = leaving.iter().find(|(receiver, _, transfer)| is_young(receiver, transfer.began));
         young.map(|(receiver, grant, _)| (*receiver, *grant))

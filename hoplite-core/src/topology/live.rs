@@ -40,7 +40,7 @@ const SHOWN_FOR: Duration = Duration::from_secs(600);
 /// A link is slow if it is this many times worse than the median of all: as much as separates two levels of a network.
 const SLOW_PERCENT: u64 = 150;
 /// Fewer links have no median to be compared with.
-const LEAST_LINKS: usize = 3;
+const MIN_LINKS: usize = 3;
 
 /// The links from one node to others, as its transfers show them.
 #[derive(Debug, Clone, Default)]
@@ -95,7 +95,7 @@ impl PeerLinks {
             Link { alpha_ns: median(|link| link.alpha_ns), ps_per_byte: median(|link| link.ps_per_byte) };
         let is_far = |value: u32, usual: u32| u64::from(value) * 100 > u64::from(usual) * SLOW_PERCENT;
         let is_slow = |link: &Link| {
-            estimates.len() >= LEAST_LINKS
+            estimates.len() >= MIN_LINKS
                 && (is_far(link.alpha_ns, usual.alpha_ns) || is_far(link.ps_per_byte, usual.ps_per_byte))
         };
         let named = peers.into_iter().zip(&estimates);

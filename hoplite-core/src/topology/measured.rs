@@ -9,7 +9,7 @@ use super::Matrix;
 use super::cluster::Dendrogram;
 use super::error::TopologyError;
 use super::matrix::Links;
-use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, number_of_measured};
+use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, level, number_of_measured};
 use crate::id::NodeId;
 use crate::plan::link::Uplink;
 
@@ -55,7 +55,7 @@ impl MeasuredPlaces {
             }
             number_by_first(&mut paths, level, matrix.nodes());
         }
-        let uplink = narrowest_uplink(matrix, &paths);
+        let uplink = Uplink::of_levels(std::array::from_fn(|level| narrowest_uplink(matrix, &paths, level)));
         let named = matrix.nodes().iter().zip(paths).filter(|(_, path)| *path != EVERYWHERE);
         let paths = named.filter_map(|(name, path)| Some((NodeId::new(name).ok()?, path))).collect();
         Ok(Self { version, uplink, paths })
@@ -91,28 +91,40 @@ fn divides(paths: &[Path], level: usize) -> bool {
     sizes.values().filter(|size| **size > 1).count() > 1
 }
 
-/// What the uplink of a group carries, of that group for which it is least.
+/// What the uplink of a group of this level carries in thousandths, of that group for which it is least; zero if there are no groups.
 ///
 /// In a round under load, as many pairs share the uplink as there are nodes of the group that meet others. So it carries as much
-/// more than one of them gets. How many there are follows from the size of the group, in the mean over the pairs that cross.
-fn narrowest_uplink(matrix: &Matrix, paths: &[Path]) -> Uplink {
-    let mut groups: Vec<&Path> = paths.iter().filter(|path| **path != EVERYWHERE).collect();
-    groups.sort_unstable();
-    groups.dedup();
-    let permille = groups.into_iter().filter_map(|group| {
-        let (inside, outside): (Vec<usize>, Vec<usize>) =
-            (0..paths.len()).partition(|node| is_in(paths[*node], *group));
-        let gaps = |others: &[usize]| {
-            let pairs = inside.iter().flat_map(|one| others.iter().map(move |other| (*one, *other)));
-            let gaps = pairs.filter(|(one, other)| one != other);
-            median(gaps.map(|(one, other)| matrix.link(one, other).ps_per_byte).collect())
-        };
-        let (near, far) = (gaps(&inside)?, gaps(&outside)?);
-        let sharing = crossing_pairs(inside.len(), paths.len());
-        let links = f64::from(near) / f64::from(far.max(1)) * sharing;
-        Some((links.min(inside.len() as f64) * 1000.0).round() as u32)
+/// more than one of them gets. How many there are follows from the size of the group, in the mean over the pairs that cross. Those that
+/// cross the uplinks of outer groups too may get less; each counts with the rate of pairs that are as far from each other.
+fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
+    let mut groups: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
+    for (node, path) in paths.iter().enumerate().filter(|(_, path)| path[of_level] != 0) {
+        let mut group = EVERYWHERE;
+        group[..=of_level].copy_from_slice(&path[..=of_level]);
+        groups.entry(group).or_default().push(node);
+    }
+    let permille = groups.into_iter().filter_map(|(group, inside)| {
+        let outside: Vec<usize> = (0..paths.len()).filter(|node| !is_in(paths[*node], group)).collect();
+        // By how far the nodes of a pair are from each other.
+        let mut gaps: [Vec<u32>; MAX_LEVELS + 1] = Default::default();
+        let mut near = Vec::new();
+        for one in &inside {
+            for other in &outside {
+                gaps[level(paths[*one], paths[*other])].push(matrix.link(*one, *other).ps_per_byte);
+            }
+            let peers = inside.iter().filter(|other| *other != one && paths[**other] == paths[*one]);
+            near.extend(peers.map(|other| matrix.link(*one, *other).ps_per_byte));
+        }
+        let near = f64::from(median(near)?);
+        let pairs = (inside.len() * outside.len()) as f64;
+        let rates = gaps.into_iter().filter_map(|gaps| {
+            let part = gaps.len() as f64 / pairs;
+            Some(part * near / f64::from(median(gaps)?.max(1)))
+        });
+        let links = rates.sum::<f64>() * crossing_pairs(inside.len(), paths.len());
+        Some(((links.min(inside.len() as f64) * 1000.0).round() as u32).max(1))
     });
-    permille.min().map_or(Uplink::default(), |permille| Uplink::measured(permille.max(1)))
+    permille.min().unwrap_or(0)
 }
 
 fn median(mut gaps: Vec<u32>) -> Option<u32> {
@@ -188,7 +200,7 @@ mod tests {
         // An uplink of half a host's link: on an average, 2.8 pairs share it.
         let places = measured(&[4, 4], 40_000, 224_000);
         assert_eq!((places.groups(), places.paths.len()), (2, 8));
-        assert_eq!(places.uplink, Uplink::measured(500));
+        assert_eq!(places.uplink, Uplink::of_levels([0, 0, 0, 500]));
         let path = |name: &str| places.paths[&NodeId::new(name).unwrap()];
         assert!(path("h00") == path("h03") && path("h04") == path("h07") && path("h00") != path("h04"));
     }
@@ -213,8 +225,8 @@ mod tests {
 
     #[test]
     fn an_uplink_carries_no_more_than_all_hosts_send() {
-        assert_eq!(measured(&[4, 4], 40_000, 70_000).uplink, Uplink::measured(1600));
-        assert_eq!(measured(&[2, 2, 2, 2, 2, 2], 40_000, 70_000).uplink, Uplink::measured(1143));
+        assert_eq!(measured(&[4, 4], 40_000, 70_000).uplink, Uplink::of_levels([0, 0, 0, 1600]));
+        assert_eq!(measured(&[2, 2, 2, 2, 2, 2], 40_000, 70_000).uplink, Uplink::of_levels([0, 0, 0, 1143]));
     }
 
     #[test]

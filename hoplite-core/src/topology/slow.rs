@@ -8,7 +8,7 @@ use super::matrix::Links;
 /// A pair is slow if it costs more than this much of what is usual between its groups: a jump that would make a level of the network.
 const SLOW_PERCENT: u64 = 150;
 /// Fewer pairs than this have no usual cost.
-const LEAST_PAIRS: usize = 3;
+const MIN_PAIRS: usize = 3;
 
 /// A slow pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
         }
     }
     let mut slow = Vec::new();
-    for mut pairs in between.into_values().filter(|pairs| pairs.len() >= LEAST_PAIRS) {
+    for mut pairs in between.into_values().filter(|pairs| pairs.len() >= MIN_PAIRS) {
         pairs.sort_unstable();
         let usual_ps = pairs[(pairs.len() - 1) / 2].0;
         let is_slow =

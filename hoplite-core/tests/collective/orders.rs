@@ -155,6 +155,45 @@ fn slow_uplinks_that_were_measured_make_a_hierarchy_pay() {
 }
 
 #[test]
+fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
+    // Two zones of four racks of four, with members in turn from all racks.
+    let paths: Vec<Path> = (0..32).map(|member| [1 + member % 2, 0, 1 + member % 8, 0]).collect();
+    let chosen = |zone, rack| {
+        let link = LinkEstimate { uplink: Uplink::of_levels([zone, 0, rack, 0]), ..LINK };
+        let arrangement = arrange(&paths, 256 << 20, link, SchedulePreference::Auto);
+        let choice = arrangement.choice;
+        assert!(choice.runner_up.is_some_and(|(_, estimate)| estimate >= choice.estimate));
+        (choice.schedule.to_string(), choice.estimate)
+    };
+    // Only zones are slow: a ring in each zone, which enters and leaves each rack once, and pairs across zones.
+    assert_eq!(chosen(100, 4000).0, "hierarchical of 16x2");
+    assert_eq!(chosen(100, 1000).0, "hierarchical of 16x2");
+    // Only racks are slow: a ring in each rack, and rings across all racks.
+    assert_eq!(chosen(4000, 100).0, "hierarchical of 4x8");
+    // Both are slow, zones more.
+    assert_eq!(chosen(20, 100).0, "hierarchical of 4x4x2");
+    assert_eq!(chosen(4000, 4000).0, "ring of 32");
+    // One ratio for all says the same of both levels, and what it estimates is far from what zones alone cost.
+    let one = Uplink::measured(100);
+    let link = LinkEstimate { uplink: one, ..LINK };
+    let all_slow = arrange(&paths, 256 << 20, link, SchedulePreference::Auto).choice;
+    let by_level = chosen(100, 1000);
+    assert!(all_slow.schedule.to_string() != by_level.0 && all_slow.estimate > by_level.1);
+}
+
+#[test]
+fn the_first_of_three_levels_may_be_the_slow_one() {
+    // Hosts with two members each, four hosts in each of two racks.
+    let paths: Vec<Path> = (0..16).map(|member| [0, 0, 1 + member / 8, 1 + member / 2]).collect();
+    let chosen = |rack, host| {
+        let link = LinkEstimate { uplink: Uplink::of_levels([0, 0, rack, host]), ..LINK };
+        arrange(&paths, 64 << 20, link, SchedulePreference::Auto).choice.schedule.to_string()
+    };
+    assert_eq!(chosen(100, 2000), "hierarchical of 8x2");
+    assert_eq!(chosen(8000, 100), "hierarchical of 2x8");
+}
+
+#[test]
 fn what_is_forced_is_taken_and_what_does_not_fit_is_not() {
     let chosen = |paths: &[Path], preference| {
         let arrangement = arrange(paths, 1 << 10, LINK, preference);

@@ -12,6 +12,9 @@
 //!                                   the directory knows none of them, or is silent
 //! grant X NODE | inline X | fail X  the directory answers the query for X: from there, with the bytes, that it is lost
 //! drop X deleted | drop X lost | promote X
+//! conflict X different | conflict X NODE
+//!                                   put X was first, says the directory: it differs, or is to be compared with the copy there
+//! compared X equal | different | unknown
 //! delete-elsewhere X                of something that nobody has put
 //! accept                            the directory accepts all that was published
 //! pulled X [BYTES OUTCOME]          the pull of X ends: with all bytes, or so many and not well
@@ -34,7 +37,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, LocationState, PullOutcome, ToShard, ToStore};
+use hoplite_core::shard::{DropReason, Equality, LocationState, PullOutcome, ToShard, ToStore, Verdict};
 use hoplite_core::topology::place::{EVERYWHERE, Place};
 use hoplite_core::{Error, ObjectId, PutId};
 
@@ -44,6 +47,11 @@ use crate::reducing::*;
 #[test]
 fn gets() {
     run_file("gets");
+}
+
+#[test]
+fn puts() {
+    run_file("puts");
 }
 
 #[test]
@@ -89,7 +97,8 @@ struct Scenario {
     /// What each copy is of, and which references each client has.
     copies: BTreeMap<CopyId, String>,
     views: BTreeMap<(ClientId, String), CopyId>,
-    /// The latest pull of each put, combination of each object, and hop at each node.
+    /// The latest comparison and combination of each object, pull of each put, and hop at each node.
+    comparisons: BTreeMap<String, CopyId>,
     pulls: BTreeMap<String, PullId>,
     combines: BTreeMap<String, CombineId>,
     hops: BTreeMap<String, HopId>,
@@ -112,6 +121,7 @@ impl Scenario {
             sources: BTreeMap::new(),
             copies: BTreeMap::new(),
             views: BTreeMap::new(),
+            comparisons: BTreeMap::new(),
             pulls: BTreeMap::new(),
             combines: BTreeMap::new(),
             hops: BTreeMap::new(),
@@ -197,6 +207,26 @@ impl Scenario {
                     _ => panic!("{reason}"),
                 };
                 self.h.drop_put(0, name, PutId(put), reason);
+            }
+            ["conflict", object, equality] => {
+                let (name, put) = parse(object);
+                let equality = match *equality {
+                    "different" => Equality::Different,
+                    node => Equality::Unknown { holder: Some((node_id(node), address(node))) },
+                };
+                let published = self.h.publications();
+                let (shard, publish) = published.last().expect("it was published");
+                assert_eq!(publish.id, id(name), "what was published latest is another object");
+                self.h.verdict(*shard, publish, Verdict::Conflict { winner: PutId(put), equality });
+            }
+            ["compared", object, outcome] => {
+                let equal = match *outcome {
+                    "equal" => Some(true),
+                    "different" => Some(false),
+                    "unknown" => None,
+                    _ => panic!("{outcome}"),
+                };
+                self.h.event(Event::Compared { copy: self.comparisons[*object], equal });
             }
             ["promote", object] => {
                 let (name, put) = parse(object);
@@ -359,7 +389,10 @@ impl Scenario {
                 let ended = self.hops.iter().find(|(_, of)| **of == hop);
                 format!("end hop at {}", ended.map_or("?", |(node, _)| node))
             }
-            Effect::Compare { id, holder, .. } => format!("compare {id} with {}", holder.0),
+            Effect::Compare { copy, id, holder, .. } => {
+                self.comparisons.insert(id.to_string(), copy);
+                format!("compare {id} with {}", holder.0)
+            }
             _ => return None,
         })
     }

@@ -361,7 +361,7 @@ impl Checker {
             CollectiveEvent::Left { membership } => {
                 self.memberships.remove(membership);
             }
-            CollectiveEvent::Reported { enlistment, report: Report::Failed(_) } => {
+            CollectiveEvent::Reported { enlistment, report: Report::Done | Report::Failed(_) } => {
                 self.enlistments.remove(enlistment);
             }
             CollectiveEvent::Reported { .. }
@@ -388,8 +388,8 @@ impl Checker {
             CollectiveEffect::Report { membership, report } => {
                 let said = self.memberships.get_mut(membership);
                 let said = said.unwrap_or_else(|| panic!("{report:?} of {membership:?}, which is over"));
-                let is_after_failure = said.iter().any(|report| matches!(report, Report::Failed(_)));
-                assert!(!is_after_failure && !said.contains(report), "{report:?} after {said:?}");
+                let is_after_end = said.iter().any(|report| *report != Report::Filled);
+                assert!(!is_after_end && !said.contains(report), "{report:?} after {said:?}");
                 said.push(report.clone());
             }
             CollectiveEffect::Deny { .. } => {}

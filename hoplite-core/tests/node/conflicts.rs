@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, Equality, LocationState, Publish, PullOutcome, Verdict};
+use hoplite_core::shard::{DropReason, Equality, LocationState, Publish, Verdict};
 use hoplite_core::{Error, PutId};
 
 use crate::harness::*;
@@ -59,52 +59,6 @@ fn a_different_put_fails_and_its_copy_is_dropped() {
 }
 
 #[test]
-fn those_who_wait_for_a_put_that_lost_get_the_winner() {
-    let mut h = Harness::new();
-    let call = h.create(A, "x", SIZE);
-    let view = h.view(call);
-    let publish = h.publication().1;
-    let get = h.get(B, "x");
-    h.verdict(0, &publish, conflict(Equality::Different));
-    let pull = h.grant("x", WINNER.0, SIZE, "holder");
-    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
-    let got = h.view(get);
-    assert_eq!(got.put, WINNER);
-    assert_ne!(got.copy, view.copy);
-    let sealed = h.seal(A, view.copy);
-    assert_eq!(h.error(sealed), Error::AlreadyExists { id: id("x") });
-}
-
-#[test]
-fn a_put_of_unknown_equality_is_compared_once_it_is_sealed() {
-    let mut h = Harness::new();
-    let call = h.create(A, "x", SIZE);
-    let view = h.view(call);
-    let publish = h.publication().1;
-    h.verdict(0, &publish, unknown());
-    assert_eq!(compares(&h), 0);
-    let call = h.seal(A, view.copy);
-    assert_eq!(compares(&h), 1);
-    h.assert_waits(call);
-    h.sent();
-    h.event(Event::Compared { copy: view.copy, equal: Some(true) });
-    h.accept_all();
-    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
-    assert!(h.serve("x", WINNER).is_some());
-}
-
-#[test]
-fn a_comparison_that_finds_a_difference_fails_the_put() {
-    let mut h = Harness::new();
-    let (view, call, publish) = sealed(&mut h, SIZE);
-    h.verdict(0, &publish, unknown());
-    h.event(Event::Compared { copy: view.copy, equal: Some(false) });
-    assert_eq!(h.error(call), Error::AlreadyExists { id: id("x") });
-    h.release(A, view.copy);
-    h.assert_empty();
-}
-
-#[test]
 fn a_comparison_keeps_the_memory_of_a_deleted_put() {
     let mut h = Harness::new();
     let (view, call, publish) = sealed(&mut h, SIZE);
@@ -115,21 +69,6 @@ fn a_comparison_keeps_the_memory_of_a_deleted_put() {
     assert!(!h.is_closed(view.copy));
     h.event(Event::Compared { copy: view.copy, equal: Some(true) });
     h.assert_empty();
-}
-
-#[test]
-fn a_comparison_that_fails_asks_the_directory_again() {
-    let mut h = Harness::new();
-    let (view, call, publish) = sealed(&mut h, SIZE);
-    h.verdict(0, &publish, unknown());
-    h.sent();
-    // The holder died before the bytes were compared, so the first put may be gone altogether.
-    h.event(Event::Compared { copy: view.copy, equal: None });
-    h.pass(std::time::Duration::from_secs(2));
-    h.assert_waits(call);
-    h.accept_all();
-    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
-    assert!(!h.is_failed(view.copy));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod calls;
 mod cases;
 mod checker;
 mod conflicts;
+mod denials;
 mod gets;
 mod harness;
 mod hops;

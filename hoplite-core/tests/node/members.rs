@@ -15,7 +15,7 @@ use crate::harness::*;
 use crate::reducing::*;
 
 pub(crate) const PUT: PutId = PutId(900);
-pub(crate) const MEMBERSHIP: MembershipId = MembershipId(1);
+pub(crate) const MEMBERSHIP: MembershipId = MembershipId::Elsewhere(1);
 
 /// The part of this node in the allreduce of `a`, which is here, and `b`, which is at `n1`.
 fn plan(a: PutId) -> Box<Plan> {
@@ -38,7 +38,8 @@ fn plan(a: PutId) -> Box<Plan> {
 
 fn join(h: &mut Harness) -> (ClientId, CallId) {
     let agreement = Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"]));
-    h.request(A, Request::Join { target: id("t"), agreement, is_again: false, timeout: LONG })
+    let (target, is_again, source_bytes) = (id("t"), false, SIZE);
+    h.request(A, Request::Join { target, agreement, is_again, source_bytes, timeout: LONG })
 }
 
 pub(crate) fn collective(h: &mut Harness, event: CollectiveEvent) {
@@ -97,12 +98,110 @@ fn a_member_completes_its_copy_only_on_the_word_of_the_coordinator() {
     ask(&mut h, a.put);
     let (combine, view) = (exchange(&mut h), h.view(joined));
     collective(&mut h, CollectiveEvent::Filled { combine });
-    assert_eq!(reports(&mut h), [Report::Filled]);
+    assert_eq!(reports(&mut h), []);
     tell(&mut h, Word::Commit);
     assert!(h.effects.contains(&Effect::CopyCompleted { copy: view.copy }));
+    assert_eq!(reports(&mut h), [Report::Filled], "somebody still takes from it");
     end(&mut h, combine, CombineOutcome::Complete);
+    assert_eq!(reports(&mut h), [Report::Done]);
     leave(&mut h);
     assert_eq!(h.node.status().hops, 0);
+}
+
+#[test]
+fn a_member_is_done_when_it_has_given_all_and_was_told_that_this_counts() {
+    for is_told_first in [false, true] {
+        let mut h = Harness::new();
+        let a = h.put_f32("a", SIZE);
+        ask(&mut h, a.put);
+        let combine = exchange(&mut h);
+        if is_told_first {
+            tell(&mut h, Word::Commit);
+        }
+        collective(&mut h, CollectiveEvent::Filled { combine });
+        end(&mut h, combine, CombineOutcome::Complete);
+        if !is_told_first {
+            assert_eq!(reports(&mut h), []);
+            tell(&mut h, Word::Commit);
+        }
+        assert_eq!(reports(&mut h).last(), Some(&Report::Done));
+        leave(&mut h);
+        assert_eq!(h.node.status().hops, 0);
+    }
+}
+
+/// What others had given it may be overwritten by what they have made since.
+#[test]
+fn a_member_that_has_left_does_not_take_part_again() {
+    for has_left in [false, true] {
+        let mut h = Harness::new();
+        let a = h.put_f32("a", SIZE);
+        ask(&mut h, a.put);
+        let combine = exchange(&mut h);
+        if has_left {
+            leave(&mut h);
+            end(&mut h, combine, CombineOutcome::Cancelled);
+        }
+        let again = MembershipId::Elsewhere(2);
+        collective(&mut h, CollectiveEvent::Asked { membership: again, plan: plan(a.put) });
+        let said = reports(&mut h);
+        assert!(matches!(said[..], [Report::Failed(Failure::Refused(Error::Superseded { .. }))]), "{said:?}");
+        collective(&mut h, CollectiveEvent::Left { membership: again });
+        assert_eq!(h.node.status().hops, usize::from(!has_left), "the first one goes on");
+    }
+}
+
+/// Of which a participant hears when it is complete.
+const SMALL: u64 = 32 << 10;
+
+fn asked_for_a_small_target(h: &mut Harness) -> ((ClientId, CallId), CombineId) {
+    let a = h.put_f32("a", SMALL);
+    let joined = join(h);
+    let plan = Box::new(Plan { size_bytes: SMALL, ..*plan(a.put) });
+    collective(h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan });
+    (joined, exchange(h))
+}
+
+#[test]
+fn a_participant_hears_of_a_small_target_when_it_is_complete() {
+    let mut h = Harness::new();
+    let (joined, combine) = asked_for_a_small_target(&mut h);
+    collective(&mut h, CollectiveEvent::Filled { combine });
+    h.event(Event::CombineEnded { combine, valid_bytes: SMALL, outcome: CombineOutcome::Complete });
+    h.assert_waits(joined);
+    tell(&mut h, Word::Commit);
+    assert_eq!(h.view(joined).size_bytes, SMALL);
+    leave(&mut h);
+}
+
+#[test]
+fn a_participant_whose_small_target_is_given_up_gets_it_from_elsewhere() {
+    let mut h = Harness::new();
+    let (joined, combine) = asked_for_a_small_target(&mut h);
+    h.event(Event::CombineEnded { combine, valid_bytes: 0, outcome: CombineOutcome::Cancelled });
+    h.assert_waits(joined);
+    assert_eq!(h.query_of("t").1.resume, None);
+    leave(&mut h);
+}
+
+#[test]
+fn a_participant_that_expects_a_session_asks_the_directory_only_after_a_while() {
+    for source_bytes in [SIZE, 32 << 10] {
+        let mut h = Harness::new();
+        h.put_f32("a", SIZE);
+        h.sent();
+        let agreement = Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"]));
+        let (target, is_again) = (id("t"), false);
+        let request = Request::Join { target, agreement, is_again, source_bytes, timeout: LONG };
+        let joined = h.request(A, request);
+        if source_bytes == SIZE {
+            h.pass(Duration::from_millis(9));
+            assert_eq!(h.told(), [""; 0]);
+            h.pass(Duration::from_millis(1));
+        }
+        h.query_of("t");
+        h.assert_waits(joined);
+    }
 }
 
 #[test]
@@ -170,16 +269,13 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
     assert_eq!(h.node.status().hops, 0);
 }
 
-/// This node has `a` and coordinates; `n1` has `b`. Answers the call, the two members, the exchange here, and its put.
-fn coordinate(h: &mut Harness) -> ((ClientId, CallId), [EnlistmentId; 2], CombineId, PutId) {
+/// This node has `a` and coordinates; `n1` has `b`. Answers the call, the member there, and the exchange here.
+fn coordinate(h: &mut Harness) -> ((ClientId, CallId), EnlistmentId, CombineId) {
     coordinate_a(h, Kind::Allreduce)
 }
 
 /// As [`coordinate`], of any collective.
-pub(crate) fn coordinate_a(
-    h: &mut Harness,
-    kind: Kind,
-) -> ((ClientId, CallId), [EnlistmentId; 2], CombineId, PutId) {
+pub(crate) fn coordinate_a(h: &mut Harness, kind: Kind) -> ((ClientId, CallId), EnlistmentId, CombineId) {
     let a = h.put_f32("a", SIZE);
     let call = h.request(A, Request::Collective(kind, reduce("t", &["a", "b"])));
     for (shard, message) in h.sent() {
@@ -191,91 +287,89 @@ pub(crate) fn coordinate_a(
         };
         h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
     }
-    let plans: Vec<(EnlistmentId, Box<Plan>)> = performed(h)
-        .into_iter()
-        .map(|effect| match effect {
-            CollectiveEffect::Enlist { enlistment, plan } => (enlistment, plan),
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    let [(own, plan), (other, _)] = plans.try_into().expect("there are two members");
-    let put = plan.put;
-    collective(h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan });
-    let combine = exchange(h);
-    (call, [own, other], combine, put)
-}
-
-/// The member here fails after the other one has all bytes.
-fn fail_after_commit(h: &mut Harness) -> ((ClientId, CallId), EnlistmentId, PutId) {
-    let (call, [own, other], combine, put) = coordinate(h);
-    collective(h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
-    let outcome = PullOutcome::SenderHasNoCopy;
-    end(h, combine, CombineOutcome::InputFailed { index: 1, outcome });
-    let report = Report::Failed(Failure::Peer { index: 1, outcome });
-    collective(h, CollectiveEvent::Reported { enlistment: own, report });
-    (call, other, put)
+    let begun = performed(h);
+    let [CollectiveEffect::Enlist { enlistment, plan }, CollectiveEffect::StartExchange { combine, .. }] =
+        &begun[..]
+    else {
+        panic!("the other one is asked, and this one begins: {begun:?}")
+    };
+    assert_eq!(plan.members[plan.index].node, node_id("n1"));
+    (call, *enlistment, *combine)
 }
 
 #[test]
-fn a_coordinator_whose_own_part_fails_after_its_word_gets_the_target_and_keeps_it() {
+fn a_coordinator_decides_when_its_own_member_has_all_bytes() {
     let mut h = Harness::new();
-    let (call, other, put) = fail_after_commit(&mut h);
+    let (call, other, combine) = coordinate(&mut h);
+    collective(&mut h, CollectiveEvent::Filled { combine });
+    let commit = CollectiveEffect::Tell { enlistment: other, word: Word::Commit };
+    assert_eq!(performed(&mut h), [commit]);
     h.assert_waits(call);
-    let pull = h.grant_f32("t", put.0);
-    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
-    h.assert_waits(call);
-    let published = h.publications().pop().map(|(shard, publish)| (shard, publish.retention, publish));
-    let Some((shard, Retention::Pinned, publish)) = published else { panic!("it is pinned: {published:?}") };
+    let (shard, publish) = h.publication();
+    assert_eq!((&publish.id, publish.retention), (&id("t"), Retention::Pinned));
     h.verdict(shard, &publish, Verdict::Accepted);
     assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })));
     assert!(h.node.reduce_record(&id("t")).is_some_and(|record| record.plan.starts_with("ring of 2")));
-    assert!(performed(&mut h).contains(&CollectiveEffect::Dismiss { enlistment: other }));
-    leave(&mut h);
+    end(&mut h, combine, CombineOutcome::Complete);
+    collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Done });
+    assert_eq!(performed(&mut h), [], "nobody has to be told a thing");
     assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
 }
 
 #[test]
-fn a_coordinator_answers_that_the_target_is_lost_if_it_is_while_it_gets_it() {
-    for is_told_by_directory in [true, false] {
+fn a_member_that_still_gives_is_let_go_when_all_have_all_bytes() {
+    let mut h = Harness::new();
+    let (_, other, combine) = coordinate(&mut h);
+    collective(&mut h, CollectiveEvent::Filled { combine });
+    performed(&mut h);
+    collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
+    assert!(h.effects.contains(&Effect::CancelCombine { combine }), "nobody takes from this one either");
+    assert_eq!(performed(&mut h), [CollectiveEffect::Dismiss { enlistment: other }]);
+    end(&mut h, combine, CombineOutcome::Complete);
+    assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+}
+
+#[test]
+fn a_coordinator_whose_own_member_fails_before_its_word_does_without_a_session() {
+    let mut h = Harness::new();
+    let (call, other, combine) = coordinate(&mut h);
+    let outcome = PullOutcome::SenderHasNoCopy;
+    end(&mut h, combine, CombineOutcome::InputFailed { index: 1, outcome });
+    let word = Word::Stop(Error::Superseded { id: id("t") });
+    assert_eq!(performed(&mut h), [CollectiveEffect::Tell { enlistment: other, word }]);
+    h.assert_waits(call);
+    assert_eq!((h.node.status().reductions, h.node.status().hops), (1, 0), "it is a reduce now");
+    h.gone(A);
+    assert_eq!(h.node.status().reductions, 0);
+}
+
+#[test]
+fn a_coordinator_whose_client_goes_away_ends_what_is_not_decided() {
+    for is_decided in [false, true] {
         let mut h = Harness::new();
-        let (call, other, put) = fail_after_commit(&mut h);
-        h.assert_waits(call);
-        if is_told_by_directory {
-            let (shard, query) = h.query_of("t");
-            assert_eq!(
-                query.resume,
-                Some(put),
-                "if that one is deleted already, there is nothing to wait for"
-            );
-            let message =
-                ToStore::Failed { request: query.request, error: Error::ObjectLost { id: id("t") } };
-            h.event(Event::FromShard { shard, message });
-        } else {
-            let report = Report::Failed(Failure::Unreachable);
-            collective(&mut h, CollectiveEvent::Reported { enlistment: other, report });
+        let (_, other, combine) = coordinate(&mut h);
+        if is_decided {
+            collective(&mut h, CollectiveEvent::Filled { combine });
         }
-        assert_eq!(h.error(call), Error::ObjectLost { id: id("t") });
-        leave(&mut h);
+        performed(&mut h);
+        h.gone(A);
+        let word = Word::Stop(Error::ObjectLost { id: id("t") });
+        let stopped = performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, word });
+        assert_eq!(stopped, !is_decided);
+        if is_decided {
+            collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Done });
+        }
+        let outcome = if is_decided { CombineOutcome::Complete } else { CombineOutcome::Cancelled };
+        end(&mut h, combine, outcome);
         assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
     }
 }
 
 #[test]
-fn a_coordinator_whose_client_goes_away_gets_nothing_more() {
-    let mut h = Harness::new();
-    let (_, other, _) = fail_after_commit(&mut h);
-    h.gone(A);
-    assert!(performed(&mut h).contains(&CollectiveEffect::Dismiss { enlistment: other }));
-    leave(&mut h);
-    assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
-}
-
-#[test]
 fn a_coordinator_whose_target_is_deleted_stops_those_who_still_make_it() {
     let mut h = Harness::new();
-    let (call, [own, other], combine, _) = coordinate(&mut h);
+    let (call, other, combine) = coordinate(&mut h);
     collective(&mut h, CollectiveEvent::Filled { combine });
-    collective(&mut h, CollectiveEvent::Reported { enlistment: own, report: Report::Filled });
     end(&mut h, combine, CombineOutcome::Complete);
     let (shard, publish) = h.publication();
     h.verdict(shard, &publish, Verdict::Accepted);
@@ -283,7 +377,27 @@ fn a_coordinator_whose_target_is_deleted_stops_those_who_still_make_it() {
     h.drop_put(shard, "t", publish.put, DropReason::Deleted);
     let stop = CollectiveEffect::Tell { enlistment: other, word: Word::Stop(Error::Deleted { id: id("t") }) };
     assert!(performed(&mut h).contains(&stop));
-    leave(&mut h);
+    assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+}
+
+#[test]
+fn what_was_asked_for_a_session_is_not_asked_again_for_a_reduce() {
+    const FEW_BYTES: u64 = 1000;
+    let mut h = Harness::new();
+    let a = h.put_f32("a", FEW_BYTES);
+    h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b"])));
+    for (shard, message) in h.sent() {
+        let ToShard::Subscribe { request, id: object } = message else { continue };
+        let mut locations = match object.to_string().as_str() {
+            "a" => located("a", a.put.0, LocationState::Complete, &["here"]),
+            "b" => located("b", 8, LocationState::Complete, &["n1"]),
+            name => unknown(name),
+        };
+        locations.object.iter_mut().for_each(|object| object.size_bytes = FEW_BYTES);
+        h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
+    }
+    let sent = h.sent();
+    assert!(matches!(&sent[..], [(_, ToShard::Query(query))] if query.id == id("b")), "{sent:?}");
 }
 
 #[test]
@@ -315,5 +429,5 @@ fn a_session_is_in_the_order_of_the_groups_of_its_members() {
         })
         .map(|members| members.iter().map(|member| member.node.to_string()).collect())
         .collect();
-    assert_eq!(order, [["here", "n2", "n1", "n3"]; 4]);
+    assert_eq!(order, [["here", "n2", "n1", "n3"]; 3]);
 }

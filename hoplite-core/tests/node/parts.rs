@@ -16,6 +16,8 @@ use crate::reducing::*;
 
 const KINDS: [Kind; 2] = [Kind::ReduceScatter, Kind::Allgather];
 
+/// After which a member does not wait for participants of its node any more.
+const NOBODY_JOINS: Duration = Duration::from_secs(1);
 /// Where this node's part is, which is that of rank 1.
 const OWN: ByteRange = ByteRange { offset_bytes: SIZE / 2, length_bytes: SIZE / 2 };
 const OTHER: ByteRange = ByteRange { offset_bytes: 0, length_bytes: SIZE / 2 };
@@ -48,7 +50,8 @@ fn asked(h: &mut Harness, kind: Kind) -> CombineId {
 
 fn join(h: &mut Harness, kind: Kind) -> (ClientId, CallId) {
     let agreement = Agreement::of(kind, &reduce("t", &["a", "b"]));
-    h.request(A, Request::Join { target: id("t"), agreement, is_again: false, timeout: LONG })
+    let (target, is_again, source_bytes) = (id("t"), false, SIZE);
+    h.request(A, Request::Join { target, agreement, is_again, source_bytes, timeout: LONG })
 }
 
 #[test]
@@ -111,19 +114,17 @@ fn published_end(h: &mut Harness) -> bool {
 #[test]
 fn when_all_have_their_parts_the_target_says_so() {
     let mut h = Harness::new();
-    let (call, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+    let (call, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
     h.assert_waits(call);
     collective(&mut h, CollectiveEvent::Filled { combine });
     assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })), "it has its parts");
-    collective(&mut h, CollectiveEvent::Reported { enlistment: own, report: Report::Filled });
+    h.pass(NOBODY_JOINS);
     assert_eq!(performed(&mut h), [], "the other one has not all");
     collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
     assert!(published_end(&mut h));
-    let dismissed = |enlistment| CollectiveEffect::Dismiss { enlistment };
-    let done = performed(&mut h);
-    assert!(done.contains(&dismissed(own)) && done.contains(&dismissed(other)), "{done:?}");
+    assert!(h.effects.contains(&Effect::CancelCombine { combine }));
+    assert_eq!(performed(&mut h), [CollectiveEffect::Dismiss { enlistment: other }]);
     end(&mut h, combine, CombineOutcome::Complete);
-    leave(&mut h);
     let late = join(&mut h, Kind::ReduceScatter);
     assert!(matches!(h.answer(late), Some(Ok(Response::Object(view))) if view.size_bytes == 0));
     assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
@@ -133,7 +134,7 @@ fn when_all_have_their_parts_the_target_says_so() {
 fn so_does_the_target_of_an_exchange_that_fails_even_if_the_call_is_gone() {
     for is_gone in [false, true] {
         let mut h = Harness::new();
-        let (call, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+        let (call, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
         if is_gone {
             collective(&mut h, CollectiveEvent::Filled { combine });
             h.gone(A);
@@ -142,15 +143,12 @@ fn so_does_the_target_of_an_exchange_that_fails_even_if_the_call_is_gone() {
         let report = Report::Failed(Failure::Unreachable);
         collective(&mut h, CollectiveEvent::Reported { enlistment: other, report });
         assert!(published_end(&mut h));
-        let error = Error::Superseded { id: id("t") };
-        let stop = CollectiveEffect::Tell { enlistment: own, word: Word::Stop(error) };
-        assert!(performed(&mut h).contains(&stop));
+        assert!(h.effects.contains(&Effect::CancelCombine { combine }), "the member here is stopped too");
         if !is_gone {
             assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })));
         }
         let outcome = if is_gone { CombineOutcome::Complete } else { CombineOutcome::Cancelled };
         end(&mut h, combine, outcome);
-        leave(&mut h);
         assert!(h.node.reduce_record(&id("t")).is_some_and(|record| record.plan.starts_with("general path")));
         assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
     }
@@ -159,16 +157,13 @@ fn so_does_the_target_of_an_exchange_that_fails_even_if_the_call_is_gone() {
 #[test]
 fn an_exchange_whose_call_ends_before_the_parts_are_here_ends_too() {
     let mut h = Harness::new();
-    let (_, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+    let (_, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
     h.gone(A);
-    let done = performed(&mut h);
-    for enlistment in [own, other] {
-        let word = Word::Stop(Error::ObjectLost { id: id("t") });
-        assert!(done.contains(&CollectiveEffect::Tell { enlistment, word }));
-    }
+    assert!(h.effects.contains(&Effect::CancelCombine { combine }));
+    let word = Word::Stop(Error::ObjectLost { id: id("t") });
+    assert!(performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, word }));
     assert!(!published_end(&mut h));
     end(&mut h, combine, CombineOutcome::Cancelled);
-    leave(&mut h);
     assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
 }
 
@@ -197,15 +192,13 @@ fn a_participant_of_a_later_round_does_not_join_the_parts_of_an_earlier_one() {
 #[test]
 fn a_delete_before_the_directory_knows_the_target_takes_it_away() {
     let mut h = Harness::new();
-    let (_, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+    let (_, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
     collective(&mut h, CollectiveEvent::Filled { combine });
-    for enlistment in [own, other] {
-        collective(&mut h, CollectiveEvent::Reported { enlistment, report: Report::Filled });
-    }
+    h.pass(NOBODY_JOINS);
+    collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
     assert!(published_end(&mut h));
     h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG });
     end(&mut h, combine, CombineOutcome::Complete);
-    leave(&mut h);
     let late = join(&mut h, Kind::ReduceScatter);
     h.assert_waits(late);
 }
@@ -213,16 +206,15 @@ fn a_delete_before_the_directory_knows_the_target_takes_it_away() {
 #[test]
 fn a_delete_ends_an_exchange_without_a_target() {
     let mut h = Harness::new();
-    let (call, [own, other], combine, _) = coordinate_a(&mut h, Kind::ReduceScatter);
+    let (call, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
     h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG });
     let error = Error::Deleted { id: id("t") };
     assert_eq!(h.error(call), error);
-    let done = performed(&mut h);
-    for enlistment in [own, other] {
-        assert!(done.contains(&CollectiveEffect::Tell { enlistment, word: Word::Stop(error.clone()) }));
-    }
+    assert!(h.effects.contains(&Effect::CancelCombine { combine }));
+    assert!(
+        performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, word: Word::Stop(error) })
+    );
     assert!(!published_end(&mut h));
     end(&mut h, combine, CombineOutcome::Cancelled);
-    leave(&mut h);
     assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
 }

@@ -25,17 +25,6 @@ fn a_put_is_published_when_it_starts_and_when_it_is_sealed() {
 }
 
 #[test]
-fn a_seal_waits_for_the_directory() {
-    let mut h = Harness::new();
-    let call = h.create(A, "x", SIZE);
-    let view = h.view(call);
-    let sealed = h.seal(A, view.copy);
-    h.assert_waits(sealed);
-    h.accept_all();
-    assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
-}
-
-#[test]
 fn a_seal_that_the_directory_does_not_confirm_times_out_and_the_object_stays() {
     let mut h = Harness::new();
     let call = h.create(A, "x", SIZE);
@@ -118,6 +107,26 @@ fn a_put_by_one_request_of_what_exists_is_referred_to_it_or_refused() {
 }
 
 #[test]
+fn a_put_that_is_confirmed_only_when_it_is_repeated_waits_for_the_directory_too() {
+    let mut h = Harness::new();
+    let first = h.request(A, whole("x", SMALL, Confirm::Yes));
+    h.pass(LONG);
+    assert!(matches!(h.error(first), Error::Timeout { .. }));
+    let again = [A, B].map(|client| h.request(client, whole("x", SMALL, Confirm::Yes)));
+    for call in again {
+        h.assert_waits(call);
+    }
+    let unconfirmed = h.request(B, whole("x", SMALL, Confirm::No));
+    assert!(matches!(h.answer(unconfirmed), Some(Ok(Response::Existing(_)))));
+    h.accept_all();
+    for call in again {
+        assert!(matches!(h.answer(call), Some(Ok(Response::Existing(_)))));
+    }
+    let third = h.request(B, whole("x", SMALL, Confirm::Yes));
+    assert!(matches!(h.answer(third), Some(Ok(Response::Existing(_)))), "it is known");
+}
+
+#[test]
 fn a_put_by_one_request_waits_for_room_and_has_one_deadline() {
     let mut h = Harness::new();
     let full = h.put(A, "full", CAPACITY - 64);
@@ -157,24 +166,6 @@ fn an_empty_object_is_an_object() {
 }
 
 #[test]
-fn a_get_before_the_local_put_is_answered_by_it() {
-    let mut h = Harness::new();
-    let call = h.get(B, "x");
-    assert_eq!(h.told(), ["0 query x"]);
-    let put = h.put(A, "x", SIZE);
-    assert_eq!(h.view(call).copy, put.copy);
-    assert!(h.told().contains(&"0 cancel".to_owned()), "the query is taken back");
-}
-
-#[test]
-fn an_object_that_exists_is_referred_to_for_comparison() {
-    let mut h = Harness::new();
-    let put = h.put(A, "x", SIZE);
-    let call = h.create(B, "x", SIZE);
-    assert_eq!(h.answer(call), Some(Ok(Response::Existing(put))));
-}
-
-#[test]
 fn an_object_that_exists_with_another_size_is_refused() {
     let mut h = Harness::new();
     h.put(A, "x", SIZE);
@@ -198,17 +189,6 @@ fn metadata_that_disagrees_with_the_size_is_refused() {
     let call = h.request(A, Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: LONG });
     assert!(matches!(h.error(call), Error::InvalidMetadata(_)));
     h.assert_empty();
-}
-
-#[test]
-fn a_second_create_waits_for_the_first_writer() {
-    let mut h = Harness::new();
-    let first = h.create(A, "x", SIZE);
-    let view = h.view(first);
-    let second = h.create(B, "x", SIZE);
-    h.assert_waits(second);
-    h.seal(A, view.copy);
-    assert_eq!(h.answer(second), Some(Ok(Response::Existing(view))));
 }
 
 #[test]
@@ -303,15 +283,6 @@ fn a_writer_that_dies_while_it_waits_for_room_or_for_a_verdict_leaves_nothing() 
     h.gone(A);
     assert_eq!(h.node.status().copies, 1, "a sealed object stays");
     h.drop_put(0, "x", view.put, DropReason::Deleted);
-    h.assert_empty();
-}
-
-#[test]
-fn releasing_an_unsealed_copy_aborts_it() {
-    let mut h = Harness::new();
-    let call = h.create(A, "x", SIZE);
-    let view = h.view(call);
-    h.release(A, view.copy);
     h.assert_empty();
 }
 

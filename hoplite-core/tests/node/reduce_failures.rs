@@ -10,7 +10,7 @@ use crate::harness::*;
 use crate::reducing::*;
 
 /// How long a node is left alone at which a source could not be had.
-const SHUNNED: Duration = Duration::from_millis(100);
+const AVOIDED: Duration = Duration::from_millis(100);
 /// How long a source may be known to nobody before it counts as lost.
 const MISSING: Duration = Duration::from_secs(1);
 
@@ -124,7 +124,7 @@ fn a_spare_is_preferred_to_a_source_that_failed_before() {
     let third = h.next_hop_at("n3");
     assert_eq!(hop_inputs(&h.hop_at("n4")), ["hop at n3", "d here"]);
     let target = h.combine();
-    h.pass(SHUNNED);
+    h.pass(AVOIDED);
     h.hop_failed(&third, HopFailure::Unreachable);
     h.stop(&target, 0);
     assert_eq!(hop_inputs(&h.next_hop_at("n4")), ["a at n1", "d here"]);
@@ -584,7 +584,7 @@ fn the_target_of_another_reduce_that_is_made_anew_is_taken_in_anew() {
     let again = h.publications().pop().expect("the new target is published").1;
     assert_eq!(again.id, id("t"));
     h.tell(located("t", again.put.0, LocationState::Producing, &["here"]));
-    h.pass(SHUNNED);
+    h.pass(AVOIDED);
     let u = h.combine();
     assert_eq!((h.inputs(&u), u.offset_bytes), (vec!["t here".to_owned()], 0));
     h.combined(&t);

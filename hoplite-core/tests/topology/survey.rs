@@ -16,14 +16,18 @@ use hoplite_core::topology::probe::survey::{
 use hoplite_core::topology::random::Random;
 use proptest::prelude::*;
 
-/// Hosts in racks, one after the other: 40 us within, 80 us between; 1 ns per byte, and uplinks that carry so much less.
+/// Hosts in racks, and these in zones, one after the other: 40 us within a rack, 80 us between; 1 ns per byte, and uplinks that carry so much
+/// less.
 struct Racks {
     hosts: u32,
     per_rack: u32,
     /// Whether hosts stand in the racks in turn instead.
     in_turn: bool,
-    /// What an uplink carries, in links of hosts.
+    /// What the uplink of a rack carries, in links of hosts.
     uplink: f64,
+    racks_per_zone: u32,
+    /// What the uplink of a zone carries, in links of hosts.
+    zone_uplink: f64,
     noise: Random,
     /// Hosts that are gone from this step of theirs on.
     gone: BTreeMap<u32, u32>,
@@ -40,6 +44,8 @@ impl Racks {
             per_rack,
             in_turn: false,
             uplink: f64::from(per_rack),
+            racks_per_zone: hosts,
+            zone_uplink: f64::from(hosts),
             noise: Random::new(1),
             gone: BTreeMap::new(),
             silent: BTreeSet::new(),
@@ -77,12 +83,17 @@ impl Racks {
                 (Finding::Echoes { echoes, by_tcp: false }, took)
             }
             SurveyWork::Train { bytes, at_least } => {
-                // Of all flows out of the sender's rack, and into the receiver's, each gets its part.
+                // Of all flows out of the sender's group, and into the receiver's, each gets its part.
+                let part = |group: &dyn Fn(u32) -> u32, uplink: f64| {
+                    let crossing = || others.iter().filter(|&&(a, b)| group(a) != group(b));
+                    let leaving = crossing().filter(|&&(_, b)| group(b) == group(peer)).count();
+                    let arriving = crossing().filter(|&&(a, _)| group(a) == group(node)).count();
+                    let flows = leaving.max(arriving).max(1) as f64;
+                    if group(node) == group(peer) { 1.0 } else { (uplink / flows).min(1.0) }
+                };
                 let rack = |host: u32| self.rack(host);
-                let leaving = others.iter().filter(|&&(a, b)| self.crosses(a, b) && rack(b) == rack(peer));
-                let arriving = others.iter().filter(|&&(a, b)| self.crosses(a, b) && rack(a) == rack(node));
-                let flows = leaving.count().max(arriving.count()).max(1) as f64;
-                let rate = if self.crosses(node, peer) { (self.uplink / flows).min(1.0) } else { 1.0 };
+                let zone = |host: u32| self.rack(host) / self.racks_per_zone;
+                let rate = part(&rack, self.uplink).min(part(&zone, self.zone_uplink));
                 let ps_per_byte = (1000.0 / rate * noise) as u32;
                 let took =
                     Duration::from_nanos(bytes * u64::from(ps_per_byte) / 1000).max(at_least.mul_f64(1.5));
@@ -224,6 +235,22 @@ fn hosts_of_a_rack_are_close_although_each_has_a_neighbour_in_another() {
         let places = MeasuredPlaces::of(&matrix, 1).unwrap();
         assert_eq!(places.groups(), 2, "seed {seed}");
         assert!((170..300).contains(&places.uplink.permille()), "seed {seed}: {:?}", places.uplink);
+    }
+}
+
+#[test]
+fn the_uplinks_of_racks_and_of_zones_are_told_apart() {
+    for seed in 0..5 {
+        let mut racks = Racks::new(32, 4);
+        (racks.uplink, racks.racks_per_zone, racks.zone_uplink) = (2.0, 4, 0.5);
+        racks.noise = Random::new(seed);
+        let (_, report) =
+            survey(&mut racks, SurveyOptions { loaded: true, ..SurveyOptions::default() }, seed);
+        let places = MeasuredPlaces::of(&report.unwrap().matrix, 1).unwrap();
+        assert_eq!(places.groups(), 8, "seed {seed}: {places:?}");
+        // Pairs that are slow above the rack leave more of its uplink to others than this model says.
+        let [_, _, zone, rack] = places.uplink.levels();
+        assert!((300..700).contains(&zone) && rack > 700, "seed {seed}: {:?}", places.uplink);
     }
 }
 

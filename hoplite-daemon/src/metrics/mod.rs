@@ -26,6 +26,7 @@ pub(crate) use server::serve;
 use process::ProcessMetrics;
 
 use crate::http::HttpAddress;
+use crate::logging;
 
 /// Upper bounds of the buckets of durations, in seconds: a put of a small object takes tens of microseconds, a get may wait
 /// half a minute.
@@ -56,6 +57,7 @@ struct Shared {
     process: ProcessMetrics,
     is_ready: IntGauge,
     refused: IntCounterVec,
+    lost_log_lines: IntCounter,
     looks: Mutex<Vec<Arc<Look>>>,
     /// Held while answers are made: counters that follow others are brought up to date by one at a time.
     answering: tokio::sync::Mutex<()>,
@@ -85,6 +87,13 @@ impl Metrics {
             process: ProcessMetrics::new(&registry),
             is_ready: registered(&registry, IntGauge::with_opts(ready)),
             refused: registered(&registry, IntCounterVec::new(refused, &["port"])),
+            lost_log_lines: registered(
+                &registry,
+                IntCounter::new(
+                    "hoplite_lost_log_lines_total",
+                    "Lines of the log that could not be written: its disk is full, for example.",
+                ),
+            ),
             registry,
             looks: Mutex::default(),
             answering: tokio::sync::Mutex::default(),
@@ -161,6 +170,7 @@ impl Metrics {
         let _one_at_a_time = self.0.answering.lock().await;
         self.0.is_ready.set(self.look().await.is_ok().into());
         self.0.process.update();
+        follow(&self.0.lost_log_lines, logging::lost_lines());
         TextEncoder::new().encode_to_string(&self.0.registry.gather()).expect("every metric has a value")
     }
 

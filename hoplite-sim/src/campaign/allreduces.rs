@@ -136,7 +136,9 @@ impl Simulation {
     fn join(&mut self, participant: Participant, is_again: bool) {
         let timeout = participant.deadline.since(self.now());
         let Participant { client, target, agreement, .. } = participant.clone();
-        let request = Request::Join { target, agreement, is_again, timeout };
+        // Whether a session is expected or not.
+        let source_bytes = *self.random.pick(&[0, u64::MAX]);
+        let request = Request::Join { target, agreement, is_again, source_bytes, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Object(view)) => sim.follow_target(participant, view, 0),
             Ok(Response::Ranges { view, order }) => {
@@ -253,7 +255,7 @@ impl Simulation {
         }
     }
 
-    /// Of an object that is made by one reduce there is one put that anybody gets.
+    /// Everybody who gets an object that one reduce makes gets the same put of it.
     pub(super) fn check_only_put(&mut self, target: &ObjectId, put: PutId) {
         if !matches!(Kind::of(target), Kind::Result | Kind::Part) {
             return;

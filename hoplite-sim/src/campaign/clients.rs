@@ -1,20 +1,17 @@
-//! Applications: they put, get, delete, wait, let go, and die. How they reduce is in `reduces`.
+//! Applications: they put, get, delete, wait, let go, and die. How they put is in `puts`, how they get in `gets`, how they reduce in
+//! `reduces`.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hoplite_core::node::{
-    CallId, ClientId, Confirm, CopyId, Event, Inspection, ObjectView, Request, Response, Until,
-};
+use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, Request, Response};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::Page;
-use hoplite_core::{Dtype, Error, Metadata, ObjectId, Time};
+use hoplite_core::{Error, ObjectId, Time};
 
-use super::scenario::DTYPE;
 use super::{Faults, Kind, Simulation};
-use crate::cluster::{Answer, bytes_of};
+use crate::cluster::Answer;
 
 /// How long after its deadline a call may be answered at the latest.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
@@ -25,19 +22,8 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Before this time not all sessions are open, so that deletes may pass objects by.
 pub(super) const SETTLED: Duration = Duration::from_millis(300);
 
-/// A get of this length of an object that is there succeeds, unless something fails or everything is slow.
-const ENOUGH_TIME: Duration = Duration::from_secs(1);
-
 /// An inspection waits so long for a shard that does not answer, after the question has travelled.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
-
-/// So long a message between two stores takes at most, unless something fails.
-const MEMBERS_HEAR_WITHIN: Duration = Duration::from_millis(60);
-
-/// Sizes of objects: empty, inline, a few blocks, many blocks, odd ones.
-const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
-/// What may be put by one request: large enough to have a tag, and small enough for clients to do so.
-const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 
 /// One process.
 #[derive(Debug)]
@@ -67,15 +53,6 @@ pub(super) struct Listing {
     after: Vec<u8>,
     limit: usize,
     started: Time,
-}
-
-/// A put under way.
-#[derive(Debug, Clone)]
-struct Put {
-    client: u64,
-    store: usize,
-    id: ObjectId,
-    tag: u64,
 }
 
 impl Simulation {
@@ -293,7 +270,7 @@ impl Simulation {
     }
 
     /// An object that somebody may have put or made.
-    fn any_object(&mut self) -> ObjectId {
+    pub(super) fn any_object(&mut self) -> ObjectId {
         if !self.app.results.is_empty() && self.random.chance(20) {
             return self.random.pick(&self.app.results).clone();
         }
@@ -320,262 +297,6 @@ impl Simulation {
     pub(super) fn any_timeout(&mut self) -> Duration {
         if self.random.chance(5) { Duration::ZERO } else { self.random.millis(20..4000) }
     }
-
-    // Puts.
-
-    pub(super) fn put(&mut self, client: u64, id: ObjectId) {
-        let is_plain = Kind::of(&id) == Kind::Plain;
-        let known = self.app.history.contents_of(&id);
-        let (tag, size_bytes) = if !known.is_empty() && self.random.chance(30) {
-            *self.random.pick(&known)
-        } else {
-            let is_large = self.random.chance(25);
-            let size_bytes = match is_plain {
-                true if is_large => self.app.scenario.largest_bytes,
-                true => *self.random.pick(&SIZES),
-                false => self.any_size_to_reduce(),
-            };
-            // All empty objects are equal.
-            (if size_bytes == 0 { 0 } else { self.fresh_number() }, size_bytes)
-        };
-        self.app.history.put_started(&id, tag, size_bytes);
-        let store = self.app.clients[&client].store;
-        self.app.history.writer_started(&id, store);
-        let timeout = self.any_timeout();
-        let dtype = if is_plain { Dtype::Opaque } else { DTYPE };
-        let metadata = Metadata { dtype, ..Metadata::default() };
-        let put = Put { client, store, id: id.clone(), tag };
-        if PUT_WHOLE.contains(&size_bytes) && self.random.chance(50) {
-            return self.put_whole(put, size_bytes, metadata, timeout);
-        }
-        let request = Request::Create { id, size_bytes, metadata, timeout };
-        let then = move |sim: &mut Self, answer: Answer| sim.create_answered(put, answer);
-        self.call(client, request, Some(timeout), Some(Box::new(then)));
-    }
-
-    fn create_answered(&mut self, put: Put, answer: Answer) {
-        match answer {
-            Ok(Response::Created(view)) => {
-                let store = self.app.clients[&put.client].store;
-                self.copy(store, view.copy).tag = Some(put.tag);
-                self.write(put, view);
-            }
-            Ok(Response::Existing(view)) => self.exists_already(&put, &view),
-            Ok(other) => panic!("a create is answered with {other:?}"),
-            Err(_) => {
-                self.put_ended(&put);
-                self.act_later(put.client);
-            }
-        }
-    }
-
-    fn exists_already(&mut self, put: &Put, view: &ObjectView) {
-        let store = self.app.clients[&put.client].store;
-        let copy = self.copy(store, view.copy).clone();
-        assert!(copy.is_complete && copy.size_bytes == view.size_bytes, "an existing copy is whole");
-        self.check_contents(&put.id, copy.tag, view.size_bytes, self.now());
-        self.put_ended(put);
-        self.release_later(put.client, view.copy);
-    }
-
-    /// Puts a small object by one request.
-    fn put_whole(&mut self, put: Put, size_bytes: u64, metadata: Metadata, timeout: Duration) {
-        let confirm = if self.random.chance(70) { Confirm::Yes } else { Confirm::No };
-        let bytes = bytes_of(Some(put.tag), size_bytes);
-        let request = Request::Put { id: put.id.clone(), metadata, bytes, confirm, timeout };
-        let client = put.client;
-        let then = move |sim: &mut Self, answer: Answer| {
-            match answer {
-                Ok(Response::Sealed) if confirm == Confirm::Yes => {
-                    sim.app.history.confirmed(&put.id, sim.now());
-                    sim.put_ended(&put);
-                }
-                Ok(Response::Existing(view)) => return sim.exists_already(&put, &view),
-                Ok(Response::Sealed) | Err(_) => sim.put_left_open(&put),
-                Ok(other) => panic!("a put is answered with {other:?}"),
-            }
-            sim.act_later(client);
-        };
-        self.call(client, request, Some(timeout), Some(Box::new(then)));
-    }
-
-    fn put_ended(&mut self, put: &Put) {
-        self.app.history.put_ended(&put.id, put.tag, self.now());
-        self.app.history.writer_ended(&put.id, put.store, self.now());
-    }
-
-    fn put_left_open(&mut self, put: &Put) {
-        self.app.history.put_left_open(&put.id, put.tag, self.now());
-        self.app.history.writer_ended(&put.id, put.store, self.now());
-    }
-
-    /// Writes some blocks, and more later.
-    fn write(&mut self, put: Put, view: ObjectView) {
-        let Some(Client { store, .. }) = self.app.clients.get(&put.client) else { return };
-        let store = *store;
-        let chunk = self.random.number(4096..50_000);
-        let copy = self.copy(store, view.copy);
-        copy.valid_bytes = (copy.valid_bytes + chunk).min(copy.size_bytes);
-        let is_done = copy.valid_bytes == copy.size_bytes;
-        let delay = if self.random.chance(2) {
-            self.random.millis(1..800)
-        } else {
-            self.random.micros(20..800) * self.app.scenario.slowness
-        };
-        self.after(delay, move |sim| {
-            if !sim.app.clients.contains_key(&put.client) {
-                return;
-            }
-            if is_done { sim.end_put(put, &view) } else { sim.write(put, view) }
-        });
-    }
-
-    fn end_put(&mut self, put: Put, view: &ObjectView) {
-        let (client, copy) = (put.client, view.copy);
-        match self.random.number(0..100) {
-            0..5 => {
-                self.put_left_open(&put);
-                self.kill_client(client);
-            }
-            5..10 => {
-                self.put_left_open(&put);
-                self.release(client, copy);
-                self.act_later(client);
-            }
-            10..25 => {
-                self.put_left_open(&put);
-                self.call(client, Request::SealUnconfirmed { copy }, None, None);
-                self.release_later(client, copy);
-            }
-            _ => {
-                let timeout = self.random.millis(500..4000);
-                let then = move |sim: &mut Self, answer: Answer| {
-                    match answer {
-                        Ok(Response::Sealed) => {
-                            sim.app.history.confirmed(&put.id, sim.now());
-                            sim.put_ended(&put);
-                        }
-                        Ok(other) => panic!("a seal is answered with {other:?}"),
-                        Err(_) => sim.put_left_open(&put),
-                    }
-                    sim.release_later(client, copy);
-                };
-                let request = Request::Seal { copy, timeout };
-                self.call(client, request, Some(timeout), Some(Box::new(then)));
-            }
-        }
-    }
-
-    // Gets.
-
-    pub(super) fn get(&mut self, client: u64, id: ObjectId) {
-        let (timeout, started) = (self.any_timeout(), self.now());
-        let until = if self.random.chance(30) { Until::Started } else { Until::Complete };
-        let request = Request::Get { id: id.clone(), until, timeout };
-        let then = move |sim: &mut Self, answer: Answer| match answer {
-            Ok(Response::Object(view)) if until == Until::Complete => {
-                sim.check_view(client, &id, &view, started);
-                sim.release_later(client, view.copy);
-            }
-            Ok(Response::Object(view)) => sim.follow(client, id, view, 0, started),
-            Ok(other) => panic!("a get is answered with {other:?}"),
-            Err(error) => {
-                sim.check_refusal(client, &id, &error, started);
-                sim.act_later(client);
-            }
-        };
-        self.call(client, request, Some(timeout), Some(Box::new(then)));
-    }
-
-    /// Follows a copy until all of it is there, or it fails, or that takes too long.
-    fn follow(&mut self, client: u64, id: ObjectId, view: ObjectView, beyond_bytes: u64, started: Time) {
-        let (copy, timeout) = (view.copy, self.any_timeout());
-        let then = move |sim: &mut Self, answer: Answer| match answer {
-            Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
-                let store = sim.app.clients[&client].store;
-                // The end of what a store pulls is passed on before the copy is complete.
-                if sim.copy(store, copy).is_complete {
-                    sim.check_view(client, &id, &view, started);
-                }
-                sim.release_later(client, copy);
-            }
-            Ok(Response::Progress { valid_bytes }) => {
-                assert!((beyond_bytes + 1..view.size_bytes).contains(&valid_bytes), "{valid_bytes} is news");
-                sim.follow(client, id, view, valid_bytes, started);
-            }
-            Ok(other) => panic!("a follow is answered with {other:?}"),
-            Err(_) => sim.release_later(client, copy),
-        };
-        let request = Request::Follow { copy, beyond_bytes, timeout };
-        self.call(client, request, Some(timeout), Some(Box::new(then)));
-    }
-
-    /// Judges what a get returned.
-    pub(super) fn check_view(&mut self, client: u64, id: &ObjectId, view: &ObjectView, started: Time) -> u64 {
-        let store = self.app.clients[&client].store;
-        let copy = self.copy(store, view.copy).clone();
-        assert!(
-            copy.is_complete && copy.valid_bytes == view.size_bytes && copy.size_bytes == view.size_bytes,
-            "a get of {id} at store {store} returned an incomplete copy: {copy:?}"
-        );
-        self.check_contents(id, copy.tag, view.size_bytes, started);
-        copy.tag.unwrap_or(0)
-    }
-
-    fn check_contents(&self, id: &ObjectId, tag: Option<u64>, size_bytes: u64, started: Time) {
-        let tag = tag.unwrap_or(0);
-        assert!(
-            self.app.history.is_put(id, tag, size_bytes),
-            "{id} was read as contents {tag} of {size_bytes} bytes, which nobody put"
-        );
-        if self.app.scenario.faults == Faults::None {
-            // Members of a session that still make a target hear of its end from their coordinator, not from the directory.
-            let grace = if Kind::of(id) == Kind::Target { MEMBERS_HEAR_WITHIN } else { Duration::ZERO };
-            let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);
-            assert!(
-                !self.app.history.is_deleted(id, tag, started),
-                "{id} was read as {tag}, which was deleted"
-            );
-        }
-    }
-
-    /// Judges a get that failed.
-    fn check_refusal(&self, client: u64, id: &ObjectId, error: &Error, started: Time) {
-        let store = self.app.clients[&client].store;
-        let had_time = self.now().since(started) >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
-        let is_quick = self.app.scenario.faults == Faults::None && self.app.scenario.slowness <= 10;
-        let had_space = self.app.lacked_space_at[store] < started;
-        if is_quick
-            && had_space
-            && had_time
-            && started.since(Time::ZERO) > SETTLED
-            && !matches!(error, Error::StoreFull { .. })
-        {
-            let had_to_succeed = self.app.history.was_available(id, store, started);
-            assert!(!had_to_succeed, "{id} was there, but a get at store {store} was answered with: {error}");
-        }
-    }
-
-    fn cancelled_get(&mut self, client: u64) {
-        let (id, timeout) = (self.any_object(), Duration::from_secs(4));
-        let request = Request::Get { id, until: Until::Complete, timeout };
-        let then = move |sim: &mut Self, answer: Answer| match answer {
-            Ok(Response::Object(view)) => sim.release_later(client, view.copy),
-            _ => sim.act_later(client),
-        };
-        let call = self.call(client, request, Some(timeout), Some(Box::new(then)));
-        let delay = self.random.millis(0..50);
-        self.after(delay, move |sim| {
-            let key = (client, call.0);
-            if sim.app.clients.contains_key(&client) && sim.app.calls.contains_key(&key) {
-                sim.app.calls.remove(&key);
-                sim.call(client, Request::Cancel { call }, None, None);
-                sim.act_later(client);
-            }
-        });
-    }
-
-    // The rest.
 
     pub(super) fn delete(&mut self, client: u64, id: ObjectId) {
         self.delete_and_then(client, id, Self::act_later);

@@ -98,7 +98,9 @@ impl Simulation {
     fn join_exchange(&mut self, participant: Participant, is_again: bool) {
         let timeout = participant.deadline.since(self.now());
         let Participant { client, target, agreement, .. } = participant.clone();
-        let request = Request::Join { target, agreement, is_again, timeout };
+        // Whether a session is expected or not.
+        let source_bytes = *self.random.pick(&[0, u64::MAX]);
+        let request = Request::Join { target, agreement, is_again, source_bytes, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Object(view)) => {
                 assert_eq!(view.size_bytes, 0, "the end of an exchange has no bytes");
@@ -146,7 +148,7 @@ impl Simulation {
         let is_expected = match error {
             Error::ObjectLost { id } => id == target || exchange.request.sources.contains(id),
             Error::Deleted { id } | Error::Superseded { id } => id == target,
-            // Also if the call has been repeated for a target that is there.
+            // Even if the call has been repeated for a target that is there.
             Error::AlreadyExists { id } => id == target,
             Error::TypeMismatch { .. } => self.app.scenario.has_mistakes,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,

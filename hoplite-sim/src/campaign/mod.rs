@@ -5,7 +5,7 @@
 //! combined, so that wrong or mixed bytes are noticed.
 //!
 //! * `scenario`: what a run is made of.
-//! * `clients`: what applications do, and what they may observe.
+//! * `clients`: what applications do; `puts` and `gets`: how they put and get, and what they may observe.
 //! * `reduces`: how they reduce, and what a reduce may come to.
 //! * `allreduces`: how several of them do that together.
 //! * `exchanges`: how several of them exchange parts.
@@ -18,8 +18,10 @@ mod allreduces;
 mod clients;
 mod exchanges;
 mod faults;
+mod gets;
 mod history;
 mod probes;
+mod puts;
 mod reduces;
 mod scenario;
 mod verdict;

@@ -52,8 +52,9 @@ impl Said {
         }
     }
 
-    const fn is_failure(&self) -> bool {
-        matches!(self, Self::Hop(HopReport::Failed(_)) | Self::Member(Report::Failed(_)))
+    /// Whether it says nothing more.
+    const fn is_last(&self) -> bool {
+        matches!(self, Self::Hop(HopReport::Failed(_)) | Self::Member(Report::Done | Report::Failed(_)))
     }
 }
 
@@ -84,7 +85,7 @@ enum Stage {
     Before,
     /// It has, and has not said nor heard that it is over.
     Open,
-    /// For the coordinator: it was told of the failure. For the host: it has told.
+    /// For the coordinator: it was told of the failure, or that a member is done. For the host: it has told.
     Failed,
     /// For the coordinator: it has ended what it had asked for. For the host: it was told that it is released.
     Over,
@@ -151,7 +152,8 @@ impl<A: Application> Cluster<A> {
         let event = match order {
             Order::Hop(hop) => Event::HopRequested { hosting: HostingId(number), hop },
             Order::Member(plan) => {
-                Event::Collective(CollectiveEvent::Asked { membership: MembershipId(number), plan })
+                let membership = MembershipId::Elsewhere(number);
+                Event::Collective(CollectiveEvent::Asked { membership, plan })
             }
         };
         self.store_event(host, event);
@@ -167,7 +169,7 @@ impl<A: Application> Cluster<A> {
         assert_eq!(connection.host.stage, Stage::Open, "nothing is said after the end");
         connection.to_coordinator = connection.to_coordinator.max(at);
         let at = connection.to_coordinator;
-        if said.is_failure() {
+        if said.is_last() {
             connection.host.stage = Stage::Failed;
             self.after(Duration::ZERO, move |cluster| cluster.host_released(number));
         }
@@ -186,7 +188,7 @@ impl<A: Application> Cluster<A> {
         if coordinator.stage != Stage::Open || !self.stores[coordinator.store].is_running(coordinator.run) {
             return;
         }
-        if said.is_failure() {
+        if said.is_last() {
             connection.coordinator.stage = Stage::Failed;
             match directed {
                 Directed::Hop(_) => self.counts.failed_hops += 1,
@@ -194,7 +196,7 @@ impl<A: Application> Cluster<A> {
                     // There is nothing more to say to it.
                     connection.coordinator.stage = Stage::Over;
                     self.directed_numbers.remove(&(coordinator.store, directed));
-                    self.counts.failed_members += 1;
+                    self.counts.failed_members += u64::from(!matches!(said, Said::Member(Report::Done)));
                 }
             }
         }
@@ -232,7 +234,7 @@ impl<A: Application> Cluster<A> {
             let host = connection.host;
             if host.stage == Stage::Open && cluster.stores[host.store].is_running(host.run) {
                 A::interfere(cluster, host.store, store);
-                let told = CollectiveEvent::Told { membership: MembershipId(number), word };
+                let told = CollectiveEvent::Told { membership: MembershipId::Elsewhere(number), word };
                 cluster.store_event(host.store, Event::Collective(told));
             }
         });
@@ -274,7 +276,8 @@ impl<A: Application> Cluster<A> {
             let event = match directed {
                 Directed::Hop(_) => Event::HopReleased { hosting: HostingId(number) },
                 Directed::Member(_) => {
-                    Event::Collective(CollectiveEvent::Left { membership: MembershipId(number) })
+                    let membership = MembershipId::Elsewhere(number);
+                    Event::Collective(CollectiveEvent::Left { membership })
                 }
             };
             self.store_event(host.store, event);

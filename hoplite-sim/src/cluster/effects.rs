@@ -1,7 +1,7 @@
 //! What the effects of a store do to the simulated world.
 
 use bytes::Bytes;
-use hoplite_core::collective::{CollectiveEffect, CollectiveEvent};
+use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, MembershipId};
 use hoplite_core::node::{CopyId, Effect, Event};
 use hoplite_core::shard::{PullOutcome, ToShard};
 
@@ -111,7 +111,10 @@ impl<A: Application> Cluster<A> {
                 self.end_directed(store, Directed::Member(enlistment));
             }
             CollectiveEffect::Report { membership, report } => {
-                self.host_said(store, membership.0, Said::Member(report));
+                let MembershipId::Elsewhere(number) = membership else {
+                    panic!("store {store} tells others of its own member: {report:?}")
+                };
+                self.host_said(store, number, Said::Member(report));
             }
             CollectiveEffect::Deny { node, target, error, .. } => {
                 let (other, delay) = (self.store_named(&node), self.connect_time());

@@ -60,7 +60,7 @@ impl Puller {
     /// all but the last block of them: it is complete when the node says so. Nothing touches the memory of any copy
     /// afterwards, nor when the future is dropped.
     ///
-    /// Of n inputs of S bytes, those of other nodes are received once: S bytes on the wire for each.
+    /// Each input at another node is received once: S bytes on the wire for an input of S bytes.
     pub(crate) async fn combine(
         &self,
         request: &CombineRequest,

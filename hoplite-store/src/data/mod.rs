@@ -29,6 +29,7 @@ mod keepalive;
 
 mod connection;
 mod handshake;
+mod plain;
 mod pool;
 mod tls;
 mod transport;

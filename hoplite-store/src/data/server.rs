@@ -146,9 +146,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     self.host_hop(connection, peer, combine).await?;
                 }
                 Kind::Take => {
-                    let take = decode_take(connection.read_control::<v1::Take>(&header).await?)?;
+                    let take = connection.read_control::<v1::Take>(&header).await?;
+                    let trace = trace::decode(&take.trace);
+                    let take = decode_take(take)?;
                     connection.expect_within(None);
-                    self.answer_take(connection, peer, &take).await?;
+                    self.answer_take(connection, peer, &take, trace).await?;
                 }
                 Kind::Enlist => {
                     let enlist = connection.read_control::<v1::Enlist>(&header).await?;

@@ -13,10 +13,9 @@ use hoplite_core::plan::blocks::Delivery;
 use hoplite_daemon::Tls;
 use hoplite_shm::Buffer;
 use rustix::net::sockopt::set_tcp_user_timeout;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::task::coop::consume_budget;
 
+use super::plain::PlainStream;
 use super::tls::TlsStream;
 
 #[cfg(test)]
@@ -43,7 +42,7 @@ pub(crate) enum TransportKind {
 #[derive(Debug)]
 pub(super) enum Transport {
     /// A socket.
-    Plain(TcpStream),
+    Plain(PlainStream),
     /// A socket behind TLS.
     Tls(Box<TlsStream>),
     /// A socket behind buffers.
@@ -56,7 +55,7 @@ impl Transport {
     pub(super) async fn connect(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
-            TransportKind::Plain => Self::Plain(stream),
+            TransportKind::Plain => Self::Plain(PlainStream::new(stream)),
             TransportKind::Tls(tls) => Self::Tls(Box::new(TlsStream::connect(tls, stream).await?)),
             #[cfg(test)]
             TransportKind::Buffered => Self::Buffered(Box::new(Buffered::new(stream))),
@@ -67,7 +66,7 @@ impl Transport {
     pub(super) async fn accept(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
-            TransportKind::Plain => Self::Plain(stream),
+            TransportKind::Plain => Self::Plain(PlainStream::new(stream)),
             TransportKind::Tls(tls) => Self::Tls(Box::new(TlsStream::accept(tls, stream).await?)),
             #[cfg(test)]
             TransportKind::Buffered => Self::Buffered(Box::new(Buffered::new(stream))),
@@ -80,7 +79,7 @@ impl Transport {
     /// Cancel safe: nothing is read if the future is dropped before it is done.
     pub(super) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => read_some(stream, |stream| stream.try_read(into)).await,
+            Self::Plain(stream) => stream.read(into).await,
             Self::Tls(stream) => stream.read(into).await,
             #[cfg(test)]
             Self::Buffered(stream) => stream.read(into).await,
@@ -90,12 +89,7 @@ impl Transport {
     /// As [`read`](Self::read), into `range` of `buffer`.
     pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => {
-                let receive = |stream: &TcpStream| {
-                    stream.try_io(Interest::READABLE, || buffer.receive(stream.as_fd(), range.clone()))
-                };
-                read_some(stream, receive).await
-            }
+            Self::Plain(stream) => stream.read_into(buffer, range).await,
             Self::Tls(stream) => stream.read_into(buffer, range).await,
             #[cfg(test)]
             Self::Buffered(stream) => stream.read_into(buffer, range).await,
@@ -105,7 +99,7 @@ impl Transport {
     /// Writes some of `bytes`; answers how many.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => write_some(stream, |stream| stream.try_write(bytes)).await,
+            Self::Plain(stream) => stream.write(bytes).await,
             Self::Tls(stream) => stream.write(bytes).await,
             #[cfg(test)]
             Self::Buffered(stream) => stream.write(bytes).await,
@@ -120,12 +114,7 @@ impl Transport {
         range: Range<u64>,
     ) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => {
-                let send = |stream: &TcpStream| {
-                    stream.try_io(Interest::WRITABLE, || buffer.send(stream.as_fd(), head, range.clone()))
-                };
-                write_some(stream, send).await
-            }
+            Self::Plain(stream) => stream.write_from(head, buffer, range).await,
             Self::Tls(stream) => stream.write_from(head, buffer, range).await,
             #[cfg(test)]
             Self::Buffered(stream) => stream.write_from(head, buffer, range).await,
@@ -145,9 +134,7 @@ impl Transport {
     /// Whether the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
     pub(super) fn is_readable(&mut self) -> bool {
         match self {
-            Self::Plain(stream) => {
-                !matches!(stream.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
-            }
+            Self::Plain(stream) => stream.is_readable(),
             Self::Tls(stream) => stream.is_readable(),
             #[cfg(test)]
             Self::Buffered(stream) => stream.is_readable(),
@@ -171,7 +158,7 @@ impl Transport {
 
     fn socket(&self) -> &TcpStream {
         match self {
-            Self::Plain(stream) => stream,
+            Self::Plain(stream) => stream.socket(),
             Self::Tls(stream) => stream.socket(),
             #[cfg(test)]
             Self::Buffered(stream) => stream.socket(),
@@ -184,37 +171,6 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     set_tcp_user_timeout(stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
     Ok(())
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-async fn read_some(
-    stream: &TcpStream,
-    mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
-) -> io::Result<usize> {
-    // Neither direction may keep a thread of the runtime for itself when the socket never runs dry.
-    consume_budget().await;
-    loop {
-        match read(stream) {
-            Err(error) if is_transient(&error) => stream.readable().await?,
-            answer => return answer,
-        }
-    }
-}
-
-async fn write_some(
-    stream: &TcpStream,
-    mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
-) -> io::Result<usize> {
-    consume_budget().await;
-    loop {
-        match write(stream) {
-            Err(error) if is_transient(&error) => stream.writable().await?,
-            answer => return answer,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -231,6 +187,6 @@ mod tests {
         let stream = TcpStream::connect(address).await.unwrap();
         let transport = Transport::connect(&TransportKind::Plain, stream).await.unwrap();
         let Transport::Plain(stream) = transport else { panic!("{transport:?} is not plain") };
-        assert_eq!(tcp_user_timeout(&stream), Ok(UNACKNOWLEDGED_TIMEOUT_MS));
+        assert_eq!(tcp_user_timeout(stream.socket()), Ok(UNACKNOWLEDGED_TIMEOUT_MS));
     }
 }

@@ -33,6 +33,7 @@ pub fn encode_take(take: &Take) -> v1::Take {
         put: take.put.0,
         index: encode_index(take.index),
         offset_bytes: take.offset_bytes,
+        ..Default::default()
     }
 }
 
@@ -69,6 +70,7 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
         index: encode_index(plan.index),
         sources: plan.sources.iter().map(source).collect(),
         timeout_ms: encode_timeout(plan.timeout),
+        ..Default::default()
     }
 }
 
@@ -153,9 +155,13 @@ fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64)
     Ok(ranks)
 }
 
-/// The end of a member that failed; `None` if it has not.
+/// The end of a member that is done, or has failed; `None` if it goes on.
 pub fn encode_report(report: &Report) -> Option<v1::End> {
-    let Report::Failed(failure) = report else { return None };
+    let failure = match report {
+        Report::Filled => return None,
+        Report::Done => return Some(v1::End { outcome: Outcome::Complete.into(), ..Default::default() }),
+        Report::Failed(failure) => failure,
+    };
     let refused = |outcome: Outcome, reason: &Error| v1::End {
         outcome: outcome.into(),
         error: Some(error::encode(reason)),
@@ -177,12 +183,13 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
     })
 }
 
-/// Why a member of a session of so many ended that was not released.
+/// How a member of a session of so many ended that was not released.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is no end of such a member.
 pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     let failure = match (end.outcome(), end.error, end.failed_input) {
+        (Outcome::Complete, ..) => return Ok(Report::Done),
         (Outcome::Refused, Some(reason), _) => Failure::Refused(error::decode(reason, Plane::Data)),
         (Outcome::Disagrees, Some(reason), _) => Failure::Disagrees(error::decode(reason, Plane::Data)),
         (Outcome::InputFailed, _, Some(failed)) => {
@@ -291,6 +298,7 @@ mod tests {
             index: 1,
             sources: vec![v1::MemberSource { id: vec![8; 255].into(), put: u64::MAX }; sources],
             timeout_ms: 2000,
+            trace: vec![7; 25].into(),
         }
     }
 

@@ -64,7 +64,7 @@ fn encode_location(location: &Location) -> v1::Location {
         state: encode_location_state(location.state),
         retention: encode_retention(location.retention),
         pulling_from: encode_optional_node(location.pulling_from.as_ref()),
-        groups: encode_path(location.path),
+        groups: encode_levels(location.path),
     }
 }
 
@@ -75,17 +75,17 @@ fn decode_location(location: v1::Location, plane: Plane) -> Result<Location> {
         state: decode_location_state(location.state, plane)?,
         retention: decode_retention(location.retention, plane)?,
         pulling_from: decode_optional_node(&location.pulling_from)?,
-        path: decode_path(&location.groups)?,
+        path: decode_levels(&location.groups)?,
     })
 }
 
-/// The groups up to the innermost one: nothing at all for a node that is in none.
-pub(super) fn encode_path(path: Path) -> Vec<u32> {
+/// Groups, or what is known of them, up to the innermost one: nothing at all for a node that is in none.
+pub(super) fn encode_levels(path: Path) -> Vec<u32> {
     let levels = path.iter().rposition(|group| *group != 0).map_or(0, |last| last + 1);
     path[..levels].to_vec()
 }
 
-pub(super) fn decode_path(groups: &[u32]) -> Result<Path> {
+pub(super) fn decode_levels(groups: &[u32]) -> Result<Path> {
     check_count("levels of groups", groups.len(), MAX_LEVELS)?;
     let mut path = EVERYWHERE;
     path[..groups.len()].copy_from_slice(groups);
@@ -101,10 +101,10 @@ mod tests {
 
     #[test]
     fn a_path_takes_no_more_levels_than_there_are() {
-        assert_eq!(encode_path(EVERYWHERE), []);
-        assert_eq!(encode_path([7, 0, 3, 0]), [7, 0, 3]);
-        assert_eq!(decode_path(&[7, 0, 3]), Ok([7, 0, 3, 0]));
-        let error = decode_path(&[1; MAX_LEVELS + 1]).unwrap_err();
+        assert_eq!(encode_levels(EVERYWHERE), []);
+        assert_eq!(encode_levels([7, 0, 3, 0]), [7, 0, 3]);
+        assert_eq!(decode_levels(&[7, 0, 3]), Ok([7, 0, 3, 0]));
+        let error = decode_levels(&[1; MAX_LEVELS + 1]).unwrap_err();
         assert!(matches!(error, Error::LimitExceeded { .. }), "{error}");
     }
 

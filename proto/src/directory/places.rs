@@ -7,7 +7,7 @@ use hoplite_core::shard::Placed;
 use hoplite_core::topology::measured::{MAX_MEASURED_NODES, MAX_VERSION, MeasuredPlaces};
 
 use super::encode_node;
-use super::locations::{decode_path, encode_path};
+use super::locations::{decode_levels, encode_levels};
 use crate::bounds::check_count;
 use crate::v1;
 
@@ -15,11 +15,11 @@ use crate::v1;
 pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
     let encode = |(node, path): (&NodeId, &_)| v1::measured_places::Node {
         node: encode_node(node),
-        groups: encode_path(*path),
+        groups: encode_levels(*path),
     };
     v1::MeasuredPlaces {
         version: places.version,
-        uplink_permille: places.uplink.permille(),
+        uplinks_permille: encode_levels(places.uplink.levels()),
         nodes: places.paths.iter().map(encode).collect(),
     }
 }
@@ -32,23 +32,26 @@ pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
     check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
     check_version(places.version)?;
     let count = places.nodes.len();
-    let decode = |node: v1::measured_places::Node| Ok((NodeId::new(&node.node)?, decode_path(&node.groups)?));
+    let decode =
+        |node: v1::measured_places::Node| Ok((NodeId::new(&node.node)?, decode_levels(&node.groups)?));
     let paths: std::collections::BTreeMap<_, _> =
         places.nodes.into_iter().map(decode).collect::<Result<_>>()?;
     if paths.len() < count {
         return Err(Error::malformed(Plane::Control, "the place of a node twice"));
     }
-    Ok(MeasuredPlaces { version: places.version, uplink: Uplink::measured(places.uplink_permille), paths })
+    let uplink = Uplink::of_levels(decode_levels(&places.uplinks_permille)?);
+    Ok(MeasuredPlaces { version: places.version, uplink, paths })
 }
 
 pub(super) fn encode_placed(placed: Placed) -> v1::Placed {
     let Placed { version, path, uplink } = placed;
-    v1::Placed { version, groups: encode_path(path), uplink_permille: uplink.permille() }
+    v1::Placed { version, groups: encode_levels(path), uplinks_permille: encode_levels(uplink.levels()) }
 }
 
 pub(super) fn decode_placed(placed: v1::Placed) -> Result<Placed> {
     check_version(placed.version)?;
-    let (path, uplink) = (decode_path(&placed.groups)?, Uplink::measured(placed.uplink_permille));
+    let path = decode_levels(&placed.groups)?;
+    let uplink = Uplink::of_levels(decode_levels(&placed.uplinks_permille)?);
     Ok(Placed { version: placed.version, path, uplink })
 }
 
@@ -70,7 +73,7 @@ mod tests {
         };
         MeasuredPlaces {
             version: 1 << 41,
-            uplink: Uplink::measured(250),
+            uplink: Uplink::of_levels([250, 0, 1000, 4000]),
             paths: (0..count).map(place).collect(),
         }
     }
@@ -100,6 +103,7 @@ mod tests {
         }
         for error in [
             refused(|places| places.nodes[0].groups = vec![1; 5]),
+            refused(|places| places.uplinks_permille = vec![1; 5]),
             refused(|places| places.nodes = vec![Default::default(); MAX_MEASURED_NODES + 1]),
         ] {
             assert!(matches!(error, Error::LimitExceeded { .. }), "{error:?}");

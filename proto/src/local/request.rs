@@ -115,12 +115,15 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             collective: encode_kind(kind),
             reduce: Some(encode_reduce(&reduce)),
         }),
-        node::Request::Join { target, agreement, is_again, timeout } => wire::Body::Join(wire::Join {
-            is_again,
-            target: encode_id(&target),
-            agreement: Some(encode_agreement(&agreement)),
-            timeout_ms: encode_timeout(timeout),
-        }),
+        node::Request::Join { target, agreement, is_again, source_bytes, timeout } => {
+            wire::Body::Join(wire::Join {
+                is_again,
+                source_bytes,
+                target: encode_id(&target),
+                agreement: Some(encode_agreement(&agreement)),
+                timeout_ms: encode_timeout(timeout),
+            })
+        }
     }
 }
 
@@ -171,6 +174,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
             target: ObjectId::new(&join.target)?,
             agreement: decode_agreement(join.agreement, Plane::Local)?,
             is_again: join.is_again,
+            source_bytes: join.source_bytes,
             timeout: decode_timeout(join.timeout_ms),
         },
         wire::Body::Follow(follow) => node::Request::Follow {

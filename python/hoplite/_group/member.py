@@ -22,9 +22,9 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from hoplite._calls import DEFAULT_TIMEOUT
 from hoplite._group.ledger import Ledger
@@ -69,8 +69,7 @@ class Operation:
     """Of a receive: from whom."""
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """That a rank takes no more part."""
 
     rank: int
@@ -409,7 +408,7 @@ class Group:
             task.add_done_callback(self._announcing.discard)
 
     async def _put_end(self, end: End) -> None:
-        text = json.dumps(asdict(end)).encode()
+        text = json.dumps(end._asdict()).encode()
         with contextlib.suppress(*_GONE):
             for number in count(self._heard):
                 with contextlib.suppress(AlreadyExists):

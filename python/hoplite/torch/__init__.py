@@ -18,24 +18,28 @@ reduces those of the others. `hoplite._group` has the schedules.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import torch
 import torch.distributed as dist
 
 from hoplite._supported import check
 
-check(torch)
+if TYPE_CHECKING:
+    from hoplite.torch._versions import VersionLost
+    from hoplite.torch._weights import (
+        StateDictMismatch,
+        Weights,
+        delete_state_dict,
+        get_state_dict,
+        put_state_dict,
+        put_tensors,
+        state_dict_versions,
+        stream_state_dict,
+    )
 
-from hoplite.torch._versions import VersionLost  # noqa: E402
-from hoplite.torch._weights import (  # noqa: E402
-    StateDictMismatch,
-    Weights,
-    delete_state_dict,
-    get_state_dict,
-    put_state_dict,
-    put_tensors,
-    state_dict_versions,
-    stream_state_dict,
-)
+check(torch)
 
 __all__ = [
     "StateDictMismatch",
@@ -60,3 +64,11 @@ def register() -> None:
 
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+
+
+def __getattr__(name: str) -> Any:
+    """What is for state dicts is imported when it is used: who wants the backend only waits for its import."""
+    if name in __all__:
+        module = "_versions" if name == "VersionLost" else "_weights"
+        return getattr(importlib.import_module(f"hoplite.torch.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,14 +12,14 @@ may still answer a new rank, which then waits for its timeout.)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import secrets
 import time
-from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
@@ -32,12 +32,14 @@ _QUESTION = "hoplite/question/{}"
 _ANSWER = "hoplite/answer/{}"
 _RECORD = "hoplite/{}/{}"
 _PRIVATE = "hoplite/{}/private"
-#: How often rank 0 looks who has come, of ranks that start within seconds of each other.
-_INTERVAL = 0.005
+#: How long rank 0 waits until all have asked before it answers those who have.
+_FIRST_WAIT = timedelta(seconds=1)
+#: How often rank 0 looks who has come: at first, since they come soon after it has answered them; and at last.
+_FIRST_INTERVAL = 0.0005
+_LAST_INTERVAL = 0.02
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """What a rank tells the others."""
 
     host: str
@@ -53,8 +55,7 @@ class Record:
     """Why it cannot take part."""
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(NamedTuple):
     """What all ranks know."""
 
     socket: str
@@ -73,10 +74,12 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
     Raises:
         DistBackendError: if there are ranks without a store, or one has another problem.
     """
+    # Before this rank looks for its store: meanwhile it is answered.
+    number = "" if rank == 0 else _ask(store, rank)
     own = own_record()
-    token = secrets.token_hex(8) if rank == 0 else _ask(store, rank, timeout)
+    token = secrets.token_hex(8) if rank == 0 else _answer_to(store, number, timeout)
     keys = [_RECORD.format(token, peer) for peer in range(size)]
-    store.set(keys[rank], json.dumps(asdict(own)))
+    store.set(keys[rank], json.dumps(own._asdict()))
     if rank == 0:
         _answer(store, token, keys, timeout)
     store.wait(keys, timeout)
@@ -130,10 +133,14 @@ def _socket_of(record: Record, records: list[Record]) -> str | None:
     return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
 
-def _ask(store: Store, rank: int, timeout: timedelta) -> str:
-    """Asks rank 0 for the token of this meeting."""
+def _ask(store: Store, rank: int) -> str:
+    """Asks rank 0 for the token of this meeting. Returns the number of the question."""
     number = secrets.token_hex(8)
     store.set(_QUESTION.format(rank), number)
+    return number
+
+
+def _answer_to(store: Store, number: str, timeout: timedelta) -> str:
     store.wait([_ANSWER.format(number)], timeout)
     token: bytes = store.get(_ANSWER.format(number))
     return token.decode()
@@ -143,7 +150,15 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
     """Tells the token to the others until all have put their records."""
     deadline = time.monotonic() + timeout.total_seconds()
     answered: set[bytes] = set()
-    while missing := [rank for rank, record in enumerate(records) if not store.check([record])]:
+    if len(records) > 1:
+        questions = [_QUESTION.format(rank) for rank in range(1, len(records))]
+        # What stores of torch raise when the time is over.
+        with contextlib.suppress(RuntimeError):
+            # All of them have asked then, unless one has in an earlier meeting.
+            store.wait(questions, min(timeout, _FIRST_WAIT))
+    interval = _FIRST_INTERVAL
+    while not store.check(records):
+        missing = [rank for rank, record in enumerate(records) if not store.check([record])]
         for rank in missing:
             if store.check([_QUESTION.format(rank)]):
                 number = store.get(_QUESTION.format(rank))
@@ -154,7 +169,8 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
             raise dist.DistStoreError(
                 f"after {timeout.total_seconds():g} s, these ranks have not come: {missing}"
             )
-        time.sleep(_INTERVAL)
+        time.sleep(interval)
+        interval = min(2 * interval, _LAST_INTERVAL)
 
 
 def _private_socket(

@@ -7,6 +7,7 @@
 //! * `get ID`: gets a view, and holds it.
 //! * `put ID SIZE`: puts an object of zeros.
 //! * `reduce TARGET SOURCE...`: adds up arrays.
+//! * `allreduce TARGET RANK SOURCE...`: does so as one of several participants.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, Write};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hoplite_client::blocking::{Client, ObjectWriter};
-use hoplite_client::{Metadata, ObjectView, PutOptions, ReduceOp};
+use hoplite_client::{AllreduceOptions, Metadata, ObjectView, PutOptions, ReduceOp};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -61,6 +62,9 @@ fn perform(client: &Client, held: &mut Held, line: &str) -> anyhow::Result<()> {
         ["put", id, size] => client.put(id, &vec![0; size.parse()?])?,
         ["reduce", target, ref sources @ ..] => {
             client.reduce(target, sources, ReduceOp::Sum, PATIENCE)?;
+        }
+        ["allreduce", target, rank, ref sources @ ..] => {
+            client.allreduce(target, sources, rank.parse()?, AllreduceOptions::default())?;
         }
         _ => bail!("{line:?} is no command"),
     }

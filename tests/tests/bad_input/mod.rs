@@ -5,6 +5,7 @@
 //! * `connecting`: paths at which no store of ours listens.
 //! * `starting`: daemons that cannot start.
 //! * `local_plane`, `control_plane`, `data_plane`: what is not of the protocol.
+//! * `sessions`: as `data_plane`, for sessions of collectives.
 //! * `clients`: clients that die between any two messages.
 //! * `strangers`: thousands who never say who they are, and handshakes that stay half open.
 
@@ -15,6 +16,7 @@ mod control_plane;
 mod data_plane;
 mod local_plane;
 mod reduces;
+mod sessions;
 mod starting;
 mod strangers;
 

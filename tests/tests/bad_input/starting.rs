@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, program, run_to_end};
+use hoplite_tests::http::get;
 
 fn store(socket: &Path) -> Command {
     let mut command = Command::new(program("hoplite-store"));
@@ -118,6 +119,37 @@ fn a_second_store_on_the_same_socket_is_refused() {
     assert!(line.contains("another daemon listens on"), "{line}");
     assert!(line.contains(&cluster.socket(0).display().to_string()), "{line}");
     cluster.assert_serves();
+}
+
+#[test]
+fn a_full_log_disk_keeps_nobody_from_working() {
+    let directory = tempfile::tempdir().unwrap();
+    for (program_name, format) in
+        [("hoplite-store", "text"), ("hoplite-store", "json"), ("hoplite-directory", "text")]
+    {
+        let socket = directory.path().join("store.sock");
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$@\" 2>/dev/full", "sh"]).arg(program(program_name));
+        command.args(["--log", "debug", "--log-format", format, "--metrics", "0", "--print-addresses"]);
+        let is_store = program_name == "hoplite-store";
+        if is_store {
+            command.args(["--memory", "1MiB", "--no-prefault", "--socket"]).arg(&socket);
+        } else {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        let mut daemon = Daemon::start(program_name, &mut command);
+        let metrics = daemon.addresses().metrics.unwrap();
+        if is_store {
+            let client = hoplite_client::blocking::Client::connect(&socket).unwrap();
+            client.put("object", b"bytes").unwrap();
+            assert_eq!(&client.get("object", super::PATIENCE).unwrap()[..], b"bytes");
+        }
+        let (status, text) = get(metrics, "/metrics");
+        assert_eq!(status, 200, "{text}");
+        let lost = text.lines().find_map(|line| line.strip_prefix("hoplite_lost_log_lines_total "));
+        assert!(lost.unwrap().parse::<u64>().unwrap() > 0, "{text}");
+        assert_eq!(daemon.terminate(), 0, "{program_name} ends as always");
+    }
 }
 
 #[test]

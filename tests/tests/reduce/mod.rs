@@ -10,12 +10,16 @@
 //! * `collectives`: allreduce, gather and allgather.
 //! * `parts`: reduce_scatter and allgather by sessions.
 //! * `sessions`: allreduces whose members, coordinator or participants fail, or disagree.
+//! * `links`: the same at a known byte, over links that fail.
+//! * `mistakes`: participants that disagree, or are none.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod arrays;
 mod chances;
 mod collectives;
 mod ends;
+mod links;
+mod mistakes;
 mod parts;
 mod results;
 mod sessions;
@@ -209,9 +213,21 @@ fn await_no_hops(cluster: &Cluster) {
     }
 }
 
-/// Checks that no reduce has left anything: memory, a hop, a daemon that does not serve.
+/// Waits until no store performs or coordinates anything.
+fn await_idle(cluster: &Cluster) {
+    for node in running(cluster) {
+        let client = cluster.client(node);
+        await_that("nothing under way", || {
+            let status = client.status().unwrap();
+            [status.reduces, status.directed_hops, status.hops, status.combinations] == [0; 4]
+        });
+    }
+}
+
+/// Checks that no reduce has left anything: memory, a hop, a session, a daemon that does not serve.
 fn assert_nothing_left(cluster: &mut Cluster) {
     await_no_hops(cluster);
+    await_idle(cluster);
     let client: Client = cluster.client(running(cluster)[0]);
     let objects = client.list("", "", 1000).unwrap().objects;
     client.delete(objects.iter().map(|object| object.id.as_bytes()), PATIENCE).unwrap();

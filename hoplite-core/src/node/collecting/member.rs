@@ -23,6 +23,14 @@ const MAX_ENDED: usize = 256;
 
 impl Node {
     pub(super) fn asked(&mut self, membership: MembershipId, plan: Box<Plan>) {
+        // The coordinator has lost the connection and asks again: this store would read what was overwritten since.
+        let is_known = |member: &Membership| member.plan().put == plan.put;
+        let is_again =
+            self.collectives.ended.contains(&plan.put) || self.collectives.memberships.values().any(is_known);
+        if is_again {
+            let error = Error::Superseded { id: plan.target.clone() };
+            return self.report_member(membership, Report::Failed(Failure::Refused(error)));
+        }
         let deadline = self.ctx.now() + plan.timeout;
         // An attempt that this store has not heard the end of is over: its target was deleted.
         let older = self.collectives.growing(&plan.target).filter(|older| {
@@ -139,10 +147,13 @@ impl Node {
                 return self.answer_coordinator(put);
             }
             self.answer_coordinator(put);
+            return self.report_member(membership, Report::Filled);
         }
-        self.report_member(membership, Report::Filled);
-        if let Some(copy) = completed {
-            self.complete_member(membership, copy);
+        match (membership, completed) {
+            (MembershipId::Here(_), _) => self.report_member(membership, Report::Filled),
+            (MembershipId::Elsewhere(_), Some(copy)) => self.complete_member(membership, copy),
+            // Its coordinator decides when its own member has all bytes, and needs no other one's word for that.
+            (MembershipId::Elsewhere(_), None) => {}
         }
     }
 
@@ -210,6 +221,14 @@ impl Node {
         }
         self.complete(copy);
         self.publish(copy);
+        self.report_complete(membership);
+    }
+
+    /// What a session has made here is the target, and others may still need what this member gives.
+    fn report_complete(&mut self, membership: MembershipId) {
+        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let is_giving = member.combine().is_some_and(|combine| self.combinations.contains(combine));
+        self.report_member(membership, if is_giving { Report::Filled } else { Report::Done });
     }
 
     /// The coordinator needs this member no longer, or is gone.
@@ -238,8 +257,10 @@ impl Node {
     /// An exchange has ended: of a member that has not all bytes, too early.
     pub(in super::super) fn exchange_ended(&mut self, membership: MembershipId, outcome: CombineOutcome) {
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
-        if !matches!(member.stage(), Stage::Exchanging { .. }) {
-            return;
+        match member.stage() {
+            Stage::Exchanging { .. } => {}
+            Stage::Complete => return self.report_complete(membership),
+            Stage::AwaitingRoom { .. } | Stage::Filled { .. } | Stage::Over => return,
         }
         let error = Error::Superseded { id: member.plan().target.clone() };
         let failure = match outcome {
@@ -255,7 +276,14 @@ impl Node {
     }
 
     fn report_member(&mut self, membership: MembershipId, report: Report) {
-        self.ctx.push(Effect::Collective(CollectiveEffect::Report { membership, report }));
+        let MembershipId::Here(enlistment) = membership else {
+            return self.ctx.push(Effect::Collective(CollectiveEffect::Report { membership, report }));
+        };
+        let is_last = report != Report::Filled;
+        self.reported(enlistment, report);
+        if is_last {
+            self.left(membership);
+        }
     }
 
     /// This store will not have the target from a session. Those who wait for it are told why, or look elsewhere.
@@ -285,9 +313,16 @@ impl Node {
         let memberships: Vec<MembershipId> = self.collectives.memberships.keys().copied().collect();
         for membership in memberships {
             let is_over = |member: &Membership| matches!(member.stage(), Stage::Complete | Stage::Over);
-            if !self.collectives.memberships.get(&membership).is_none_or(is_over) {
-                let error = Error::ShuttingDown;
-                self.member_failed(membership, Failure::Refused(error.clone()), error);
+            if self.collectives.memberships.get(&membership).is_none_or(is_over) {
+                continue;
+            }
+            let error = Error::ShuttingDown;
+            match membership {
+                MembershipId::Elsewhere(_) => {
+                    self.member_failed(membership, Failure::Refused(error.clone()), error);
+                }
+                // Its session ends with its call, or with this store.
+                MembershipId::Here(_) => self.end_membership(membership, error),
             }
         }
     }

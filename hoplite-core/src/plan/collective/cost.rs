@@ -91,7 +91,8 @@ fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize,
             }
         }
     }
-    shared.values().flatten().fold(1.0, |most, streams| most.max(streams / uplink.links()))
+    let times = shared.iter().flat_map(|(group, both)| both.map(|streams| streams / uplink.links(*group)));
+    times.fold(1.0, f64::max)
 }
 
 /// The order of a collective of parts: a ring in which members of a group are next to each other. It is half an allreduce.
@@ -124,7 +125,7 @@ pub fn arrange(
     if let Some(radices) = along_groups {
         let split: Vec<usize> = radices.iter().flat_map(|radix| prime_factors(*radix)).collect();
         candidates.extend(Schedule::hierarchical(members, &split));
-        candidates.extend(hierarchical.clone());
+        candidates.extend(joined(&radices).filter_map(|radices| Schedule::hierarchical(members, &radices)));
     }
     let mut ranked: Vec<(Schedule, Duration)> = Vec::new();
     for schedule in candidates {
@@ -161,6 +162,21 @@ pub fn arrange(
     let (schedule, estimate) = ranked.next().unwrap_or((Schedule::ring(members), Duration::ZERO));
     let choice = Choice { schedule, estimate, runner_up: ranked.next() };
     Arrangement { order: by_hdrm.unwrap_or(order), choice, remark }
+}
+
+/// All ways to make one stage of stages that are next to each other, the most stages first and the ring last: levels with fast
+/// uplinks need no stage of their own.
+fn joined(radices: &[usize]) -> impl Iterator<Item = Vec<usize>> {
+    (0..1_u32 << (radices.len() - 1)).map(|joints| {
+        let mut stages: Vec<usize> = Vec::new();
+        for (index, radix) in radices.iter().enumerate() {
+            match stages.last_mut().filter(|_| index > 0 && joints >> (index - 1) & 1 == 1) {
+                Some(stage) => *stage *= radix,
+                None => stages.push(*radix),
+            }
+        }
+        stages
+    })
 }
 
 fn prime_factors(number: usize) -> Vec<usize> {
@@ -206,6 +222,12 @@ mod tests {
         let seconds = estimate(&Schedule::ring(16), 64 << 20, LINK, &[]).as_secs_f64();
         let limit = 2.0 * (64 << 20) as f64 * 15.0 / 16.0 / 25e6;
         assert!((limit..limit * 1.01).contains(&seconds), "{seconds} s, limit {limit} s");
+    }
+
+    #[test]
+    fn stages_are_joined_in_all_ways() {
+        let all: Vec<_> = joined(&[4, 3, 2]).collect();
+        assert_eq!(all, [vec![4, 3, 2], vec![12, 2], vec![4, 6], vec![24]]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::entry::{EntryState, Pin};
-use super::super::nodes::{NodeIndex, OpenRequest, Session};
+use super::super::nodes::{NodeIndex, OpenRequest, Presence};
 use super::super::*;
 use crate::plan::broadcast::pulls_from;
 use crate::topology::place::EVERYWHERE;
@@ -24,7 +24,7 @@ pub(super) fn check(shard: &Shard, now: Time) {
             let mut own = shard.entries[id].transfers.iter();
             assert!(own.any(|(receiver, slot, _)| (receiver, slot) == (index, *grant)));
         }
-        if let Session::Away { .. } = node.session {
+        if let Presence::Away { .. } = node.presence {
             assert!(
                 node.requests.is_empty() && node.receiving.is_empty(),
                 "nothing is open without a session"
@@ -151,5 +151,5 @@ fn requests(shard: &Shard) {
     assert_eq!(queries, shard.waiting.values().map(|queue| queue.len()).sum::<usize>());
     assert_eq!(subscriptions, shard.subscriptions);
     assert_eq!(subscriptions, shard.subscribers.values().map(|subscribers| subscribers.len()).sum::<usize>());
-    assert!(shard.due.patience.len() <= queries);
+    assert!(shard.due.avoidance.len() <= queries);
 }

@@ -10,13 +10,13 @@ use std::time::Duration;
 use super::{BLOCK, Probes, Samples};
 
 /// How long the first ask waits for its reply; then twice as long, and so on.
-const FIRST_PATIENCE_NS: u64 = 100_000_000;
+const FIRST_TIMEOUT_NS: u64 = 100_000_000;
 /// An ask waits for at least so long, since hosts pause for some milliseconds.
-const LEAST_PATIENCE_NS: u64 = 20_000_000;
+const MIN_TIMEOUT_NS: u64 = 20_000_000;
 /// An ask waits for so many times the last round trip.
-const PATIENCE_ROUND_TRIPS: u64 = 8;
+const TIMEOUT_ROUND_TRIPS: u64 = 8;
 /// No ask waits longer.
-const MOST_PATIENCE_NS: u64 = 800_000_000;
+const MAX_TIMEOUT_NS: u64 = 800_000_000;
 /// After so many asks without any reply the port is taken for closed: a second and a half.
 const MAX_SILENT: u32 = 4;
 /// After so many asks without a reply, where there have been replies, no more are sent.
@@ -86,7 +86,7 @@ pub struct Asker {
     not_before_ns: u64,
     block_began_ns: u64,
     ends_ns: u64,
-    patience_ns: u64,
+    timeout_ns: u64,
     lost_in_a_row: u32,
     lost: u32,
 }
@@ -119,7 +119,7 @@ impl Asker {
             not_before_ns: now_ns,
             block_began_ns: now_ns,
             ends_ns: now_ns.saturating_add(u64::try_from(MAX_ASKING.as_nanos()).unwrap_or(u64::MAX)),
-            patience_ns: FIRST_PATIENCE_NS,
+            timeout_ns: FIRST_TIMEOUT_NS,
             lost_in_a_row: 0,
             lost: 0,
         }
@@ -138,7 +138,7 @@ impl Asker {
             self.is_prompt = false;
             self.lost += 1;
             self.lost_in_a_row += 1;
-            self.patience_ns = (2 * self.patience_ns).min(MOST_PATIENCE_NS);
+            self.timeout_ns = (2 * self.timeout_ns).min(MAX_TIMEOUT_NS);
         }
         let limit = if self.forth.is_empty() { MAX_SILENT } else { MAX_LOST_IN_A_ROW };
         if self.lost_in_a_row >= limit {
@@ -150,7 +150,7 @@ impl Asker {
         let number = self.next_number;
         self.next_number += 1;
         self.sent[number as usize % REMEMBERED] = Some((number, now_ns));
-        self.awaited_until_ns = Some(now_ns.saturating_add(self.patience_ns));
+        self.awaited_until_ns = Some(now_ns.saturating_add(self.timeout_ns));
         let kind = PacketKind::Ask { is_prompt: self.is_prompt };
         Action::Send(Packet { kind, nonce: self.nonce, number, round_trip_ns: 0 })
     }
@@ -172,8 +172,8 @@ impl Asker {
             return;
         }
         (self.awaited_until_ns, self.is_prompt, self.lost_in_a_row) = (None, true, 0);
-        self.patience_ns =
-            round_trip_ns.saturating_mul(PATIENCE_ROUND_TRIPS).clamp(LEAST_PATIENCE_NS, MOST_PATIENCE_NS);
+        self.timeout_ns =
+            round_trip_ns.saturating_mul(TIMEOUT_ROUND_TRIPS).clamp(MIN_TIMEOUT_NS, MAX_TIMEOUT_NS);
         if self.forth.len().is_multiple_of(BLOCK) {
             self.not_before_ns = self.block_began_ns.saturating_add(BLOCK_NS);
             self.block_began_ns = self.not_before_ns.max(now_ns);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_slower_than_the_first_patience_is_measured() {
+    fn a_link_slower_than_the_first_timeout_is_measured() {
         let (echoes, took_ns, _) = exchange(300_000_000, 0, 1, Probes::Count(3));
         let echoes = echoes.unwrap();
         assert!((600_000_000..620_000_000).contains(&echoes.forth_ns), "{echoes:?}");

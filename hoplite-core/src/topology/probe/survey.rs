@@ -177,12 +177,12 @@ pub enum SurveyCommand {
         peer: u32,
         /// What to ask with.
         nonce: u64,
-        /// How.
+        /// The work to do.
         work: SurveyWork,
     },
     /// Let go of a node, which has no part in this any more.
     Dismiss {
-        /// Which.
+        /// The node to let go of.
         node: u32,
     },
 }
@@ -192,21 +192,21 @@ pub enum SurveyCommand {
 pub enum SurveyEvent {
     /// A node has confirmed that it answers.
     Armed {
-        /// Which.
+        /// The node that answers.
         node: u32,
     },
     /// A node has done its work.
     Found {
-        /// Which.
+        /// The node that has done it.
         node: u32,
         /// What it has found.
         finding: Finding,
     },
     /// A node is gone.
     Lost {
-        /// Which.
+        /// The node that is gone.
         node: u32,
-        /// Why.
+        /// The cause.
         loss: SurveyLoss,
     },
     /// Time has passed.

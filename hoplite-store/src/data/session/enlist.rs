@@ -4,9 +4,10 @@ use hoplite_core::collective::{Failure, Plan, Report, Word};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::peer::RELEASE_TIMEOUT;
+use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_report, encode_deny, encode_plan, encode_stop};
-use hoplite_proto::v1;
+use hoplite_proto::{trace, v1};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -21,16 +22,18 @@ use super::super::pull::Puller;
 pub(crate) type Words = mpsc::Receiver<Word>;
 
 impl Puller {
-    /// Has the member that `plan` is for take part in a session until `words` end, and calls `report` with what it says.
+    /// Has the member that `plan` is for take part in a session, because of the span `trace`, until `words` end, and calls
+    /// `report` with what it says.
     ///
     /// Dropping the future closes the connection, which ends its membership too.
     pub(crate) async fn enlist(
         &self,
         plan: &Plan,
         mut words: Words,
+        trace: Option<TraceContext>,
         report: &(dyn Fn(Report) + Send + Sync),
     ) {
-        if let Err(error) = self.try_enlist(plan, &mut words, report).await {
+        if let Err(error) = self.try_enlist(plan, &mut words, trace, report).await {
             let member = &plan.members[plan.index].node;
             tracing::warn!(target = %plan.target, %member, %error, "a member of a session cannot be reached");
             if matches!(&error, CallError::Connection(error) if error.is_malformed()) {
@@ -59,17 +62,25 @@ impl Puller {
         &self,
         plan: &Plan,
         words: &mut Words,
+        trace: Option<TraceContext>,
         report: &(dyn Fn(Report) + Send + Sync),
     ) -> Result<(), CallError> {
         let interval = self.config.keepalive_interval;
         let keepalive = Keepalive { interval, started: Instant::now(), awaited: Awaited::Producer };
         let member = &plan.members[plan.index];
         let peer = (member.node.clone(), member.address);
-        let mut call = Call::begin(self, peer, Kind::Enlist, &encode_plan(plan)).await?;
-        // The member says at once that it has heard; until then the connection may turn out dead.
-        let mut next = tokio::select! {
-            header = call.read_header() => Until::Frame(header?),
-            word = words.recv() => Until::Done(word),
+        let enlist = v1::Enlist { trace: trace::encode(trace), ..encode_plan(plan) };
+        let mut call = Call::begin(self, peer, Kind::Enlist, &enlist).await?;
+        // Until the member says something, the connection may turn out dead. An exchange of few bytes is over by then.
+        let first = async {
+            tokio::select! {
+                header = call.read_header() => header.map(Until::Frame),
+                word = words.recv() => Ok(Until::Done(word)),
+            }
+        };
+        let mut next = match timeout(interval, first).await {
+            Ok(first) => first?,
+            Err(_) => keepalive.until(call.connection(), words.recv()).await?,
         };
         loop {
             let connection = call.connection();

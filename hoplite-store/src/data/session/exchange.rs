@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hoplite_core::collective::Plan;
 use hoplite_core::plan::collective::{Program, Step};
 use hoplite_core::reduce::combine;
+use hoplite_core::trace::TraceContext;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
@@ -27,13 +28,14 @@ pub(crate) struct Exchange {
     program: Program,
     /// The member's own data.
     sources: Vec<Arc<LiveCopy>>,
+    /// The span of it.
+    trace: Option<TraceContext>,
     /// For each step: the earlier ones that write bytes of it, and how many of its bytes are done.
     steps: Vec<Progress>,
     /// How many leading bytes of the target have the combination of the own sources, if there are several.
-    folded_bytes: AtomicU64,
+    folded: Counter,
     /// After which steps bytes are final, in this order.
     finals: Vec<usize>,
-    progressed: Notify,
     /// Those who give.
     givers: TaskTracker,
     /// Set when nobody may start to give any more.
@@ -43,7 +45,37 @@ pub(crate) struct Exchange {
 #[derive(Debug)]
 struct Progress {
     writers: Vec<usize>,
-    done_bytes: AtomicU64,
+    done: Counter,
+}
+
+/// A number of bytes that grows. Each has its own waiters, so that a block wakes only the stream that it is for.
+#[derive(Debug, Default)]
+struct Counter {
+    bytes: AtomicU64,
+    progressed: Notify,
+}
+
+impl Counter {
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.bytes.fetch_max(bytes, Ordering::AcqRel);
+        self.progressed.notify_waiters();
+    }
+
+    /// Waits until it is at least so many.
+    async fn reaches(&self, bytes: u64) {
+        while self.bytes() < bytes {
+            let mut progressed = pin!(self.progressed.notified());
+            // From here on no notification is missed, so what is read below is not stale when we sleep.
+            progressed.as_mut().enable();
+            if self.bytes() < bytes {
+                progressed.await;
+            }
+        }
+    }
 }
 
 /// The own data of a member cannot be had.
@@ -52,18 +84,17 @@ pub(super) struct SourceLost;
 
 impl Exchange {
     /// A member that follows `plan`, with these sources.
-    pub(crate) fn new(plan: Box<Plan>, sources: Vec<Arc<LiveCopy>>) -> Self {
+    pub(crate) fn new(plan: Box<Plan>, sources: Vec<Arc<LiveCopy>>, trace: Option<TraceContext>) -> Self {
         let program = plan.program();
-        let progress =
-            |step| Progress { writers: program.writers_before(step), done_bytes: AtomicU64::new(0) };
+        let progress = |step| Progress { writers: program.writers_before(step), done: Counter::default() };
         Self {
             steps: (0..program.steps().len()).map(progress).collect(),
             finals: plan.finals(&program),
             plan,
             program,
             sources,
-            folded_bytes: AtomicU64::new(0),
-            progressed: Notify::new(),
+            trace,
+            folded: Counter::default(),
             givers: TaskTracker::new(),
             ended: CancellationToken::new(),
         }
@@ -71,6 +102,11 @@ impl Exchange {
 
     pub(super) const fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What others that do something for it name as their parent.
+    pub(super) const fn trace(&self) -> Option<TraceContext> {
+        self.trace
     }
 
     pub(super) const fn program(&self) -> &Program {
@@ -102,38 +138,21 @@ impl Exchange {
     }
 
     async fn all_given(&self) {
-        self.until(|| {
-            let mut gives = self.steps.iter().enumerate().filter(|(step, _)| !self.step(*step).is_take());
-            let is_done = |step: usize| {
-                self.steps[step].done_bytes.load(Ordering::Acquire) == length(self.step(step).range())
-            };
-            gives.all(|(step, _)| is_done(step)).then_some(())
-        })
-        .await;
-    }
-
-    /// Waits until `look` finds something.
-    async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        loop {
-            let mut progressed = pin!(self.progressed.notified());
-            // From here on no notification is missed, so what is seen below is not stale when we sleep.
-            progressed.as_mut().enable();
-            if let Some(found) = look() {
-                return found;
+        for (step, progress) in self.program.steps().iter().zip(&self.steps) {
+            if !step.is_take() {
+                progress.done.reaches(length(step.range())).await;
             }
-            progressed.await;
         }
     }
 
     /// How many of its bytes a step has done.
     pub(super) fn done_bytes(&self, step: usize) -> u64 {
-        self.steps[step].done_bytes.load(Ordering::Acquire)
+        self.steps[step].done.bytes()
     }
 
     /// More bytes of a step are done.
     pub(super) fn advance(&self, step: usize, done_bytes: u64) {
-        self.steps[step].done_bytes.fetch_max(done_bytes, Ordering::AcqRel);
-        self.progressed.notify_waiters();
+        self.steps[step].done.advance(done_bytes);
     }
 
     /// How many bytes of the target are final, counted in the order in which they become so.
@@ -156,15 +175,14 @@ impl Exchange {
 
     /// Waits until a step may write its bytes before `end_bytes`, counted from its beginning, which reads nothing.
     pub(super) async fn may_write(&self, step: usize, end_bytes: u64) {
-        let end = self.step(step).range().start + end_bytes;
-        self.until(|| self.is_reached(step, end).then_some(())).await;
+        self.reached(step, self.step(step).range().start + end_bytes).await;
     }
 
     /// Waits until a step may do its bytes before `end_bytes`, counted from its beginning.
     pub(super) async fn may_reach(&self, step: usize, end_bytes: u64) -> Result<(), SourceLost> {
         let start_bytes = self.step(step).range().start;
         let end = start_bytes + end_bytes;
-        self.until(|| self.is_reached(step, end).then_some(())).await;
+        self.reached(step, end).await;
         if self.reads_target(step) {
             return Ok(());
         }
@@ -184,15 +202,16 @@ impl Exchange {
         (&self.sources[index], base)
     }
 
-    /// Whether all that writes before a step has done its bytes before `end`.
-    fn is_reached(&self, step: usize, end: u64) -> bool {
-        if self.plan.is_folded() && self.folded_bytes.load(Ordering::Acquire) < end {
-            return false;
+    /// Waits until all that writes before a step has done its bytes before `end`.
+    async fn reached(&self, step: usize, end: u64) {
+        if self.plan.is_folded() {
+            self.folded.reaches(end).await;
         }
-        self.steps[step].writers.iter().all(|writer| {
+        for writer in &self.steps[step].writers {
             let range = self.step(*writer).range();
-            range.start >= end || range.start + self.done_bytes(*writer) >= end.min(range.end)
-        })
+            let needed_bytes = end.min(range.end).saturating_sub(range.start);
+            self.steps[*writer].done.reaches(needed_bytes).await;
+        }
     }
 
     /// The copy that has the bytes of a step when it reads them, and where its first byte is in what is made.
@@ -246,8 +265,7 @@ impl Exchange {
                 target.buffer().write(at, sum);
             }
             done_bytes = end_bytes;
-            self.folded_bytes.store(done_bytes, Ordering::Release);
-            self.progressed.notify_waiters();
+            self.folded.advance(done_bytes);
             yield_now().await;
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use hoplite_core::id::NodeId;
 use hoplite_core::peer::plan_timeout;
+use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::Take;
 use hoplite_proto::data::frame::Kind;
 use tokio::time::timeout;
@@ -21,9 +22,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         connection: &mut PeerConnection,
         peer: &NodeId,
         take: &Take,
+        trace: Option<TraceContext>,
     ) -> Result<(), ConnectionError> {
         count(&self.metrics.serves, 1);
-        let request = ServeRequest { id: take.target.clone(), put: take.put, awaits_hop: true, trace: None };
+        let request = ServeRequest { id: take.target.clone(), put: take.put, awaits_hop: true, trace };
         // Its plan may never come: if this store has been another one's member, and was started anew.
         let limit = plan_timeout(take.offset_bytes);
         let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten() };
@@ -40,7 +42,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             Ok(ending) => tracing::debug!(%id, %put, %peer, member, ?ending, "gave"),
             Err(error) => tracing::info!(%id, %put, %peer, member, %error, "gave in part"),
         }
-        connection.write_control(Kind::End, &end_message(ending?)).await
+        match ending? {
+            // The taker knows how long the stream is, and uses the connection for something else by now.
+            Ending::Complete => Ok(()),
+            ending => connection.write_control(Kind::End, &end_message(ending)).await,
+        }
     }
 
     async fn give(

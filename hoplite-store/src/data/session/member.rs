@@ -5,9 +5,10 @@ use std::sync::Arc;
 use hoplite_core::collective::{Plan, Report, Word};
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_plan, decode_stop, encode_report};
-use hoplite_proto::v1;
+use hoplite_proto::{trace, v1};
 use tokio::sync::mpsc;
 
 use super::super::connection::{ConnectionError, PeerConnection};
@@ -17,8 +18,8 @@ use super::super::{HopHost, ServeSource};
 
 /// Who takes part in sessions for coordinators.
 pub(crate) trait MemberHost: Send + Sync + 'static {
-    /// Becomes a member, until what is returned is dropped.
-    fn enlist(self: &Arc<Self>, plan: Box<Plan>) -> Enlisted;
+    /// Becomes a member, because of the span `trace`, until what is returned is dropped.
+    fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
     /// There will be no such target.
     fn deny(self: &Arc<Self>, target: ObjectId, error: Error);
@@ -26,7 +27,7 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
 
 /// A member, for as long as this is not dropped.
 pub(crate) struct Enlisted {
-    /// How it goes: at most `Filled`, and then `Failed`.
+    /// How it goes: at most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
     tell: Box<dyn Fn(Word) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,
@@ -64,10 +65,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         coordinator: &NodeId,
         enlist: v1::Enlist,
     ) -> Result<(), ConnectionError> {
+        let trace = trace::decode(&enlist.trace);
         let plan = Box::new(decode_plan(enlist)?);
         let (target, put) = (plan.target.clone(), plan.put);
         tracing::info!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins a session");
-        let mut enlisted = self.source.enlist(plan);
+        let mut enlisted = self.source.enlist(plan, trace);
         let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
         // Before the answer, so that a coordinator which has it finds the member gone.
         drop(enlisted);
@@ -87,8 +89,6 @@ async fn attend(
     enlisted: &mut Enlisted,
     keepalive: &Keepalive<'_>,
 ) -> Result<v1::End, ConnectionError> {
-    // At once, so that the coordinator knows that the request has arrived: it repeats one that nothing came back to.
-    connection.write_keepalive(keepalive.sign()).await?;
     let released = || v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() };
     loop {
         match keepalive.until(connection, enlisted.reports.recv()).await? {

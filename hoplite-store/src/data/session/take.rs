@@ -3,13 +3,12 @@
 use futures::future::try_join_all;
 use hoplite_core::collective::{Break, Member, Plan, Resumes};
 use hoplite_core::node::CombineOutcome;
-use hoplite_core::peer::LAST_WORD_TIMEOUT;
 use hoplite_core::plan::collective::{Step, Taking};
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::shard::PullOutcome;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Take, encode_take};
-use hoplite_proto::v1;
+use hoplite_proto::{trace, v1};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -143,7 +142,8 @@ impl Puller {
         let member = &plan.members[from];
         let peer = (member.node.clone(), member.address);
         count(&self.metrics.pulls, 1);
-        let mut call = Call::begin(self, peer, Kind::Take, &encode_take(&request)).await?;
+        let request = v1::Take { trace: trace::encode(exchange.trace()), ..encode_take(&request) };
+        let mut call = Call::begin(self, peer, Kind::Take, &request).await?;
         let mut sample = RateSample::default();
         let mut taken = Vec::new();
         for step in steps {
@@ -160,7 +160,9 @@ impl Puller {
             }
         }
         self.transferred(sample);
-        self.finish_take(call).await
+        // Nothing follows the last block.
+        call.finish();
+        Ok(())
     }
 
     async fn take_block(
@@ -200,28 +202,6 @@ impl Puller {
     /// Own data, or other members, may have been waited for, and the sender with them.
     fn has_room(&self, call: &mut Call<'_>) {
         call.connection().expect_within(Some(self.config.silence_timeout));
-    }
-
-    /// Hears the last word, so that the connection can serve others.
-    async fn finish_take(&self, mut call: Call<'_>) -> Result<(), TakeError> {
-        // All bytes are there and were checked: what is lost without the last word is a connection.
-        let last_word = async {
-            loop {
-                let header = call.read_header().await?;
-                match header.kind() {
-                    Kind::Keepalive => drop(call.connection().read_control::<v1::Keepalive>(&header).await?),
-                    Kind::End => {
-                        call.connection().read_control::<v1::End>(&header).await?;
-                        return Ok::<(), CallError>(());
-                    }
-                    kind => return Err(ConnectionError::Unexpected(kind).into()),
-                }
-            }
-        };
-        if let Ok(Ok(())) = tokio::time::timeout(LAST_WORD_TIMEOUT, last_word).await {
-            call.finish();
-        }
-        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 use hoplite_core::node::{Hop, HopReport, Producer};
 use hoplite_core::shard::PullOutcome;
+use hoplite_core::trace::TraceContext;
 use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -76,7 +77,11 @@ impl HopHost for Shelf {
 }
 
 impl MemberHost for Shelf {
-    fn enlist(self: &Arc<Self>, _plan: Box<hoplite_core::collective::Plan>) -> Enlisted {
+    fn enlist(
+        self: &Arc<Self>,
+        _plan: Box<hoplite_core::collective::Plan>,
+        _trace: Option<TraceContext>,
+    ) -> Enlisted {
         let (_, reports) = mpsc::channel(Enlisted::MAX_REPORTS);
         Enlisted::new(reports, |_| {}, || {})
     }

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 
-/// Of large objects every so manieth element is compared. A prime, so that no pattern of blocks is missed.
+/// Every so manieth element of a large object is compared. A prime, so that no pattern of blocks is missed.
 const STRIDE: usize = 61;
 
 /// What the elements of `rank` are multiples of. The sums of all ranks are exact.

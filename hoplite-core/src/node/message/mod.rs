@@ -1,0 +1,17 @@
+//! What goes into a [`Node`](super::Node) and what comes out of it.
+//!
+//! [`Event`]s go in, [`Effect`]s come out. The [`Request`]s of clients are events, the [`Response`]s to them effects.
+
+mod effect;
+mod event;
+mod hop;
+mod ids;
+mod request;
+mod response;
+
+pub use effect::*;
+pub use event::*;
+pub use hop::*;
+pub use ids::*;
+pub use request::*;
+pub use response::*;

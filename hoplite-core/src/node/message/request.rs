@@ -1,0 +1,289 @@
+//! What clients ask a store for.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{CallId, CopyId};
+use crate::collective::Agreement;
+use crate::error::Error;
+use crate::id::{NodeId, ObjectId};
+use crate::metadata::Metadata;
+use crate::plan::collective::Kind;
+use crate::reduce::ReduceOp;
+use crate::topology::probe::survey::SurveyOptions;
+
+/// A client's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Makes room for an object and starts to publish it. Answered by `Created` or `Existing`.
+    Create {
+        /// The id to put under.
+        id: ObjectId,
+        /// The size of the object.
+        size_bytes: u64,
+        /// Its metadata.
+        metadata: Metadata,
+        /// How long to wait for room, or for another writer of the same id.
+        timeout: Duration,
+    },
+    /// Puts a whole object, a small one. Answered by `Sealed`, at once or as told, or by `Existing`, with which the caller has to
+    /// compare the bytes.
+    Put {
+        /// The id to put under.
+        id: ObjectId,
+        /// Its metadata.
+        metadata: Metadata,
+        /// The object.
+        bytes: Bytes,
+        /// When to answer.
+        confirm: Confirm,
+        /// How long to wait for room, for another writer of the same id, and for the directory.
+        timeout: Duration,
+    },
+    /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory has accepted the object;
+    /// see [`Request::SealUnconfirmed`]. The reference stays: it has become one of a reader.
+    Seal {
+        /// The copy that the client has written.
+        copy: CopyId,
+        /// How long to wait for the directory.
+        timeout: Duration,
+    },
+    /// As `Seal`, but not answered, nor is the directory waited for: the first of several conflicting puts wins there,
+    /// and the copies of the others are dropped.
+    SealUnconfirmed {
+        /// The copy that the client has written.
+        copy: CopyId,
+    },
+    /// Gives up a created copy: it is aborted everywhere. Not answered.
+    Abort {
+        /// The copy that the client was writing.
+        copy: CopyId,
+    },
+    /// Asks for a reference to a local copy, which is fetched if need be. Answered by `Object`.
+    Get {
+        /// The object to refer to.
+        id: ObjectId,
+        /// How much of the object must be there.
+        until: Until,
+        /// How long the object may take.
+        timeout: Duration,
+    },
+    /// Waits until more than a number of leading bytes of a copy are valid, or it is complete. The client holds a reference
+    /// to it. Answered by `Progress`; fails when the copy does.
+    Follow {
+        /// A copy to which the client holds a reference.
+        copy: CopyId,
+        /// How many valid bytes the client knows of.
+        beyond_bytes: u64,
+        /// How long the bytes may take.
+        timeout: Duration,
+    },
+    /// Gives back one reference. Not answered.
+    Release {
+        /// The copy to which the client held the reference.
+        copy: CopyId,
+    },
+    /// Removes every copy of each id in the cluster. Answered by `Deleted`.
+    Delete {
+        /// The objects to remove.
+        ids: Vec<ObjectId>,
+        /// How long the stores may take to drop their copies.
+        timeout: Duration,
+    },
+    /// Combines `count` of `sources` into a new object, the first ones to become ready. Answered by `Reduced`.
+    Reduce(Reduce),
+    /// Coordinates a collective of all nodes with sources. Answered by `Reduced`.
+    ///
+    /// * Allreduce: as `Reduce`, of a target that they make together, if they can.
+    /// * Collectives of parts: they exchange parts, if they can. The target is an object without bytes that is made when that is over,
+    ///   or cannot be done: who has not its parts then gets them otherwise. An allgather does not look at the operation.
+    Collective(Kind, Reduce),
+    /// As a `Get` of the target of a collective until it is started: also answered, by `Ranges`, if its parts come here one after
+    /// the other and are worth being followed.
+    Join {
+        /// The target of the collective.
+        target: ObjectId,
+        /// What this participant has agreed to.
+        agreement: Agreement,
+        /// Whether it was told that what it had joined is superseded: what it hears now may have been said already.
+        is_again: bool,
+        /// The size of its own source.
+        source_bytes: u64,
+        /// How long the target may take to begin.
+        timeout: Duration,
+    },
+    /// Waits until `count` of `ids` are available somewhere, or the deadline. Answered by `Ready` in both cases.
+    Wait {
+        /// The objects to wait for.
+        ids: Vec<ObjectId>,
+        /// How many of them to wait for.
+        count: usize,
+        /// How long to wait. Zero: until the directory has told once of each what it knows, at most 5 s.
+        timeout: Duration,
+    },
+    /// Waits until an object has a location, or is inline. Answered by `Locations`; fails when it is lost.
+    Locate {
+        /// The object to find.
+        id: ObjectId,
+        /// How long to wait. Zero asks for what is known now and is answered in any case.
+        timeout: Duration,
+    },
+    /// Answered by `Locations` at once and at every change, until `Unsubscribe`.
+    Subscribe {
+        /// The object to watch.
+        id: ObjectId,
+    },
+    /// Ends a subscription. Not answered.
+    Unsubscribe {
+        /// The call that subscribed.
+        call: CallId,
+    },
+    /// Asks for what the directory and this store know, for people and tools. The shell answers it, see
+    /// [`Effect::Inspect`](super::Effect::Inspect).
+    Inspect(Inspection),
+    /// Ends a call that is no longer wanted; its answer may still come. Not answered.
+    Cancel {
+        /// The call to end.
+        call: CallId,
+    },
+}
+
+impl Request {
+    /// Whether a client may ask for this that is to change nothing: it looks, or gives back what it got by looking. A probe makes
+    /// traffic between all stores.
+    pub const fn is_for_readers(&self) -> bool {
+        matches!(
+            self,
+            Self::Get { .. }
+                | Self::Follow { .. }
+                | Self::Release { .. }
+                | Self::Wait { .. }
+                | Self::Locate { .. }
+                | Self::Subscribe { .. }
+                | Self::Unsubscribe { .. }
+                | Self::Cancel { .. }
+                | Self::Inspect(
+                    Inspection::List { .. }
+                        | Inspection::Describe { .. }
+                        | Inspection::Status
+                        | Inspection::ProbeProgress
+                )
+        )
+    }
+}
+
+/// What a `Get` waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Until {
+    /// Until there is a local copy, maybe without any valid byte yet; the client follows its progress. An object without
+    /// bytes must be complete.
+    Started,
+    /// Until all bytes are there.
+    Complete,
+}
+
+/// When a put of a whole object is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Confirm {
+    /// Once the directory has accepted the object, as by [`Request::Seal`].
+    Yes,
+    /// Once it is in the store, as after [`Request::SealUnconfirmed`].
+    No,
+}
+
+/// What people and tools ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inspection {
+    /// One page of the cluster's objects, in the order of their ids.
+    List {
+        /// Only ids that start with these bytes, at most 255.
+        prefix: Bytes,
+        /// Only ids after these bytes, at most 255.
+        after: Bytes,
+        /// Most objects in the page.
+        limit: usize,
+    },
+    /// All that the directory knows of one object.
+    Describe {
+        /// The object to describe.
+        id: ObjectId,
+    },
+    /// The counters of the store and of the shards.
+    Status,
+    /// The links between nodes, which are measured.
+    Probe {
+        /// These nodes; none stands for all.
+        nodes: Vec<NodeId>,
+        /// What to measure.
+        options: SurveyOptions,
+    },
+    /// How far the probe is that the store coordinates.
+    ProbeProgress,
+}
+
+/// What a reduce is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reduce {
+    /// The object to make.
+    pub target: ObjectId,
+    /// The objects to combine; they need not exist yet. No id twice.
+    pub sources: Vec<ObjectId>,
+    /// How many sources to combine.
+    pub count: usize,
+    /// The operation on two elements.
+    pub op: ReduceOp,
+    /// The order of the operands.
+    pub order: ReduceOrder,
+    /// The part of each source to combine, a multiple of the element size at both ends; `None`: all of it. It is planned as
+    /// if the other parts were reduced at the same time, as they are in an allreduce.
+    pub range: Option<ByteRange>,
+    /// How long the whole may take.
+    pub timeout: Duration,
+}
+
+impl Reduce {
+    /// Checks what can be known of a reduce before any source exists: it has sources, names no object twice (the target
+    /// included), asks for no more sources than it names, and its range does not overflow.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
+    pub fn check(&self) -> Result<(), Error> {
+        if self.sources.is_empty() {
+            return Err(Error::invalid_request("a reduce of no objects"));
+        }
+        if !(1..=self.sources.len()).contains(&self.count) {
+            return Err(Error::invalid_request("cannot reduce no objects, or more than there are sources"));
+        }
+        let mut named = BTreeSet::from([&self.target]);
+        if let Some(id) = self.sources.iter().find(|id| !named.insert(id)) {
+            return Err(Error::DuplicateId { id: id.clone() });
+        }
+        match self.range {
+            Some(range) if range.offset_bytes.checked_add(range.length_bytes).is_none() => {
+                Err(Error::invalid_request("the range ends beyond the largest offset"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// In which order the sources of a reduce are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ReduceOrder {
+    /// As they become ready, and as the topology suggests. Sums and products of floats may differ by rounding.
+    #[default]
+    Any,
+    /// In the order of the request, from left to right: the same bits in every run over the same sources.
+    Fixed,
+}
+
+/// A part of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ByteRange {
+    /// The offset at which it begins.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub length_bytes: u64,
+}

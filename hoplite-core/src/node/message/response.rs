@@ -1,0 +1,66 @@
+//! What a store answers its clients.
+
+use super::{ByteRange, CopyId};
+use crate::extent::Extent;
+use crate::id::PutId;
+use crate::metadata::Metadata;
+use crate::shard::Locations;
+
+/// Where a client finds a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectView {
+    /// The reference, to be given back with [`Request::Release`](super::Request::Release).
+    pub copy: CopyId,
+    /// The extent of the copy in the arena.
+    pub extent: Extent,
+    /// The put that the copy is of.
+    pub put: PutId,
+    /// The size of the object.
+    pub size_bytes: u64,
+    /// The metadata of the object.
+    pub metadata: Metadata,
+}
+
+/// An answer to a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Response {
+    /// Room was made: the client writes the bytes, publishes progress, seals.
+    Created(ObjectView),
+    /// The id exists with the same size and metadata: the client compares the bytes, then releases. The put succeeds
+    /// if they are equal.
+    Existing(ObjectView),
+    /// The object is sealed and the directory has accepted it.
+    Sealed,
+    /// A reference to a copy.
+    Object(ObjectView),
+    /// A reference to a copy that grows in parts: its progress counts the bytes of `order`, one range after the other.
+    Ranges {
+        /// The copy.
+        view: ObjectView,
+        /// Which bytes become valid, in this order. Together they are all of the object.
+        order: Vec<ByteRange>,
+    },
+    /// How many of the ids named an object.
+    Deleted {
+        /// The number of ids that named an object.
+        count: usize,
+    },
+    /// Which of the ids are available, as indices into the request's list, ascending. Fewer than asked for if the
+    /// deadline passed.
+    Ready {
+        /// The indices of the available ids.
+        indices: Vec<usize>,
+    },
+    /// Which sources were reduced, as indices into the request's list, in the order in which they joined.
+    Reduced {
+        /// The indices of the reduced sources.
+        indices: Vec<usize>,
+    },
+    /// Where an object is.
+    Locations(Locations),
+    /// How many leading bytes of the copy are valid that was followed.
+    Progress {
+        /// The number of valid bytes.
+        valid_bytes: u64,
+    },
+}

@@ -1,0 +1,219 @@
+//! What the store does on each effect of the node.
+
+use std::sync::Arc;
+
+use hoplite_core::TraceContext;
+use hoplite_core::batch::Full;
+use hoplite_core::collective::{CollectiveEffect, Word};
+use hoplite_core::node::{CombineInput, Effect, ServeId, Urgency};
+use hoplite_proto::local::Response;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Engine, State};
+use crate::copies::LiveCopy;
+use crate::data::{CombineRequest, CombineSource, CompareRequest, Exchange, HopRequest, PullRequest};
+use crate::local::Work;
+use crate::outbox::Outgoing;
+
+/// Most words that a coordinator says to a member.
+const MAX_WORDS: usize = 2;
+
+impl Engine {
+    pub(super) fn perform(self: &Arc<Self>, state: &mut State, effect: Effect, trace: Option<TraceContext>) {
+        match effect {
+            Effect::Reply { client, call, response } => {
+                if let Some(answers) = self.clients.get(&client) {
+                    answers.add((call, response.map(Response::Node)));
+                }
+            }
+            Effect::Follow { client, call, copy, beyond_bytes } => {
+                let live = self.copies.get(copy).expect("a copy is open while a client refers to it");
+                if let Some(answers) = self.clients.get(&client) {
+                    answers.add_work(Work::Follow { call, live, beyond_bytes });
+                }
+            }
+            Effect::Inspect { client, call, inspection, shards } => {
+                if let Some(answers) = self.clients.get(&client) {
+                    answers.add_work(Work::Inspect { call, inspection, shards });
+                }
+            }
+            Effect::CallEnded { client, call } => {
+                if let Some(answers) = self.clients.get(&client) {
+                    answers.add_work(Work::End { call });
+                }
+            }
+            Effect::ToShard { shard, message, inline_from, urgency } => {
+                let inline_from = inline_from.and_then(|copy| self.copies.get(copy));
+                tell_shard(state, shard, Outgoing { message, inline_from, trace }, urgency);
+            }
+            Effect::CopyOpened { copy, extent, size_bytes, producer } => {
+                let buffer =
+                    self.arena.buffer(extent, size_bytes).expect("the allocator stays inside the arena");
+                buffer.initialise();
+                self.copies.open(copy, LiveCopy::new(buffer, producer));
+            }
+            Effect::Fill { copy, bytes } => {
+                if let Some(live) = self.copies.get(copy) {
+                    live.buffer().write(0, &bytes);
+                }
+            }
+            Effect::CopyCompleted { copy } => {
+                if let Some(live) = self.copies.get(copy) {
+                    live.complete();
+                }
+            }
+            Effect::CopyFailed { copy, error } => {
+                if let Some(live) = self.copies.get(copy) {
+                    live.fail(error);
+                }
+            }
+            Effect::CopyClosed { copy } => {
+                self.copies.close(copy);
+            }
+            Effect::StartPull { pull, copy, id, put, size_bytes, sender, sender_address, offset_bytes } => {
+                tracing::debug!(%id, %sender, size_bytes, offset_bytes, "pull starts");
+                let live = self.copies.get(copy).expect("a copy is open while it is pulled");
+                let request = PullRequest { id, put, offset_bytes, sender, sender_address, trace };
+                let cancelled = self.stop.child_token();
+                state.pulls.insert(pull, cancelled.clone());
+                self.spawn_pull(pull, live, request, cancelled);
+            }
+            Effect::CancelPull { pull } => {
+                if let Some(cancelled) = state.pulls.get(&pull) {
+                    cancelled.cancel();
+                }
+            }
+            Effect::ServeAccepted { serve, copy, .. } => state.decide(serve, self.copies.get(copy)),
+            Effect::ServeRefused { serve } => state.decide(serve, None),
+            Effect::Compare { copy, id, winner, holder } => {
+                let live = self.copies.get(copy).expect("a copy is open while it is compared");
+                let request = CompareRequest { id, put: winner, holder: holder.0, holder_address: holder.1 };
+                self.spawn_compare(copy, live, request);
+            }
+            Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs } => {
+                tracing::debug!(?combine, %op, offset_bytes, inputs = inputs.len(), "combination starts");
+                let live = self.copies.get(copy).expect("a copy is open while it is filled");
+                let inputs = inputs.into_iter().map(|input| self.source(input)).collect();
+                let cancelled = self.stop.child_token();
+                state.combines.insert(combine, cancelled.clone());
+                self.spawn_combine(
+                    combine,
+                    live,
+                    CombineRequest { op, dtype, offset_bytes, inputs, trace },
+                    cancelled,
+                );
+            }
+            Effect::CancelCombine { combine } => {
+                if let Some(cancelled) = state.combines.get(&combine) {
+                    cancelled.cancel();
+                }
+            }
+            Effect::StartHop { hop, node, address, spec } => {
+                tracing::debug!(?hop, host = %node, inputs = spec.inputs.len(), "hop starts");
+                let ended = CancellationToken::new();
+                state.hops.insert(hop, ended.clone());
+                self.spawn_hop(hop, (node, address), HopRequest { spec, trace }, ended);
+            }
+            Effect::EndHop { hop } => {
+                if let Some(ended) = state.hops.remove(&hop) {
+                    ended.cancel();
+                }
+            }
+            Effect::Collective(effect) => self.perform_collective(state, effect, trace),
+            Effect::HopReport { hosting, report } => {
+                if let Some(reports) = state.hostings.get(&hosting)
+                    && let Err(error) = reports.try_send(report)
+                {
+                    tracing::debug!(?hosting, %error, "a report of a hop came after its end");
+                }
+            }
+        }
+    }
+
+    fn perform_collective(
+        self: &Arc<Self>,
+        state: &mut State,
+        effect: CollectiveEffect,
+        trace: Option<TraceContext>,
+    ) {
+        match effect {
+            CollectiveEffect::Enlist { enlistment, plan } => {
+                let (sender, words) = mpsc::channel(MAX_WORDS);
+                state.enlistments.insert(enlistment, sender);
+                self.spawn_enlistment(enlistment, plan, words, trace);
+            }
+            CollectiveEffect::Tell { enlistment, word } => {
+                let is_last = matches!(word, Word::Stop(_));
+                if let Some(words) = state.enlistments.get(&enlistment)
+                    && let Err(error) = words.try_send(word)
+                {
+                    tracing::debug!(?enlistment, %error, "a member was gone before it could be told");
+                }
+                if is_last {
+                    state.enlistments.remove(&enlistment);
+                }
+            }
+            CollectiveEffect::Dismiss { enlistment } => {
+                state.enlistments.remove(&enlistment);
+            }
+            CollectiveEffect::Report { membership, report } => {
+                if let Some(reports) = state.memberships.get(&membership)
+                    && let Err(error) = reports.try_send(report)
+                {
+                    tracing::debug!(?membership, %error, "a report of a member came after its end");
+                }
+            }
+            CollectiveEffect::Deny { node, address, target, error } => {
+                let engine = Arc::clone(self);
+                let task = async move {
+                    let peer = (node, address);
+                    engine.stop.run_until_cancelled(engine.puller.deny(&peer, &target, &error)).await;
+                };
+                self.tasks.spawn_on(task, &self.runtime);
+            }
+            CollectiveEffect::StartExchange { combine, copy, sources, plan } => {
+                tracing::debug!(?combine, schedule = %plan.schedule, "exchange starts");
+                let live = self.copies.get(copy).expect("a copy is open while it is filled");
+                let sources = sources
+                    .into_iter()
+                    .map(|source| self.copies.get(source).expect("a copy is open while it is read"));
+                let exchange = Arc::new(Exchange::new(plan, sources.collect(), trace));
+                live.set_exchange(Arc::clone(&exchange));
+                let cancelled = self.stop.child_token();
+                state.combines.insert(combine, cancelled.clone());
+                self.spawn_exchange(combine, live, exchange, cancelled);
+            }
+        }
+    }
+
+    /// Where the shell reads an input.
+    fn source(&self, input: CombineInput) -> CombineSource {
+        match input {
+            CombineInput::Local { copy, base_bytes } => {
+                let live = self.copies.get(copy).expect("a copy is open while it is read");
+                CombineSource::Local { live, base_bytes }
+            }
+            CombineInput::Remote(input) => CombineSource::Remote(input),
+        }
+    }
+}
+
+impl State {
+    /// Tells the task that waits for it what the node thinks of a serve. A task that has left says that the serve has ended.
+    fn decide(&mut self, serve: ServeId, live: Option<Arc<LiveCopy>>) {
+        if let Some(verdict) = self.verdicts.remove(&serve) {
+            let _ = verdict.send(live);
+        }
+    }
+}
+
+fn tell_shard(state: &mut State, shard: usize, outgoing: Outgoing, urgency: Urgency) {
+    if let Some(session) = &state.sessions[shard]
+        && session.push(outgoing, urgency) == Err(Full)
+    {
+        // Too far behind. Without its outbox the session ends; the next one starts with a full publication.
+        tracing::warn!(shard, "the session's queue is full, starting a new session");
+        state.sessions[shard] = None;
+    }
+}

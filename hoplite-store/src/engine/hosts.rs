@@ -1,0 +1,86 @@
+//! What other stores ask of this one: copies, hops, membership in sessions.
+
+use std::sync::Arc;
+
+use hoplite_core::TraceContext;
+use hoplite_core::collective::{CollectiveEvent, MembershipId, Plan};
+use hoplite_core::error::Error;
+use hoplite_core::id::ObjectId;
+use hoplite_core::node::{Event, HostingId, ServeId};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Engine;
+use crate::data::{Enlisted, HopHost, HopRequest, Hosted, MemberHost, ServeRequest, ServeSource, Served};
+
+/// Says that a serve has ended when it is dropped.
+struct Serve {
+    engine: Arc<Engine>,
+    serve: ServeId,
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let mut state = self.engine.lock();
+        state.verdicts.remove(&self.serve);
+        self.engine.apply_locked(&mut state, Event::ServeEnded { serve: self.serve });
+    }
+}
+
+impl ServeSource for Engine {
+    async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
+        let ServeRequest { id, put, awaits_hop, trace } = request;
+        let serve = Serve { engine: Arc::clone(self), serve: ServeId(self.next_number()) };
+        let (verdict, decided) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            state.verdicts.insert(serve.serve, verdict);
+            let event = Event::ServeRequested { serve: serve.serve, id, put, awaits_hop };
+            self.apply_caused(&mut state, event, trace);
+        }
+        let live = decided.await.ok().flatten()?;
+        Some(Served::new(live, move || drop(serve)))
+    }
+}
+
+impl HopHost for Engine {
+    fn host(self: &Arc<Self>, HopRequest { spec: hop, trace }: HopRequest) -> Hosted {
+        let hosting = HostingId(self.next_number());
+        let (sender, reports) = mpsc::channel(Hosted::MAX_REPORTS);
+        {
+            let mut state = self.lock();
+            state.hostings.insert(hosting, sender);
+            self.apply_caused(&mut state, Event::HopRequested { hosting, hop }, trace);
+        }
+        let engine = Arc::clone(self);
+        Hosted::new(reports, move || {
+            let mut state = engine.lock();
+            state.hostings.remove(&hosting);
+            engine.apply_locked(&mut state, Event::HopReleased { hosting });
+        })
+    }
+}
+
+impl MemberHost for Engine {
+    fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted {
+        let membership = MembershipId::Elsewhere(self.next_number());
+        let (sender, reports) = mpsc::channel(Enlisted::MAX_REPORTS);
+        {
+            let mut state = self.lock();
+            state.memberships.insert(membership, sender);
+            let event = Event::Collective(CollectiveEvent::Asked { membership, plan });
+            self.apply_caused(&mut state, event, trace);
+        }
+        let (teller, leaver) = (Arc::clone(self), Arc::clone(self));
+        let tell = move |word| teller.apply(Event::Collective(CollectiveEvent::Told { membership, word }));
+        let leave = move || {
+            let mut state = leaver.lock();
+            state.memberships.remove(&membership);
+            leaver.apply_locked(&mut state, Event::Collective(CollectiveEvent::Left { membership }));
+        };
+        Enlisted::new(reports, tell, leave)
+    }
+
+    fn deny(self: &Arc<Self>, target: ObjectId, error: Error) {
+        self.apply(Event::Collective(CollectiveEvent::Denied { target, error }));
+    }
+}

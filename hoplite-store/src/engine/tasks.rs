@@ -1,0 +1,156 @@
+//! Work that takes time, each in a task that tells the node how it ends.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hoplite_core::TraceContext;
+use hoplite_core::collective::{CollectiveEvent, EnlistmentId, Plan, Report};
+use hoplite_core::node::{CombineId, CombineOutcome, CopyId, Event, HopId, HopReport, PullId};
+use tokio_util::sync::CancellationToken;
+
+use super::Engine;
+use crate::copies::LiveCopy;
+use crate::data::{CombineRequest, CompareRequest, Exchange, HopRequest, Peer, PullRequest, Words};
+
+impl Engine {
+    pub(super) fn spawn_pull(
+        self: &Arc<Self>,
+        pull: PullId,
+        live: Arc<LiveCopy>,
+        request: PullRequest,
+        cancelled: CancellationToken,
+    ) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let started = Instant::now();
+            let (valid_bytes, outcome) = engine.puller.pull(&request, &live, &cancelled).await;
+            let seconds = started.elapsed().as_secs_f64();
+            tracing::debug!(id = %request.id, sender = %request.sender, ?outcome, valid_bytes, seconds, "pull ended");
+            let mut state = engine.lock();
+            state.pulls.remove(&pull);
+            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
+            engine.apply_locked(&mut state, Event::PullEnded { pull, valid_bytes, outcome });
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    pub(super) fn spawn_combine(
+        self: &Arc<Self>,
+        combine: CombineId,
+        live: Arc<LiveCopy>,
+        request: CombineRequest,
+        cancelled: CancellationToken,
+    ) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let started = Instant::now();
+            let (valid_bytes, outcome) = engine.puller.combine(&request, &live, &cancelled).await;
+            let seconds = started.elapsed().as_secs_f64();
+            tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
+            // The node may free the copies that were read as soon as it hears of the end.
+            drop((request, live));
+            let mut state = engine.lock();
+            state.combines.remove(&combine);
+            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
+            engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Directs a hop at `host`, and tells the node how it goes.
+    pub(super) fn spawn_hop(
+        self: &Arc<Self>,
+        hop: HopId,
+        host: Peer,
+        request: HopRequest,
+        ended: CancellationToken,
+    ) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let report = |report| engine.hop_reported(hop, report);
+            engine.stop.run_until_cancelled(engine.puller.direct(&request, &host, &ended, &report)).await;
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Tells the node what a host says of a hop, unless the node has ended it.
+    fn hop_reported(self: &Arc<Self>, hop: HopId, report: HopReport) {
+        tracing::debug!(?hop, ?report, "hop reported");
+        let mut state = self.lock();
+        let is_wanted = match report {
+            HopReport::Complete => state.hops.contains_key(&hop),
+            HopReport::Failed(_) => state.hops.remove(&hop).is_some(),
+        };
+        if is_wanted {
+            self.apply_locked(&mut state, Event::HopReported { hop, report });
+        }
+    }
+
+    pub(super) fn spawn_compare(
+        self: &Arc<Self>,
+        copy: CopyId,
+        live: Arc<LiveCopy>,
+        request: CompareRequest,
+    ) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let equal = engine.puller.compare(&request, &live, &engine.stop).await;
+            tracing::info!(id = %request.id, ?equal, "compared with an earlier put of the same id");
+            engine.apply(Event::Compared { copy, equal });
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    pub(super) fn spawn_exchange(
+        self: &Arc<Self>,
+        combine: CombineId,
+        live: Arc<LiveCopy>,
+        exchange: Arc<Exchange>,
+        cancelled: CancellationToken,
+    ) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let filled = || engine.apply(Event::Collective(CollectiveEvent::Filled { combine }));
+            let outcome = engine.puller.exchange(&exchange, &live, &cancelled, filled).await;
+            let valid_bytes = if outcome == CombineOutcome::Complete { live.size_bytes() } else { 0 };
+            tracing::debug!(?combine, ?outcome, "exchange ended");
+            // The node may free the copies that were read as soon as it hears of the end.
+            drop((exchange, live));
+            let mut state = engine.lock();
+            state.combines.remove(&combine);
+            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
+            engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Keeps in touch with a member, and tells the node what it says.
+    pub(super) fn spawn_enlistment(
+        self: &Arc<Self>,
+        enlistment: EnlistmentId,
+        plan: Box<Plan>,
+        words: Words,
+        trace: Option<TraceContext>,
+    ) {
+        let engine = Arc::clone(self);
+        let task = async move {
+            let report = |report| engine.member_reported(enlistment, report);
+            engine.stop.run_until_cancelled(engine.puller.enlist(&plan, words, trace, &report)).await;
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Tells the node what a member says, unless it is not needed any more.
+    fn member_reported(self: &Arc<Self>, enlistment: EnlistmentId, report: Report) {
+        tracing::debug!(?enlistment, ?report, "a member reported");
+        let mut state = self.lock();
+        let is_wanted = match report {
+            Report::Filled => state.enlistments.contains_key(&enlistment),
+            Report::Done | Report::Failed(_) => state.enlistments.remove(&enlistment).is_some(),
+        };
+        if is_wanted {
+            let event = CollectiveEvent::Reported { enlistment, report };
+            self.apply_locked(&mut state, Event::Collective(event));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Why a store cannot run.
+
+use std::io;
+use std::net::SocketAddr;
+
+use hoplite_core::error::Error;
+use hoplite_core::placement::MAX_SHARDS;
+
+use crate::local::SocketError;
+
+/// Why a store cannot run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address of the data plane, of the embedded directory, or of its dashboard.
+        address: SocketAddr,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket for workers cannot be listened on.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// There is no memory for the arena.
+    #[error("cannot make an arena of {memory_bytes} bytes")]
+    Arena {
+        /// The size asked for.
+        memory_bytes: u64,
+        /// The cause.
+        #[source]
+        source: hoplite_shm::Error,
+    },
+    /// A shard's address is malformed.
+    #[error("{address:?} is not the address of a directory shard (HOST:PORT)")]
+    ShardAddress {
+        /// The text that is no address.
+        address: String,
+    },
+    /// A shard is configured twice.
+    #[error("the directory shard {address} is named more than once")]
+    ShardTwice {
+        /// The address that occurs twice.
+        address: String,
+    },
+    /// More shards are configured than a cluster can have.
+    #[error("a cluster has at most {MAX_SHARDS} directory shards")]
+    TooManyShards,
+    /// No shard is configured.
+    #[error("at least one directory shard is needed")]
+    NoShards,
+    /// The data plane listens on all addresses, so that the one which others should use is unknown; or the one to
+    /// advertise has no port.
+    #[error("{address} is no address that others can reach: say which one, with its port, to advertise")]
+    AdvertiseNeeded {
+        /// The address that is not enough.
+        address: SocketAddr,
+    },
+    /// The name to advertise cannot be looked up.
+    #[error("cannot look up {name:?}, which is to be advertised (HOST:PORT)")]
+    AdvertiseUnknown {
+        /// The name.
+        name: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The embedded directory failed.
+    #[error("the embedded directory failed")]
+    Directory(#[source] hoplite_directory::DirectoryError),
+    /// A shard refuses this store for good.
+    #[error("the directory shard at {shard} refuses this store")]
+    Refused {
+        /// The address of the shard.
+        shard: String,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// The thread that serves the workers cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// No random numbers are to be had.
+    #[error("no random numbers")]
+    Random(#[source] io::Error),
+}

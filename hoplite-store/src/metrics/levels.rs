@@ -1,0 +1,181 @@
+//! What only has a present value, and is looked up when somebody asks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use hoplite_core::topology::live::PeerLink;
+use hoplite_daemon::metrics::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level};
+
+use crate::engine::Engine;
+
+/// Most links that are exported, so that the number of series does not grow with the cluster.
+const MAX_EXPORTED_LINKS: usize = 8;
+const PICOSECONDS: i64 = 1_000_000_000_000;
+
+struct Levels {
+    memory_bytes: IntGaugeVec,
+    copies: IntGauge,
+    clients: IntGauge,
+    waiting_for_room: IntGauge,
+    active_pulls: IntGauge,
+    active_reduces: IntGauge,
+    active_hops: IntGaugeVec,
+    sessions: IntGaugeVec,
+    evictions: IntCounter,
+    put_conflicts: IntCounter,
+    transfer_bytes: IntCounterVec,
+    slow_links: IntGauge,
+    link_rate: IntGaugeVec,
+    link_round_trip: IntGaugeVec,
+    corrupt_frames: IntCounter,
+    malformed_connections: IntCounter,
+    refused_connections: IntCounter,
+}
+
+impl Levels {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            memory_bytes: metrics.gauges(
+                "hoplite_store_memory_bytes",
+                "The shared memory: all of it (capacity), and what is free, pinned, evictable, reserved for reduces, and \
+                 touched so far (prefaulted).",
+                "state",
+            ),
+            copies: metrics.gauge("hoplite_store_copies", "Copies of objects in this store."),
+            clients: metrics.gauge("hoplite_store_clients", "Connected clients."),
+            waiting_for_room: metrics
+                .gauge("hoplite_store_waiting_for_room", "Puts, gets and reduces that wait for room."),
+            active_pulls: metrics.gauge("hoplite_store_active_pulls", "Transfers from other stores now."),
+            active_reduces: metrics
+                .gauge("hoplite_store_active_reduces", "Reduces that this store coordinates now."),
+            active_hops: metrics.gauges(
+                "hoplite_store_active_hops",
+                "Hops of reduces now: performed here, or directed from here.",
+                "role",
+            ),
+            sessions: metrics.gauges(
+                "hoplite_store_shard_connected",
+                "Whether there is a session with the shard: 1 or 0.",
+                "shard",
+            ),
+            evictions: metrics.counter("hoplite_store_evictions_total", "Copies that were evicted."),
+            put_conflicts: metrics
+                .counter("hoplite_store_put_conflicts_total", "Puts that met another put of the same id."),
+            transfer_bytes: metrics.counters(
+                "hoplite_store_transfer_bytes_total",
+                "Bytes of objects to and from other stores.",
+                "direction",
+                &["sent", "received"],
+            ),
+            slow_links: metrics.gauge(
+                "hoplite_store_slow_links",
+                "Links to other stores that carry much less than most, or take much longer, as transfers show.",
+            ),
+            link_rate: metrics.gauges(
+                "hoplite_store_link_bytes_per_second",
+                "What the links to other stores carry, as transfers show; of the eight that carry least.",
+                "peer",
+            ),
+            link_round_trip: metrics.gauges(
+                "hoplite_store_link_round_trip_nanoseconds",
+                "The round trips to other stores, as transfers show; of the eight that carry least.",
+                "peer",
+            ),
+            corrupt_frames: metrics.counter(
+                "hoplite_store_corrupt_frames_total",
+                "Transfers that ended because a frame was damaged; they are tried again.",
+            ),
+            malformed_connections: metrics.counter(
+                "hoplite_store_malformed_connections_total",
+                "Connections of peers that did not speak the protocol, or belong to another cluster.",
+            ),
+            refused_connections: metrics.counter(
+                "hoplite_store_refused_connections_total",
+                "Connections of other stores that were closed because there were too many.",
+            ),
+        }
+    }
+
+    fn update(&self, engine: &Engine, prefaulted_bytes: u64, shards: &[String], connected: &[bool]) {
+        let status = engine.status();
+        for (state, bytes) in [
+            ("capacity", status.capacity_bytes),
+            ("free", status.free_bytes),
+            ("pinned", status.pinned_bytes),
+            ("evictable", status.evictable_bytes),
+            ("reserved", status.reserved_bytes),
+            ("prefaulted", prefaulted_bytes),
+        ] {
+            self.memory_bytes.with_label_values(&[state]).set(level(bytes));
+        }
+        self.copies.set(level(status.copies));
+        self.clients.set(level(engine.clients()));
+        self.waiting_for_room.set(level(status.waiting_for_room));
+        self.active_pulls.set(level(status.pulls));
+        self.active_reduces.set(level(status.reductions));
+        self.active_hops.with_label_values(&["performed"]).set(level(status.hops));
+        self.active_hops.with_label_values(&["directed"]).set(level(status.directed_hops));
+        for (shard, connected) in shards.iter().zip(connected) {
+            self.sessions.with_label_values(&[shard]).set((*connected).into());
+        }
+        follow(&self.evictions, status.evictions);
+        follow(&self.put_conflicts, status.put_conflicts);
+        let data = engine.metrics();
+        self.update_links(&data.links());
+        for (counter, count) in [
+            (&self.transfer_bytes.with_label_values(&["sent"]), &data.sent_bytes),
+            (&self.transfer_bytes.with_label_values(&["received"]), &data.received_bytes),
+            (&self.corrupt_frames, &data.corrupt_frames),
+            (&self.malformed_connections, &data.malformed_connections),
+            (&self.refused_connections, &data.refused_connections),
+        ] {
+            follow(counter, count.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Levels {
+    /// The labels are those of the worst links now: a peer that is no longer among them is not exported any more.
+    fn update_links(&self, worst_first: &[PeerLink]) {
+        self.slow_links.set(level(worst_first.iter().filter(|link| link.is_slow).count()));
+        self.link_rate.reset();
+        self.link_round_trip.reset();
+        if worst_first.is_empty() {
+            // So that the series are there before the first transfer.
+            self.link_rate.with_label_values(&[""]).set(0);
+            self.link_round_trip.with_label_values(&[""]).set(0);
+        }
+        for PeerLink { peer, link, .. } in worst_first.iter().take(MAX_EXPORTED_LINKS) {
+            let rate = PICOSECONDS / i64::from(link.ps_per_byte).max(1);
+            self.link_rate.with_label_values(&[peer.as_str()]).set(rate);
+            self.link_round_trip.with_label_values(&[peer.as_str()]).set(2 * i64::from(link.alpha_ns));
+        }
+    }
+}
+
+/// Looks the rest up whenever somebody asks. The store is ready when it has a session with a shard.
+pub(crate) fn look(
+    metrics: &Metrics,
+    engine: &Arc<Engine>,
+    shards: Vec<String>,
+    prefaulted_bytes: Arc<AtomicU64>,
+) {
+    let levels = Levels::new(metrics);
+    // The metrics outlive the engine, whose end gives the memory back.
+    let engine: Weak<Engine> = Arc::downgrade(engine);
+    metrics.look_when_asked(Box::new(move || {
+        let ready = match engine.upgrade() {
+            None => Err("the store has stopped".to_owned()),
+            Some(engine) => {
+                let connected = engine.shards_up();
+                levels.update(&engine, prefaulted_bytes.load(Ordering::Relaxed), &shards, &connected);
+                if connected.contains(&true) {
+                    Ok(())
+                } else {
+                    Err(format!("no session with the directory at {}", shards.join(", ")))
+                }
+            }
+        };
+        Box::pin(std::future::ready(ready))
+    }));
+}

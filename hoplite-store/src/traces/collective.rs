@@ -1,0 +1,89 @@
+//! The spans of collectives: of who coordinates, `enlist` for each member elsewhere; of each of those, `take part`; of each member, `exchange`.
+
+use hoplite_core::TraceContext;
+use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Plan, Report, Word};
+use hoplite_daemon::SpanKind;
+
+use super::{Traces, Work, enter, number};
+
+impl Traces {
+    pub(super) fn collective_event(
+        &mut self,
+        event: &CollectiveEvent,
+        given: Option<TraceContext>,
+    ) -> Option<TraceContext> {
+        match event {
+            CollectiveEvent::Asked { membership, plan } => {
+                let span = self.begin_for("take part", SpanKind::Server, Some(given?), &plan.target)?;
+                let context = span.context();
+                self.memberships.insert(*membership, (plan.put, span));
+                Some(context)
+            }
+            CollectiveEvent::Told { membership, .. } => {
+                self.memberships.get(membership).map(|(_, span)| span.context())
+            }
+            CollectiveEvent::Left { membership } => {
+                self.memberships.remove(membership);
+                None
+            }
+            CollectiveEvent::Filled { combine } => self.combines.get(combine).map(|exchange| exchange.parent),
+            CollectiveEvent::Reported { enlistment, report: Report::Failed(failure) } => {
+                let enlistment = self.enlistments.remove(enlistment);
+                enlistment.map(|enlistment| enlistment.end(format!("{failure:?}"), false))
+            }
+            CollectiveEvent::Reported { enlistment, report: Report::Done } => {
+                self.enlistments.remove(enlistment).map(|enlistment| enlistment.parent)
+            }
+            CollectiveEvent::Reported { enlistment, report: Report::Filled } => {
+                self.enlistments.get(enlistment).map(|enlistment| enlistment.parent)
+            }
+            CollectiveEvent::Denied { .. } => None,
+        }
+    }
+
+    pub(super) fn collective_effect(&mut self, effect: &CollectiveEffect) -> Option<TraceContext> {
+        match effect {
+            CollectiveEffect::Enlist { enlistment, plan } => {
+                let parent = self.coordinator(plan)?;
+                let mut span = self.begin_for("enlist", SpanKind::Client, Some(parent), &plan.target)?;
+                span.set("hoplite.member", plan.members[plan.index].node.to_string());
+                Some(enter(&mut self.enlistments, *enlistment, Work { span, parent }))
+            }
+            CollectiveEffect::Tell { enlistment, word: Word::Stop(reason) } => {
+                let enlistment = self.enlistments.remove(enlistment)?;
+                Some(enlistment.end(reason.to_string(), false))
+            }
+            CollectiveEffect::Dismiss { enlistment } => {
+                self.enlistments.remove(enlistment);
+                None
+            }
+            CollectiveEffect::Report { membership, report: Report::Failed(failure) } => {
+                if let Some((_, span)) = self.memberships.get_mut(membership) {
+                    span.fail(format!("{failure:?}"));
+                }
+                None
+            }
+            CollectiveEffect::StartExchange { combine, plan, .. } => {
+                let membership = self.memberships.values().find(|(put, _)| *put == plan.put);
+                let membership = membership.map(|(_, membership)| membership.context());
+                // Nobody asks the coordinator's own store.
+                let parent = membership.or_else(|| self.coordinator(plan))?;
+                let mut span = self.begin_for("exchange", SpanKind::Internal, Some(parent), &plan.target)?;
+                span.set("hoplite.schedule", plan.schedule.to_string());
+                span.set("hoplite.size_bytes", number(plan.size_bytes));
+                span.set("hoplite.members", number(plan.members.len() as u64));
+                Some(enter(&mut self.combines, *combine, Work { span, parent }))
+            }
+            CollectiveEffect::Tell { .. }
+            | CollectiveEffect::Report { .. }
+            | CollectiveEffect::Deny { .. } => None,
+        }
+    }
+
+    /// What coordinates a session. Those who wait for the target are in traces of their own; the sources are only known to who
+    /// coordinates.
+    fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
+        let sources = plan.sources.iter().map(|(id, _)| id);
+        self.parent(sources.chain([&plan.target]))
+    }
+}

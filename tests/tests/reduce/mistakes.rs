@@ -1,0 +1,201 @@
+//! Participants of collectives that disagree, are none, or call again.
+
+use std::thread::scope;
+
+use hoplite_client::{AllreduceOptions, Dtype, Error, PutOptions, ReduceOrder, Result};
+use hoplite_tests::cluster::Cluster;
+
+use super::links::{FIRST_HALF, GIVER, TAKER, linked};
+use super::*;
+
+const ALL: [u64; 3] = [0, 1, 2];
+
+fn options() -> AllreduceOptions {
+    AllreduceOptions { timeout: PATIENCE, ..AllreduceOptions::default() }
+}
+
+fn with_sources() -> Cluster {
+    let cluster = Cluster::start(chained(3));
+    for rank in 0..3 {
+        put(&cluster, rank, LARGE, rank as u64);
+    }
+    cluster
+}
+
+/// Has rank 1 call for something, and ranks 0 and 2 for the sum of all; answers what they get. Links hold up what they make until
+/// then, so that all have called in time.
+fn disagreeing(
+    cluster: &Cluster,
+    target: &str,
+    numbers: &[u64],
+    wanted: &AllreduceOptions,
+) -> Vec<Result<Vec<u8>>> {
+    scope(|scope| {
+        let (client, sources, wanted) = (cluster.client(1), ids(numbers), wanted.clone());
+        let mistaken = scope.spawn(move || client.allreduce(target, sources, 1, wanted));
+        let call = |rank: usize| {
+            let client = cluster.client(rank);
+            scope.spawn(move || client.allreduce(target, ids(&ALL), rank, options()))
+        };
+        [call(0), mistaken, call(2)].map(|call| call.join().unwrap()).into()
+    })
+}
+
+#[test]
+fn participants_that_want_different_things_are_told_what_both_want() {
+    let (mut cluster, links) = linked(3);
+    let wanted = "sum of 3 sources in any order";
+    let [max, fixed] = [
+        AllreduceOptions { op: ReduceOp::Max, ..options() },
+        AllreduceOptions { order: ReduceOrder::Fixed, ..options() },
+    ];
+    let mistakes: [(&str, &[u64], AllreduceOptions, &str); 4] = [
+        ("operation", &ALL, max, "max of 3 sources in any order"),
+        ("order", &ALL, fixed, "sum of 3 sources in fixed order"),
+        ("count", &[0, 1], options(), "sum of 2 sources in any order"),
+        ("sources", &[2, 1, 0], options(), "of other sources"),
+    ];
+    for (what, numbers, asked, named) in mistakes {
+        links.mark();
+        links.hold(GIVER, TAKER, FIRST_HALF);
+        for result in disagreeing(&cluster, what, numbers, &asked) {
+            let error = refusal(result);
+            assert!(matches!(error, ObjectError::TypeMismatch { .. }), "{what}: {error}");
+            let error = error.to_string();
+            let names_both = error.contains(named) && error.contains(&format!("rank 0 for {wanted}"));
+            assert!(names_both, "{what}: {error}");
+        }
+        links.open();
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn who_comes_after_a_disagreement_was_told_is_told_too() {
+    let (mut cluster, links) = linked(3);
+    let max = AllreduceOptions { op: ReduceOp::Max, ..options() };
+    let call = |rank: usize, options: AllreduceOptions| {
+        let client = cluster.client(rank);
+        client.allreduce("target", ids(&ALL), rank, options)
+    };
+    links.hold(GIVER, TAKER, FIRST_HALF);
+    scope(|scope| {
+        let early = scope.spawn(|| call(1, max));
+        for error in [refusal(call(0, options())), refusal(early.join().unwrap())] {
+            assert!(matches!(error, ObjectError::TypeMismatch { .. }), "{error}");
+        }
+    });
+    links.open();
+    let error = refusal(call(2, options()));
+    assert!(error.to_string().contains("a participant asks for max"), "{error}");
+    // They may all try again under the same name.
+    let results: Vec<_> = scope(|scope| {
+        let call = &call;
+        let calls = [0, 1, 2].map(|rank| scope.spawn(move || call(rank, options())));
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    for result in results {
+        assert!(result.unwrap() == LARGE.reduced(ReduceOp::Sum, &ALL));
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn sources_that_do_not_go_together_are_named_at_all_ranks() {
+    let mut cluster = Cluster::start(chained(2));
+    let longer = Arrays { length: LARGE.length + 1, ..LARGE };
+    let wider = Arrays { dtype: Dtype::F64, length: LARGE.length / 2 };
+    let short = Arrays::of_bytes(1000);
+    for (usual, other) in [(LARGE, longer), (LARGE, wider), (short, Arrays::of_bytes(1004))] {
+        for rank in 0..2 {
+            put(&cluster, rank, if rank == 1 { other } else { usual }, rank as u64);
+        }
+        let results: Vec<_> = scope(|scope| {
+            let call = |rank: usize| {
+                let client = cluster.client(rank);
+                scope.spawn(move || client.allreduce("target", ids(&[0, 1]), rank, options()))
+            };
+            let calls = [0, 1].map(call);
+            calls.into_iter().map(|call| call.join().unwrap()).collect()
+        });
+        for result in results {
+            let error = refusal(result);
+            assert!(matches!(error, ObjectError::TypeMismatch { .. }), "{other:?}: {error}");
+            let error = error.to_string();
+            assert!(error.contains("array-0") && error.contains("array-1"), "{other:?}: {error}");
+        }
+        cluster.client(0).delete(ids(&[0, 1]), PATIENCE).unwrap();
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn ranks_that_are_none_and_sources_that_are_twice_are_refused() {
+    let mut cluster = with_sources();
+    let client = cluster.client(0);
+    let mut out = vec![0; 10];
+    for error in [
+        refusal(client.allreduce("target", ids(&ALL), 3, options())),
+        refusal(client.reduce_scatter("target", ids(&ALL), usize::MAX, options())),
+        refusal(client.allgather_into("target", ids(&ALL), 3, &mut out, PATIENCE)),
+        refusal(client.barrier("target", 3, 3, PATIENCE)),
+        refusal(client.all_to_all("target", &[b"a", b"b"], 2, PutOptions::default())),
+        refusal(client.allreduce("target", ids(&[]), 0, options())),
+    ] {
+        assert!(matches!(error, ObjectError::InvalidRequest { .. }), "{error}");
+    }
+    let error = refusal(client.allreduce("target", ids(&[0, 1, 0]), 0, options()));
+    assert!(matches!(&error, ObjectError::DuplicateId { id } if id.as_bytes() == b"array-0"), "{error}");
+    let error = refusal(client.allreduce("array-0", ids(&ALL), 0, options()));
+    assert!(matches!(&error, ObjectError::DuplicateId { id } if id.as_bytes() == b"array-0"), "{error}");
+    let error = client.allreduce_into("target", ids(&ALL), 0, &mut out, options()).unwrap_err();
+    assert!(matches!(error, Error::BufferTooSmall { .. }), "{error}");
+    assert!(cluster.client(1).list("target", "", 10).unwrap().objects.is_empty());
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_rank_that_calls_again_gets_the_same_or_is_told_that_it_was_done() {
+    let mut cluster = with_sources();
+    let expected = LARGE.reduced(ReduceOp::Sum, &ALL);
+    let call = |rank: usize| {
+        let client = cluster.client(rank);
+        move || client.allreduce("target", ids(&ALL), rank, options())
+    };
+    scope(|scope| {
+        // All but rank 0 twice, at the same time.
+        let calls = [0, 1, 1, 2, 2].map(|rank| scope.spawn(call(rank)));
+        for result in calls.into_iter().map(|call| call.join().unwrap()) {
+            assert!(result.unwrap() == expected);
+        }
+    });
+    let error = refusal(call(0)());
+    assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"target"), "{error}");
+    for rank in [1, 2] {
+        assert!(call(rank)().unwrap() == expected);
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn more_ranks_than_a_session_takes_do_without_one() {
+    let mut cluster = Cluster::start(chained(2));
+    let arrays = Arrays::of_bytes(1024);
+    let all: Vec<u64> = (0..300).collect();
+    for number in &all {
+        put(&cluster, *number as usize % 2, arrays, *number);
+    }
+    let expected = arrays.reduced(ReduceOp::Sum, &all);
+    scope(|scope| {
+        let calls = [0, 1, 150, 299].map(|rank: usize| {
+            let (client, sources) = (cluster.client(rank % 2), ids(&all));
+            scope.spawn(move || client.allreduce("target", sources, rank, options()))
+        });
+        for call in calls {
+            assert!(call.join().unwrap().unwrap() == expected);
+        }
+    });
+    let plan = record(&cluster, 0, "target").plan;
+    assert!(plan.contains("no session, since"), "{plan}");
+    assert_nothing_left(&mut cluster);
+}
