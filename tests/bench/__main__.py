@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--rounds", metavar="N", help="of each measurement (default: 5)")
     run.add_argument("--cell-seconds", metavar="S", help="no more than the least rounds after so long (default: 4)")
     run.add_argument("--rate", default="200mbit", help="of the links (default: 200mbit)")
-    run.add_argument("--programs", type=Path, default=_ROOT / "target" / "release", help="where Hoplite's binaries are")
+    run.add_argument("--programs", type=Path, default=_ROOT / "target" / "dist", help="where Hoplite's binaries are")
     run.add_argument(
         "--results", type=Path, metavar="FILE", help="default: target/bench/results.json; quick.json with --quick"
     )

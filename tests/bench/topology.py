@@ -3,6 +3,7 @@
 * EFLOPS, figure 16, and BlueConnect's model: simulated and computed by `hoplite topology`.
 * Cloud Collectives: ring, halving-doubling and the double binary tree in several orders of ranks, on a lab of racks. What runs there is
   `topology_worker.py`, which moves the bytes of these collectives over plain sockets and knows nothing of Hoplite.
+* BlueConnect, and broadcasts, reduces and allreduces with labels and without: Hoplite itself, on labs of racks (`topology_lab.py`).
 * A program of MPI with the rankfile of `hoplite topology order`, and without, on a lab of racks.
 
 Without root the parts that need a lab keep what they said before, and so does the last one where there is no Open MPI.
@@ -24,6 +25,8 @@ from lab import Lab, NotAvailable, Plan
 from lab.daemons import Hoplite
 from lab.lab import RSH
 
+from .topology_lab import Measured, measure
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "topology.md"
 PLOTS: Final = ROOT / "docs" / "topology"
@@ -36,6 +39,18 @@ _ROUNDS: Final = 3
 _SWAPPED_ORDERS: Final = 10
 _MODELS: Final = ("ring", "halving-doubling", "double-binary-tree")
 _TIMEOUT_S: Final = 120
+
+# Those of the target: 8 hosts that stand in racks in turn, with links and uplinks of 200 Mbit/s.
+_BIASED: Final = ("broadcast", "reduce", "allreduce")
+_BIASED_SIZE: Final = 64 << 20
+_BIASED_RACKS: Final = (2, 4)
+
+_BLUECONNECT_HOSTS: Final = 16
+_BLUECONNECT_SIZE: Final = 16 << 20
+_BLUECONNECT_UPLINKS: Final = (0.25, 0.5, 1)
+_NIC_BITS_S: Final = 200_000_000
+# Of a step, as the planner has it: 100 us of latency, and as much of the processor.
+_STEP_S: Final = 2e-4
 
 _PEERS: Final = Path(__file__).with_name("peers")
 _MPI_SIZES: Final = (1 << 20, 8 << 20)
@@ -89,6 +104,39 @@ class Report:
             hierarchical, ring = float(found["total_s"]), float(found["ring_s"])
             cheaper = "hierarchical" if hierarchical < ring else "ring"
             rows.append([f"{factor:g}", _time(hierarchical), _time(ring), cheaper])
+        return "\n".join(_table(rows))
+
+    def blueconnect_lab(self) -> str:
+        """The same for 4 hosts in each of 4 racks, by the model and measured.
+
+        Raises:
+            NotAvailable: this user cannot have a lab, or a program is missing.
+        """
+        rows = [["uplink, in NICs", "schedule", "model", "seconds", "objects on all uplinks", "on the busiest"]]
+        for factor in _BLUECONNECT_UPLINKS:
+            bandwidth = f"{_NIC_BITS_S / 8},{_NIC_BITS_S / 8 * factor}"
+            network = ("--ranks", str(_BLUECONNECT_HOSTS), "--levels", "4x4", "--bandwidth", bandwidth)
+            message = ("--latency", str(_STEP_S), "--size", str(_BLUECONNECT_SIZE))
+            model = self.topology("decompose", *network, *message, "--json")
+            plan = Plan(_BLUECONNECT_HOSTS, _NIC_BITS_S, racks=4, in_turn=True, uplink_bits_s=int(_NIC_BITS_S * factor))
+            for schedule, expected in (("ring", "ring_s"), ("hierarchical", "total_s")):
+                found = measure(self.programs, plan, ["allreduce"], _BLUECONNECT_SIZE, True, schedule)
+                cells = found["allreduce"].cells()
+                rows.append([f"{factor:g}", schedule, f"{float(model[expected]):.2f}", *cells])
+        return "\n".join(_table(rows))
+
+    def racks(self) -> str:
+        """Collectives of Hoplite with labels and without.
+
+        Raises:
+            NotAvailable: this user cannot have a lab, or a program is missing.
+        """
+        rows = [["racks", "collective", "labels", "seconds", "objects on all uplinks", "on the busiest"]]
+        for racks in _BIASED_RACKS:
+            plan = Plan(_HOSTS, _NIC_BITS_S, racks=racks, in_turn=True)
+            without = measure(self.programs, plan, _BIASED, _BIASED_SIZE, False)
+            labelled = measure(self.programs, plan, _BIASED, _BIASED_SIZE, True)
+            rows += _biased_rows(racks, without, labelled)
         return "\n".join(_table(rows))
 
     def cloud_collectives(self) -> str:
@@ -213,6 +261,12 @@ class Team:
             worker.communicate()
 
 
+def _biased_rows(racks: int, without: dict[str, Measured], labelled: dict[str, Measured]) -> list[list[str]]:
+    """Two rows for each collective."""
+    both = (("without", without), ("with", labelled))
+    return [[str(racks), name, word, *found[name].cells()] for name in without for word, found in both]
+
+
 def _build_mpi_program(directory: Path) -> None:
     flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-o")
     subprocess.run(["mpicc.openmpi", *flags, directory / "mpi_allreduce", _PEERS / "mpi_allreduce.c"], check=True)
@@ -293,18 +347,20 @@ def main() -> None:
     parts = {
         "eflops": Report.eflops,
         "blueconnect": Report.blueconnect,
+        "blueconnect-lab": Report.blueconnect_lab,
+        "racks": Report.racks,
         "cloud-collectives": Report.cloud_collectives,
         "stock-mpi": Report.stock_mpi,
     }
     parser = argparse.ArgumentParser(description="Writes the reproductions in docs/topology.md.")
-    parser.add_argument("--programs", type=Path, default=ROOT / "target" / "release", help="the directory of the binaries")
-    parser.add_argument("--only", choices=parts, help="write no other part")
+    parser.add_argument("--programs", type=Path, default=ROOT / "target" / "dist", help="the directory of the binaries")
+    parser.add_argument("--only", choices=parts, action="append", help="write this part, and others only if they are named too")
     arguments = parser.parse_args()
     report = Report(arguments.programs.resolve())
     PLOTS.mkdir(exist_ok=True)
     page = PAGE.read_text()
     for name, part in parts.items():
-        if arguments.only not in (None, name):
+        if arguments.only and name not in arguments.only:
             continue
         try:
             page = _replace(page, name, part(report))

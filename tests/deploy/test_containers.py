@@ -18,9 +18,9 @@ PROGRAMS = ["hoplite", "hoplite-store", "hoplite-directory"]
 SYSTEM = ["sh", "install", "mkdir", "groupadd", "useradd", "id", "cat", "cp"]
 # Stands in for the compiler: the programs that are tested have been built already.
 CARGO = """#!/bin/sh -e
-test "$*" = "build --release --locked -p hoplite-cli -p hoplite-store -p hoplite-directory"
-mkdir -p target/release
-cp /built/* target/release/
+test "$*" = "build --profile dist --locked -p hoplite-cli -p hoplite-store -p hoplite-directory"
+mkdir -p target/dist
+cp /built/* target/dist/
 """
 TOKEN = "a token of these tests, long enough\n"
 
@@ -69,7 +69,7 @@ class Image(unittest.TestCase):
             metadata = ["cargo", "metadata", "--locked", "--offline", "--no-deps", "--format-version", "1"]
             done = subprocess.run(metadata, cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual({path.name for path in (sources / "target/release").iterdir()}, set(PROGRAMS))
+            self.assertEqual({path.name for path in (sources / "target/dist").iterdir()}, set(PROGRAMS))
             self.assertFalse((sources / ".git").exists())
             self.assertFalse((sources / "deploy").exists())
 

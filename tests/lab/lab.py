@@ -12,7 +12,7 @@ from typing import IO, Any, Final, Self
 
 from . import registry, system
 from .errors import LabError
-from .plan import SWITCH, Plan, namespace
+from .plan import INTERFACE, SWITCH, Plan, namespace
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 ENTER: Final = _PACKAGE / "enter.sh"
@@ -21,6 +21,9 @@ RSH: Final = _PACKAGE / "rsh.sh"
 # States of the port of a bridge, from linux/if_bridge.h.
 _DISABLED: Final = 0
 _FORWARDING: Final = 3
+
+# A local address that no host has.
+_NOBODY: Final = "02:00:00:00:00:00"
 
 
 @dataclass(frozen=True)
@@ -199,6 +202,29 @@ class Lab:
             LabError: there is no such link.
         """
         self._set_port(link, _FORWARDING)
+
+    def cut_between(self, one: str, other: str) -> None:
+        """Cuts two hosts off from each other, and from nobody else: nobody is told, packets vanish.
+
+        Raises:
+            LabError: there is no such host.
+        """
+        for host, peer in ((self.host(one), self.host(other)), (self.host(other), self.host(one))):
+            # Frames go to a station that is not there.
+            self._neighbour(host, "replace", peer.address, "lladdr", _NOBODY, "nud", "permanent")
+
+    def repair_between(self, one: str, other: str) -> None:
+        """Lets two hosts reach each other again.
+
+        Raises:
+            LabError: there is no such host, or they were not cut off.
+        """
+        for host, peer in ((self.host(one), self.host(other)), (self.host(other), self.host(one))):
+            self._neighbour(host, "del", peer.address)
+
+    def _neighbour(self, host: Host, verb: str, address: str, *what: str) -> None:
+        command = ["ip", "-netns", namespace(self.name, host.name), "neigh", verb, address, *what]
+        system.run([*command, "dev", INTERFACE])
 
     def kill(self, host: str) -> None:
         """Cuts the link of a host and then kills all of its processes, so that no other host hears of their end.

@@ -3,7 +3,8 @@
 import unittest
 from collections import Counter
 
-from bench.topology import _ranks, _replace, _spearman
+from bench.topology import PAGE, _biased_rows, _ranks, _replace, _spearman
+from bench.topology_lab import Measured
 from bench.topology_worker import PROGRAMS, Phase
 
 SIZE = 1 << 20
@@ -74,6 +75,20 @@ class Statistics(unittest.TestCase):
         self.assertEqual(_replace(page, "x", "new\n"), page.replace("old", "new"))
         with self.assertRaises(ValueError):
             _replace(page, "y", "new")
+
+
+class Racks(unittest.TestCase):
+    def test_each_collective_has_a_row_without_labels_and_one_with(self) -> None:
+        found = Measured()
+        for seconds, objects in ((3.0, [1.0, 0.5]), (2.0, [2.0, 0.0]), (2.5, [1.0, 1.0])):
+            found.add(seconds, objects)
+        cells = ["2.50 (2.00 to 3.00)", "2.00", "1.00"]
+        rows = _biased_rows(2, {"reduce": found}, {"reduce": found})
+        self.assertEqual(rows, [["2", "reduce", "without", *cells], ["2", "reduce", "with", *cells]])
+
+    def test_the_page_has_marks_for_what_is_measured(self) -> None:
+        for name in ("racks", "blueconnect-lab"):
+            self.assertIn("| new |", _replace(PAGE.read_text(), name, "| new |"))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 import unittest
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
@@ -26,19 +27,19 @@ OVERHEAD = 1.06
 class Ranks:
     """The ranks of an allreduce, each on its host."""
 
-    def __init__(self, lab: Lab, directory: Path) -> None:
+    def __init__(self, lab: Lab, directory: Path, places: Sequence[str] = PLACES) -> None:
         path = str(directory / "ranks.sock")
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
-        self.listener.listen(HOSTS)
+        self.listener.listen(len(places))
         self.listener.settimeout(TIMEOUT_S)
         program = PROGRAMS / "hoplite-bench-worker"
         self.processes = [
-            lab.host(host).popen([program, path, str(rank), str(HOSTS)], stdin=subprocess.DEVNULL)
-            for rank, host in enumerate(PLACES)
+            lab.host(host).popen([program, path, str(rank), str(len(places))], stdin=subprocess.DEVNULL)
+            for rank, host in enumerate(places)
         ]
         self.streams: dict[int, TextIO] = {}
-        for _ in PLACES:
+        for _ in places:
             connection, _ = self.listener.accept()
             connection.settimeout(TIMEOUT_S)
             stream = connection.makefile("rw")
@@ -48,13 +49,21 @@ class Ranks:
 
     def tell(self, command: str) -> None:
         """Has all ranks do something, at the same time."""
-        for stream in self.streams.values():
-            stream.write(f"{command}\n")
-            stream.flush()
-        for rank, stream in self.streams.items():
-            answer = stream.readline()
+        self.start(command)
+        for rank, answer in self.answers().items():
             if not answer.startswith(("ok", "done")):
                 raise AssertionError(f"rank {rank}: {answer}")
+
+    def start(self, command: str, ranks: Collection[int] | None = None) -> None:
+        """Has all ranks, or some, begin something."""
+        for rank, stream in self.streams.items():
+            if ranks is None or rank in ranks:
+                stream.write(f"{command}\n")
+                stream.flush()
+
+    def answers(self, ranks: Collection[int] | None = None) -> dict[int, str]:
+        """What those ranks answer that have begun something, when all have."""
+        return {rank: self.streams[rank].readline() for rank in (self.streams if ranks is None else ranks)}
 
     def end(self) -> None:
         """Ends them; they do so when their connection ends."""

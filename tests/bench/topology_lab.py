@@ -1,0 +1,103 @@
+"""Collectives of Hoplite on labs of racks, for `topology.py`: with labels and without, and by schedules that are set."""
+
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from lab import Lab, NotAvailable, Plan
+from lab.daemons import Hoplite
+
+from .systems.base import ending
+from .team import Team
+from .workloads import WORKLOADS
+
+_WORKER: Final = "hoplite-bench-worker"
+_ROUNDS: Final = 3
+_TIMEOUT_S: Final = 120
+
+
+@dataclass
+class Measured:
+    """What the rounds of one collective have shown.
+
+    Attributes:
+        seconds: how long each took.
+        on_all: how many objects the uplinks of all racks carried upwards together.
+        on_busiest: how many that uplink carried upwards which carried most.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    on_all: list[float] = field(default_factory=list)
+    on_busiest: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float, objects: Sequence[float]) -> None:
+        """Takes in a round, with what each uplink carried."""
+        self.seconds.append(seconds)
+        self.on_all.append(sum(objects))
+        self.on_busiest.append(max(objects))
+
+    def cells(self) -> list[str]:
+        """Time, median (least to most), and both medians of objects."""
+        times = f"{statistics.median(self.seconds):.2f} ({min(self.seconds):.2f} to {max(self.seconds):.2f})"
+        return [times, *(f"{statistics.median(objects):.2f}" for objects in (self.on_all, self.on_busiest))]
+
+
+def measure(
+    programs: Path, plan: Plan, workloads: Sequence[str], size: int, is_labelled: bool, schedule: str = "auto"
+) -> dict[str, Measured]:
+    """Rounds of each workload in a new lab, by workload.
+
+    Args:
+        programs: the directory of the binaries.
+        plan: the lab. Ranks are in the order of its hosts.
+        workloads: their names.
+        size: of each object.
+        is_labelled: whether the stores say in which racks they are.
+        schedule: that of allreduces.
+    Raises:
+        NotAvailable: this user cannot have a lab, or a program is missing.
+    """
+    if not (programs / _WORKER).is_file():
+        raise NotAvailable(f"there is no {_WORKER} in {programs}")
+    labels = {host: f"rack={plan.rack_of(index)}" for index, host in enumerate(plan.host_names)} if is_labelled else {}
+    arguments = ["--log", "warn", "--allreduce-schedule", schedule]
+    memory = str(4 * size + (64 << 20))
+    found = {workload: Measured() for workload in workloads}
+    with ExitStack() as stack:
+        place = stack.enter_context(tempfile.TemporaryDirectory())
+        lab = stack.enter_context(Lab(plan))
+        stack.enter_context(Hoplite(lab, programs, memory, [lab.hosts[-1].name], arguments, labels))
+        # The team goes first at the end: that is how workers learn that they may end.
+        running = stack.enter_context(ExitStack())
+        team = stack.enter_context(Team("hoplite", Path(place) / "team.sock", plan.host_names))
+        workers = [
+            host.popen([programs / _WORKER, str(team.path), str(rank), str(plan.hosts)], stdin=subprocess.DEVNULL)
+            for rank, host in enumerate(lab.hosts)
+        ]
+        team.gather(running.enter_context(ending(workers)))
+        for workload, measured in found.items():
+            finishers = WORKLOADS[workload].finishers(plan.hosts)
+            # The first round, which is not counted, tells the directory how long a transfer takes here.
+            for count in range(_ROUNDS + 1):
+                objects: list[float] = []
+                seconds = team.round(workload, size, finishers, 0, _TIMEOUT_S, _counting(lab, size, objects)).seconds
+                if count > 0:
+                    measured.add(seconds, objects)
+    return found
+
+
+def _counting(lab: Lab, size: int, objects: list[float]) -> Callable[[Callable[[], None]], None]:
+    """Adds to `objects` how many of them each uplink carries upwards during a round."""
+
+    def around(body: Callable[[], None]) -> None:
+        before = lab.traffic()
+        body()
+        after = lab.traffic()
+        objects.extend((after[rack] - before[rack]).sent_bytes / size for rack in lab.plan.rack_names)
+
+    return around

@@ -1,0 +1,104 @@
+"""Allreduces while links fail in their middle. Needs what `test_allreduces` needs."""
+
+import tempfile
+import time
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+
+from lab import Lab, Plan
+from lab.daemons import Hoplite
+from lab.tests.test_allreduces import Ranks
+from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
+from lab.tests.test_lab import await_that
+
+PLACES = ["h0", "h1", "h2"]
+SIZE_BYTES = 3 << 20
+# What each host receives, without headers: at this rate it takes about a second.
+RING_BYTES = 2 * SIZE_BYTES * (len(PLACES) - 1) // len(PLACES)
+RATE_BITS_S = 40_000_000
+MOMENT_S = 0.2
+# Longer than a peer, or a store, may be silent.
+LONG_S = 10
+
+
+@unittest.skipIf(lacking(), lacking())
+class Sessions(unittest.TestCase):
+    lab: Lab
+    hoplite: Hoplite
+    ranks: Ranks
+    round = 0
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.lab = cls.enterClassContext(Lab(Plan(hosts=len(PLACES), rate_bits_s=RATE_BITS_S)))
+        cls.hoplite = cls.enterClassContext(Hoplite(cls.lab, PROGRAMS, memory="64MiB"))
+        directory = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.ranks = Ranks(cls.lab, Path(directory), PLACES)
+        cls.addClassCleanup(cls.ranks.end)
+
+    def disturbed(self, host: str, fraction: float, disturb: Callable[[], None]) -> dict[int, str]:
+        """An allreduce, in which `disturb` is done once `host` has received this part of its bytes; what the ranks answer."""
+        Sessions.round += 1
+        self.ranks.tell(f"prepare allreduce {SIZE_BYTES} {self.round} 0 0")
+        before = self.lab.traffic()[host]
+        self.ranks.start(f"run {time.monotonic_ns()}")
+        least = fraction * RING_BYTES
+        await_that("the middle", lambda: (self.lab.traffic()[host] - before).received_bytes >= least)
+        disturb()
+        return self.ranks.answers()
+
+    def plan(self) -> str:
+        """How the store of rank 0 says that the last one was done."""
+        command = ["stat", f"bench-{self.round}-target"]
+        options = {"capture_output": True, "text": True, "timeout": TIMEOUT_S, "check": True}
+        return str(self.hoplite.client(self.lab.host("h0"), *command, **options).stdout)
+
+    def check(self, ranks: list[int]) -> None:
+        """Checks what these ranks have got."""
+        self.ranks.start("check", ranks)
+        for rank, answer in self.ranks.answers(ranks).items():
+            self.assertEqual(answer, "ok\n", f"rank {rank}")
+
+    def test_a_host_that_is_cut_off_for_a_moment_goes_on(self) -> None:
+        def cut() -> None:
+            self.lab.cut("h1")
+            time.sleep(MOMENT_S)
+            self.lab.repair("h1")
+
+        for fraction in (0.1, 0.5, 0.9):
+            answers = self.disturbed("h1", fraction, cut)
+            self.assertTrue(all(answer.startswith("done") for answer in answers.values()), answers)
+            self.check([0, 1, 2])
+            plan = self.plan()
+            self.assertIn("ring of 3", plan)
+            self.assertNotIn("no session", plan)
+            self.ranks.tell("clean")
+
+    def test_two_hosts_that_do_not_reach_each_other_are_done_without_a_session(self) -> None:
+        def cut() -> None:
+            self.lab.cut_between("h1", "h2")
+            time.sleep(LONG_S)
+            self.lab.repair_between("h1", "h2")
+
+        answers = self.disturbed("h2", 0.4, cut)
+        self.assertTrue(all(answer.startswith("done") for answer in answers.values()), answers)
+        self.check([0, 1, 2])
+        self.assertIn("no session, since member", self.plan())
+        self.ranks.tell("clean")
+
+    def test_a_host_that_is_cut_off_near_the_end_has_no_other_result(self) -> None:
+        def cut() -> None:
+            self.lab.cut("h2")
+            time.sleep(LONG_S)
+            self.lab.repair("h2")
+
+        answers = self.disturbed("h2", 1.0, cut)
+        self.check([rank for rank, answer in answers.items() if answer.startswith("done")])
+        for answer in answers.values():
+            self.assertRegex(answer, "^done|lost")
+        self.ranks.tell("clean")
+
+
+if __name__ == "__main__":
+    unittest.main()
