@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 
+use crate::collective::Agreement;
 use crate::error::{Error, MetadataError, Result};
 
 /// Most dimensions of a shape: numpy's limit.
@@ -83,6 +84,9 @@ pub struct Metadata {
     pub shape: Option<Vec<u64>>,
     /// Bytes of the application's own, at most 4 KiB, passed through unread.
     pub user: Bytes,
+    /// Of the target of a collective: what its participants have agreed to, set by the store that makes it. `None` for all other
+    /// objects.
+    pub agreement: Option<Agreement>,
 }
 
 impl Metadata {
@@ -120,7 +124,7 @@ mod tests {
     use super::*;
 
     fn shaped(dtype: Dtype, shape: &[u64]) -> Metadata {
-        Metadata { dtype, shape: Some(shape.to_vec()), user: Bytes::new() }
+        Metadata { dtype, shape: Some(shape.to_vec()), ..Metadata::default() }
     }
 
     #[test]

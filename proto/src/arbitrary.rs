@@ -83,9 +83,10 @@ fn dtype() -> impl Strategy<Value = Dtype> {
 /// Metadata, and a size that agrees with it.
 pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     let shape = option::of(prop::collection::vec(0_u64..6, 0..8));
-    (dtype(), shape, bytes(), 0_u64..1000).prop_map(|(dtype, shape, user, elements)| {
+    let agreement = option::of((kind(), reduce()).prop_map(|(kind, reduce)| Agreement::of(kind, &reduce)));
+    (dtype(), shape, bytes(), agreement, 0_u64..1000).prop_map(|(dtype, shape, user, agreement, elements)| {
         let elements = shape.as_ref().map_or(elements, |shape| shape.iter().product());
-        (Metadata { dtype, shape, user }, elements * dtype.size_bytes())
+        (Metadata { dtype, shape, user, agreement }, elements * dtype.size_bytes())
     })
 }
 

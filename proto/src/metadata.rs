@@ -1,9 +1,10 @@
 //! Metadata of objects on the wire.
 
 use bytes::Bytes;
-use hoplite_core::error::{MetadataError, Result};
+use hoplite_core::error::{MetadataError, Plane, Result};
 use hoplite_core::metadata::{Dtype, MAX_DIMENSIONS, Metadata};
 
+use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1;
 
 /// The number of `dtype` in `common.proto`.
@@ -39,6 +40,7 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
         dtype: encode_dtype(metadata.dtype),
         shape: metadata.shape.as_ref().map(|extents| v1::Shape { extents: extents.clone() }),
         user: metadata.user.clone(),
+        agreement: metadata.agreement.as_ref().map(encode_agreement),
     }
 }
 
@@ -57,7 +59,9 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
         return Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into());
     }
     // A slice of what was received would keep all of that, for as long as the object lives.
-    let metadata = Metadata { dtype, shape, user: Bytes::copy_from_slice(&metadata.user) };
+    let agreement = metadata.agreement.map(|agreement| decode_agreement(Some(agreement), Plane::Control));
+    let user = Bytes::copy_from_slice(&metadata.user);
+    let metadata = Metadata { dtype, shape, user, agreement: agreement.transpose()? };
     metadata.validate(size_bytes)?;
     Ok(metadata)
 }

@@ -120,5 +120,5 @@ pub(crate) fn put_options(
     let dtype = Dtype::from_str(dtype).map_err(|error| exception(py, &error.into()))?;
     let confirm = if confirm { Confirmation::Confirmed } else { Confirmation::BySize };
     let user = Bytes::copy_from_slice(user);
-    Ok(PutOptions { metadata: Metadata { dtype, shape, user }, timeout: timeout.0, confirm })
+    Ok(PutOptions { metadata: Metadata { dtype, shape, user, agreement: None }, timeout: timeout.0, confirm })
 }

@@ -64,7 +64,8 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::reduce_with`] and [`Client::get`]; [`Error::BufferTooSmall`], before anything is reduced. `TypeMismatch`
-    /// if participants ask for different things, which names both. Other participants have errors of their own, at the latest
+    /// if participants ask for different things, which names both; up to 64 KiB in all, and with a fixed order, only for those
+    /// who ask for something else than rank 0. Other participants have errors of their own, at the latest
     /// `Timeout`. `InvalidRequest` if there is no such rank.
     ///
     /// # Cancel safety

@@ -145,12 +145,14 @@ impl Participant {
         }
     }
 
-    /// Whether an error says that the target has ended before its time.
+    /// Whether an error says that the target has ended before its time, or that another collective has made it.
     fn is_end(&self, error: &Error) -> bool {
         match error {
-            Error::Object(ObjectError::ObjectLost { id } | ObjectError::Deleted { id }) => {
-                *id == self.request.target
-            }
+            Error::Object(
+                ObjectError::ObjectLost { id }
+                | ObjectError::Deleted { id }
+                | ObjectError::TypeMismatch { id, .. },
+            ) => *id == self.request.target,
             _ => false,
         }
     }

@@ -61,7 +61,12 @@ async fn small_puts_are_not_confirmed_unless_asked_for_and_large_ones_are() {
 async fn metadata_travels_and_is_checked_before_anything_is_sent() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![2, 3]), user: Bytes::from_static(b"mine") };
+    let metadata = Metadata {
+        dtype: Dtype::F32,
+        shape: Some(vec![2, 3]),
+        user: Bytes::from_static(b"mine"),
+        agreement: None,
+    };
     let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
     client.put_with("array", &[0; 24], options.clone()).await.unwrap();
     assert_eq!(*client.get("array", LONG).await.unwrap().metadata(), metadata);

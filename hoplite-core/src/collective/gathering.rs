@@ -1,5 +1,6 @@
 //! Before a session: where the sources are, and whether there is to be one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -163,6 +164,14 @@ impl Gathering {
             _ if !is_member => Outlook::General("rank 0 has no source at its node"),
             _ => Outlook::Ready(Roster { members, size_bytes, metadata }),
         }
+    }
+
+    /// The sources that are nowhere yet, by their ranks.
+    pub fn missing_sources(&self) -> BTreeMap<usize, ObjectId> {
+        let is_missing =
+            |news: &Option<Locations>| news.as_ref().is_none_or(|news| news.locations.is_empty());
+        let sources = self.request.sources.iter().enumerate().zip(&self.news);
+        sources.filter(|(_, news)| is_missing(news)).map(|((rank, id), _)| (rank, id.clone())).collect()
     }
 
     /// Where participants may be, as far as is known.

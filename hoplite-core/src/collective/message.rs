@@ -69,6 +69,20 @@ impl Agreement {
         self.order == ReduceOrder::Any && self.participants > 1 && all_bytes > MAX_STAR_BYTES
     }
 
+    /// Checks that an object that is there is what a participant asks for.
+    ///
+    /// # Errors
+    /// [`Error::TypeMismatch`]: another collective made it, which is named, or none.
+    pub fn check_target(&self, target: &ObjectId, metadata: &Metadata) -> Result<()> {
+        match &metadata.agreement {
+            Some(coordinator) => self.check(target, coordinator),
+            None => {
+                let reason = format!("a participant asks for {self}, but no collective made what is there");
+                Err(Error::TypeMismatch { id: target.clone(), reason: reason.into() })
+            }
+        }
+    }
+
     /// Checks that a participant and the coordinator mean the same.
     ///
     /// # Errors

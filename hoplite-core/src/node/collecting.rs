@@ -1,5 +1,6 @@
 //! Collectives as a part of the node: what it knows of them, and those that it coordinates. As a member: `member`.
 
+mod audience;
 mod member;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,6 +24,7 @@ use crate::plan::collective::{Arrangement, Kind, arrange, arrange_parts, frame_b
 use crate::shard::{Locations, RequestId, UnpublishReason};
 use crate::time::Time;
 use crate::topology::place::Path;
+use audience::Audiences;
 
 /// How long a member may wait for room, before all do without a session: as a hop does.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,11 +35,6 @@ const SESSION_PATIENCE: Duration = Duration::from_millis(10);
 /// Targets of sessions that have no more bytes are copied in some microseconds, less than a participant needs to hear of
 /// one range: it hears of the whole.
 const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
-
-/// How long it is remembered that there will be no target: far longer than a client takes to join again.
-const DENIAL_TTL: Duration = Duration::from_secs(10);
-/// Most targets of which it is remembered.
-const MAX_DENIALS: usize = 256;
 
 /// All collectives that this store coordinates, or has a part in.
 #[derive(Debug, Default)]
@@ -50,10 +47,7 @@ pub(super) struct Collectives {
     memberships: BTreeMap<MembershipId, Membership>,
     /// The puts of attempts in which this store was a member lately, oldest first.
     ended: VecDeque<PutId>,
-    /// Where participants of the allreduces that this store coordinates may wait, and for which target.
-    audiences: BTreeMap<CallKey, (ObjectId, Vec<Member>)>,
-    /// Of which targets this store has heard lately that there will be none, and when, oldest first.
-    denials: VecDeque<(ObjectId, Time, Error)>,
+    audiences: Audiences,
     /// Targets without bytes that this store has made, and of which the directory has not said that it knows them: the questions
     /// whether there is one.
     announced: BTreeMap<ObjectId, RequestId>,
@@ -153,15 +147,6 @@ impl Collectives {
             || members.any(|member| matches!(member.stage(), Stage::Complete | Stage::Over))
     }
 
-    /// What this store has heard of participants that disagree about a target, and when it is too old to tell newcomers, unless
-    /// another attempt has begun here.
-    fn disagreement(&self, target: &ObjectId) -> Option<(Time, &Error)> {
-        let is_told = |(id, _, error): &&(ObjectId, Time, Error)| {
-            id == target && matches!(error, Error::TypeMismatch { .. })
-        };
-        self.denials.iter().rev().find(is_told).map(|(_, at, error)| (*at + DENIAL_TTL, error))
-    }
-
     fn growing(&self, target: &ObjectId) -> Option<MembershipId> {
         let found = self.memberships.iter().find(|(_, membership)| {
             membership.plan().target == *target && membership.growing_copy().is_some()
@@ -180,10 +165,7 @@ impl Node {
         source_bytes: u64,
         timeout: Duration,
     ) {
-        if is_again
-            && let Some((_, _, error)) = self.collectives.denials.iter().rev().find(|(id, ..)| *id == target)
-        {
-            let error = error.clone();
+        if is_again && let Some(error) = self.collectives.audiences.denial(&target) {
             return self.ctx.reply(key, Err(error));
         }
         self.end_stale_membership(&target, agreement);
@@ -203,19 +185,10 @@ impl Node {
         self.get_or_join(key, target.clone(), Until::Started, Some(agreement), timeout);
         // Others may try again: not all attempts are seen here before they have made their target.
         if self.calls.contains(key)
-            && let Some((too_old, _)) = self.collectives.disagreement(&target)
+            && let Some((too_old, _)) = self.collectives.audiences.disagreement(&target)
             && self.ctx.now() < too_old
         {
             self.ctx.schedule(too_old, Deadline::Join(key));
-        }
-    }
-
-    /// A participant that came after a disagreement was told has waited long enough for another attempt.
-    pub(super) fn join_expired(&mut self, key: CallKey) {
-        let Some(Call::Get { id, join: Some(_), .. }) = self.calls.get(key) else { return };
-        if let Some((_, error)) = self.collectives.disagreement(id) {
-            let error = error.clone();
-            self.finish(key, Err(error));
         }
     }
 
@@ -243,7 +216,6 @@ impl Node {
         }
         self.enter_reduce(key, &request);
         let target = request.target.clone();
-        self.collectives.denials.retain(|(denied, ..)| *denied != target);
         let existence = self.ask_target(&target);
         let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
@@ -259,6 +231,10 @@ impl Node {
             gathered.gathering.located(self.ctx.now(), index, locations);
             return self.reconsider_gathering(target);
         }
+        if self.deny_late(target, index, &locations) {
+            return;
+        }
+        self.collectives.audiences.located(target, index, &locations);
         self.reductions.source_located(&mut self.ctx, &self.copies, target, index, locations);
         self.perform_actions();
     }
@@ -286,6 +262,7 @@ impl Node {
 
     /// Looks whether a session can begin, or there will be none.
     pub(super) fn reconsider_gathering(&mut self, target: &ObjectId) {
+        self.reconsider_late(target);
         let Some(gathered) = self.collectives.gatherings.get_mut(target) else { return };
         match gathered.gathering.outlook(self.ctx.now(), self.ctx.link(), self.ctx.node()) {
             Outlook::Waiting(due) => {
@@ -307,6 +284,11 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// What the participants agree about of whose collective this is to be the target.
+    pub(super) fn agreement_about(&self, target: &ObjectId) -> Option<Agreement> {
+        self.collectives.audiences.agreement(target)
     }
 
     /// There will be no session. A reduce takes over what was asked of the directory, and what that has said.
@@ -347,8 +329,7 @@ impl Node {
 
     fn end_gathering(&mut self, target: &ObjectId) -> Option<Gathered> {
         let gathered = self.collectives.gatherings.remove(target)?;
-        let audience = (target.clone(), gathered.gathering.known_members());
-        self.collectives.audiences.insert(gathered.key, audience);
+        self.collectives.audiences.open(gathered.key, &gathered.gathering);
         if let Some(due) = gathered.due {
             self.ctx.unschedule(due, Deadline::Reduce(target.clone()));
         }
@@ -367,7 +348,7 @@ impl Node {
         if kind.is_of_parts() {
             let plan = format!("general path: {reason}");
             self.reductions.remember(record(&self.ctx, &request, started, 0, plan));
-            return self.announce_end((key, started, existence), request);
+            return self.announce_end((key, started, existence), kind, request);
         }
         existence.into_iter().for_each(|existence| self.withdraw_ask(existence));
         let Some(key) = key else { return };
@@ -382,6 +363,7 @@ impl Node {
     fn announce_end(
         &mut self,
         (key, started, existence): (Option<CallKey>, Time, Option<RequestId>),
+        kind: Kind,
         request: Reduce,
     ) {
         if let Some(existence) = existence {
@@ -390,7 +372,8 @@ impl Node {
         }
         let left = request.timeout.saturating_sub(self.ctx.now().since(started));
         let contents = Contents { bytes: Bytes::new(), confirm: Confirm::No };
-        let (id, metadata) = (request.target, Metadata::default());
+        let metadata = Metadata { agreement: Some(Agreement::of(kind, &request)), ..Metadata::default() };
+        let id = request.target;
         let create = CreateCall { id, size_bytes: 0, metadata, contents: Some(contents) };
         let call = CallId(self.ctx.next_number());
         self.create(CallKey { client: ClientId::STORE, call }, create, left);
@@ -539,7 +522,7 @@ impl Node {
                 self.reductions.expect_sources(&target);
             }
             (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
-            (None, key) if is_exchanged => self.announce_end((key, started, existence), request),
+            (None, key) if is_exchanged => self.announce_end((key, started, existence), kind, request),
             // If it was given up, the call was answered. Else its own copy answers it, when the directory knows that.
             _ => {}
         }
@@ -635,54 +618,6 @@ impl Node {
         let actions = coordinated.session.give_up(error);
         self.perform_session(put, actions);
         key
-    }
-
-    /// A call is about to end. If it was for an allreduce that has failed, those who wait for the target elsewhere are told.
-    pub(super) fn end_audience(&mut self, key: CallKey, error: Option<&Error>) {
-        let Some((target, members)) = self.collectives.audiences.remove(&key) else { return };
-        let Some(error) = error else { return };
-        let stands = |coordinated: &Coordinated| {
-            coordinated.key == Some(key) && coordinated.session.decision() == Decision::Committed
-        };
-        if self.collectives.sessions.values().any(stands) {
-            // The call ends, but not what it was for.
-            return;
-        }
-        let error = match error {
-            // Their own times are their own matter.
-            Error::Timeout { .. } => Error::ObjectLost { id: target.clone() },
-            error => error.clone(),
-        };
-        for Member { node, address } in members {
-            if node != *self.ctx.node() {
-                let (target, error) = (target.clone(), error.clone());
-                let deny = CollectiveEffect::Deny { node, address, target, error };
-                self.ctx.push(Effect::Collective(deny));
-            }
-        }
-        self.denied(&target, &error);
-    }
-
-    /// There will be no target: those who have joined for it are told why.
-    fn denied(&mut self, target: &ObjectId, error: &Error) {
-        let denials = &mut self.collectives.denials;
-        let limit = self.ctx.now();
-        while denials.front().is_some_and(|(_, at, _)| limit.since(*at) > DENIAL_TTL)
-            || denials.len() >= MAX_DENIALS
-        {
-            denials.pop_front();
-        }
-        denials.push_back((target.clone(), limit, error.clone()));
-        self.fail_joins(target, error);
-    }
-
-    /// Answers the participants that wait here for a target. Others who wait for an object of that id go on.
-    fn fail_joins(&mut self, target: &ObjectId, error: &Error) {
-        for key in self.calls.gets(target) {
-            if let Some(Call::Get { join: Some(_), .. }) = self.calls.get(key) {
-                self.finish(key, Err(error.clone()));
-            }
-        }
     }
 
     /// The call has ended that an allreduce is for.

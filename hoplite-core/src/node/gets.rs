@@ -58,7 +58,12 @@ impl Node {
             return Some(view.map(|view| Response::Ranges { view, order }));
         }
         let is_ready = local.is_complete() || has_begun;
-        is_ready.then(|| self.refer(key.client, copy).map(Response::Object))
+        if !is_ready {
+            return None;
+        }
+        // What small objects are made of is nowhere compared before.
+        let checked = join.map_or(Ok(()), |agreement| agreement.check_target(id, &local.metadata));
+        Some(checked.and_then(|()| self.refer(key.client, copy).map(Response::Object)))
     }
 
     /// Answers a get if it can be answered, and else sees to it that the object is on its way.

@@ -25,6 +25,7 @@ impl Node {
 
     pub(super) fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
         let (target, sources) = (request.target.clone(), request.sources.len());
+        self.forget_denials(&target);
         let call = Call::Reduce { target, sources, reduced: Vec::new() };
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
@@ -167,6 +168,7 @@ impl Node {
         // Calls that wait here for the object get this one.
         self.end_fetch(&id);
         let put = self.ctx.next_put();
+        let metadata = Metadata { agreement: self.agreement_about(&id), ..metadata };
         let phase = Phase::Combining { combine: None, valid_bytes: 0 };
         let copy = self
             .copies

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use hoplite_core::Error;
-use hoplite_core::collective::{Agreement, CollectiveEvent};
+use bytes::Bytes;
+use hoplite_core::collective::{Agreement, CollectiveEffect, CollectiveEvent};
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::Kind;
+use hoplite_core::reduce::ReduceOp;
+use hoplite_core::shard::ToStore;
+use hoplite_core::{Dtype, Error, Metadata, PutId};
 
 use crate::harness::*;
 use crate::members::*;
@@ -64,4 +67,86 @@ fn who_comes_after_a_loss_waits_for_another_attempt() {
     let late = join(&mut h);
     h.pass(Duration::from_secs(11));
     h.assert_waits(late);
+}
+
+/// An allreduce of `a`, `b` and `c`, of which `b` is of another type than `a`, and `c` is nowhere yet.
+fn disagree(h: &mut Harness) -> Error {
+    let call = h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b", "c"])));
+    for name in ["t", "c"] {
+        h.tell(unknown(name));
+    }
+    h.ready("a", 1, "n1");
+    let mut other = complete("b", 2, &["n2"]);
+    other.object.as_mut().expect("it is known").metadata.dtype = Dtype::F64;
+    h.tell(other);
+    let error = h.error(call);
+    assert!(matches!(error, Error::TypeMismatch { .. }), "{error}");
+    assert_eq!(denied(h), [("n1".to_owned(), error.clone()), ("n2".to_owned(), error.clone())]);
+    error
+}
+
+/// Which nodes were told since the last look that there will be no target, and why.
+fn denied(h: &mut Harness) -> Vec<(String, Error)> {
+    let denied = performed(h).into_iter().filter_map(|effect| match effect {
+        CollectiveEffect::Deny { node, error, .. } => Some((node.to_string(), error)),
+        _ => None,
+    });
+    denied.collect()
+}
+
+#[test]
+fn a_rank_whose_source_comes_after_a_disagreement_is_told_of_it() {
+    let mut h = Harness::new();
+    let error = disagree(&mut h);
+    h.ready("c", 3, "n3");
+    assert_eq!(denied(&mut h), [("n3".to_owned(), error)]);
+    h.ready("c", 3, "n4");
+    assert_eq!(denied(&mut h), []);
+    assert!(h.subscriptions.is_empty());
+}
+
+#[test]
+fn a_rank_whose_source_comes_too_late_or_for_another_attempt_is_told_nothing() {
+    let mut h = Harness::new();
+    disagree(&mut h);
+    h.pass(Duration::from_secs(11));
+    assert!(h.subscriptions.is_empty());
+    h.ready("c", 3, "n3");
+    assert_eq!(denied(&mut h), []);
+    disagree(&mut h);
+    let again = h.request(A, Request::Reduce(reduce("t", &["d"])));
+    h.ready("c", 3, "n3");
+    assert_eq!(denied(&mut h), []);
+    h.assert_waits(again);
+}
+
+#[test]
+fn what_another_collective_or_none_has_made_is_no_answer_to_a_participant() {
+    let mut h = Harness::new();
+    h.put_f32("t", SMALL);
+    let joined = join(&mut h);
+    let reason = "a participant asks for sum of 2 sources in any order, but no collective made what is there";
+    assert_eq!(h.error(joined), Error::TypeMismatch { id: id("t"), reason: reason.into() });
+    let agreement = |op| Agreement::of(Kind::Allreduce, &Reduce { op, ..reduce("t", &["a", "b"]) });
+    let request = Request::Join {
+        target: id("u"),
+        agreement: agreement(ReduceOp::Sum),
+        is_again: false,
+        source_bytes: SMALL,
+        timeout: LONG,
+    };
+    let joined = h.request(A, request);
+    let (shard, query) = h.query_of("u");
+    let message = ToStore::Inline {
+        request: query.request,
+        id: id("u"),
+        put: PutId(9),
+        metadata: Metadata { agreement: Some(agreement(ReduceOp::Max)), ..f32s() },
+        bytes: Bytes::from_static(&[0; SMALL as usize]),
+    };
+    h.event(Event::FromShard { shard, message });
+    let error = h.error(joined).to_string();
+    let both =
+        "a participant asks for sum of 2 sources in any order, rank 0 for max of 2 sources in any order";
+    assert!(error.contains(both), "{error}");
 }

@@ -140,8 +140,12 @@ impl Simulation {
         let source_bytes = *self.random.pick(&[0, u64::MAX]);
         let request = Request::Join { target, agreement, is_again, source_bytes, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
-            Ok(Response::Object(view)) => sim.follow_target(participant, view, 0),
+            Ok(Response::Object(view)) => {
+                assert_eq!(view.metadata.agreement, Some(agreement), "a participant gets what it asks for");
+                sim.follow_target(participant, view, 0);
+            }
             Ok(Response::Ranges { view, order }) => {
+                assert_eq!(view.metadata.agreement, Some(agreement), "a participant gets what it asks for");
                 check_order(&order, view.size_bytes);
                 sim.follow_target(participant, view, 0);
             }

@@ -104,6 +104,7 @@ impl Simulation {
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Object(view)) => {
                 assert_eq!(view.size_bytes, 0, "the end of an exchange has no bytes");
+                assert_eq!(view.metadata.agreement, Some(agreement), "it is that of what was asked for");
                 sim.app.summary.parts_left += 1;
                 sim.release_later(client, view.copy);
             }

@@ -285,6 +285,7 @@ mod tests {
                 dtype: v1::Dtype::F32.into(),
                 shape: None,
                 user: vec![1; 4096].into(),
+                agreement: None,
             }),
             radices: vec![u32::try_from(members).unwrap()],
             frame_bytes: 16 << 10,

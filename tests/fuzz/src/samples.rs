@@ -305,7 +305,7 @@ fn locations() -> Locations {
 }
 
 fn metadata() -> Metadata {
-    Metadata { dtype: Dtype::F32, shape: Some(vec![2, 3]), user: Bytes::from_static(b"u") }
+    Metadata { dtype: Dtype::F32, shape: Some(vec![2, 3]), user: Bytes::from_static(b"u"), agreement: None }
 }
 
 fn object() -> ObjectId {

@@ -167,7 +167,12 @@ fn a_put_during_another_waits_for_its_bytes() {
 fn empty_objects_are_objects() {
     let mut cluster = Cluster::of(2);
     let (one, other) = (cluster.client(0), cluster.client(1));
-    let shape = Metadata { dtype: Dtype::F32, shape: Some(vec![3, 0]), user: b"note".to_vec().into() };
+    let shape = Metadata {
+        dtype: Dtype::F32,
+        shape: Some(vec![3, 0]),
+        user: b"note".to_vec().into(),
+        ..Metadata::default()
+    };
     one.put_with("empty", b"", PutOptions { metadata: shape.clone(), ..confirmed() }).unwrap();
     one.put_with("empty", b"", PutOptions { metadata: shape.clone(), ..confirmed() }).unwrap();
     for client in [&one, &other] {

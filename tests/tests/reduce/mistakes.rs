@@ -1,6 +1,6 @@
 //! Participants of collectives that disagree, are none, or call again.
 
-use std::thread::scope;
+use std::thread::{ScopedJoinHandle, scope};
 
 use hoplite_client::{AllreduceOptions, Dtype, Error, PutOptions, ReduceOrder, Result};
 use hoplite_tests::cluster::Cluster;
@@ -125,6 +125,68 @@ fn sources_that_do_not_go_together_are_named_at_all_ranks() {
             assert!(error.contains("array-0") && error.contains("array-1"), "{other:?}: {error}");
         }
         cluster.client(0).delete(ids(&[0, 1]), PATIENCE).unwrap();
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+/// Small sources go through one store, where nobody compares before there is a target what the ranks want.
+#[test]
+fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want() {
+    let mut cluster = Cluster::start(chained(3));
+    let arrays = Arrays::of_bytes(1024);
+    for rank in 0..3 {
+        put(&cluster, rank, arrays, rank as u64);
+    }
+    let call = |rank: usize, numbers: &[u64], options: AllreduceOptions| {
+        cluster.client(rank).allreduce("target", ids(numbers), rank.min(numbers.len() - 1), options)
+    };
+    let max = || AllreduceOptions { op: ReduceOp::Max, ..options() };
+    let sum = arrays.reduced(ReduceOp::Sum, &ALL);
+    // Before there is a target, and after.
+    scope(|scope| {
+        let early = scope.spawn(|| call(1, &ALL, max()));
+        assert!(call(0, &ALL, options()).unwrap() == sum);
+        for error in [refusal(early.join().unwrap()), refusal(call(2, &ALL, max()))] {
+            assert!(matches!(error, ObjectError::TypeMismatch { .. }), "{error}");
+            let error = error.to_string();
+            assert!(error.contains("a participant asks for max of 3 sources in any order"), "{error}");
+            assert!(error.contains("rank 0 for sum of 3 sources in any order"), "{error}");
+        }
+    });
+    assert!(call(2, &ALL, options()).unwrap() == sum);
+    // The id of one round for another.
+    let error = refusal(call(1, &[2, 1], options())).to_string();
+    assert!(error.contains("of other sources"), "{error}");
+    let error = refusal(call(0, &[0, 1], options()));
+    assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"target"), "{error}");
+    cluster.client(0).delete(["target"], PATIENCE).unwrap();
+    cluster.client(0).put("target", &arrays.reduced(ReduceOp::Sum, &[0])).unwrap();
+    let error = refusal(call(1, &ALL, options())).to_string();
+    assert!(error.contains("no collective made what is there"), "{error}");
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_rank_that_comes_after_others_whose_sources_do_not_go_together_is_told() {
+    let mut cluster = Cluster::start(chained(3));
+    for (usual, other) in [
+        (LARGE, Arrays { length: LARGE.length + 1, ..LARGE }),
+        (Arrays::of_bytes(1000), Arrays::of_bytes(1004)),
+    ] {
+        put(&cluster, 0, usual, 0);
+        put(&cluster, 1, other, 1);
+        let call = |rank: usize| cluster.client(rank).allreduce("target", ids(&ALL), rank, options());
+        let call = &call;
+        scope(|scope| {
+            let others = [0, 1].map(|rank| scope.spawn(move || call(rank)));
+            await_that("the others have failed", || others.iter().all(ScopedJoinHandle::is_finished));
+            put(&cluster, 2, usual, 2);
+            let error = refusal(call(2));
+            assert!(matches!(error, ObjectError::TypeMismatch { .. }), "{error}");
+            let error = error.to_string();
+            assert!(error.contains("array-0") && error.contains("array-1"), "{error}");
+        });
+        cluster.client(0).delete(ids(&ALL), PATIENCE).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }

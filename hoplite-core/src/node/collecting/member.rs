@@ -11,6 +11,7 @@ use crate::collective::{
 };
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
+use crate::metadata::Metadata;
 
 /// How long those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
 /// may be silent.
@@ -40,7 +41,7 @@ impl Node {
             self.outdated(older, &plan.target);
         }
         // What was said of an earlier attempt does not hold for this one.
-        self.collectives.denials.retain(|(target, ..)| *target != plan.target);
+        self.forget_denials(&plan.target);
         self.collectives.memberships.insert(membership, Membership::new(plan, deadline));
         self.ctx.schedule(deadline, Deadline::Membership(membership));
         self.begin_membership(membership);
@@ -70,7 +71,8 @@ impl Node {
         // Whoever waits here for the object gets this one.
         self.stop_fetch(&plan.target);
         let phase = Phase::Combining { combine: None, valid_bytes: 0 };
-        let (id, metadata) = (plan.target.clone(), plan.metadata.clone());
+        let id = plan.target.clone();
+        let metadata = Metadata { agreement: Some(plan.agreement), ..plan.metadata.clone() };
         let opening = LocalCopy::begin(id.clone(), plan.put, size_bytes, metadata, room, phase).private();
         let stays = !plan.is_of_parts() && self.collectives.sessions.contains_key(&plan.put);
         let opening = if stays { opening } else { opening.evictable() };

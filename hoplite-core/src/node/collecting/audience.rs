@@ -1,0 +1,223 @@
+//! Who may wait for the target of a collective that is coordinated here, and what they are told if there will be none.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::super::calls::{Call, CallKey};
+use super::super::context::Deadline;
+use super::super::{Effect, Node};
+use super::Coordinated;
+use crate::collective::{Agreement, CollectiveEffect, Decision, Gathering, Member};
+use crate::error::Error;
+use crate::id::ObjectId;
+use crate::shard::{Locations, RequestId};
+use crate::time::Time;
+
+/// How long it is remembered that there will be no target: far longer than a client takes to join again.
+const DENIAL_TTL: Duration = Duration::from_secs(10);
+/// Most targets of which it is remembered.
+const MAX_DENIALS: usize = 256;
+
+/// The participants of the collectives that this store coordinates, and what it has heard of targets that will not be made.
+#[derive(Debug, Default)]
+pub(super) struct Audiences {
+    /// By target, as long as rank 0's call is open.
+    open: BTreeMap<ObjectId, Audience>,
+    /// By target, after participants have disagreed.
+    late: BTreeMap<ObjectId, Late>,
+    /// Of which targets this store has heard lately that there will be none, and when, oldest first.
+    denials: VecDeque<(ObjectId, Time, Error)>,
+}
+
+/// Where participants are: at the nodes of their sources.
+#[derive(Debug)]
+struct Audience {
+    key: CallKey,
+    agreement: Agreement,
+    members: Vec<Member>,
+    /// The sources that are nowhere yet, by their ranks.
+    missing: BTreeMap<usize, ObjectId>,
+}
+
+/// Participants that are told of a disagreement when their sources appear.
+#[derive(Debug)]
+struct Late {
+    error: Error,
+    until: Time,
+    /// What is asked of the directory, by ranks.
+    asks: BTreeMap<usize, RequestId>,
+}
+
+impl Audiences {
+    /// The sources have been looked for, and from now on the collective is made.
+    pub(super) fn open(&mut self, key: CallKey, gathering: &Gathering) {
+        let (agreement, members) = (gathering.agreement(), gathering.known_members());
+        let missing = gathering.missing_sources();
+        let audience = Audience { key, agreement, members, missing };
+        self.open.insert(gathering.request().target.clone(), audience);
+    }
+
+    /// A source that was missing is somewhere.
+    pub(super) fn located(&mut self, target: &ObjectId, rank: usize, locations: &Locations) {
+        if let Some(audience) = self.open.get_mut(target)
+            && !locations.locations.is_empty()
+            && audience.missing.remove(&rank).is_some()
+        {
+            audience.members.extend(members_at(locations));
+        }
+    }
+
+    /// What the participants agree about of whose collective this is to be the target.
+    pub(super) fn agreement(&self, target: &ObjectId) -> Option<Agreement> {
+        self.open.get(target).map(|audience| audience.agreement)
+    }
+
+    /// What this store has heard last of a target that will not be made.
+    pub(super) fn denial(&self, target: &ObjectId) -> Option<Error> {
+        let found = self.denials.iter().rev().find(|(id, ..)| id == target);
+        found.map(|(_, _, error)| error.clone())
+    }
+
+    /// What this store has heard of participants that disagree about a target, and when it is too old to tell newcomers, unless
+    /// another attempt has begun here.
+    pub(super) fn disagreement(&self, target: &ObjectId) -> Option<(Time, &Error)> {
+        let is_told = |(id, _, error): &&(ObjectId, Time, Error)| id == target && is_disagreement(error);
+        self.denials.iter().rev().find(is_told).map(|(_, at, error)| (*at + DENIAL_TTL, error))
+    }
+}
+
+fn is_disagreement(error: &Error) -> bool {
+    matches!(error, Error::TypeMismatch { .. })
+}
+
+fn members_at(locations: &Locations) -> impl Iterator<Item = Member> {
+    let member = |location: &crate::shard::Location| Member {
+        node: location.node.clone(),
+        address: location.data_address,
+    };
+    locations.locations.iter().map(member)
+}
+
+impl Node {
+    /// A call is about to end. If it was for a collective that has failed, those who wait for the target elsewhere are told.
+    pub(in super::super) fn end_audience(&mut self, key: CallKey, error: Option<&Error>) {
+        let Some(Call::Reduce { target, .. }) = self.calls.get(key) else { return };
+        let target = target.clone();
+        let audiences = &mut self.collectives.audiences.open;
+        let Some(Audience { members, missing, .. }) =
+            audiences.remove(&target).filter(|audience| audience.key == key)
+        else {
+            return;
+        };
+        let Some(error) = error else { return };
+        let stands = |coordinated: &Coordinated| {
+            coordinated.key == Some(key) && coordinated.session.decision() == Decision::Committed
+        };
+        if self.collectives.sessions.values().any(stands) {
+            // The call ends, but not what it was for.
+            return;
+        }
+        let error = match error {
+            // Their own times are their own matter.
+            Error::Timeout { .. } => Error::ObjectLost { id: target.clone() },
+            error => error.clone(),
+        };
+        self.deny(members.into_iter(), &target, &error);
+        self.denied(&target, &error);
+        if is_disagreement(&error) && !missing.is_empty() {
+            self.await_late(target, error, missing);
+        }
+    }
+
+    fn deny(&mut self, members: impl Iterator<Item = Member>, target: &ObjectId, error: &Error) {
+        for Member { node, address } in members {
+            if node != *self.ctx.node() {
+                let (target, error) = (target.clone(), error.clone());
+                let deny = CollectiveEffect::Deny { node, address, target, error };
+                self.ctx.push(Effect::Collective(deny));
+            }
+        }
+    }
+
+    /// Has participants whose sources come later told that the others disagree.
+    fn await_late(&mut self, target: ObjectId, error: Error, missing: BTreeMap<usize, ObjectId>) {
+        if self.collectives.audiences.late.len() >= MAX_DENIALS {
+            return;
+        }
+        let until = self.ctx.now() + DENIAL_TTL;
+        let ask = |(rank, id): (usize, ObjectId)| (rank, self.ask_source(id, &target, rank));
+        let asks = missing.into_iter().map(ask).collect();
+        self.ctx.schedule(until, Deadline::Reduce(target.clone()));
+        self.collectives.audiences.late.insert(target, Late { error, until, asks });
+    }
+
+    /// The directory told where a source is. Whether it is one of which only that is of interest.
+    pub(super) fn deny_late(&mut self, target: &ObjectId, rank: usize, locations: &Locations) -> bool {
+        let Some(late) = self.collectives.audiences.late.get_mut(target) else { return false };
+        if locations.locations.is_empty() {
+            return true;
+        }
+        let (error, ask) = (late.error.clone(), late.asks.remove(&rank));
+        if late.asks.is_empty() {
+            self.end_late(target);
+        }
+        if let Some(ask) = ask {
+            self.withdraw_ask(ask);
+            self.deny(members_at(locations), target, &error);
+        }
+        true
+    }
+
+    /// Nobody is told any more of a disagreement that is too old.
+    pub(super) fn reconsider_late(&mut self, target: &ObjectId) {
+        let late = self.collectives.audiences.late.get(target);
+        if late.is_some_and(|late| late.until <= self.ctx.now()) {
+            self.end_late(target);
+        }
+    }
+
+    fn end_late(&mut self, target: &ObjectId) {
+        let Some(late) = self.collectives.audiences.late.remove(target) else { return };
+        self.ctx.unschedule(late.until, Deadline::Reduce(target.clone()));
+        for ask in late.asks.into_values() {
+            self.withdraw_ask(ask);
+        }
+    }
+
+    /// Another attempt to make a target begins: what was said of earlier ones does not hold for it.
+    pub(in super::super) fn forget_denials(&mut self, target: &ObjectId) {
+        self.end_late(target);
+        self.collectives.audiences.denials.retain(|(denied, ..)| denied != target);
+    }
+
+    /// There will be no target: those who have joined for it are told why.
+    pub(super) fn denied(&mut self, target: &ObjectId, error: &Error) {
+        let denials = &mut self.collectives.audiences.denials;
+        let now = self.ctx.now();
+        while denials.front().is_some_and(|(_, at, _)| now.since(*at) > DENIAL_TTL)
+            || denials.len() >= MAX_DENIALS
+        {
+            denials.pop_front();
+        }
+        denials.push_back((target.clone(), now, error.clone()));
+        self.fail_joins(target, error);
+    }
+
+    /// Answers the participants that wait here for a target. Others who wait for an object of that id go on.
+    pub(super) fn fail_joins(&mut self, target: &ObjectId, error: &Error) {
+        for key in self.calls.gets(target) {
+            if let Some(Call::Get { join: Some(_), .. }) = self.calls.get(key) {
+                self.finish(key, Err(error.clone()));
+            }
+        }
+    }
+
+    /// A participant that came after a disagreement was told has waited long enough for another attempt.
+    pub(in super::super) fn join_expired(&mut self, key: CallKey) {
+        let Some(Call::Get { id, join: Some(_), .. }) = self.calls.get(key) else { return };
+        if let Some((_, error)) = self.collectives.audiences.disagreement(id) {
+            let error = error.clone();
+            self.finish(key, Err(error));
+        }
+    }
+}
