@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hoplite_core::shard::{Grant, GrantReason, ShardStatus, ToShard, ToStore};
+use hoplite_core::shard::{Grant, GrantReason, Shard, ShardStatus, ToShard, ToStore};
+use hoplite_core::topology::place::LEVEL_KEYS;
 use hoplite_daemon::metrics::{
     Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, label_of, level,
 };
@@ -130,6 +131,10 @@ struct Levels {
     tombstones: IntGauge,
     nodes: IntGaugeVec,
     queue: IntGauge,
+    places_version: IntGauge,
+    placed_nodes: IntGauge,
+    groups: IntGauge,
+    uplinks: IntGaugeVec,
     refused_connections: IntCounter,
     refused_calls: IntCounter,
     refused_logins: IntCounter,
@@ -160,6 +165,25 @@ impl Levels {
                 "hoplite_directory_queue_length",
                 "Batches of messages that wait until the shard takes them up.",
             ),
+            places_version: metrics.gauge(
+                "hoplite_directory_places_version",
+                "The version of the measured places that the shard has: when they were measured, in milliseconds since 1970, if clocks are \
+                 right. 0: none. Shards agree on it.",
+            ),
+            placed_nodes: metrics.gauge(
+                "hoplite_directory_placed_nodes",
+                "Stores that are in a group because it was measured, not by their labels.",
+            ),
+            groups: metrics.gauge(
+                "hoplite_directory_measured_groups",
+                "Groups of nodes that were measured; of levels within each other, the innermost.",
+            ),
+            uplinks: metrics.gauges(
+                "hoplite_directory_uplink_permille",
+                "What the uplink of a group carries by the measured places, in thousandths of a host's link, by the level of the group. \
+                 0: not measured, or no store is in a group by measurements.",
+                "level",
+            ),
             refused_connections: metrics.counter(
                 "hoplite_directory_refused_connections_total",
                 "Connections that were closed before their peer had shown that it belongs to the cluster: it was slow, too many came, or \
@@ -172,7 +196,8 @@ impl Levels {
         }
     }
 
-    fn update(&self, status: &ShardStatus, queue: usize, strangers: &Strangers) {
+    fn update(&self, looked: &Look, queue: usize, strangers: &Strangers) {
+        let Look { status, groups, placed_nodes } = looked;
         follow(&self.refused_connections, strangers.connections.load(Ordering::Relaxed));
         follow(&self.refused_calls, strangers.calls.load(Ordering::Relaxed));
         follow(&self.refused_logins, strangers.logins.load(Ordering::Relaxed));
@@ -186,10 +211,31 @@ impl Levels {
             (&self.nodes.with_label_values(&["connected"]), connected),
             (&self.nodes.with_label_values(&["away"]), status.nodes.len() - connected),
             (&self.queue, queue),
+            (&self.groups, *groups),
+            (&self.placed_nodes, *placed_nodes),
         ] {
             gauge.set(level(number));
         }
         self.inline_bytes.set(level(status.inline_bytes));
+        let (version, uplink) = status.measured;
+        self.places_version.set(level(version));
+        for (key, permille) in LEVEL_KEYS.into_iter().zip(uplink.levels()) {
+            self.uplinks.with_label_values(&[key]).set(permille.into());
+        }
+    }
+}
+
+/// What is looked up of a shard.
+struct Look {
+    status: ShardStatus,
+    groups: usize,
+    placed_nodes: usize,
+}
+
+impl Look {
+    fn at(shard: &Shard) -> Self {
+        let (groups, placed_nodes) = (shard.measured_places().groups(), shard.measured_nodes());
+        Self { status: shard.status(), groups, placed_nodes }
     }
 }
 
@@ -200,8 +246,8 @@ pub(crate) fn look(metrics: &Metrics, shard: ShardHandle, strangers: Arc<Strange
         let (levels, shard, strangers) = (levels.clone(), shard.clone(), strangers.clone());
         Box::pin(async move {
             let queue = shard.queue_length();
-            let status = shard.inspect(hoplite_core::shard::Shard::status).await;
-            levels.update(&status.map_err(|error| format!("the directory: {error}"))?, queue, &strangers);
+            let looked = shard.inspect(Look::at).await;
+            levels.update(&looked.map_err(|error| format!("the directory: {error}"))?, queue, &strangers);
             Ok(())
         })
     }));

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::copies::{Copies, LiveCopy};
-use crate::data::{DataMetrics, Peer, Puller, Surveyor};
+use crate::data::{DataMetrics, Peer, Puller, SurveyTally, Surveyor};
 use crate::local::Answers;
 use crate::metrics::Observer;
 use crate::outbox::Outbox;
@@ -249,6 +249,11 @@ impl Engine {
     /// How far the probe is that this store coordinates.
     pub(crate) fn probe_progress(&self) -> SurveyProgress {
         self.surveyor.progress()
+    }
+
+    /// What the probes came to that this store has coordinated.
+    pub(crate) fn probe_tally(&self) -> SurveyTally {
+        self.surveyor.tally()
     }
 
     /// Has `peers` measure the links between them. Runs with the rest of the store until the future is dropped, or the store ends.

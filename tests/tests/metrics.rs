@@ -6,13 +6,18 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hoplite_client::{AllreduceOptions, Client, Dtype, Metadata, PutOptions, ReduceOp};
 use hoplite_core::Error as ObjectError;
+use hoplite_core::topology::probe::survey::SurveyOptions;
+use hoplite_core::topology::probe::{MAX_PROBES, Probes};
+use hoplite_proto::v1;
+use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, refusal, run_to_end};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::http::get;
+use tokio::sync::mpsc;
 
 /// How long what should succeed may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -160,6 +165,92 @@ fn a_put_that_waits_for_room_is_seen() {
     let text = text(&cluster.stores[0]);
     assert_eq!(value(&text, "hoplite_store_waiting_for_room"), 0.0);
     assert_eq!(value(&text, "hoplite_store_room_wait_seconds_count"), 1.0);
+}
+
+/// Tells the shard that the nodes are in two racks, whose uplinks carry a quarter of a host's link.
+fn place(cluster: &Cluster, version: u64) {
+    let node = |number: u32| v1::measured_places::Node {
+        node: format!("node-{number}"),
+        groups: vec![0, 0, 1 + number, 0],
+    };
+    let nodes = vec![node(0), node(1)];
+    let places = v1::MeasuredPlaces { version, nodes, uplinks_permille: vec![0, 0, 250, 0] };
+    let address = format!("http://{}", cluster.shard_addresses[0]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let place = async { DirectoryClient::connect(address).await.unwrap().place(places).await };
+    assert!(runtime.block_on(place).unwrap().into_inner().counts);
+}
+
+#[test]
+fn measured_places_are_seen_at_the_shard_and_at_the_stores() {
+    let cluster = cluster();
+    let of = |daemon, name: &str| value(&text(daemon), name);
+    let shard = |name: &str| of(&cluster.shards[0], &format!("hoplite_directory_{name}"));
+    let store = |node: usize, name: &str| of(&cluster.stores[node], &format!("hoplite_store_{name}"));
+    let rack = "uplink_permille{level=\"rack\"}";
+    assert_eq!([shard("places_version"), store(0, "places_version"), store(0, rack)], [0.0; 3]);
+    place(&cluster, 5);
+    await_that("the stores to hear of it", || (0..2).all(|node| store(node, "places_version") == 5.0));
+    assert_eq!(shard("places_version"), 5.0);
+    assert_eq!([shard("placed_nodes"), shard("measured_groups")], [2.0, 2.0]);
+    assert_eq!([shard(rack), store(0, rack), store(1, rack)], [250.0; 3]);
+    let zone = "uplink_permille{level=\"zone\"}";
+    assert_eq!([shard(zone), store(0, zone)], [0.0; 2]);
+    // Two nodes make no groups.
+    let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as f64;
+    let probed = probe(&cluster, &["--apply", "--probes", "5"]).status().unwrap();
+    assert!(probed.success());
+    assert!(shard("places_version") >= before, "its age can be told");
+    await_that("the stores to hear of it", || {
+        (0..2).all(|node| store(node, "places_version") == shard("places_version"))
+    });
+    let names = ["placed_nodes", "measured_groups", rack];
+    assert_eq!(names.map(shard), [0.0; 3]);
+    assert_eq!(store(1, rack), 0.0);
+}
+
+/// `hoplite topology probe` at the first node.
+fn probe(cluster: &Cluster, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program("hoplite"));
+    command.args(["topology", "probe"]).args(arguments).env("HOPLITE_SOCKET", cluster.socket(0));
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+#[test]
+fn probes_are_counted_where_they_are_coordinated() {
+    let cluster = cluster();
+    let seen =
+        |node: usize, name: &str| value(&text(&cluster.stores[node]), &format!("hoplite_store_{name}"));
+    let results = |node: usize| {
+        ["complete", "failed", "cancelled"]
+            .map(|result| seen(node, &format!("probes_total{{result=\"{result}\"}}")))
+    };
+    let last = || ["last_probe_timestamp_seconds", "last_probe_seconds"].map(|name| seen(0, name));
+    assert_eq!((results(0), last()), ([0.0; 3], [0.0; 2]));
+    let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as f64;
+    assert!(probe(&cluster, &["--probes", "5"]).status().unwrap().success());
+    assert_eq!(results(0), [1.0, 0.0, 0.0]);
+    let [ended, seconds] = last();
+    assert!(ended >= before && seconds > 0.0, "{ended} {seconds}");
+    let nodes =
+        ["measured", "left-out"].map(|state| seen(0, &format!("last_probe_nodes{{state=\"{state}\"}}")));
+    assert_eq!(nodes, [2.0, 0.0]);
+    assert!(!probe(&cluster, &["--nodes", "node-1"]).status().unwrap().success());
+    assert_eq!(results(0), [1.0, 1.0, 0.0], "one node has no links");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(Client::connect(cluster.socket(0))).unwrap();
+    runtime.block_on(async {
+        let (says, mut said) = mpsc::unbounded_channel();
+        let options = SurveyOptions { probes: Probes::Count(MAX_PROBES), ..SurveyOptions::default() };
+        let long = client.probe(Vec::new(), options, move |progress| says.send(progress.steps).unwrap());
+        tokio::select! {
+            _ = long => panic!("it takes longer to send so many echoes"),
+            () = async { while said.recv().await.unwrap() == 0 {} } => {}
+        }
+    });
+    await_that("the probe to end", || results(0)[2] == 1.0);
+    assert_eq!(results(1), [0.0; 3], "it only took part");
 }
 
 #[test]

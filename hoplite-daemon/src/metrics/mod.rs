@@ -19,7 +19,7 @@ use prometheus::core::Collector;
 use prometheus::{HistogramOpts, Opts, Registry, TextEncoder};
 use tokio::time::timeout;
 
-pub use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+pub use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 pub(crate) use server::serve;
 
@@ -141,7 +141,12 @@ impl Metrics {
         registered(&self.0.registry, IntGauge::new(name, help))
     }
 
-    /// Such a number for each value of `label`.
+    /// Such a number that need not be whole.
+    pub fn fractional_gauge(&self, name: &str, help: &str) -> Gauge {
+        registered(&self.0.registry, Gauge::new(name, help))
+    }
+
+    /// Such a whole number for each value of `label`.
     pub fn gauges(&self, name: &str, help: &str, label: &str) -> IntGaugeVec {
         registered(&self.0.registry, IntGaugeVec::new(Opts::new(name, help), &[label]))
     }

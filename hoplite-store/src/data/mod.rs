@@ -59,7 +59,7 @@ use crate::copies::LiveCopy;
 
 pub(crate) use combine::{CombineRequest, CombineSource};
 pub(crate) use pool::Peer;
-pub(crate) use probe::Surveyor;
+pub(crate) use probe::{SurveyTally, Surveyor};
 pub(crate) use pull::{CompareRequest, PullRequest, Puller};
 pub(crate) use server::run;
 pub(crate) use session::{Enlisted, Exchange, MemberHost, Words};

@@ -2,14 +2,22 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::UNIX_EPOCH;
 
+use hoplite_core::shard::Placed;
 use hoplite_core::topology::live::PeerLink;
-use hoplite_daemon::metrics::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level};
+use hoplite_core::topology::place::LEVEL_KEYS;
+use hoplite_daemon::metrics::{
+    Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level,
+};
 
+use crate::data::SurveyTally;
 use crate::engine::Engine;
 
 /// Most links that are exported, so that the number of series does not grow with the cluster.
 const MAX_EXPORTED_LINKS: usize = 8;
+/// What a probe comes to.
+const PROBE_RESULTS: [&str; 3] = ["complete", "failed", "cancelled"];
 const PICOSECONDS: i64 = 1_000_000_000_000;
 
 struct Levels {
@@ -27,6 +35,12 @@ struct Levels {
     slow_links: IntGauge,
     link_rate: IntGaugeVec,
     link_round_trip: IntGaugeVec,
+    places_version: IntGauge,
+    uplinks: IntGaugeVec,
+    probes: IntCounterVec,
+    last_probe_nodes: IntGaugeVec,
+    last_probe_seconds: Gauge,
+    last_probe_ended: IntGauge,
     corrupt_frames: IntCounter,
     malformed_connections: IntCounter,
     refused_connections: IntCounter,
@@ -81,6 +95,35 @@ impl Levels {
                 "The round trips to other stores, as transfers show; of the eight that carry least.",
                 "peer",
             ),
+            places_version: metrics.gauge(
+                "hoplite_store_places_version",
+                "The version of the measured places by which this store knows its groups: when they were measured, in milliseconds \
+                 since 1970, if clocks are right. 0: none.",
+            ),
+            uplinks: metrics.gauges(
+                "hoplite_store_uplink_permille",
+                "What the uplink of a group carries by the measured places, in thousandths of a host's link, by the level of the group. \
+                 0: not measured.",
+                "level",
+            ),
+            probes: metrics.counters(
+                "hoplite_store_probes_total",
+                "Probes of the network that this store has coordinated; failed if the nodes could not be measured, cancelled if whoever \
+                 asked was gone.",
+                "result",
+                &PROBE_RESULTS,
+            ),
+            last_probe_nodes: metrics.gauges(
+                "hoplite_store_last_probe_nodes",
+                "Nodes of the last complete probe that this store has coordinated: measured, or left out.",
+                "state",
+            ),
+            last_probe_seconds: metrics
+                .fractional_gauge("hoplite_store_last_probe_seconds", "How long the last complete probe took."),
+            last_probe_ended: metrics.gauge(
+                "hoplite_store_last_probe_timestamp_seconds",
+                "When the last complete probe ended, since 1970. 0: there was none.",
+            ),
             corrupt_frames: metrics.counter(
                 "hoplite_store_corrupt_frames_total",
                 "Transfers that ended because a frame was damaged; they are tried again.",
@@ -122,6 +165,8 @@ impl Levels {
         follow(&self.put_conflicts, status.put_conflicts);
         let data = engine.metrics();
         self.update_links(&data.links());
+        self.update_places(status.place);
+        self.update_probes(engine.probe_tally());
         for (counter, count) in [
             (&self.transfer_bytes.with_label_values(&["sent"]), &data.sent_bytes),
             (&self.transfer_bytes.with_label_values(&["received"]), &data.received_bytes),
@@ -149,6 +194,33 @@ impl Levels {
             let rate = PICOSECONDS / i64::from(link.ps_per_byte).max(1);
             self.link_rate.with_label_values(&[peer.as_str()]).set(rate);
             self.link_round_trip.with_label_values(&[peer.as_str()]).set(2 * i64::from(link.alpha_ns));
+        }
+    }
+}
+
+impl Levels {
+    fn update_places(&self, Placed { version, uplink, .. }: Placed) {
+        self.places_version.set(level(version));
+        for (key, permille) in LEVEL_KEYS.into_iter().zip(uplink.levels()) {
+            self.uplinks.with_label_values(&[key]).set(permille.into());
+        }
+    }
+
+    fn update_probes(&self, tally: SurveyTally) {
+        for (result, count) in PROBE_RESULTS.into_iter().zip([tally.complete, tally.failed, tally.cancelled])
+        {
+            follow(&self.probes.with_label_values(&[result]), count);
+        }
+        let last = tally.last;
+        for (state, nodes) in
+            [("measured", last.map(|last| last.measured)), ("left-out", last.map(|last| last.left_out))]
+        {
+            self.last_probe_nodes.with_label_values(&[state]).set(level(nodes.unwrap_or(0)));
+        }
+        if let Some(last) = last {
+            self.last_probe_seconds.set(last.elapsed.as_secs_f64());
+            let ended = last.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.last_probe_ended.set(level(ended.as_secs()));
         }
     }
 }

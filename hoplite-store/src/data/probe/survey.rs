@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use hoplite_core::error::Error;
 use hoplite_core::peer::RELEASE_TIMEOUT;
@@ -68,16 +68,50 @@ pub(crate) struct Surveyor {
     config: Arc<DataConfig>,
     place: Semaphore,
     progress: Mutex<SurveyProgress>,
+    tally: Mutex<SurveyTally>,
+}
+
+/// What the probes came to that a store has coordinated.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SurveyTally {
+    /// How many have a result.
+    pub(crate) complete: u64,
+    /// How many could not be done with the nodes that there were.
+    pub(crate) failed: u64,
+    /// How many ended because who had asked for them was gone.
+    pub(crate) cancelled: u64,
+    /// The last one that has a result.
+    pub(crate) last: Option<LastSurvey>,
+}
+
+/// A probe that has a result.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LastSurvey {
+    pub(crate) ended: SystemTime,
+    pub(crate) elapsed: Duration,
+    /// How many nodes are in the matrix.
+    pub(crate) measured: usize,
+    /// How many are not.
+    pub(crate) left_out: usize,
 }
 
 impl Surveyor {
     pub(in super::super) fn new(config: Arc<DataConfig>) -> Self {
-        Self { config, place: Semaphore::new(1), progress: Mutex::default() }
+        Self { config, place: Semaphore::new(1), progress: Mutex::default(), tally: Mutex::default() }
     }
 
     /// How far the present probe is; no steps if there is none.
     pub(crate) fn progress(&self) -> SurveyProgress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the probes so far came to.
+    pub(crate) fn tally(&self) -> SurveyTally {
+        *self.lock_tally()
+    }
+
+    fn lock_tally(&self) -> MutexGuard<'_, SurveyTally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn advance(&self, progress: SurveyProgress) {
@@ -94,7 +128,19 @@ impl Surveyor {
         assumed_ps_per_byte: u32,
     ) -> Result<SurveyReport, SurveyFailure> {
         let Ok(_place) = self.place.try_acquire() else { return Err(SurveyFailure::Busy) };
-        let _idle = Idle(self);
+        let mut under_way = UnderWay { surveyor: self, is_over: false };
+        let begun = Instant::now();
+        let surveyed = self.measure(peers, options, assumed_ps_per_byte).await;
+        under_way.over(begun.elapsed(), surveyed.as_ref().ok());
+        surveyed
+    }
+
+    async fn measure(
+        &self,
+        peers: Vec<Peer>,
+        options: SurveyOptions,
+        assumed_ps_per_byte: u32,
+    ) -> Result<SurveyReport, SurveyFailure> {
         if peers.len() > MAX_NODES {
             return Err(SurveyError::TooManyNodes { count: peers.len() }.into());
         }
@@ -132,12 +178,33 @@ impl Surveyor {
     }
 }
 
-/// Says that there is no probe when this is dropped.
-struct Idle<'a>(&'a Surveyor);
+/// Says that there is no probe when this is dropped, and that it was cancelled if it was not over.
+struct UnderWay<'a> {
+    surveyor: &'a Surveyor,
+    is_over: bool,
+}
 
-impl Drop for Idle<'_> {
+impl UnderWay<'_> {
+    /// The probe has come to an end by itself, with a result or without.
+    fn over(&mut self, elapsed: Duration, report: Option<&SurveyReport>) {
+        self.is_over = true;
+        let mut tally = self.surveyor.lock_tally();
+        let Some(report) = report else {
+            tally.failed += 1;
+            return;
+        };
+        tally.complete += 1;
+        let (measured, left_out) = (report.matrix.len(), report.lost.len());
+        tally.last = Some(LastSurvey { ended: SystemTime::now(), elapsed, measured, left_out });
+    }
+}
+
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.advance(SurveyProgress::default());
+        self.surveyor.advance(SurveyProgress::default());
+        if !self.is_over {
+            self.surveyor.lock_tally().cancelled += 1;
+        }
     }
 }
 
