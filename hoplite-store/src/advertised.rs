@@ -1,9 +1,11 @@
 //! Where other stores reach this one: an address, or a name that is looked up again whenever a session begins.
 //!
-//! A host that gets another address loses its sessions, and tells the shards the new one with the next.
+//! A host that gets another address loses its sessions, and tells the shards the new one with the next. While the name cannot be
+//! looked up, it tells the one that it found last.
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::lookup_host;
@@ -12,13 +14,13 @@ use tokio::time::timeout;
 /// How long a name server may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the shards are told.
+/// What the shards are told. Clones know the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Advertised {
     /// `HOST:PORT`, unless it is where the data plane listens.
     name: Option<String>,
-    /// What it was at the start.
-    address: SocketAddr,
+    /// What it was when it was looked up last.
+    address: Arc<Mutex<SocketAddr>>,
 }
 
 impl Advertised {
@@ -31,19 +33,30 @@ impl Advertised {
             Some(name) => look_up(name, listened).await?,
             None => listened,
         };
-        Ok(Self { name, address })
+        Ok(Self { name, address: Arc::new(Mutex::new(address)) })
     }
 
-    /// The address at the start.
-    pub(crate) const fn address(&self) -> SocketAddr {
-        self.address
+    /// The address that was found last.
+    pub(crate) fn address(&self) -> SocketAddr {
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The address now; that at the start while there is no other to be had.
+    /// The address now; that which was found last while there is no other to be had.
     pub(crate) async fn now(&self) -> SocketAddr {
-        match &self.name {
-            Some(name) => look_up(name, self.address).await.unwrap_or(self.address),
-            None => self.address,
+        let last = self.address();
+        let Some(name) = &self.name else { return last };
+        match look_up(name, last).await {
+            Ok(address) => {
+                if address != last {
+                    tracing::info!(name, %address, before = %last, "this store has another address");
+                }
+                *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
+                address
+            }
+            Err(error) => {
+                tracing::warn!(name, %error, address = %last, "cannot look up this store's name; it is taken to be where it was");
+                last
+            }
         }
     }
 }
@@ -79,7 +92,8 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_is_gone_stays_what_it_was() {
         let address = "127.0.0.1:9".parse().unwrap();
-        let gone = Advertised { name: Some("host.invalid:9".to_owned()), address };
+        let name = Some("host.invalid:9".to_owned());
+        let gone = Advertised { name, address: Arc::new(Mutex::new(address)) };
         assert_eq!(gone.now().await, address);
     }
 }

@@ -13,6 +13,7 @@ mod labels;
 mod lifecycle;
 mod limits;
 mod metrics;
+mod names;
 mod probe;
 mod reduce;
 mod secured;
