@@ -8,7 +8,7 @@
 
 mod collective;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{EnlistmentId, MembershipId};
@@ -43,10 +43,12 @@ pub(crate) struct Traces {
     combines: BTreeMap<CombineId, Work>,
     hops: BTreeMap<HopId, Work>,
     hostings: BTreeMap<HostingId, Span>,
+    /// The open calls that coordinate sessions.
+    coordinating: BTreeSet<(ClientId, CallId)>,
     /// The members of sessions that this store coordinates.
     enlistments: BTreeMap<EnlistmentId, Work>,
-    /// The sessions in which this store is a member, with the puts of their targets.
-    memberships: BTreeMap<MembershipId, (PutId, Span)>,
+    /// The sessions in which this store is a member, with the puts of their targets, and their spans, if they are recorded.
+    memberships: BTreeMap<MembershipId, (PutId, Option<Span>)>,
     serves: BTreeMap<ServeId, Span>,
 }
 
@@ -81,6 +83,7 @@ impl Traces {
             combines: BTreeMap::new(),
             hops: BTreeMap::new(),
             hostings: BTreeMap::new(),
+            coordinating: BTreeSet::new(),
             enlistments: BTreeMap::new(),
             memberships: BTreeMap::new(),
             serves: BTreeMap::new(),
@@ -236,6 +239,9 @@ impl Traces {
                 self.callers.entry(id.clone()).or_default().insert(key, context);
             }
             self.objects.insert(key, ids);
+            if matches!(request, Request::Collective(..)) {
+                self.coordinating.insert(key);
+            }
         }
         if let Some(span) = span {
             self.calls.insert(key, span);
@@ -245,6 +251,7 @@ impl Traces {
 
     /// A call is not open any more.
     fn forget(&mut self, key: (ClientId, CallId)) {
+        self.coordinating.remove(&key);
         for id in self.objects.remove(&key).into_iter().flatten() {
             if let Some(callers) = self.callers.get_mut(&id) {
                 callers.remove(&key);

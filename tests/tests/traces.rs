@@ -297,6 +297,40 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
     }
 }
 
+/// Ranks on both nodes are in a trace, which is theirs; whoever coordinates is in none.
+#[test]
+fn what_nobody_records_of_an_allreduce_is_not_in_the_traces_of_other_ranks() {
+    let collector = Collector::start();
+    let mut cluster = cluster(&collector.endpoint, &["--otlp-sample-ratio", "0"]);
+    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
+    let sources = ["a", "b", "c"];
+    for (rank, id) in sources.into_iter().enumerate() {
+        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+        cluster.client(rank % 2).put_with(id, &vec![0; 4 << 20], options).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for rank in 0..3 {
+            let client = cluster.client(rank % 2);
+            scope.spawn(move || {
+                let _traced = (rank > 0).then(|| enter_trace(caller(true)));
+                let options =
+                    AllreduceOptions { op: ReduceOp::Sum, timeout: PATIENCE, ..AllreduceOptions::default() };
+                client.allreduce("sum", sources, rank, options).unwrap()
+            });
+        }
+    });
+    end(&mut cluster);
+
+    let trace = collector.trace();
+    trace.assert_whole();
+    for node in ["node-0", "node-1"] {
+        assert!(!trace.named("join", Some(node)).is_empty(), "{}", trace.tree());
+        for work in ["collective", "enlist", "take part", "exchange", "serve"] {
+            assert!(trace.named(work, Some(node)).is_empty(), "{work} of {node} in {}", trace.tree());
+        }
+    }
+}
+
 #[test]
 fn callers_and_the_ratio_decide_what_is_recorded() {
     let collector = Collector::start();

@@ -2,7 +2,7 @@
 
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Plan, Report, Word};
-use hoplite_daemon::SpanKind;
+use hoplite_daemon::{Span, SpanKind};
 
 use super::{Traces, Work, enter, number};
 
@@ -14,13 +14,14 @@ impl Traces {
     ) -> Option<TraceContext> {
         match event {
             CollectiveEvent::Asked { membership, plan } => {
-                let span = self.begin_for("take part", SpanKind::Server, Some(given?), &plan.target)?;
-                let context = span.context();
+                let begin = |given| self.begin_for("take part", SpanKind::Server, Some(given), &plan.target);
+                let span = given.and_then(begin);
+                let context = span.as_ref().map(Span::context);
                 self.memberships.insert(*membership, (plan.put, span));
-                Some(context)
+                context
             }
             CollectiveEvent::Told { membership, .. } => {
-                self.memberships.get(membership).map(|(_, span)| span.context())
+                self.memberships.get(membership)?.1.as_ref().map(Span::context)
             }
             CollectiveEvent::Left { membership } => {
                 self.memberships.remove(membership);
@@ -58,16 +59,18 @@ impl Traces {
                 None
             }
             CollectiveEffect::Report { membership, report: Report::Failed(failure) } => {
-                if let Some((_, span)) = self.memberships.get_mut(membership) {
+                if let Some((_, Some(span))) = self.memberships.get_mut(membership) {
                     span.fail(format!("{failure:?}"));
                 }
                 None
             }
             CollectiveEffect::StartExchange { combine, plan, .. } => {
                 let membership = self.memberships.values().find(|(put, _)| *put == plan.put);
-                let membership = membership.map(|(_, membership)| membership.context());
-                // Nobody asks the coordinator's own store.
-                let parent = membership.or_else(|| self.coordinator(plan))?;
+                let parent = match membership {
+                    Some((_, span)) => span.as_ref().map(Span::context)?,
+                    // Nobody asks the coordinator's own store.
+                    None => self.coordinator(plan)?,
+                };
                 let mut span = self.begin_for("exchange", SpanKind::Internal, Some(parent), &plan.target)?;
                 span.set("hoplite.schedule", plan.schedule.to_string());
                 span.set("hoplite.size_bytes", number(plan.size_bytes));
@@ -80,10 +83,13 @@ impl Traces {
         }
     }
 
-    /// What coordinates a session. Those who wait for the target are in traces of their own; the sources are only known to who
-    /// coordinates.
+    /// What coordinates a session, if that is recorded. Others who wait for the target, or ask for a source, are in traces of their own.
     fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
-        let sources = plan.sources.iter().map(|(id, _)| id);
-        self.parent(sources.chain([&plan.target]))
+        let callers = self.callers.get(&plan.target).into_iter().flatten();
+        let mut coordinating = callers.filter(|(key, _)| self.coordinating.contains(key)).peekable();
+        if coordinating.peek().is_none() {
+            return self.cause;
+        }
+        coordinating.find_map(|(_, context)| *context)
     }
 }
