@@ -88,6 +88,7 @@ class Hoplite:
         shard_hosts: Sequence[str] = ("h0",),
         store_arguments: Sequence[str] = ("--no-prefault",),
         labels: Mapping[str, str] | None = None,
+        security: Sequence[str] = ("--insecure",),
     ) -> None:
         """Plans it.
 
@@ -98,12 +99,14 @@ class Hoplite:
             shard_hosts: the hosts that have a shard of the directory.
             store_arguments: more arguments for each store.
             labels: where stores say that they are, as `rack=0`, by host.
+            security: what all daemons are told of it.
         """
         self.lab = lab
         self.programs = programs.resolve()
         self.memory = [memory] * lab.plan.hosts if isinstance(memory, str) else list(memory)
         self.store_arguments = list(store_arguments)
         self.labels = dict(labels or {})
+        self.security = list(security)
         self.shards: dict[str, Daemon] = {}
         self.stores: dict[str, Daemon] = {}
         self._shard_hosts = [lab.host(name) for name in shard_hosts]
@@ -138,14 +141,14 @@ class Hoplite:
 
     def start_shard(self, host: Host) -> None:
         """Starts the shard of a host, and waits until it listens."""
-        arguments = ["--listen", f"{host.address}:{_DIRECTORY_PORT}", "--insecure", "--print-addresses"]
+        arguments = ["--listen", f"{host.address}:{_DIRECTORY_PORT}", "--print-addresses", *self.security]
         self.shards[host.name] = self._start(host, "hoplite-directory", arguments)
         self.shards[host.name].await_ready()
 
     def start_store(self, host: Host) -> None:
         """Starts the store of a host, without waiting for anything."""
         directory = ",".join(f"{shard.address}:{_DIRECTORY_PORT}" for shard in self._shard_hosts)
-        arguments = ["--listen", f"{host.address}:{_STORE_PORT}", "--insecure", "--print-addresses"]
+        arguments = ["--listen", f"{host.address}:{_STORE_PORT}", "--print-addresses", *self.security]
         arguments += ["--directory", directory, "--node-id", host.name]
         arguments += ["--memory", self.memory[self.lab.hosts.index(host)], *self.store_arguments]
         if host.name in self.labels:

@@ -1,0 +1,38 @@
+"""The benchmark of TLS and tokens, small: all of them are measured, on links that all bytes have crossed."""
+
+import json
+import subprocess
+import sys
+import unittest
+
+from bench.secured import KINDS, ROOT
+from lab.tests.test_daemons import PROGRAMS, lacking
+
+PATIENCE_S = 120
+
+
+class Secured(unittest.TestCase):
+    @unittest.skipIf(lacking(), lacking())
+    def test_each_is_measured_as_often(self) -> None:
+        command = [sys.executable, "-m", "bench.secured", "--programs", str(PROGRAMS), "--json"]
+        command += ["--mebibytes", "1", "--receivers", "2", "--rounds", "2"]
+        done = subprocess.run(
+            command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        self.assertEqual((found["size_bytes"], found["receivers"]), (1 << 20, 2))
+        self.assertEqual({kind: len(seconds) for kind, seconds in found["seconds"].items()}, dict.fromkeys(KINDS, 2))
+        # Nothing is faster than the links, but for what their buckets let pass at once.
+        self.assertTrue(all(seconds > 0.5 * found["limit_s"] for seconds in found["median_s"].values()), found)
+
+    def test_nonsense_is_refused(self) -> None:
+        for arguments in (["--rounds", "0"], ["--receivers", "none"], ["--programs", "/nowhere"]):
+            command = [sys.executable, "-m", "bench.secured", *arguments]
+            done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=60, check=False)
+            self.assertIn(done.returncode, (1, 2), arguments)
+            self.assertTrue(done.stderr and not done.stdout, done)
+
+
+if __name__ == "__main__":
+    unittest.main()
