@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
-use hoplite_client::{Dtype, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOptions};
+use hoplite_client::{Confirmation, Dtype, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOptions};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that, refusal};
 use hoplite_tests::contents::bytes;
@@ -173,7 +173,10 @@ fn a_target_that_exists_is_refused() {
     let sources = ["source-0", "source-1", "source-2"];
     for (size, node) in [(4, 0), (4, 1), (200_000, 0), (200_000, 1)] {
         let name = format!("target-{size}-{node}");
-        put(&cluster.client(node), &name, Dtype::F32, None, size);
+        // Another node knows of it when the directory does, which a small put does not wait for.
+        let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
+        let options = PutOptions { metadata, confirm: Confirmation::Confirmed, ..PutOptions::default() };
+        cluster.client(node).put_with(&name, &bytes(1, size), options).unwrap();
         for caller in 0..3 {
             let error = attempt(&cluster.client(caller), &name, &sources, ReduceOp::Sum);
             assert!(
@@ -189,10 +192,13 @@ fn a_target_that_exists_is_refused() {
         let first = scope.spawn(move || {
             client.reduce("target", ["source-0", "source-1", "late"], ReduceOp::Sum, PATIENCE)
         });
-        await_that("the first", || {
-            let error = refusal(cluster.client(0).reduce("target", ["never"], ReduceOp::Sum, Duration::ZERO));
-            matches!(error, ObjectError::AlreadyExists { .. })
-        });
+        let client = cluster.client(0);
+        await_that("the first", || client.status().unwrap().reduces == 1);
+        let error = attempt(&client, "target", &["never"], ReduceOp::Sum);
+        assert!(
+            matches!(&error, ObjectError::AlreadyExists { id: named } if *named == id("target")),
+            "{error}"
+        );
         put(&cluster.client(1), "late", Dtype::F32, None, 200_000);
         assert_eq!(first.join().unwrap().unwrap().len(), 3);
     });
