@@ -24,7 +24,7 @@ use crate::plan::collective::{Arrangement, Kind, arrange, arrange_parts, frame_b
 use crate::shard::{Locations, RequestId, UnpublishReason};
 use crate::time::Time;
 use crate::topology::place::Path;
-use audience::Audiences;
+use audience::{ATTEMPT_PATIENCE, Audiences};
 
 /// How long a member may wait for room, before all do without a session: as a hop does.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
@@ -188,7 +188,8 @@ impl Node {
             && let Some((too_old, _)) = self.collectives.audiences.disagreement(&target)
             && self.ctx.now() < too_old
         {
-            self.ctx.schedule(too_old, Deadline::Join(key));
+            let until = too_old.max(self.ctx.now() + ATTEMPT_PATIENCE);
+            self.ctx.schedule(until, Deadline::Join(key));
         }
     }
 

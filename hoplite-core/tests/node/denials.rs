@@ -47,6 +47,20 @@ fn who_comes_after_a_disagreement_is_told_of_it() {
 }
 
 #[test]
+fn who_comes_when_a_disagreement_is_almost_forgotten_waits_for_another_attempt() {
+    let mut h = Harness::new();
+    deny(&mut h, &disagreement());
+    h.pass(Duration::from_millis(9_999));
+    let late = join(&mut h);
+    h.pass(Duration::from_millis(1_999));
+    h.assert_waits(late);
+    // Those of other targets do not make it forget.
+    collective(&mut h, CollectiveEvent::Denied { target: id("u"), error: disagreement() });
+    h.pass(Duration::from_millis(2));
+    assert_eq!(h.error(late), disagreement());
+}
+
+#[test]
 fn another_attempt_that_begins_in_time_is_joined_after_a_disagreement() {
     let mut h = Harness::new();
     let a = h.put_f32("a", SIZE);

@@ -15,6 +15,9 @@ use crate::time::Time;
 
 /// How long it is remembered that there will be no target: far longer than a client takes to join again.
 const DENIAL_TTL: Duration = Duration::from_secs(10);
+/// How long a participant waits at least for another attempt, however old the disagreement is: for ranks that try again at the same
+/// time, and a store that is busy.
+pub(super) const ATTEMPT_PATIENCE: Duration = Duration::from_secs(2);
 /// Most targets of which it is remembered.
 const MAX_DENIALS: usize = 256;
 
@@ -194,7 +197,7 @@ impl Node {
     pub(super) fn denied(&mut self, target: &ObjectId, error: &Error) {
         let denials = &mut self.collectives.audiences.denials;
         let now = self.ctx.now();
-        while denials.front().is_some_and(|(_, at, _)| now.since(*at) > DENIAL_TTL)
+        while denials.front().is_some_and(|(_, at, _)| now.since(*at) > DENIAL_TTL + ATTEMPT_PATIENCE)
             || denials.len() >= MAX_DENIALS
         {
             denials.pop_front();
