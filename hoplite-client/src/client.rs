@@ -279,7 +279,7 @@ impl Client {
     pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
         let id = ObjectId::new(id)?;
         match self.report(Inspection::Describe { id: id.clone() }).await? {
-            local::Response::Description(description) => Ok(Description::decode(&id, description)?),
+            local::Response::Description(description) => Ok(Description::decode(&id, *description)?),
             _ => Err(self.connection.unexpected()),
         }
     }

@@ -83,8 +83,8 @@ pub use options::{
 };
 pub use reader::ObjectReader;
 pub use report::{
-    AppliedPlaces, Description, Grant, NodeStatus, PeerLink, PlaceKeys, ProbeReport, ReduceRecord,
-    ShardStatus,
+    AppliedPlaces, Description, Grant, MemberPosition, NodeStatus, PeerLink, PlaceKeys, ProbeReport,
+    ReduceRecord, ShardStatus,
 };
 pub use trace::{EnteredTrace, enter_trace, traced};
 pub use view::ObjectView;

@@ -21,7 +21,7 @@ pub struct Description {
     pub grants: Vec<Grant>,
     /// How many nodes wait for a location.
     pub waiting_receivers: u32,
-    /// How the object was reduced, if this store coordinated the reduce that made it, and remembers.
+    /// How the object is reduced, or was, if this store coordinates that, or is one of those that make it together, and remembers.
     pub reduce: Option<ReduceRecord>,
 }
 
@@ -53,7 +53,7 @@ pub struct ReduceRecord {
     pub hops: u64,
     /// The schedule that was chosen, and why.
     pub plan: String,
-    /// What the plan took one stream between two nodes to get.
+    /// What the plan took one stream between two nodes to get; zero if another store has planned it.
     pub bytes_per_second: u64,
     /// What the plan took a byte to need from one node to another.
     pub latency: Duration,
@@ -63,6 +63,25 @@ pub struct ReduceRecord {
     pub mendings: u32,
     /// How often the target was begun anew.
     pub restarts: u32,
+    /// Whether it still goes on.
+    pub is_running: bool,
+    /// How far this store is, if it is one of those that make the target together.
+    pub position: Option<MemberPosition>,
+}
+
+/// How far one of the stores is that make the target of a collective together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberPosition {
+    /// Which of them it is, in the order of the schedule, from 0.
+    pub member: u32,
+    /// Of so many.
+    pub members: u32,
+    /// What it does, or how it ended.
+    pub stage: String,
+    /// How many bytes of what is made are final there.
+    pub final_bytes: u64,
+    /// The size of what is made.
+    pub size_bytes: u64,
 }
 
 /// The counters of a store.
@@ -292,7 +311,16 @@ impl From<v1::ReduceRecord> for ReduceRecord {
             elapsed: Duration::from_micros(record.elapsed_us),
             mendings: record.mendings,
             restarts: record.restarts,
+            is_running: record.is_running,
+            position: record.position.map(MemberPosition::from),
         }
+    }
+}
+
+impl From<v1::MemberPosition> for MemberPosition {
+    fn from(position: v1::MemberPosition) -> Self {
+        let v1::MemberPosition { member, members, stage, final_bytes, size_bytes } = position;
+        Self { member, members, stage, final_bytes, size_bytes }
     }
 }
 

@@ -321,9 +321,15 @@ impl Engine {
         }
     }
 
-    /// How the latest reduce of this target went, if this store coordinated it and remembers.
-    pub(crate) fn reduce_record(&self, target: &ObjectId) -> Option<ReduceRecord> {
-        self.lock().node.reduce_record(target).cloned()
+    /// How this target is made, or was, as far as this store knows.
+    pub(crate) fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord> {
+        let mut record = self.lock().node.how_made(target, self.now())?;
+        if let Some(position) = &mut record.position
+            && let Some(live) = position.copy.and_then(|copy| self.copies.get(copy))
+        {
+            position.final_bytes = position.final_bytes.max(live.valid_bytes()).min(position.size_bytes);
+        }
+        Some(record)
     }
 
     /// How long the store has been running.

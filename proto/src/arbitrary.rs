@@ -543,9 +543,9 @@ pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
 pub(crate) fn plan() -> impl Strategy<Value = Plan> {
     let members = prop::collection::vec((node(), address(), 1_usize..4), 2..12);
     let what = (select(vec![Dtype::F32, Dtype::U8, Dtype::F64]), 0_u64..100_000, 1_u64..1000);
-    let index = any::<prop::sample::Index>();
-    (kind(), reduce(), put(), members, prop::collection::vec((id(), put()), 3), what, index).prop_map(
-        |(kind, reduce, put, members, sources, (dtype, elements, frame), index)| {
+    let (index, account) = (any::<prop::sample::Index>(), "\\PC{0,100}");
+    (kind(), reduce(), put(), members, prop::collection::vec((id(), put()), 3), what, index, account)
+        .prop_map(|(kind, reduce, put, members, sources, (dtype, elements, frame), index, account)| {
             let index = index.index(members.len());
             let mut next = 0;
             let mut of_member = |count: &usize| {
@@ -571,9 +571,9 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
                 members,
                 sources,
                 timeout: reduce.timeout,
+                account,
             }
-        },
-    )
+        })
 }
 
 fn kind() -> impl Strategy<Value = Kind> {

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::ensure;
-use hoplite_client::{Description, LocationState, ObjectId, ObjectSummary, ReduceRecord, Retention};
+use hoplite_client::{
+    Description, LocationState, MemberPosition, ObjectId, ObjectSummary, ReduceRecord, Retention,
+};
 use serde::Serialize;
 
 use crate::arguments::{StoreArguments, id_parser};
@@ -15,8 +17,10 @@ const EXAMPLES: &str = "Examples:
   hoplite stat weights/7 --json
 
 GRANTS are the latest decisions of the directory: which node was told to fetch the object from which, and why.
-What a reduce made says how, if asked on the node that reduced it: the schedule that was chosen, what it was expected to
-take with the links as they were measured, and what it took.";
+What a reduce makes, or has made, says how, if asked on the node that reduces it: the schedule that was chosen, what it was
+expected to take with the links as they were measured, and what it took. What an allreduce makes says it at each node that has
+one of the sources, and how far that node is; at rank 0's node also for which sources it waits, and why nodes do not make it
+together, if they do not.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -33,7 +37,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let client = store.connect().await?;
     let description = client.describe(&arguments.id).await?;
     let report = Report::new(&arguments.id, description);
-    ensure!(report.object.is_some(), "there is no object {}", arguments.id.readable());
+    let is_known = report.object.is_some() || report.reduce.is_some();
+    ensure!(is_known, "there is no object {}", arguments.id.readable());
     let mut stdout = io::stdout().lock();
     if arguments.json {
         output::json(&mut stdout, &report)?;
@@ -69,6 +74,33 @@ struct Reduce {
     elapsed_us: u64,
     mendings: u32,
     restarts: u32,
+    is_running: bool,
+    /// Of this store, if it is one of those that make the object together.
+    position: Option<Position>,
+}
+
+/// How far one of the stores is that make an object together.
+#[derive(Debug, Serialize)]
+struct Position {
+    member: u32,
+    members: u32,
+    stage: String,
+    final_bytes: u64,
+    size_bytes: u64,
+}
+
+impl Position {
+    fn new(position: MemberPosition) -> Self {
+        let MemberPosition { member, members, stage, final_bytes, size_bytes } = position;
+        Self { member, members, stage, final_bytes, size_bytes }
+    }
+
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { member, members, stage, final_bytes, size_bytes } = self;
+        let last = members.saturating_sub(1);
+        let (done, whole) = (output::size(*final_bytes), output::size(*size_bytes));
+        writeln!(out, "member     {member} of 0 to {last} {stage}; {done} of {whole} are final here")
+    }
 }
 
 impl Reduce {
@@ -84,20 +116,28 @@ impl Reduce {
             elapsed_us: micros(record.elapsed),
             mendings: record.mendings,
             restarts: record.restarts,
+            is_running: record.is_running,
+            position: record.position.map(Position::new),
         }
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { op, reduced, sources, hops, plan, .. } = self;
-        writeln!(out, "reduced    {op} of {reduced} of {sources} sources over {hops} hops")?;
+        let label = if self.is_running { "reduces" } else { "reduced" };
+        writeln!(out, "{label:<10} {op} of {reduced} of {sources} sources over {hops} hops")?;
         writeln!(out, "plan       {plan}")?;
         let elapsed = Duration::from_micros(self.elapsed_us);
         let latency = Duration::from_micros(self.latency_us);
-        writeln!(
-            out,
-            "took       {elapsed:.1?}; links taken for {}/s and {latency:.1?}",
-            output::size(self.bytes_per_second)
-        )?;
+        if let Some(position) = &self.position {
+            position.print(out)?;
+        }
+        let (label, so_far) = if self.is_running { ("goes on", ", so far") } else { ("took", "") };
+        write!(out, "{label:<10} {elapsed:.1?}{so_far}")?;
+        if self.bytes_per_second > 0 {
+            let rate = output::size(self.bytes_per_second);
+            write!(out, "; links taken for {rate}/s and {latency:.1?}")?;
+        }
+        writeln!(out)?;
         if self.mendings > 0 {
             writeln!(out, "mended     {} times, {} times from the beginning", self.mendings, self.restarts)?;
         }
@@ -113,6 +153,8 @@ pub(crate) struct Object {
     shape: Option<Vec<u64>>,
     #[serde(skip)]
     array_type: String,
+    /// Which collective has made it.
+    collective: Option<String>,
     inline: bool,
     lost: bool,
 }
@@ -169,8 +211,14 @@ impl Report {
                 writeln!(out, "lost       no copy of it is left")?;
             }
         }
+        if self.object.is_none() {
+            writeln!(out, "id         {}", self.id)?;
+            writeln!(out, "directory  {}, which knows no such object yet", self.shard)?;
+        }
         if let Some(reduce) = &self.reduce {
             reduce.print(out)?;
+        } else if let Some((collective, node)) = self.collective() {
+            writeln!(out, "collective {collective}; the store of {node} knows how it was made")?;
         }
         if self.waiting_receivers > 0 {
             writeln!(out, "waiting    {} receivers", self.waiting_receivers)?;
@@ -182,6 +230,13 @@ impl Report {
             print_grants(out, &self.grants)?;
         }
         Ok(())
+    }
+
+    /// Which collective has made the object, and where more is known about that: at rank 0's node, which keeps its copy.
+    fn collective(&self) -> Option<(&str, &str)> {
+        let collective = self.object.as_ref()?.collective.as_deref()?;
+        let pinned = self.locations.iter().find(|location| location.retention == "pinned")?;
+        Some((collective, &pinned.node))
     }
 
     fn print_locations(&self, out: &mut impl Write) -> io::Result<()> {
@@ -231,6 +286,7 @@ impl Object {
             size_bytes: object.size_bytes,
             dtype: object.metadata.dtype.name(),
             array_type: output::array_type(&object.metadata),
+            collective: object.metadata.agreement.as_ref().map(ToString::to_string),
             shape: object.metadata.shape,
             inline: object.inline,
             lost: object.lost,

@@ -58,7 +58,7 @@ impl Client {
     /// have it reduced each by itself, as `TARGET/part/RANK`, which they delete; after an error it may stay. If all sources have 64 KiB together, everybody gets all of them.
     ///
     /// The sources stay, and an object `target` without bytes, unless the sources are so small. Whoever knows that all participants
-    /// have their result should delete them. `hoplite stat TARGET` at rank 0's node says what was done, and why.
+    /// have their result should delete them. `hoplite stat TARGET` says what is done, or was, as for an allreduce.
     ///
     /// # Errors
     /// As for [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into such parts. Some participants may have

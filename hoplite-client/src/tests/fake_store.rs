@@ -516,11 +516,11 @@ impl State {
                 Ok(Response::Listing { objects, more: ids.len() > *limit })
             }
             Request::Node(node::Request::Inspect(Inspection::Describe { .. })) => {
-                Ok(Response::Description(v1::response::Description {
+                Ok(Response::Description(Box::new(v1::response::Description {
                     reduce: None,
                     shard: "fake:1".to_owned(),
                     object: None,
-                }))
+                })))
             }
             Request::Node(node::Request::Inspect(Inspection::Status)) => {
                 Ok(Response::Status(Box::new(v1::NodeStatus {

@@ -34,6 +34,7 @@ pub enum Stage {
 #[derive(Debug)]
 pub struct Membership {
     plan: Box<Plan>,
+    asked_at: Time,
     stage: Stage,
     combine: Option<CombineId>,
     is_committed: bool,
@@ -41,13 +42,39 @@ pub struct Membership {
     answered: usize,
     /// It has its parts, and waits so long for participants of its node that have not called yet before it says so.
     awaits_calls_until: Option<Time>,
+    /// Why it has failed, if it is the one that has.
+    failure: Option<String>,
 }
 
 impl Membership {
     /// A store was asked to follow `plan`.
-    pub fn new(plan: Box<Plan>, deadline: Time) -> Self {
-        let stage = Stage::AwaitingRoom { deadline };
-        Self { plan, stage, combine: None, is_committed: false, answered: 0, awaits_calls_until: None }
+    pub fn new(plan: Box<Plan>, now: Time) -> Self {
+        let stage = Stage::AwaitingRoom { deadline: now + plan.timeout };
+        Self {
+            plan,
+            asked_at: now,
+            stage,
+            combine: None,
+            is_committed: false,
+            answered: 0,
+            awaits_calls_until: None,
+            failure: None,
+        }
+    }
+
+    /// When the store was asked.
+    pub const fn asked_at(&self) -> Time {
+        self.asked_at
+    }
+
+    /// It is about to say that it has failed, for this reason.
+    pub fn note_failure(&mut self, reason: String) {
+        self.failure = Some(reason);
+    }
+
+    /// Why it has failed, if it is the one that has.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// What it is to do.

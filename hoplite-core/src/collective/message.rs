@@ -18,6 +18,8 @@ use crate::shard::PullOutcome;
 
 /// Most sources of one member, which combines them by itself: with the longest ids they fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
+/// Longest [account](Plan::account) of a plan, in bytes: some sentences, which beside all members still fit in a frame.
+pub const MAX_ACCOUNT_BYTES: usize = 512;
 
 /// A member of a session that this store coordinates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,6 +150,14 @@ pub struct Plan {
     pub sources: Vec<(ObjectId, PutId)>,
     /// How long to wait for room.
     pub timeout: Duration,
+    /// Why it was planned so, for people: at most [`MAX_ACCOUNT_BYTES`].
+    pub account: String,
+}
+
+/// How a collective is done, for people: by which schedule, why, and in which order.
+pub fn describe_plan(schedule: &Schedule, account: &str, members: &[Member]) -> String {
+    let nodes: Vec<&str> = members.iter().map(|member| member.node.as_str()).collect();
+    format!("{schedule}, {account}; order {}", nodes.join(" "))
 }
 
 impl Plan {

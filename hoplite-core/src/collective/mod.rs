@@ -27,7 +27,9 @@ pub use event::{CollectiveEffect, CollectiveEvent};
 pub use gathering::{Gathering, MAX_STAR_BYTES, Outlook, Roster, Seated};
 pub use membership::{Membership, Stage};
 pub use message::{
-    Agreement, EnlistmentId, Failure, MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan, Report, Word,
+    Agreement, EnlistmentId, Failure, MAX_ACCOUNT_BYTES, MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan,
+    Report, Word, describe_plan,
 };
 pub use resume::{Break, Resumes};
+pub(crate) use session::describe as describe_failure;
 pub use session::{Decision, Session, SessionAction};

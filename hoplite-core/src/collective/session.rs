@@ -151,7 +151,8 @@ impl Session {
     }
 }
 
-fn describe(index: usize, failure: &Failure) -> String {
+/// What a member's failure means, for people.
+pub(crate) fn describe(index: usize, failure: &Failure) -> String {
     match failure {
         Failure::Unreachable => format!("member {index} could not be reached"),
         Failure::Peer { index: peer, outcome } => {

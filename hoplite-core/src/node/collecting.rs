@@ -1,6 +1,7 @@
 //! Collectives as a part of the node: what it knows of them, and those that it coordinates. As a member: `member`.
 
 mod audience;
+mod inspect;
 mod member;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -10,12 +11,14 @@ use bytes::Bytes;
 
 use super::calls::{Call, CallKey, Contents, CreateCall};
 use super::context::{Context, Deadline};
+use super::inspect::cut;
 use super::{
     ByteRange, CallId, ClientId, Confirm, CopyId, Effect, Node, Reduce, ReduceRecord, Response, Until,
 };
 use crate::collective::{
-    Agreement, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Gathering, Member,
-    Membership, MembershipId, Outlook, Plan, Report, Roster, Seated, Session, SessionAction, Stage, Word,
+    Agreement, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Gathering,
+    MAX_ACCOUNT_BYTES, Member, Membership, MembershipId, Outlook, Plan, Report, Roster, Seated, Session,
+    SessionAction, Stage, Word, describe_plan,
 };
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
@@ -103,6 +106,8 @@ fn record(ctx: &Context, request: &Reduce, started: Time, members: usize, plan: 
         elapsed: ctx.now().since(started),
         mendings: 0,
         restarts: 0,
+        is_running: false,
+        position: None,
     }
 }
 
@@ -400,16 +405,16 @@ impl Node {
         let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
             format!("; the next best is a {schedule}, {estimate:.1?}")
         });
-        let nodes: Vec<&str> = members.iter().map(|seated| seated.member.node.as_str()).collect();
         let remark = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
-        let plan = format!(
-            "{}, estimated to take {:.1?}{remark}{other}; waited {:.1?}; order {}",
-            choice.schedule,
+        let account = format!(
+            "estimated to take {:.1?}{remark}{other}; waited {:.1?}; rank 0 at {}",
             choice.estimate,
             self.ctx.now().since(started),
-            nodes.join(" ")
+            self.ctx.node().as_str()
         );
+        let account = cut(account, MAX_ACCOUNT_BYTES);
         let seats: Vec<Member> = members.iter().map(|seated| seated.member.clone()).collect();
+        let text = describe_plan(&choice.schedule, &account, &seats);
         let ranks: Vec<Vec<usize>> = if kind.is_of_parts() {
             members.iter().map(|seated| seated.ranks.clone()).collect()
         } else {
@@ -432,6 +437,7 @@ impl Node {
                 ranks: ranks.clone(),
                 sources,
                 timeout: ROOM_TIMEOUT.min(time_left),
+                account: account.clone(),
             });
             enlistments.push(enlistment);
             self.collectives.enlistments.insert(enlistment, put);
@@ -444,7 +450,8 @@ impl Node {
         let own_enlistment = own.as_ref().map(|(enlistment, _)| *enlistment);
         let session = Session::new(kind, request.target.clone(), enlistments, own_enlistment);
         let (members, key, existence) = (seats.len(), Some(key), Some(existence));
-        let coordinated = Coordinated { key, started, kind, request, existence, session, members, plan };
+        let coordinated =
+            Coordinated { key, started, kind, request, existence, session, members, plan: text };
         self.collectives.sessions.insert(put, coordinated);
         if let Some((enlistment, plan)) = own {
             self.asked(MembershipId::Here(enlistment), plan);

@@ -40,7 +40,7 @@ impl From<ReduceRecord> for ReduceLoad {
             op: record.op.name().to_owned(),
             joined: joined as u64,
             sources: sources as u64,
-            plan: if joined == 0 { String::new() } else { cut(record.plan) },
+            plan: if joined == 0 { String::new() } else { cut(record.plan, MAX_PLAN_BYTES) },
             elapsed: record.elapsed,
         }
     }
@@ -54,14 +54,19 @@ impl Collectives {
             op: request.op.name().to_owned(),
             joined: if members > 0 { request.sources.len() as u64 } else { 0 },
             sources: request.sources.len() as u64,
-            plan: if members > 0 { cut(format!("{members} members, {plan}")) } else { String::new() },
+            plan: if members > 0 {
+                cut(format!("{members} members, {plan}"), MAX_PLAN_BYTES)
+            } else {
+                String::new()
+            },
             elapsed: now.since(started),
         })
     }
 }
 
-fn cut(mut text: String) -> String {
-    while text.len() > MAX_PLAN_BYTES {
+/// The beginning of a text, at most so many bytes.
+pub(super) fn cut(mut text: String, max_bytes: usize) -> String {
+    while text.len() > max_bytes {
         text.pop();
     }
     text

@@ -61,8 +61,8 @@ use context::{Context, Deadline, Notice};
 use fetch::Fetches;
 use hop::{HopOwner, Hostings};
 use recent_ends::RecentEnds;
-pub use reduce::ReduceRecord;
 use reduce::Reductions;
+pub use reduce::{Position, ReduceRecord};
 use table::Table;
 
 /// What a [`Node`] is told at its start.

@@ -11,6 +11,7 @@ mod denials;
 mod gets;
 mod harness;
 mod hops;
+mod how_made;
 mod ledger;
 mod members;
 mod parts;

@@ -33,10 +33,11 @@ fn plan(a: PutId) -> Box<Plan> {
         index: 1,
         sources: vec![(id("a"), a)],
         timeout: Duration::from_secs(2),
+        account: "as it was planned".to_owned(),
     })
 }
 
-fn join(h: &mut Harness) -> (ClientId, CallId) {
+pub(crate) fn join(h: &mut Harness) -> (ClientId, CallId) {
     let agreement = Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"]));
     let (target, is_again, source_bytes) = (id("t"), false, SIZE);
     h.request(A, Request::Join { target, agreement, is_again, source_bytes, timeout: LONG })
@@ -270,7 +271,7 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
 }
 
 /// This node has `a` and coordinates; `n1` has `b`. Answers the call, the member there, and the exchange here.
-fn coordinate(h: &mut Harness) -> ((ClientId, CallId), EnlistmentId, CombineId) {
+pub(crate) fn coordinate(h: &mut Harness) -> ((ClientId, CallId), EnlistmentId, CombineId) {
     coordinate_a(h, Kind::Allreduce)
 }
 

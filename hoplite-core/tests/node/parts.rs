@@ -38,6 +38,7 @@ fn plan(kind: Kind, b: PutId) -> Box<Plan> {
         index: 0,
         sources: vec![(id("b"), b)],
         timeout: Duration::from_secs(2),
+        account: String::new(),
     })
 }
 

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use hoplite_core::ObjectId;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
-use hoplite_core::node::{Inspection, ReduceRecord};
+use hoplite_core::node::{Inspection, Position, ReduceRecord};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page};
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
@@ -184,15 +184,16 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
     let link = shards.first().ok_or(Error::unavailable("the directory"))?;
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let object = ask(link.client().describe(request)).await?;
-    Ok(Response::Description(v1::response::Description {
+    Ok(Response::Description(Box::new(v1::response::Description {
         shard: link.address.clone(),
         object: Some(object),
-        reduce: plane.engine.reduce_record(id).map(encode_reduce_record),
-    }))
+        reduce: plane.engine.how_made(id).map(encode_reduce_record),
+    })))
 }
 
 fn encode_reduce_record(record: ReduceRecord) -> v1::ReduceRecord {
-    let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, mendings, restarts } = record;
+    let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, .. } = record;
+    let ReduceRecord { mendings, restarts, is_running, position, .. } = record;
     let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     v1::ReduceRecord {
         op: op.name().into(),
@@ -205,7 +206,15 @@ fn encode_reduce_record(record: ReduceRecord) -> v1::ReduceRecord {
         elapsed_us: micros(elapsed),
         mendings,
         restarts,
+        is_running,
+        position: position.map(encode_position),
     }
+}
+
+fn encode_position(position: Position) -> v1::MemberPosition {
+    let Position { member, members, stage, copy: _, final_bytes, size_bytes } = position;
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    v1::MemberPosition { member: count(member), members: count(members), stage, final_bytes, size_bytes }
 }
 
 /// The counters of the store and of its shards.

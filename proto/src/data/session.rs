@@ -1,6 +1,8 @@
 //! What coordinator and members of a session say to each other, and what members ask of each other.
 
-use hoplite_core::collective::{Failure, MAX_SOURCES_PER_MEMBER, Member, Plan, Report, Word};
+use hoplite_core::collective::{
+    Failure, MAX_ACCOUNT_BYTES, MAX_SOURCES_PER_MEMBER, Member, Plan, Report, Word,
+};
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::plan::collective::{Kind, MAX_MEMBERS, Schedule};
@@ -70,6 +72,7 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
         index: encode_index(plan.index),
         sources: plan.sources.iter().map(source).collect(),
         timeout_ms: encode_timeout(plan.timeout),
+        account: plan.account.clone(),
         ..Default::default()
     }
 }
@@ -83,6 +86,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     check_count("members of a session", enlist.members.len(), MAX_MEMBERS)?;
     check_count("sources of a member", enlist.sources.len(), MAX_SOURCES_PER_MEMBER)?;
     check_count("stages of a schedule", enlist.radices.len(), MAX_MEMBERS)?;
+    check_count("bytes of the account of a plan", enlist.account.len(), MAX_ACCOUNT_BYTES)?;
     if enlist.sources.is_empty() || enlist.members.len() < 2 {
         return Err(malformed("a session without members, or a member without sources"));
     }
@@ -133,6 +137,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
             .map(|source| Ok((ObjectId::new(&source.id)?, PutId(source.put))))
             .collect::<Result<_>>()?,
         timeout: decode_timeout(enlist.timeout_ms),
+        account: enlist.account,
     })
 }
 
@@ -300,6 +305,7 @@ mod tests {
             sources: vec![v1::MemberSource { id: vec![8; 255].into(), put: u64::MAX }; sources],
             timeout_ms: 2000,
             trace: vec![7; 25].into(),
+            account: "x".repeat(MAX_ACCOUNT_BYTES),
         }
     }
 
@@ -333,6 +339,7 @@ mod tests {
         assert!(refused(|plan| plan.frame_bytes = 0));
         assert!(refused(|plan| plan.frame_bytes = 2 << 20));
         assert!(refused(|plan| plan.frame_bytes = 4098));
+        assert!(refused(|plan| plan.account.push('x')));
         assert!(refused(|plan| plan.agreement = None));
         assert!(refused(|plan| plan.target.clear()));
         assert!(refused(|plan| plan.agreement.as_mut().unwrap().collective = 0));

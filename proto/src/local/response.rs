@@ -27,7 +27,7 @@ pub enum Response {
     },
     /// The answer to [`Inspection::Describe`](hoplite_core::node::Inspection::Describe), for people and tools. The store passes on what the
     /// directory said.
-    Description(wire::Description),
+    Description(Box<wire::Description>),
     /// The answer to [`Inspection::Status`](hoplite_core::node::Inspection::Status): for people and tools.
     Status(Box<v1::NodeStatus>),
     /// The answer to [`Inspection::Probe`](hoplite_core::node::Inspection::Probe).
@@ -44,7 +44,7 @@ pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response
             objects: objects.iter().map(encode_locations).collect(),
             more,
         }),
-        Ok(Response::Description(description)) => wire::Body::Description(description),
+        Ok(Response::Description(description)) => wire::Body::Description(*description),
         Ok(Response::Status(status)) => wire::Body::Status(*status),
         Ok(Response::Probed(probed)) => wire::Body::Probed(*probed),
         Ok(Response::ProbeProgress(SurveyProgress { done, steps })) => {
@@ -109,7 +109,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         }
         wire::Body::Progress(progress) => node::Response::Progress { valid_bytes: progress.valid_bytes },
         wire::Body::Listing(listing) => return decode_listing(listing),
-        wire::Body::Description(description) => return Ok(Response::Description(description)),
+        wire::Body::Description(description) => return Ok(Response::Description(Box::new(description))),
         wire::Body::Status(status) => return Ok(Response::Status(Box::new(status))),
         wire::Body::Probed(probed) => return Ok(Response::Probed(Box::new(probed))),
         wire::Body::ProbeProgress(v1::ProbeProgress { done, steps }) => {

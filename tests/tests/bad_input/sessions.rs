@@ -50,6 +50,7 @@ fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
         sources: vec![MemberSource { id: b"object".to_vec().into(), put }],
         timeout_ms: 2000,
         trace: Bytes::new(),
+        account: "as it was planned".to_owned(),
     }
 }
 

@@ -30,9 +30,9 @@ pub(super) fn linked(nodes: usize) -> (Cluster, Links) {
     (cluster, links)
 }
 
-type Call<'scope> = ScopedJoinHandle<'scope, Result<Vec<u8>>>;
+pub(super) type Call<'scope> = ScopedJoinHandle<'scope, Result<Vec<u8>>>;
 
-fn call<'scope>(
+pub(super) fn call<'scope>(
     scope: &'scope Scope<'scope, '_>,
     cluster: &Cluster,
     rank: usize,
@@ -60,7 +60,7 @@ fn sum() -> Vec<u8> {
     LARGE.reduced(ReduceOp::Sum, &ALL)
 }
 
-fn assert_sums(results: impl IntoIterator<Item = Result<Vec<u8>>>) {
+pub(super) fn assert_sums(results: impl IntoIterator<Item = Result<Vec<u8>>>) {
     let expected = sum();
     for result in results {
         assert!(result.unwrap() == expected);

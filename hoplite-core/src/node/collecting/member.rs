@@ -42,7 +42,7 @@ impl Node {
         }
         // What was said of an earlier attempt does not hold for this one.
         self.forget_denials(&plan.target);
-        self.collectives.memberships.insert(membership, Membership::new(plan, deadline));
+        self.collectives.memberships.insert(membership, Membership::new(plan, self.ctx.now()));
         self.ctx.schedule(deadline, Deadline::Membership(membership));
         self.begin_membership(membership);
     }
@@ -247,6 +247,7 @@ impl Node {
             self.ctx.schedule(self.ctx.now() + ORPHAN_PATIENCE, Deadline::Membership(membership));
         }
         let Some(member) = self.collectives.memberships.remove(&membership) else { return };
+        self.remember_membership(membership, &member);
         if self.collectives.ended.len() == MAX_ENDED {
             self.collectives.ended.pop_front();
         }
@@ -273,6 +274,7 @@ impl Node {
     }
 
     pub(super) fn member_failed(&mut self, membership: MembershipId, failure: Failure, error: Error) {
+        self.note_failure(membership, &failure);
         self.end_membership(membership, error);
         self.report_member(membership, Report::Failed(failure));
     }

@@ -43,7 +43,7 @@ use crate::reduce::ReduceOp;
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
 use record::Records;
-pub use record::ReduceRecord;
+pub use record::{Position, ReduceRecord};
 use reduction::{Progress, Reduction, Run};
 
 /// What a reduction needs done.

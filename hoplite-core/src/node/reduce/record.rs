@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Reductions;
 use super::reduction::Reduction;
 use crate::id::ObjectId;
+use crate::node::CopyId;
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
 use crate::time::Time;
@@ -34,6 +35,27 @@ pub struct ReduceRecord {
     pub mendings: u32,
     /// How often the target had to be begun anew.
     pub restarts: u32,
+    /// Whether it still goes on.
+    pub is_running: bool,
+    /// How far this store is, if it is a member of a session that makes the target.
+    pub position: Option<Position>,
+}
+
+/// How far a member of a session is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position {
+    /// Which member it is, in the order of the schedule, from 0.
+    pub member: usize,
+    /// Of so many.
+    pub members: usize,
+    /// What it does, or how it ended.
+    pub stage: String,
+    /// What it fills. What moves bytes knows how far, as long as that grows.
+    pub copy: Option<CopyId>,
+    /// How many bytes of what is made are final here.
+    pub final_bytes: u64,
+    /// The size of what is made.
+    pub size_bytes: u64,
 }
 
 /// The latest reduces of a store, oldest first.
@@ -62,6 +84,17 @@ impl Reductions {
         now: Time,
     ) -> impl Iterator<Item = ReduceRecord> {
         self.by_target.values().map(move |reduction| reduction.record(link, now))
+    }
+
+    /// How the one goes that makes this target.
+    pub(in crate::node) fn running_for(
+        &self,
+        target: &ObjectId,
+        link: LinkEstimate,
+        now: Time,
+    ) -> Option<ReduceRecord> {
+        let reduction = self.by_target.get(target)?;
+        Some(ReduceRecord { is_running: true, ..reduction.record(link, now) })
     }
 }
 
@@ -93,6 +126,8 @@ impl Reduction {
             elapsed: now.since(self.started),
             mendings: self.faults.mendings,
             restarts: self.faults.restarts,
+            is_running: false,
+            position: None,
         }
     }
 }

@@ -1,0 +1,161 @@
+//! How collectives are made, for those who ask: at rank 0's store, at the members, and at those who wait for them.
+
+use std::time::Duration;
+
+use super::super::calls::Call;
+use super::super::{Node, Position, ReduceRecord};
+use super::{Collectives, Coordinated, Gathered, record};
+use crate::collective::{
+    Agreement, Failure, Membership, MembershipId, Plan, Stage, describe_failure, describe_plan,
+};
+use crate::id::ObjectId;
+use crate::plan::link::LinkEstimate;
+use crate::reduce::ReduceOp;
+use crate::time::Time;
+
+/// Most late sources that are named.
+const MAX_NAMED: usize = 4;
+
+impl Node {
+    /// How `target` is made, or was, as far as this store knows: because it coordinates that, is a member of the session, or has
+    /// participants that wait for it. Of what is over it remembers the latest.
+    pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
+        let link = self.ctx.link();
+        self.collectives
+            .gatherings
+            .get(target)
+            .map(|gathered| self.record_gathering(gathered, now))
+            .or_else(|| self.record_session(target, now))
+            .or_else(|| self.reductions.running_for(target, link, now))
+            .or_else(|| {
+                let (id, member) = self.collectives.member_for(target)?;
+                Some(self.record_membership(id, member, now))
+            })
+            .or_else(|| self.reduce_record(target).cloned())
+            .or_else(|| self.record_waiting(target))
+    }
+
+    /// The sources are being looked for here.
+    fn record_gathering(&self, gathered: &Gathered, now: Time) -> ReduceRecord {
+        let request = gathered.gathering.request();
+        let missing = gathered.gathering.missing_sources();
+        let named: Vec<String> = missing.values().take(MAX_NAMED).map(ToString::to_string).collect();
+        let more = if missing.len() > named.len() { " and others" } else { "" };
+        let plan = if missing.is_empty() {
+            "no plan yet: all sources are there".to_owned()
+        } else {
+            format!("no plan yet: waits for the sources {}{more}", named.join(" "))
+        };
+        let there = request.sources.len() - missing.len();
+        let reduced = (there, request.sources.len());
+        let known = record(&self.ctx, request, gathered.started, 0, plan);
+        ReduceRecord { reduced, elapsed: now.since(gathered.started), is_running: true, ..known }
+    }
+
+    /// A session that is not decided is coordinated here.
+    fn record_session(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
+        let coordinated = self.collectives.sessions.get(&self.collectives.open_session(target)?)?;
+        let Coordinated { request, started, members, plan, .. } = coordinated;
+        let own = self.collectives.member_for(target);
+        Some(ReduceRecord {
+            elapsed: now.since(*started),
+            is_running: true,
+            position: own.map(|(id, member)| position(id, member)),
+            ..record(&self.ctx, request, *started, *members, plan.clone())
+        })
+    }
+
+    fn record_membership(&self, id: MembershipId, member: &Membership, now: Time) -> ReduceRecord {
+        let Plan { target, agreement, schedule, account, members, .. } = member.plan();
+        let plan = describe_plan(schedule, account, members);
+        ReduceRecord {
+            reduced: (agreement.participants as usize, agreement.participants as usize),
+            hops: members.len(),
+            plan,
+            elapsed: now.since(member.asked_at()),
+            is_running: !matches!(member.stage(), Stage::Complete | Stage::Over),
+            position: Some(position(id, member)),
+            ..self.record_elsewhere(target, agreement)
+        }
+    }
+
+    /// Participants of this node wait for what they have not heard of.
+    fn record_waiting(&self, target: &ObjectId) -> Option<ReduceRecord> {
+        let mut calls = self.calls.gets(target).into_iter().filter_map(|key| self.calls.get(key));
+        let agreement = calls.find_map(|call| match call {
+            Call::Get { join: Some(agreement), .. } => Some(*agreement),
+            _ => None,
+        })?;
+        let plan = "not known here yet: participants of this node wait for the store of rank 0".to_owned();
+        Some(ReduceRecord { plan, is_running: true, ..self.record_elsewhere(target, &agreement) })
+    }
+
+    /// What is known of what another store coordinates. What that takes links for is not.
+    fn record_elsewhere(&self, target: &ObjectId, agreement: &Agreement) -> ReduceRecord {
+        let op: ReduceOp = agreement.op;
+        ReduceRecord {
+            target: target.clone(),
+            op,
+            reduced: (0, agreement.participants as usize),
+            hops: 0,
+            plan: String::new(),
+            link: LinkEstimate { bytes_per_second: 0, latency: Duration::ZERO, ..self.ctx.link() },
+            elapsed: Duration::ZERO,
+            mendings: 0,
+            restarts: 0,
+            is_running: false,
+            position: None,
+        }
+    }
+
+    /// A session is over for this store. What rank 0's store remembers of its own says more.
+    pub(super) fn remember_membership(&mut self, id: MembershipId, member: &Membership) {
+        if let MembershipId::Elsewhere(_) = id {
+            let known = self.record_membership(id, member, self.ctx.now());
+            let position = known.position.map(|position| Position { copy: None, ..position });
+            self.reductions.remember(ReduceRecord { is_running: false, position, ..known });
+        }
+    }
+
+    pub(super) fn note_failure(&mut self, id: MembershipId, failure: &Failure) {
+        if let Some(member) = self.collectives.memberships.get_mut(&id) {
+            let reason = describe_failure(member.plan().index, failure);
+            member.note_failure(reason);
+        }
+    }
+}
+
+impl Collectives {
+    /// The membership in the session that makes a target: of several the one that is not over.
+    fn member_for(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
+        let members = self.memberships.iter().filter(|(_, member)| member.plan().target == *target);
+        let latest = members.max_by_key(|(_, member)| (member.stage() != Stage::Over, member.asked_at()));
+        latest.map(|(id, member)| (*id, member))
+    }
+}
+
+fn position(id: MembershipId, member: &Membership) -> Position {
+    let plan = member.plan();
+    let is_at_rank_0 = matches!(id, MembershipId::Here(_));
+    let (stage, is_full) = match member.stage() {
+        Stage::AwaitingRoom { .. } => ("waits for room", false),
+        Stage::Exchanging { .. } => ("gives and takes", false),
+        Stage::Filled { .. } if plan.is_of_parts() => ("has its parts", true),
+        Stage::Filled { .. } if is_at_rank_0 => ("has all bytes", true),
+        Stage::Filled { .. } => ("has all bytes, and waits for the word of the store of rank 0", true),
+        Stage::Complete => ("has the target", true),
+        Stage::Over => match member.failure() {
+            Some(_) => ("has failed", false),
+            None => ("was told to do without, for which the store of rank 0 knows the reason", false),
+        },
+    };
+    let reason = member.failure().map_or(String::new(), |reason| format!(": {reason}"));
+    Position {
+        member: plan.index,
+        members: plan.members.len(),
+        stage: format!("{stage}{reason}"),
+        copy: member.growing_copy(),
+        final_bytes: if is_full { plan.size_bytes } else { 0 },
+        size_bytes: plan.size_bytes,
+    }
+}

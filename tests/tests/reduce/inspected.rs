@@ -1,0 +1,76 @@
+//! What stores say of an allreduce, while it goes on and afterwards.
+
+use std::collections::BTreeSet;
+use std::thread::scope;
+
+use super::links::{FIRST_HALF, GIVER, TAKER, assert_sums, call, linked};
+use super::*;
+
+fn known(cluster: &Cluster, node: usize) -> Option<ReduceRecord> {
+    cluster.client(node).describe("target").unwrap().reduce
+}
+
+#[test]
+fn each_member_tells_the_plan_and_how_far_it_is() {
+    // The last one has a source that nobody asks for.
+    let (mut cluster, links) = linked(4);
+    for node in 0..4 {
+        assert_eq!(known(&cluster, node), None);
+    }
+    links.hold(GIVER, TAKER, FIRST_HALF);
+    scope(|scope| {
+        let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", PATIENCE)));
+        links.await_held(GIVER, TAKER);
+        let mut members = BTreeSet::new();
+        for node in 0..3 {
+            let record = known(&cluster, node).unwrap();
+            let plan = &record.plan;
+            assert!(record.is_running && plan.starts_with("ring of 3, estimated to take "), "{plan}");
+            assert!(plan.contains("; the next best is ") && plan.contains("; waited "), "{plan}");
+            assert!(plan.contains("; rank 0 at node-0; order node-"), "{plan}");
+            let position = record.position.unwrap();
+            assert_eq!((position.stage.as_str(), position.members), ("gives and takes", 3));
+            assert_eq!(position.size_bytes, LARGE.size_bytes());
+            assert!(position.final_bytes < position.size_bytes);
+            members.insert(position.member);
+        }
+        assert_eq!(members, BTreeSet::from([0, 1, 2]));
+        assert_eq!(known(&cluster, 3), None, "it has no part in it");
+        links.open();
+        assert_sums(calls.into_iter().map(|call| call.join().unwrap()));
+    });
+    for node in 0..3 {
+        await_that("the end of the session", || known(&cluster, node).is_some_and(|known| !known.is_running));
+        let record = known(&cluster, node).unwrap();
+        assert!(record.plan.starts_with("ring of 3, estimated to take "), "{}", record.plan);
+        if node > 0 {
+            let position = record.position.unwrap();
+            assert_eq!(position.stage, "has the target");
+            assert_eq!(position.final_bytes, position.size_bytes);
+        }
+    }
+    let elsewhere = cluster.client(3).describe("target").unwrap();
+    assert_eq!(elsewhere.reduce, None);
+    assert!(elsewhere.locations.object.unwrap().metadata.agreement.is_some(), "it says what has made it");
+    for client in [3, 0] {
+        cluster.client(client).delete([id(3)], PATIENCE).unwrap();
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn who_is_late_and_why_there_is_no_session_is_told() {
+    let (mut cluster, _links) = linked(3);
+    cluster.client(TAKER).delete([id(2)], PATIENCE).unwrap();
+    scope(|scope| {
+        let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", PATIENCE)));
+        let plan = |node| known(&cluster, node).map_or(String::new(), |known| known.plan);
+        await_that("the reason", || plan(0).contains("no session, since not all sources came in time"));
+        assert!(known(&cluster, 0).unwrap().is_running);
+        await_that("those who wait", || plan(1).contains("participants of this node wait"));
+        put(&cluster, TAKER, LARGE, 2);
+        assert_sums(calls.into_iter().map(|call| call.join().unwrap()));
+    });
+    assert!(!known(&cluster, 0).unwrap().is_running);
+    assert_nothing_left(&mut cluster);
+}
