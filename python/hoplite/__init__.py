@@ -55,7 +55,7 @@ from hoplite.errors import (
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
-    from hoplite._info import Grant, Location, ObjectInfo, ReduceInfo
+    from hoplite._info import Grant, Location, MemberPosition, ObjectInfo, ReduceInfo
 
 __version__: str = _native.VERSION
 
@@ -80,6 +80,7 @@ __all__ = [
     "LimitExceeded",
     "Location",
     "Malformed",
+    "MemberPosition",
     "NodeIdInUse",
     "ObjectInfo",
     "ObjectLost",
@@ -108,7 +109,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Makes the classes of what `stat` returns when somebody asks for them: that takes longer than all else here."""
-    if name in ("Grant", "Location", "ObjectInfo", "ReduceInfo"):
+    if name in ("Grant", "Location", "MemberPosition", "ObjectInfo", "ReduceInfo"):
         from hoplite import _info
 
         return getattr(_info, name)

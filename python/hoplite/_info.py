@@ -39,6 +39,19 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberPosition:
+    """How far the store is, as a member of the session that makes an object."""
+
+    member: int
+    """Which one, in the order of the schedule, from 0."""
+    members: int
+    stage: str
+    """What it does, or how it ended."""
+    final_bytes: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReduceInfo:
     """How a reduce was done that made an object."""
 
@@ -51,6 +64,8 @@ class ReduceInfo:
     elapsed_us: int
     mendings: int
     restarts: int
+    is_running: bool
+    position: MemberPosition | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +113,10 @@ def object_info(known: Mapping[str, Any]) -> ObjectInfo | None:
         lost=known["lost"],
         put_id=known["put_id"],
         grants=tuple(Grant(**grant) for grant in known.get("grants", ())),
-        reduce=None if reduce is None else ReduceInfo(**reduce),
+        reduce=None if reduce is None else _reduce_info(reduce),
     )
+
+
+def _reduce_info(known: Mapping[str, Any]) -> ReduceInfo:
+    position = known["position"]
+    return ReduceInfo(**{**known, "position": None if position is None else MemberPosition(**position)})

@@ -210,5 +210,16 @@ fn reduce_dict<'py>(py: Python<'py>, record: &ReduceRecord) -> PyResult<Bound<'p
     dict.set_item("elapsed_us", record.elapsed.as_micros())?;
     dict.set_item("mendings", record.mendings)?;
     dict.set_item("restarts", record.restarts)?;
+    dict.set_item("is_running", record.is_running)?;
+    let position = record.position.as_ref().map(|position| {
+        let dict = PyDict::new(py);
+        dict.set_item("member", position.member)?;
+        dict.set_item("members", position.members)?;
+        dict.set_item("stage", &position.stage)?;
+        dict.set_item("final_bytes", position.final_bytes)?;
+        dict.set_item("nbytes", position.size_bytes)?;
+        PyResult::Ok(dict)
+    });
+    dict.set_item("position", position.transpose()?)?;
     Ok(dict)
 }

@@ -163,6 +163,7 @@ def test_how_it_was_done_is_known(client: hoplite.Client, fresh: str) -> None:
     assert known.reduce is not None
     assert (known.reduce.op, known.reduce.reduced, known.reduce.sources) == ("sum", 2, 3)
     assert known.reduce.plan
+    assert (known.reduce.is_running, known.reduce.position) == (False, None)
 
 
 @pytest.mark.parametrize("participants", [1, 2, 3])
@@ -196,3 +197,32 @@ def test_allreduce(cluster: Cluster, fresh: str, participants: int, size: int) -
     with cluster.connect(0) as client:
         client.delete_allreduce(fresh + "all", sources)
         assert list(client.list(fresh)) == []
+
+
+def test_a_member_tells_how_far_it_is(cluster: Cluster, fresh: str) -> None:
+    # There is a session only if all sources come in time, which a busy machine may prevent.
+    for attempt in range(20):
+        target, sources = f"{fresh}all{attempt}", [f"{fresh}{attempt}/{rank}" for rank in range(2)]
+        with cluster.connect(0) as first, cluster.connect(1) as second:
+            for client, source in zip((first, second), sources, strict=True):
+                client.put(source, np.ones(100_000))
+            ranks = [
+                threading.Thread(
+                    target=client.allreduce, args=(target, sources, rank), kwargs={"timeout": PATIENCE}
+                )
+                for rank, client in enumerate((first, second))
+            ]
+            for thread in ranks:
+                thread.start()
+            for thread in ranks:
+                thread.join()
+            known = second.stat(target)
+            second.delete_allreduce(target, sources)
+        assert known is not None
+        if known.reduce is not None and known.reduce.position is not None:
+            position = known.reduce.position
+            assert (position.members, position.nbytes) == (2, 800_000)
+            assert position.final_bytes == 800_000, position
+            assert known.reduce.op == "sum"
+            return
+    pytest.fail("no allreduce was made by a session")
