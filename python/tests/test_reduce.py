@@ -219,8 +219,8 @@ def test_a_member_tells_how_far_it_is(cluster: Cluster, fresh: str) -> None:
             known = second.stat(target)
             second.delete_allreduce(target, sources)
         assert known is not None
-        if known.reduce is not None and known.reduce.position is not None:
-            position = known.reduce.position
+        position = None if known.reduce is None else known.reduce.position
+        if known.reduce is not None and position is not None and position.stage == "has the target":
             assert (position.members, position.nbytes) == (2, 800_000)
             assert position.final_bytes == 800_000, position
             assert known.reduce.op == "sum"

@@ -37,7 +37,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let client = store.connect().await?;
     let description = client.describe(&arguments.id).await?;
     let report = Report::new(&arguments.id, description);
-    let is_known = report.object.is_some() || report.reduce.is_some();
+    let is_known = report.object.is_some() || report.reduce.as_ref().is_some_and(Reduce::lacks_object);
     ensure!(is_known, "there is no object {}", arguments.id.readable());
     let mut stdout = io::stdout().lock();
     if arguments.json {
@@ -104,6 +104,12 @@ impl Position {
 }
 
 impl Reduce {
+    /// Whether there may be no object: it is not made yet, or not by what was tried here.
+    fn lacks_object(&self) -> bool {
+        let has_failed = |position: &Position| position.final_bytes < position.size_bytes;
+        self.is_running || self.position.as_ref().is_some_and(has_failed)
+    }
+
     fn new(record: ReduceRecord) -> Self {
         Self {
             op: record.op,

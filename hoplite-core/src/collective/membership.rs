@@ -44,6 +44,8 @@ pub struct Membership {
     awaits_calls_until: Option<Time>,
     /// Why it has failed, if it is the one that has.
     failure: Option<String>,
+    /// When it had all bytes, or it was clear that it would not get them.
+    ended_at: Option<Time>,
 }
 
 impl Membership {
@@ -59,12 +61,18 @@ impl Membership {
             answered: 0,
             awaits_calls_until: None,
             failure: None,
+            ended_at: None,
         }
     }
 
     /// When the store was asked.
     pub const fn asked_at(&self) -> Time {
         self.asked_at
+    }
+
+    /// When it had all bytes, or it was clear that it would not get them.
+    pub const fn ended_at(&self) -> Option<Time> {
+        self.ended_at
     }
 
     /// It is about to say that it has failed, for this reason.
@@ -107,7 +115,8 @@ impl Membership {
     }
 
     /// All bytes are there. Answers the copy if it is the target now.
-    pub fn filled(&mut self) -> Option<CopyId> {
+    pub fn filled(&mut self, now: Time) -> Option<CopyId> {
+        self.ended_at.get_or_insert(now);
         if let Stage::Exchanging { copy, .. } = self.stage {
             self.stage = Stage::Filled { copy };
         }
@@ -154,7 +163,8 @@ impl Membership {
     }
 
     /// It will not have the target from this session. Answers the copy that is of no use any more.
-    pub fn fail(&mut self) -> Option<CopyId> {
+    pub fn fail(&mut self, now: Time) -> Option<CopyId> {
+        self.ended_at.get_or_insert(now);
         let copy = self.growing_copy();
         if self.stage != Stage::Complete {
             self.stage = Stage::Over;

@@ -31,5 +31,5 @@ pub use message::{
     Report, Word, describe_plan,
 };
 pub use resume::{Break, Resumes};
-pub(crate) use session::describe as describe_failure;
+pub(crate) use session::describe_failure;
 pub use session::{Decision, Session, SessionAction};

@@ -93,7 +93,7 @@ impl Session {
             Failure::Disagrees(error) => (error.clone(), SessionAction::Fail(error)),
             failure => {
                 let error = Error::Superseded { id: self.target.clone() };
-                (error, SessionAction::FallBack(describe(index, &failure)))
+                (error, SessionAction::FallBack(describe_failure(index, &failure)))
             }
         };
         let mut actions = self.give_up(&word);
@@ -152,7 +152,7 @@ impl Session {
 }
 
 /// What a member's failure means, for people.
-pub(crate) fn describe(index: usize, failure: &Failure) -> String {
+pub(crate) fn describe_failure(index: usize, failure: &Failure) -> String {
     match failure {
         Failure::Unreachable => format!("member {index} could not be reached"),
         Failure::Peer { index: peer, outcome } => {

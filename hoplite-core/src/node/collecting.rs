@@ -179,6 +179,7 @@ impl Node {
             && let Err(error) = agreement.check(&target, &member.plan().agreement)
         {
             if !member.is_committed() {
+                self.note_disagreement(&target, &error);
                 self.member_failed(membership, Failure::Disagrees(error.clone()), error.clone());
             }
             return self.ctx.reply(key, Err(error));
@@ -240,7 +241,7 @@ impl Node {
         if self.deny_late(target, index, &locations) {
             return;
         }
-        self.collectives.audiences.located(target, index, &locations);
+        self.collectives.audiences.note_source(target, index, &locations);
         self.reductions.source_located(&mut self.ctx, &self.copies, target, index, locations);
         self.perform_actions();
     }
@@ -633,7 +634,7 @@ impl Node {
         if self.collectives.gatherings.get(target).is_some_and(|gathered| gathered.key == key) {
             self.drop_gathering(target);
         }
-        self.end_audience(key, Some(&Error::ObjectLost { id: target.clone() }));
+        self.end_audience(key, target, Some(&Error::ObjectLost { id: target.clone() }));
         let sessions = self.collectives.sessions.iter_mut();
         let mut of_call = sessions.filter(|(_, coordinated)| coordinated.key == Some(key));
         let Some((put, coordinated)) = of_call.next() else { return };

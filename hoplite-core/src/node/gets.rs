@@ -61,7 +61,7 @@ impl Node {
         if !is_ready {
             return None;
         }
-        // What small objects are made of is nowhere compared before.
+        // On the general path nobody has compared that before.
         let checked = join.map_or(Ok(()), |agreement| agreement.check_target(id, &local.metadata));
         Some(checked.and_then(|()| self.refer(key.client, copy).map(Response::Object)))
     }

@@ -17,12 +17,20 @@ const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
 
+/// What only stores say of an object is left out.
+fn of_client(mut request: Request) -> Request {
+    if let Request::Create { metadata, .. } | Request::Put { metadata, .. } = &mut request {
+        metadata.agreement = None;
+    }
+    request
+}
+
 impl Node {
     pub(super) fn request(&mut self, key: CallKey, request: Request) {
         if let Err(error) = self.check_request(key, &request) {
             return self.ctx.reply(key, Err(error));
         }
-        match request {
+        match of_client(request) {
             Request::Create { id, size_bytes, metadata, timeout } => {
                 self.create(key, CreateCall { id, size_bytes, metadata, contents: None }, timeout);
             }
@@ -77,7 +85,10 @@ impl Node {
 
     /// Answers a call and forgets it.
     pub(super) fn finish(&mut self, key: CallKey, response: Result<Response>) {
-        self.end_audience(key, response.as_ref().err());
+        if let Some(Call::Reduce { target, .. }) = self.calls.get(key) {
+            let target = target.clone();
+            self.end_audience(key, &target, response.as_ref().err());
+        }
         self.forget_call(key);
         self.ctx.reply(key, response);
     }

@@ -164,3 +164,53 @@ fn what_another_collective_or_none_has_made_is_no_answer_to_a_participant() {
         "a participant asks for sum of 2 sources in any order, rank 0 for max of 2 sources in any order";
     assert!(error.contains(both), "{error}");
 }
+
+#[test]
+fn if_the_call_of_rank_0_is_cancelled_those_who_wait_elsewhere_are_told() {
+    let mut h = Harness::new();
+    let (client, call) = h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b", "c"])));
+    for name in ["t", "c"] {
+        h.tell(unknown(name));
+    }
+    h.ready("a", 1, "n1");
+    h.pass(Duration::from_secs(1));
+    // One that was missing when the general path began.
+    h.ready("b", 2, "n2");
+    h.event(Event::Request { client, call: CallId(999), request: Request::Cancel { call } });
+    let lost = Error::ObjectLost { id: id("t") };
+    assert_eq!(denied(&mut h), [("n1".to_owned(), lost.clone()), ("n2".to_owned(), lost)]);
+    // What is made under that id later is none of it.
+    h.put_f32("d", SIZE);
+    let later = h.reduce("t", &["d"]);
+    let (_, target) = h.publication();
+    assert_eq!((target.id, target.metadata.agreement), (id("t"), None));
+    h.assert_waits(later);
+}
+
+#[test]
+fn who_has_joined_again_does_not_fail_when_the_same_is_said_twice() {
+    let mut h = Harness::new();
+    let first = join(&mut h);
+    deny(&mut h, &disagreement());
+    assert_eq!(h.error(first), disagreement());
+    let again = join(&mut h);
+    deny(&mut h, &disagreement());
+    h.assert_waits(again);
+    let other = Error::TypeMismatch { id: id("t"), reason: "min, not sum".into() };
+    deny(&mut h, &other);
+    assert_eq!(h.error(again), other);
+}
+
+#[test]
+fn no_client_says_what_participants_have_agreed_to() {
+    let mut h = Harness::new();
+    let agreement = Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"]));
+    let metadata = Metadata { agreement: Some(agreement), ..f32s() };
+    let create = Request::Create { id: id("t"), size_bytes: SIZE, metadata: metadata.clone(), timeout: LONG };
+    let created = h.request(B, create);
+    assert_eq!(h.view(created).metadata, f32s());
+    let bytes = Bytes::from_static(&[0; SMALL as usize]);
+    h.request(B, Request::Put { id: id("u"), metadata, bytes, confirm: Confirm::No, timeout: LONG });
+    let published = h.publications().into_iter().find(|(_, published)| published.id == id("u"));
+    assert_eq!(published.expect("it is published").1.metadata, f32s());
+}

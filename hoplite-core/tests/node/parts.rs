@@ -8,7 +8,7 @@ use hoplite_core::collective::{
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::{Kind, Schedule};
 use hoplite_core::shard::DropReason;
-use hoplite_core::{Error, PutId};
+use hoplite_core::{Error, PutId, Time};
 
 use crate::harness::*;
 use crate::members::*;
@@ -71,6 +71,8 @@ fn a_member_says_that_it_has_its_parts_when_its_participants_have_called() {
         leave(&mut h);
         assert!(h.is_failed(view.copy), "nobody joins it any more");
         assert_eq!(h.node.status().hops, 0);
+        let how = h.node.how_made(&id("t"), Time::ZERO).and_then(|how| how.position).expect("it remembers");
+        assert_eq!((&*how.stage, how.final_bytes, how.size_bytes), ("has its parts", SIZE / 2, SIZE / 2));
     }
 }
 

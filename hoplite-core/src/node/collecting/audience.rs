@@ -10,6 +10,7 @@ use super::Coordinated;
 use crate::collective::{Agreement, CollectiveEffect, Decision, Gathering, Member};
 use crate::error::Error;
 use crate::id::ObjectId;
+use crate::plan::collective::MAX_MEMBERS;
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
 
@@ -60,14 +61,39 @@ impl Audiences {
         self.open.insert(gathering.request().target.clone(), audience);
     }
 
+    /// The call is about to end that a collective is for.
+    fn close(&mut self, key: CallKey, target: &ObjectId) -> Option<Audience> {
+        self.open.get(target).filter(|audience| audience.key == key)?;
+        self.open.remove(target)
+    }
+
     /// A source that was missing is somewhere.
-    pub(super) fn located(&mut self, target: &ObjectId, rank: usize, locations: &Locations) {
-        if let Some(audience) = self.open.get_mut(target)
-            && !locations.locations.is_empty()
-            && audience.missing.remove(&rank).is_some()
-        {
-            audience.members.extend(members_at(locations));
+    pub(super) fn note_source(&mut self, target: &ObjectId, rank: usize, locations: &Locations) {
+        let Some(audience) = self.open.get_mut(target) else { return };
+        if locations.locations.is_empty() || audience.missing.remove(&rank).is_none() {
+            return;
         }
+        for member in members_at(locations) {
+            if !audience.members.contains(&member) && audience.members.len() < MAX_MEMBERS {
+                audience.members.push(member);
+            }
+        }
+    }
+
+    /// Whether this store has heard of that, or has found it out itself. Remembers it.
+    fn remember_denial(&mut self, now: Time, target: &ObjectId, error: &Error) -> bool {
+        let is_old = |(_, at, _): &(ObjectId, Time, Error)| now.since(*at) > DENIAL_TTL + ATTEMPT_PATIENCE;
+        while self.denials.front().is_some_and(is_old) {
+            self.denials.pop_front();
+        }
+        if self.denials.iter().any(|(id, _, known)| id == target && known == error) {
+            return true;
+        }
+        if self.denials.len() >= MAX_DENIALS {
+            self.denials.pop_front();
+        }
+        self.denials.push_back((target.clone(), now, error.clone()));
+        false
     }
 
     /// What the participants agree about of whose collective this is to be the target.
@@ -103,13 +129,8 @@ fn members_at(locations: &Locations) -> impl Iterator<Item = Member> {
 
 impl Node {
     /// A call is about to end. If it was for a collective that has failed, those who wait for the target elsewhere are told.
-    pub(in super::super) fn end_audience(&mut self, key: CallKey, error: Option<&Error>) {
-        let Some(Call::Reduce { target, .. }) = self.calls.get(key) else { return };
-        let target = target.clone();
-        let audiences = &mut self.collectives.audiences.open;
-        let Some(Audience { members, missing, .. }) =
-            audiences.remove(&target).filter(|audience| audience.key == key)
-        else {
+    pub(in super::super) fn end_audience(&mut self, key: CallKey, target: &ObjectId, error: Option<&Error>) {
+        let Some(Audience { members, missing, .. }) = self.collectives.audiences.close(key, target) else {
             return;
         };
         let Some(error) = error else { return };
@@ -125,10 +146,10 @@ impl Node {
             Error::Timeout { .. } => Error::ObjectLost { id: target.clone() },
             error => error.clone(),
         };
-        self.deny(members.into_iter(), &target, &error);
-        self.denied(&target, &error);
+        self.deny(members.into_iter(), target, &error);
+        self.denied(target, &error);
         if is_disagreement(&error) && !missing.is_empty() {
-            self.await_late(target, error, missing);
+            self.await_late(target.clone(), error, missing);
         }
     }
 
@@ -193,17 +214,18 @@ impl Node {
         self.collectives.audiences.denials.retain(|(denied, ..)| denied != target);
     }
 
-    /// There will be no target: those who have joined for it are told why.
+    /// There will be no target: those who have joined for it are told why. Who has joined since this store knew of a disagreement
+    /// means another attempt, or is told when that is too old.
     pub(super) fn denied(&mut self, target: &ObjectId, error: &Error) {
-        let denials = &mut self.collectives.audiences.denials;
-        let now = self.ctx.now();
-        while denials.front().is_some_and(|(_, at, _)| now.since(*at) > DENIAL_TTL + ATTEMPT_PATIENCE)
-            || denials.len() >= MAX_DENIALS
-        {
-            denials.pop_front();
+        let is_known = self.collectives.audiences.remember_denial(self.ctx.now(), target, error);
+        if !is_known || !is_disagreement(error) {
+            self.fail_joins(target, error);
         }
-        denials.push_back((target.clone(), now, error.clone()));
-        self.fail_joins(target, error);
+    }
+
+    /// This store has found out that a participant here and the coordinator disagree.
+    pub(super) fn note_disagreement(&mut self, target: &ObjectId, error: &Error) {
+        self.collectives.audiences.remember_denial(self.ctx.now(), target, error);
     }
 
     /// Answers the participants that wait here for a target. Others who wait for an object of that id go on.

@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::super::calls::Call;
 use super::super::{Node, Position, ReduceRecord};
 use super::{Collectives, Coordinated, Gathered, record};
-use crate::collective::{
-    Agreement, Failure, Membership, MembershipId, Plan, Stage, describe_failure, describe_plan,
-};
+use crate::collective::{Agreement, Membership, MembershipId, Plan, Stage, describe_plan};
 use crate::id::ObjectId;
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
@@ -28,11 +26,17 @@ impl Node {
             .or_else(|| self.record_session(target, now))
             .or_else(|| self.reductions.running_for(target, link, now))
             .or_else(|| {
-                let (id, member) = self.collectives.member_for(target)?;
+                // Of a session that rank 0's store has ended it remembers more than its own member knows.
+                let member = self.collectives.member_for(target);
+                let (id, member) = member.filter(|(id, _)| matches!(id, MembershipId::Elsewhere(_)))?;
                 Some(self.record_membership(id, member, now))
             })
+            .or_else(|| {
+                // Those who wait mean no round that is over.
+                let remembered = self.reduce_record(target).filter(|known| known.has_failed());
+                remembered.cloned().or_else(|| self.record_waiting(target))
+            })
             .or_else(|| self.reduce_record(target).cloned())
-            .or_else(|| self.record_waiting(target))
     }
 
     /// The sources are being looked for here.
@@ -72,7 +76,7 @@ impl Node {
             reduced: (agreement.participants as usize, agreement.participants as usize),
             hops: members.len(),
             plan,
-            elapsed: now.since(member.asked_at()),
+            elapsed: member.ended_at().unwrap_or(now).since(member.asked_at()),
             is_running: !matches!(member.stage(), Stage::Complete | Stage::Over),
             position: Some(position(id, member)),
             ..self.record_elsewhere(target, agreement)
@@ -109,17 +113,18 @@ impl Node {
     }
 
     /// A session is over for this store. What rank 0's store remembers of its own says more.
-    pub(super) fn remember_membership(&mut self, id: MembershipId, member: &Membership) {
-        if let MembershipId::Elsewhere(_) = id {
+    pub(super) fn remember_membership(&mut self, id: MembershipId) {
+        if let MembershipId::Elsewhere(_) = id
+            && let Some(member) = self.collectives.memberships.get(&id)
+        {
             let known = self.record_membership(id, member, self.ctx.now());
             let position = known.position.map(|position| Position { copy: None, ..position });
             self.reductions.remember(ReduceRecord { is_running: false, position, ..known });
         }
     }
 
-    pub(super) fn note_failure(&mut self, id: MembershipId, failure: &Failure) {
+    pub(super) fn note_failure(&mut self, id: MembershipId, reason: String) {
         if let Some(member) = self.collectives.memberships.get_mut(&id) {
-            let reason = describe_failure(member.plan().index, failure);
             member.note_failure(reason);
         }
     }
@@ -149,13 +154,19 @@ fn position(id: MembershipId, member: &Membership) -> Position {
             None => ("was told to do without, for which the store of rank 0 knows the reason", false),
         },
     };
+    let program = plan.program();
+    let lengths = plan.finals(&program).into_iter().map(|step| {
+        let range = program.steps()[step].range();
+        range.end - range.start
+    });
+    let size_bytes = lengths.sum();
     let reason = member.failure().map_or(String::new(), |reason| format!(": {reason}"));
     Position {
         member: plan.index,
         members: plan.members.len(),
         stage: format!("{stage}{reason}"),
         copy: member.growing_copy(),
-        final_bytes: if is_full { plan.size_bytes } else { 0 },
-        size_bytes: plan.size_bytes,
+        final_bytes: if is_full { size_bytes } else { 0 },
+        size_bytes,
     }
 }

@@ -8,6 +8,7 @@ use super::super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::super::{CombineId, CombineOutcome, CopyId, Effect, Node};
 use crate::collective::{
     Agreement, CollectiveEffect, Failure, Membership, MembershipId, Plan, Report, Stage, Word,
+    describe_failure,
 };
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
@@ -102,6 +103,7 @@ impl Node {
             if let Some(Call::Get { join: Some(agreement), .. }) = self.calls.get(key)
                 && let Err(error) = agreement.check(&plan.target, &plan.agreement)
             {
+                self.note_disagreement(&plan.target, &error);
                 self.finish(key, Err(error.clone()));
                 return Err(Failure::Disagrees(error));
             }
@@ -139,7 +141,7 @@ impl Node {
             matches!(member.stage(), Stage::Exchanging { combine: running, .. } if running == combine)
         });
         let Some((membership, member)) = found else { return };
-        let (membership, completed) = (*membership, member.filled());
+        let (membership, completed) = (*membership, member.filled(self.ctx.now()));
         if member.plan().is_of_parts() {
             let put = member.plan().put;
             if !member.has_answered_all() {
@@ -239,6 +241,11 @@ impl Node {
         let (id, is_committed) = (member.plan().target.clone(), member.is_committed());
         let has_its_parts = member.plan().is_of_parts() && matches!(member.stage(), Stage::Filled { .. });
         let is_orphan = !is_committed && !has_its_parts && member.stage() != Stage::Over;
+        if has_its_parts {
+            self.remember_membership(membership);
+        } else if is_orphan {
+            self.note_failure(membership, "the store of rank 0 is gone".to_owned());
+        }
         // Others have what this one has not, if the coordinator has decided so. Else it may still make it in another way, if
         // it is only this store that cannot hear it.
         self.end_membership(membership, Error::Superseded { id: id.clone() });
@@ -246,8 +253,10 @@ impl Node {
             self.collectives.orphans.insert(membership, id);
             self.ctx.schedule(self.ctx.now() + ORPHAN_PATIENCE, Deadline::Membership(membership));
         }
+        if !has_its_parts {
+            self.remember_membership(membership);
+        }
         let Some(member) = self.collectives.memberships.remove(&membership) else { return };
-        self.remember_membership(membership, &member);
         if self.collectives.ended.len() == MAX_ENDED {
             self.collectives.ended.pop_front();
         }
@@ -274,7 +283,8 @@ impl Node {
     }
 
     pub(super) fn member_failed(&mut self, membership: MembershipId, failure: Failure, error: Error) {
-        self.note_failure(membership, &failure);
+        let index = self.collectives.memberships.get(&membership).map_or(0, |member| member.plan().index);
+        self.note_failure(membership, describe_failure(index, &failure));
         self.end_membership(membership, error);
         self.report_member(membership, Report::Failed(failure));
     }
@@ -299,7 +309,7 @@ impl Node {
         if let Some(until) = member.end_wait_for_calls() {
             self.ctx.unschedule(until, Deadline::Membership(membership));
         }
-        let (copy, id, put) = (member.fail(), member.plan().target.clone(), member.plan().put);
+        let (copy, id, put) = (member.fail(self.ctx.now()), member.plan().target.clone(), member.plan().put);
         self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
         self.copies.refuse_awaiting_put(&mut self.ctx, &id, put);
         let is_waited_for = !matches!(error, Error::Superseded { .. } | Error::ObjectLost { .. });

@@ -41,6 +41,14 @@ pub struct ReduceRecord {
     pub position: Option<Position>,
 }
 
+impl ReduceRecord {
+    /// Whether this store was a member of a session that has not made the target.
+    pub fn has_failed(&self) -> bool {
+        let short = |position: &Position| position.final_bytes < position.size_bytes;
+        !self.is_running && self.position.as_ref().is_some_and(short)
+    }
+}
+
 /// How far a member of a session is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
