@@ -34,6 +34,8 @@ OPS = {
 }
 #: Inline in the directory; small for a session of the stores; large.
 COUNTS = [1, 100_000, 400_000]
+#: What the groups of the tests are called.
+GROUPS = ["group", "pair", "lonely", "alone"]
 
 
 def array(kind: str, count: int, value: float, dtype: str = "float32") -> Any:
@@ -51,6 +53,11 @@ class Member:
 
     def destroy(self, group: str) -> None:
         collective.destroy_collective_group(group)
+
+    def leave(self) -> None:
+        for group in GROUPS:
+            if collective.is_group_initialized(group):
+                collective.destroy_collective_group(group)
 
     def info(self, group: str) -> tuple[bool, int, int]:
         return (
@@ -119,8 +126,18 @@ class Member:
 
 
 @pytest.fixture(scope="module")
-def members(stores: list[hoplite.ray.Node]) -> list[Any]:
-    return [Member.options(**on(node)).remote() for node in ("first", "second", "first")]
+def actors(stores: list[hoplite.ray.Node]) -> list[Any]:
+    made = [Member.options(**on(node)).remote() for node in ("first", "second", "first")]
+    # Their processes take their time to start, which is not that of the groups.
+    ray.get([member.__ray_ready__.remote() for member in made])
+    return made
+
+
+@pytest.fixture
+def members(actors: list[Any]) -> Iterator[list[Any]]:
+    """Those that groups are made of. A test that fails leaves none of its groups to the next one."""
+    yield actors
+    ray.get([member.leave.remote() for member in actors])
 
 
 @pytest.fixture(params=[2, 3])
@@ -252,7 +269,7 @@ def test_what_cannot_be_reduced(group: list[Any]) -> None:
 
 def test_shapes_that_differ(members: list[Any]) -> None:
     pair = members[:2]
-    ray.get([member.init.remote(2, rank, "group", "2") for rank, member in enumerate(pair)])
+    ray.get([member.init.remote(2, rank, "group", "60") for rank, member in enumerate(pair)])
     with pytest.raises(hoplite.TypeMismatch) as raised:
         call_all(pair, "broadcast", [np.ones(3), np.ones(4)])
     assert isinstance(raised.value, RuntimeError)
@@ -297,8 +314,9 @@ def test_a_member_that_does_not_come(members: list[Any]) -> None:
     with pytest.raises(TimeoutError, match=r"did not come within 1\.0 s: 1, 2"):
         ray.get(members[0].init.remote(3, 0, "lonely", "1"))
     pair = members[:2]
-    ray.get([member.init.remote(2, rank, "group", "1") for rank, member in enumerate(pair)])
-    with pytest.raises(hoplite.Timeout, match="timeout after 1 s; nothing has come from rank 1") as raised:
+    # As long as each may take to come, too.
+    ray.get([member.init.remote(2, rank, "group", "5") for rank, member in enumerate(pair)])
+    with pytest.raises(hoplite.Timeout, match="timeout after 5 s; nothing has come from rank 1") as raised:
         ray.get(pair[0].barrier.remote("group", 0.0))
     assert isinstance(raised.value, RuntimeError)
     # The other one need not wait for that long.
@@ -320,7 +338,7 @@ def test_a_call_that_is_interrupted_ends_the_group(members: list[Any], name: str
 
 def test_a_receive_that_failed_leaves_the_message_to_the_next_one(members: list[Any]) -> None:
     pair = members[:2]
-    ray.get([member.init.remote(2, rank, "group", "2") for rank, member in enumerate(pair)])
+    ray.get([member.init.remote(2, rank, "group", "5") for rank, member in enumerate(pair)])
     with pytest.raises(hoplite.Timeout):
         ray.get(pair[0].call.remote("recv", "group", np.zeros(10), 1))
     for number in (1.0, 2.0):
