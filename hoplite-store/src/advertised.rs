@@ -19,6 +19,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Advertised {
     /// `HOST:PORT`, unless it is where the data plane listens.
     name: Option<String>,
+    listened: SocketAddr,
     /// What it was when it was looked up last.
     address: Arc<Mutex<SocketAddr>>,
 }
@@ -33,7 +34,7 @@ impl Advertised {
             Some(name) => look_up(name, listened).await?,
             None => listened,
         };
-        Ok(Self { name, address: Arc::new(Mutex::new(address)) })
+        Ok(Self { name, listened, address: Arc::new(Mutex::new(address)) })
     }
 
     /// The address that was found last.
@@ -45,7 +46,7 @@ impl Advertised {
     pub(crate) async fn now(&self) -> SocketAddr {
         let last = self.address();
         let Some(name) = &self.name else { return last };
-        match look_up(name, last).await {
+        match look_up(name, self.listened).await {
             Ok(address) => {
                 if address != last {
                     tracing::info!(name, %address, before = %last, "this store has another address");
@@ -91,9 +92,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_is_gone_stays_what_it_was() {
-        let address = "127.0.0.1:9".parse().unwrap();
-        let name = Some("host.invalid:9".to_owned());
-        let gone = Advertised { name, address: Arc::new(Mutex::new(address)) };
-        assert_eq!(gone.now().await, address);
+        let gone = found_before("host.invalid:9", "127.0.0.1:9", "127.0.0.1:9");
+        assert_eq!(gone.now().await, gone.address());
+        assert_eq!(gone.address().to_string(), "127.0.0.1:9");
+    }
+
+    #[tokio::test]
+    async fn an_address_is_of_the_kind_that_the_store_listens_at() {
+        // While its name had none of this kind, it was found at another.
+        let found = found_before("localhost:7", "127.0.0.1:7", "[2001:db8::1]:7");
+        assert_eq!(found.now().await.to_string(), "127.0.0.1:7");
+        assert_eq!(found.address().to_string(), "127.0.0.1:7");
+    }
+
+    fn found_before(name: &str, listened: &str, address: &str) -> Advertised {
+        let address = Arc::new(Mutex::new(address.parse().unwrap()));
+        Advertised { name: Some(name.to_owned()), listened: listened.parse().unwrap(), address }
     }
 }

@@ -201,7 +201,7 @@ impl Running {
             limits: config.limits,
             node: config.node,
             cluster: config.cluster,
-            data_address: advertised.address(),
+            advertised,
             shards: links,
             prefaulted_bytes,
         });

@@ -16,9 +16,9 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// All addresses of the network.
 const ADDRESSES: [&str; 4] = ["10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"];
-const MAKE: &str = "mount --bind \"$HOSTS\" /etc/hosts && ip link set lo up || exit 1
-for address in $ADDRESSES; do ip address add $address/32 dev lo || exit 1; done
-echo made; exec sleep infinity";
+/// Gives a network all of them.
+const MAKE: &str = "mount --bind \"$HOSTS\" /etc/hosts && ip link set lo up &&
+for address in $ADDRESSES; do ip address add $address/32 dev lo || exit 1; done";
 
 /// A network of its own, without a name server, and with an `/etc/hosts` that can be rewritten.
 struct Network {
@@ -30,21 +30,21 @@ impl Network {
     /// Makes one; `None`, and a word why, where that cannot be.
     #[expect(clippy::print_stderr, reason = "who runs the tests is told that some were skipped")]
     fn new() -> Option<Self> {
-        let may_be = ["unshare --net --mount true", "ip -Version", "nsenter --version"].map(|command| {
-            let mut words = command.split(' ');
-            let mut command = Command::new(words.next().unwrap());
-            command.args(words).output().is_ok_and(|output| output.status.success())
-        });
-        if may_be.contains(&false) {
-            eprintln!("skipped: needs root, for a network of its own, and ip and nsenter");
-            return None;
-        }
         let place = tempfile::tempdir().unwrap();
         let hosts = place.path().join("hosts");
         fs::write(&hosts, "").unwrap();
-        let mut command = Command::new("unshare");
-        command.args(["--net", "--mount", "sh", "-c", MAKE]);
-        command.env("HOSTS", &hosts).env("ADDRESSES", ADDRESSES.join(" "));
+        let in_new = |script: &str| {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "--mount", "sh", "-c", script]);
+            command.env("HOSTS", &hosts).env("ADDRESSES", ADDRESSES.join(" "));
+            command
+        };
+        let tried = in_new(&format!("nsenter --version && {MAKE}")).output();
+        if !tried.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: needs root, for a network of its own, and ip and nsenter");
+            return None;
+        }
+        let mut command = in_new(&format!("{MAKE} && echo made && exec sleep infinity"));
         let holder = Daemon::start("network", &mut command);
         Some(Self { place, holder })
     }
@@ -183,6 +183,8 @@ fn a_store_that_moves_is_found_by_its_name() {
     await_that("the directory to hear of the move", || is_at(ADDRESSES[2]));
     assert!(network.client(1).get("x", PATIENCE).unwrap()[..] == bytes(9, 100_000)[..]);
     network.assert_serves("elsewhere");
+    let status = network.client(0).status().unwrap();
+    assert_eq!(status.data_address, format!("{}:7402", ADDRESSES[2]));
 
     // While nobody knows the name, it is where it was last, not where it was first.
     network.name("other.test", ADDRESSES[3]);

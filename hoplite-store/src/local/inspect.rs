@@ -182,12 +182,14 @@ fn size_bytes(object: &Locations) -> usize {
 /// All that the directory knows of one object, from the shard that is responsible for it now.
 async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> Result<Response, Error> {
     let link = shards.first().ok_or(Error::unavailable("the directory"))?;
+    // Asked first: what is made meanwhile would be neither under way nor in the directory's answer.
+    let reduce = plane.engine.how_made(id).map(encode_reduce_record);
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let object = ask(link.client().describe(request)).await?;
     Ok(Response::Description(Box::new(v1::response::Description {
         shard: link.address.clone(),
         object: Some(object),
-        reduce: plane.engine.how_made(id).map(encode_reduce_record),
+        reduce,
     })))
 }
 
@@ -229,7 +231,7 @@ async fn status(plane: &LocalPlane) -> Response {
         node: plane.node.as_str().to_owned(),
         cluster: plane.cluster.as_str().to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        data_address: plane.data_address.to_string(),
+        data_address: plane.advertised.address().to_string(),
         uptime_ms: u64::try_from(plane.engine.uptime().as_millis()).unwrap_or(u64::MAX),
         capacity_bytes: node.capacity_bytes,
         free_bytes: node.free_bytes,

@@ -23,6 +23,7 @@ pub(crate) use answers::{Answers, Work};
 pub use listener::SocketError;
 pub(crate) use listener::{LocalListener, LocalPeer, Role, SocketAccess};
 
+use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::session::ShardLink;
 
@@ -34,7 +35,7 @@ pub(crate) struct LocalPlane {
     pub(crate) access: SocketAccess,
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
-    pub(crate) data_address: std::net::SocketAddr,
+    pub(crate) advertised: Advertised,
     pub(crate) shards: Vec<ShardLink>,
     /// As many permits as there may be clients.
     pub(crate) seats: Arc<Semaphore>,

@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use super::{LocalPlane, SocketAccess, connection};
 use hoplite_core::plan::collective::SchedulePreference;
 
+use crate::advertised::Advertised;
 use crate::config::ClientRules;
 use crate::data::{DataConfig, DataMetrics, Puller};
 use crate::engine::Engine;
@@ -32,7 +33,7 @@ use crate::engine::Engine;
 const HOUR: Duration = Duration::from_secs(3600);
 const STATUS: Request = Request::Node(node::Request::Inspect(Inspection::Status));
 
-fn plane(limits: Limits) -> Arc<LocalPlane> {
+async fn plane(limits: Limits) -> Arc<LocalPlane> {
     let arena = Arena::create(Backing::Memfd, 1 << 20).unwrap();
     let (cluster, node) = (ClusterId::new("c").unwrap(), NodeId::new("n").unwrap());
     let metrics = Arc::new(DataMetrics::default());
@@ -55,7 +56,7 @@ fn plane(limits: Limits) -> Arc<LocalPlane> {
         limits,
         node,
         cluster,
-        data_address: "127.0.0.1:1".parse().unwrap(),
+        advertised: Advertised::find(None, "127.0.0.1:1".parse().unwrap()).await.unwrap(),
         shards: Vec::new(),
         prefaulted_bytes: Arc::new(AtomicU64::new(0)),
     })
@@ -132,7 +133,7 @@ impl Client {
 
 #[tokio::test]
 async fn a_cancelled_wait_for_progress_is_over() {
-    let plane = plane(Limits { max_requests_per_client: 2, ..Limits::default() });
+    let plane = plane(Limits { max_requests_per_client: 2, ..Limits::default() }).await;
     let mut client = Client::greeted(&plane).await;
     let (copy, _) = client.create("a", 10).await;
     let follow = |timeout| Request::Node(node::Request::Follow { copy, beyond_bytes: 0, timeout });
@@ -153,7 +154,7 @@ async fn a_cancelled_wait_for_progress_is_over() {
 
 #[tokio::test]
 async fn a_client_follows_only_what_it_holds() {
-    let plane = plane(Limits::default());
+    let plane = plane(Limits::default()).await;
     let mut writer = Client::greeted(&plane).await;
     let (copy, _) = writer.create("a", 10).await;
     let mut stranger = Client::greeted(&plane).await;
@@ -165,7 +166,7 @@ async fn a_client_follows_only_what_it_holds() {
 
 #[tokio::test]
 async fn what_a_client_said_before_it_left_counts_even_if_it_takes_no_answer() {
-    let plane = plane(Limits::default());
+    let plane = plane(Limits::default()).await;
     let mut other = Client::greeted(&plane).await;
     let mut client = Client::greeted(&plane).await;
     let (copy, _) = client.create("a", 10).await;
@@ -186,7 +187,7 @@ async fn what_a_client_said_before_it_left_counts_even_if_it_takes_no_answer() {
 
 #[tokio::test]
 async fn who_does_not_speak_the_protocol_is_told_so() {
-    let plane = plane(Limits::default());
+    let plane = plane(Limits::default()).await;
     let mut client = Client::greeted(&plane).await;
     client.stream.write_all(&[255; 4]).await.unwrap();
     let (call, answer) = client.answer().await;
@@ -203,7 +204,7 @@ async fn who_does_not_speak_the_protocol_is_told_so() {
 
 #[tokio::test]
 async fn there_are_no_more_clients_than_allowed_and_a_request_may_follow_the_hello_at_once() {
-    let plane = plane(Limits { max_clients: 1, ..Limits::default() });
+    let plane = plane(Limits { max_clients: 1, ..Limits::default() }).await;
     let mut client = Client::connect(&plane).await;
     client.ask(STATUS).await;
     assert_eq!(client.hear::<v1::ServerHello>().await.unwrap().error, None);
@@ -214,7 +215,7 @@ async fn there_are_no_more_clients_than_allowed_and_a_request_may_follow_the_hel
 
 #[tokio::test]
 async fn all_that_a_client_held_is_taken_back() {
-    let plane = plane(Limits::default());
+    let plane = plane(Limits::default()).await;
     let mut client = Client::greeted(&plane).await;
     let (_, extent) = client.create("a", 10).await;
     drop(client);
