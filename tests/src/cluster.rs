@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
+use hoplite_client::{Dtype, Metadata, PutOptions};
 use hoplite_daemon::{Addresses, launch};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -359,6 +360,18 @@ impl Cluster {
     /// If it cannot connect.
     pub fn client(&self, node: usize) -> Client {
         Client::connect(self.socket(node)).expect("the store accepts clients")
+    }
+
+    /// Puts an array of 4 MiB on store number `node`, of floats that are all zero: more than a collective makes in one place.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn put_zeros(&self, node: usize, id: &str) {
+        let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
+        let options = PutOptions { metadata, ..PutOptions::default() };
+        self.client(node)
+            .put_with(id, &vec![0; 4 << 20], options)
+            .expect("there is room, and no such object");
     }
 
     /// The process of store number `node`.

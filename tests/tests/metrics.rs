@@ -118,12 +118,8 @@ fn what_daemons_did_is_counted() {
 #[test]
 fn collectives_are_counted_where_they_are_coordinated_and_at_their_members() {
     let cluster = cluster();
-    // More than is made in one place.
-    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
-    for (node, id) in ["a", "b"].into_iter().enumerate() {
-        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
-        cluster.client(node).put_with(id, &vec![0; 4 << 20], options).unwrap();
-    }
+    cluster.put_zeros(0, "a");
+    cluster.put_zeros(1, "b");
     std::thread::scope(|scope| {
         for rank in 0..2 {
             let client = cluster.client(rank);

@@ -26,6 +26,8 @@ use tonic::{Request, Response, Status};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What spans that nobody takes may cost: 2048 that wait, and 16,384 that are open, of a kilobyte each; and what the puts need.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
+/// What is said of the links, so that stores which exchange 4 MiB wait long enough for sources that come late.
+const SLOW_LINK: [&str; 2] = ["--link-bandwidth=10MiB", "--link-latency=100us"];
 const TRACE: [u8; 16] = [7; 16];
 const CALLER: [u8; 8] = [9; 8];
 
@@ -133,7 +135,8 @@ fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
 fn cluster(endpoint: &str, more: &[&str]) -> Cluster {
     let mut arguments = vec!["--otlp-endpoint".to_owned(), endpoint.to_owned()];
     arguments.extend(more.iter().map(|&argument| argument.to_owned()));
-    Cluster::start(Plan { store_arguments: arguments.clone(), shard_arguments: arguments, ..Plan::default() })
+    let store_arguments = SLOW_LINK.into_iter().map(str::to_owned).chain(arguments.clone()).collect();
+    Cluster::start(Plan { store_arguments, shard_arguments: arguments, ..Plan::default() })
 }
 
 /// Ends all daemons, which tell their last spans then.
@@ -255,12 +258,8 @@ fn a_reduce_is_one_trace_with_its_hops() {
 fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
     let collector = Collector::start();
     let mut cluster = cluster(&collector.endpoint, &[]);
-    // More than is made in one place.
-    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
-    for (node, id) in ["a", "b"].into_iter().enumerate() {
-        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
-        cluster.client(node).put_with(id, &vec![0; 4 << 20], options).unwrap();
-    }
+    cluster.put_zeros(0, "a");
+    cluster.put_zeros(1, "b");
     std::thread::scope(|scope| {
         for rank in 0..2 {
             let client = cluster.client(rank);
@@ -302,11 +301,9 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
 fn what_nobody_records_of_an_allreduce_is_not_in_the_traces_of_other_ranks() {
     let collector = Collector::start();
     let mut cluster = cluster(&collector.endpoint, &["--otlp-sample-ratio", "0"]);
-    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
     let sources = ["a", "b", "c"];
     for (rank, id) in sources.into_iter().enumerate() {
-        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
-        cluster.client(rank % 2).put_with(id, &vec![0; 4 << 20], options).unwrap();
+        cluster.put_zeros(rank % 2, id);
     }
     std::thread::scope(|scope| {
         for rank in 0..3 {
