@@ -40,7 +40,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class MemberPosition:
-    """How far the store is, as a member of the session that makes an object."""
+    """How far the store is, as a member of the session that makes an object.
+
+    It is told once the directory knows of the object; `hoplite stat` tells it before, too.
+    """
 
     member: int
     """Which one, in the order of the schedule, from 0."""
