@@ -26,6 +26,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use hoplite_core::text::escape;
 
 use arguments::StoreArguments;
 use verbs::{certs, delete, doctor, get, ls, put, reduce, start, stat, status, stop, up, wait};
@@ -147,11 +148,12 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The error and its causes in one line. Some errors tell their cause themselves; it is not told twice.
+/// The error and its causes in one line, without what would disturb the terminal. Some errors tell their cause themselves; it is
+/// not told twice.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
-        let text = cause.to_string().replace('\n', " ");
+        let text = escape(&cause.to_string().replace('\n', " "));
         if line.is_empty() {
             line = text;
         } else if !line.contains(&text) {
@@ -221,6 +223,8 @@ mod tests {
         let cause = Err::<(), _>(io::Error::other("disk\non fire"));
         let error = cause.context("cannot write").context("cannot write: disk on fire").unwrap_err();
         assert_eq!(one_line(&error), "cannot write: disk on fire");
+        let error = anyhow::anyhow!("the peer says \x1b[2J");
+        assert_eq!(one_line(&error), r"the peer says \u{1b}[2J");
         let error = anyhow::anyhow!("no space").context("cannot write x");
         assert_eq!(one_line(&error), "cannot write x: no space");
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::text::escape_into;
 
 /// Longest object id, in bytes: what one length byte can say.
 pub const MAX_OBJECT_ID_BYTES: usize = 255;
@@ -42,22 +43,11 @@ impl ObjectId {
     pub fn readable(&self) -> String {
         let mut text = String::new();
         for chunk in self.0.utf8_chunks() {
-            for character in chunk.valid().chars() {
-                if character.is_control() || reorders(character) {
-                    text.extend(character.escape_default());
-                } else {
-                    text.push(character);
-                }
-            }
+            escape_into(&mut text, chunk.valid());
             text.extend(chunk.invalid().escape_ascii().map(char::from));
         }
         text
     }
-}
-
-/// Whether a character breaks lines or changes the direction of those around it, which would falsify a table.
-fn reorders(character: char) -> bool {
-    matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl Borrow<[u8]> for ObjectId {

@@ -16,6 +16,7 @@
 //! * [`batch`]: which messages of a session share a frame.
 //! * [`load`]: what a store tells those who watch the cluster.
 //! * [`peer`]: how long one store waits for another.
+//! * [`text`]: what of a text disturbs a terminal.
 //! * [`trace`]: to which trace a call belongs.
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ pub mod id;
 pub mod limits;
 pub mod metadata;
 pub mod reduce;
+pub mod text;
 pub mod time;
 pub mod trace;
 

@@ -22,6 +22,7 @@ use hoplite_core::shard::{
     ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore,
     UnpublishReason, Verdict,
 };
+use hoplite_core::text::escape;
 use hoplite_core::topology::place::Path;
 use hoplite_core::topology::probe::survey::{Bandwidth, SurveyOptions, SurveyProgress};
 use proptest::option;
@@ -90,8 +91,9 @@ pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     })
 }
 
-fn text() -> impl Strategy<Value = String> {
-    ".{0,60}"
+/// What somebody says, as it may be shown.
+fn text(pattern: &'static str) -> impl Strategy<Value = String> {
+    pattern.prop_map(|text| escape(&text))
 }
 
 fn metadata_error() -> impl Strategy<Value = MetadataError> {
@@ -100,7 +102,7 @@ fn metadata_error() -> impl Strategy<Value = MetadataError> {
         any::<usize>().prop_map(|dimensions| MetadataError::TooManyDimensions { dimensions }),
         (dtype(), any::<u64>())
             .prop_map(|(dtype, size_bytes)| MetadataError::ShapeDisagrees { dtype, size_bytes }),
-        ".{1,60}".prop_map(|text| MetadataError::Reported { reason: text.into() }),
+        text(".{1,60}").prop_map(|text| MetadataError::Reported { reason: text.into() }),
         any::<usize>().prop_map(|length_bytes| MetadataError::UserTooLong { length_bytes }),
     ]
 }
@@ -119,10 +121,10 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
     let plane = select(vec![Plane::Local, Plane::Control, Plane::Data]);
     let of_requests = prop_oneof![
         any::<usize>().prop_map(|length_bytes| Error::InvalidId { length_bytes }),
-        text().prop_map(|name| Error::InvalidName { name }),
+        ".{0,60}".prop_map(|name| Error::InvalidName { name }),
         metadata_error().prop_map(Error::InvalidMetadata),
-        text().prop_map(|text| Error::InvalidRequest { reason: text.into() }),
-        (text(), any::<u64>())
+        text(".{0,60}").prop_map(|text| Error::InvalidRequest { reason: text.into() }),
+        (text(".{0,60}"), any::<u64>())
             .prop_map(|(text, maximum)| Error::LimitExceeded { what: text.into(), maximum }),
         any::<u64>().prop_map(|reference| Error::UnknownReference { reference }),
         (operation, any::<u64>()).prop_map(|(operation, micros)| Error::Timeout {
@@ -140,17 +142,18 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         }),
         id().prop_map(|id| Error::ObjectLost { id }),
         id().prop_map(|id| Error::Deleted { id }),
-        (id(), text()).prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),
+        (id(), text(".{0,60}")).prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),
         id().prop_map(|id| Error::DuplicateId { id }),
         id().prop_map(|id| Error::Superseded { id }),
     ];
     let of_daemons = prop_oneof![
         node().prop_map(|node| Error::NodeIdInUse { node }),
         Just(Error::ClusterMismatch),
-        text().prop_map(|text| Error::PermissionDenied { reason: text.into() }),
-        (text(), text()).prop_map(|(refused, in_use)| Error::ShardListMismatch { refused, in_use }),
-        (plane, text()).prop_map(|(plane, text)| Error::Malformed { plane, reason: text.into() }),
-        text().prop_map(|text| Error::Unavailable { what: text.into() }),
+        text(".{0,60}").prop_map(|text| Error::PermissionDenied { reason: text.into() }),
+        (text(".{0,60}"), text(".{0,60}"))
+            .prop_map(|(refused, in_use)| Error::ShardListMismatch { refused, in_use }),
+        (plane, text(".{0,60}")).prop_map(|(plane, text)| Error::Malformed { plane, reason: text.into() }),
+        text(".{0,60}").prop_map(|text| Error::Unavailable { what: text.into() }),
         Just(Error::ShuttingDown),
     ];
     prop_oneof![of_requests, of_objects, of_daemons]
@@ -543,7 +546,7 @@ pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
 pub(crate) fn plan() -> impl Strategy<Value = Plan> {
     let members = prop::collection::vec((node(), address(), 1_usize..4), 2..12);
     let what = (select(vec![Dtype::F32, Dtype::U8, Dtype::F64]), 0_u64..100_000, 1_u64..1000);
-    let (index, account) = (any::<prop::sample::Index>(), "\\PC{0,100}");
+    let (index, account) = (any::<prop::sample::Index>(), text(".{0,40}"));
     (kind(), reduce(), put(), members, prop::collection::vec((id(), put()), 3), what, index, account)
         .prop_map(|(kind, reduce, put, members, sources, (dtype, elements, frame), index, account)| {
             let index = index.index(members.len());

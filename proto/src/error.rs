@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hoplite_core::error::{Error, ErrorCode, MetadataError, Operation, Plane};
 use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::text::escape;
 
 use crate::bounds::{MAX_TEXT_BYTES, encode_id};
 use crate::metadata::{decode_dtype, encode_dtype};
@@ -73,18 +74,20 @@ pub fn encode(error: &Error) -> v1::Error {
 /// The error that a peer reported.
 ///
 /// Never fails: a code that this version does not know, or fields that do not fit the code, become
-/// [`Error::Malformed`] with the peer's text. The versions of [`Error::VersionMismatch`] are swapped, so that "ours" is the
+/// [`Error::Malformed`] with the peer's text. What in a text would disturb a terminal is [escaped](escape). The versions of [`Error::VersionMismatch`] are swapped, so that "ours" is the
 /// version of this side.
 pub fn decode(error: v1::Error, plane: Plane) -> Error {
-    let text = cut(error.text);
+    // These two are quoted, and escaped, when they are shown.
+    let name = || cut(error.text.clone());
+    let text = shown(&error.text);
     let object = || ObjectId::new(&error.id).ok();
     let known = match error.code {
         code if code == ErrorCode::InvalidId as u32 => {
             usize::try_from(error.a).ok().map(|length_bytes| Error::InvalidId { length_bytes })
         }
-        code if code == ErrorCode::InvalidName as u32 => Some(Error::InvalidName { name: text.clone() }),
+        code if code == ErrorCode::InvalidName as u32 => Some(Error::InvalidName { name: name() }),
         code if code == ErrorCode::InvalidMetadata as u32 => {
-            Some(decode_metadata_error(error.a, error.b, error.c, &text).into())
+            Some(decode_metadata_error(error.a, error.b, error.c, &name(), text.clone()).into())
         }
         code if code == ErrorCode::InvalidRequest as u32 => {
             Some(Error::InvalidRequest { reason: Cow::Owned(text.clone()) })
@@ -119,7 +122,7 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
         }
         code if code == ErrorCode::ClusterMismatch as u32 => Some(Error::ClusterMismatch),
         code if code == ErrorCode::ShardListMismatch as u32 => {
-            Some(Error::ShardListMismatch { refused: text.clone(), in_use: cut(error.other_text) })
+            Some(Error::ShardListMismatch { refused: text.clone(), in_use: shown(&error.other_text) })
         }
         code if code == ErrorCode::VersionMismatch as u32 => decode_versions(error.a, error.b),
         code if code == ErrorCode::Malformed as u32 => {
@@ -135,6 +138,11 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
         plane,
         reason: Cow::Owned(cut(format!("error {} is not understood: {text}", error.code))),
     })
+}
+
+/// A text of a peer as it may be shown, cut to [`MAX_TEXT_BYTES`].
+pub(crate) fn shown(text: &str) -> String {
+    cut(escape(text))
 }
 
 /// Cuts `text` to [`MAX_TEXT_BYTES`] at the end of a character.
@@ -174,10 +182,10 @@ fn encode_metadata_error(code: u32, error: &MetadataError) -> v1::Error {
     }
 }
 
-fn decode_metadata_error(a: u64, b: u64, kind: u64, text: &str) -> MetadataError {
+fn decode_metadata_error(a: u64, b: u64, kind: u64, name: &str, text: String) -> MetadataError {
     let length = usize::try_from(a).unwrap_or(usize::MAX);
     match kind {
-        metadata_kind::UNKNOWN_DTYPE => MetadataError::UnknownDtype { name: text.chars().take(32).collect() },
+        metadata_kind::UNKNOWN_DTYPE => MetadataError::UnknownDtype { name: name.chars().take(32).collect() },
         metadata_kind::TOO_MANY_DIMENSIONS => MetadataError::TooManyDimensions { dimensions: length },
         metadata_kind::SHAPE_DISAGREES => match i32::try_from(b).ok().and_then(decode_dtype) {
             Some(dtype) => MetadataError::ShapeDisagrees { dtype, size_bytes: a },
@@ -185,7 +193,7 @@ fn decode_metadata_error(a: u64, b: u64, kind: u64, text: &str) -> MetadataError
         },
         metadata_kind::USER_TOO_LONG => MetadataError::UserTooLong { length_bytes: length },
         _ if text.is_empty() => MetadataError::Reported { reason: Cow::Borrowed("the metadata was refused") },
-        _ => MetadataError::Reported { reason: Cow::Owned(text.to_owned()) },
+        _ => MetadataError::Reported { reason: Cow::Owned(text) },
     }
 }
 
@@ -241,6 +249,8 @@ mod tests {
     use proptest::prelude::*;
     use prost::Message;
 
+    use hoplite_core::text::is_plain;
+
     use super::*;
     use crate::arbitrary;
 
@@ -268,6 +278,23 @@ mod tests {
         let unknown = v1::Error { code: 4711, text: "ä".repeat(4000), ..Default::default() };
         let Error::Malformed { reason, .. } = decode(unknown, Plane::Local) else { panic!("another error") };
         assert!(reason.len() <= MAX_TEXT_BYTES);
+    }
+
+    #[test]
+    fn no_text_of_a_peer_disturbs_a_terminal() {
+        for code in 0..24 {
+            let (text, other_text) = ("\x1b[2J\n\u{202e}".to_owned(), "\x1b".to_owned());
+            let error = v1::Error { code, text, other_text, ..Default::default() };
+            let decoded = decode(error, Plane::Data).to_string();
+            assert!(is_plain(&decoded), "{code}: {decoded:?}");
+        }
+        let dtype = v1::Error {
+            code: ErrorCode::InvalidMetadata as u32,
+            text: "\x1b".to_owned(),
+            c: metadata_kind::UNKNOWN_DTYPE,
+            ..Default::default()
+        };
+        assert!(is_plain(&decode(dtype, Plane::Data).to_string()));
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use hoplite_core::error::{Error, Plane};
 use prost::Message;
 use tonic::{Code, Status};
 
-use crate::error::{cut, decode, encode};
+use crate::error::{cut, decode, encode, shown};
 use crate::v1;
 
 /// The status that ends a gRPC call with `error`; its details carry the error itself, for [`from_status`].
@@ -54,7 +54,7 @@ pub fn from_status(status: &Status) -> Error {
     if let Some(error) = typed.and_then(|detail| v1::Error::decode(detail.value).ok()) {
         return decode(error, Plane::Control);
     }
-    let text = cut(status.message().to_owned());
+    let text = shown(status.message());
     match status.code() {
         Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange | Code::Internal | Code::DataLoss => {
             Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) }

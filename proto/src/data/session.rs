@@ -6,6 +6,7 @@ use hoplite_core::collective::{
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::plan::collective::{Kind, MAX_MEMBERS, Schedule};
+use hoplite_core::text::is_plain;
 
 use super::frame::MAX_BLOCK_BYTES;
 use super::{decode_failed_input, malformed};
@@ -78,7 +79,7 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
 }
 
 /// Checks a plan that a coordinator asks for: there is such a schedule, the operation is defined for the elements, of which the
-/// size is a whole number, frames are as long as blocks may be, and each part is at one member.
+/// size is a whole number, frames are as long as blocks may be, each part is at one member, and the account can be shown as it is.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -87,6 +88,9 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     check_count("sources of a member", enlist.sources.len(), MAX_SOURCES_PER_MEMBER)?;
     check_count("stages of a schedule", enlist.radices.len(), MAX_MEMBERS)?;
     check_count("bytes of the account of a plan", enlist.account.len(), MAX_ACCOUNT_BYTES)?;
+    if !is_plain(&enlist.account) {
+        return Err(malformed("an account with control characters"));
+    }
     if enlist.sources.is_empty() || enlist.members.len() < 2 {
         return Err(malformed("a session without members, or a member without sources"));
     }
@@ -340,6 +344,10 @@ mod tests {
         assert!(refused(|plan| plan.frame_bytes = 2 << 20));
         assert!(refused(|plan| plan.frame_bytes = 4098));
         assert!(refused(|plan| plan.account.push('x')));
+        for disturbing in ["\x1b[2J", "a\nline", "\u{9b}", "\u{202e}"] {
+            assert!(decode_plan(v1::Enlist { account: disturbing.to_owned(), ..enlist(4, 1) }).is_err());
+        }
+        assert!(!refused(|plan| plan.account = "3.2\u{b5}s".to_owned()));
         assert!(refused(|plan| plan.agreement = None));
         assert!(refused(|plan| plan.target.clear()));
         assert!(refused(|plan| plan.agreement.as_mut().unwrap().collective = 0));

@@ -81,7 +81,7 @@ fn sessions_that_make_no_sense_end_the_connection() {
     let (mut cluster, put) = cluster();
     let address = cluster.data_address(0);
     let right = enlist(&cluster, put, "127.0.0.1:9".to_owned());
-    let changes: [(&str, Change); 20] = [
+    let changes: [(&str, Change); 21] = [
         ("no target", |enlist| enlist.target = vec![].into()),
         ("a long target", |enlist| enlist.target = vec![7; 256].into()),
         ("no agreement", |enlist| enlist.agreement = None),
@@ -101,6 +101,7 @@ fn sessions_that_make_no_sense_end_the_connection() {
         ("an address that is none", |enlist| enlist.members[1].address = "nowhere".to_owned()),
         ("no sources", |enlist| enlist.sources.clear()),
         ("many sources", |enlist| enlist.sources = vec![enlist.sources[0].clone(); 65]),
+        ("an account for a terminal", |enlist| enlist.account = "\x1b[2J".to_owned()),
         ("parts without ranks", |enlist| {
             enlist.agreement.as_mut().unwrap().collective = Collective::Allgather.into();
         }),
