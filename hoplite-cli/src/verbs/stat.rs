@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use hoplite_client::{
-    Description, LocationState, MemberPosition, ObjectId, ObjectSummary, ReduceRecord, Retention,
+    Description, LocationState, MemberPosition, NodeId, ObjectId, ObjectSummary, ReduceRecord, Retention,
 };
+use hoplite_core::text::escape;
 use serde::Serialize;
 
 use crate::arguments::{StoreArguments, id_parser};
@@ -43,7 +44,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     if arguments.json {
         output::json(&mut stdout, &report)?;
     } else {
-        report.print(&mut stdout)?;
+        report.print(&mut stdout, client.node())?;
     }
     Ok(())
 }
@@ -99,6 +100,7 @@ impl Position {
         let Self { member, members, stage, final_bytes, size_bytes } = self;
         let last = members.saturating_sub(1);
         let (done, whole) = (output::size(*final_bytes), output::size(*size_bytes));
+        let stage = escape(stage);
         writeln!(out, "member     {member} of 0 to {last} {stage}; {done} of {whole} are final here")
     }
 }
@@ -131,7 +133,7 @@ impl Reduce {
         let Self { op, reduced, sources, hops, plan, .. } = self;
         let label = if self.is_running { "reduces" } else { "reduced" };
         writeln!(out, "{label:<10} {op} of {reduced} of {sources} sources over {hops} hops")?;
-        writeln!(out, "plan       {plan}")?;
+        writeln!(out, "plan       {}", escape(plan))?;
         let elapsed = Duration::from_micros(self.elapsed_us);
         let latency = Duration::from_micros(self.latency_us);
         if let Some(position) = &self.position {
@@ -201,7 +203,8 @@ impl Report {
         }
     }
 
-    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+    /// For people, as the store of the node `asked` has told it.
+    fn print(&self, out: &mut impl Write, asked: &NodeId) -> io::Result<()> {
         if let Some(object) = &self.object {
             writeln!(out, "id         {}", self.id)?;
             writeln!(out, "size       {} ({} bytes)", output::size(object.size_bytes), object.size_bytes)?;
@@ -219,12 +222,17 @@ impl Report {
         }
         if self.object.is_none() {
             writeln!(out, "id         {}", self.id)?;
-            writeln!(out, "directory  {}, which knows no such object yet", self.shard)?;
+            let yet = if self.reduce.as_ref().is_some_and(|reduce| reduce.is_running) { " yet" } else { "" };
+            writeln!(out, "directory  {}, which knows no such object{yet}", self.shard)?;
         }
         if let Some(reduce) = &self.reduce {
             reduce.print(out)?;
         } else if let Some((collective, node)) = self.collective() {
-            writeln!(out, "collective {collective}; the store of {node} knows how it was made")?;
+            if node == asked.as_str() {
+                writeln!(out, "collective {collective}; how it was made is not remembered here")?;
+            } else {
+                writeln!(out, "collective {collective}; the store of {node} may know how it was made")?;
+            }
         }
         if self.waiting_receivers > 0 {
             writeln!(out, "waiting    {} receivers", self.waiting_receivers)?;
@@ -238,7 +246,7 @@ impl Report {
         Ok(())
     }
 
-    /// Which collective has made the object, and where more is known about that: at rank 0's node, which keeps its copy.
+    /// Which collective has made the object, and where more may be known about that: at rank 0's node, which keeps its copy.
     fn collective(&self) -> Option<(&str, &str)> {
         let collective = self.object.as_ref()?.collective.as_deref()?;
         let pinned = self.locations.iter().find(|location| location.retention == "pinned")?;
@@ -276,10 +284,10 @@ pub(crate) fn print_grants(out: &mut impl Write, grants: &[Grant]) -> io::Result
         let after = Duration::from_micros(grant.at_us.saturating_sub(first));
         table.row([
             format!("+{:.3} s", after.as_secs_f64()),
-            grant.receiver.clone(),
-            grant.sender.clone(),
-            grant.reason.clone(),
-            grant.outcome.clone().unwrap_or_else(|| "(running)".to_owned()),
+            escape(&grant.receiver),
+            escape(&grant.sender),
+            escape(&grant.reason),
+            grant.outcome.as_deref().map_or_else(|| "(running)".to_owned(), escape),
         ]);
     }
     table.print(out)
@@ -333,4 +341,95 @@ impl Grant {
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A target of which the directory knows nothing, as a member of its session tells of it.
+    fn without_object(stage: &str, is_running: bool) -> Report {
+        let position =
+            Position { member: 1, members: 2, stage: stage.to_owned(), final_bytes: 0, size_bytes: 8 };
+        let reduce = Reduce {
+            op: "sum".to_owned(),
+            reduced: 2,
+            sources: 2,
+            hops: 2,
+            plan: "ring".to_owned(),
+            bytes_per_second: 0,
+            latency_us: 0,
+            elapsed_us: 7,
+            mendings: 0,
+            restarts: 0,
+            is_running,
+            position: Some(position),
+        };
+        Report {
+            id: "target".to_owned(),
+            id_hex: String::new(),
+            shard: "shard:1".to_owned(),
+            object: None,
+            locations: Vec::new(),
+            grants: Vec::new(),
+            waiting_receivers: 0,
+            reduce: Some(reduce),
+        }
+    }
+
+    /// An object that rank 0's store, that of the node `zero`, has kept, and of which the store that was asked knows nothing more.
+    fn with_object() -> Report {
+        let object = Object {
+            put: String::new(),
+            size_bytes: 8,
+            dtype: "f32",
+            shape: None,
+            array_type: "f32".to_owned(),
+            collective: Some("allreduce of 2".to_owned()),
+            inline: false,
+            lost: false,
+        };
+        let kept = Location {
+            node: "zero".to_owned(),
+            data_address: "zero:1".to_owned(),
+            state: "complete",
+            retention: "pinned",
+            pulling_from: None,
+        };
+        Report {
+            object: Some(object),
+            locations: vec![kept],
+            reduce: None,
+            ..without_object("has failed", false)
+        }
+    }
+
+    fn printed(report: &Report, asked: &str) -> String {
+        let mut out = Vec::new();
+        report.print(&mut out, &NodeId::new(asked).unwrap()).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn only_what_is_being_made_is_not_there_yet() {
+        let growing = printed(&without_object("gives and takes", true), "one");
+        assert!(growing.contains("which knows no such object yet\n"), "{growing}");
+        let failed = printed(&without_object("has failed: object target was deleted", false), "one");
+        assert!(failed.contains("which knows no such object\n"), "{failed}");
+    }
+
+    #[test]
+    fn nobody_is_sent_to_the_store_that_was_asked() {
+        let elsewhere = printed(&with_object(), "one");
+        assert!(elsewhere.contains("allreduce of 2; the store of zero may know how"), "{elsewhere}");
+        let here = printed(&with_object(), "zero");
+        assert!(here.contains("allreduce of 2; how it was made is not remembered here\n"), "{here}");
+        assert!(!here.contains("the store of"), "{here}");
+    }
+
+    #[test]
+    fn what_peers_say_does_not_disturb_the_terminal() {
+        let text = printed(&without_object("has failed: \u{1b}[2Jgone\n", false), "one");
+        assert!(text.contains(r"has failed: \u{1b}[2Jgone\n; 0 B of 8 B"), "{text}");
+    }
 }
