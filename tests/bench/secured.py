@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from lab import Lab, NotAvailable, Plan, parse_rate
+from lab import Lab, LabError, NotAvailable, Plan, parse_rate
 from lab.daemons import Hoplite
 
 from .errors import BenchError
@@ -135,7 +135,7 @@ def main() -> int:
     size_bytes = arguments.mebibytes << 20
     try:
         found = measure(arguments.programs.resolve(), plan, size_bytes, arguments.rounds)
-    except (BenchError, NotAvailable) as error:
+    except (BenchError, LabError, OSError) as error:
         print(f"secured: {error}", file=sys.stderr)
         return 1
     told = report(plan, size_bytes, found)

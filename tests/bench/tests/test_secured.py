@@ -1,9 +1,12 @@
 """The benchmark of TLS and tokens, small: all of them are measured, on links that all bytes have crossed."""
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 
 from bench.secured import KINDS, ROOT
 from lab.tests.test_daemons import PROGRAMS, lacking
@@ -31,7 +34,20 @@ class Secured(unittest.TestCase):
             command = [sys.executable, "-m", "bench.secured", *arguments]
             done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=60, check=False)
             self.assertIn(done.returncode, (1, 2), arguments)
-            self.assertTrue(done.stderr and not done.stdout, done)
+            self.assertTrue(done.stderr.startswith(("secured: ", "usage: ")) and not done.stdout, done)
+
+    def test_without_a_lab_one_line_says_why(self) -> None:
+        # The worker is found, and no other program.
+        with tempfile.TemporaryDirectory() as place:
+            (Path(place) / "hoplite-bench-worker").touch()
+            command = [sys.executable, "-m", "bench.secured", "--programs", place, "--receivers", "1"]
+            environment = {**os.environ, "PATH": place}
+            done = subprocess.run(
+                command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=60, check=False, env=environment
+            )
+        self.assertEqual(done.returncode, 1, done)
+        self.assertTrue(done.stderr.startswith("secured: ") and not done.stdout, done)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
 
 
 if __name__ == "__main__":
