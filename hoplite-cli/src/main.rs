@@ -29,7 +29,9 @@ use clap::{Parser, Subcommand};
 use hoplite_core::text::escape;
 
 use arguments::StoreArguments;
-use verbs::{certs, delete, doctor, get, ls, put, reduce, start, stat, status, stop, up, wait};
+use verbs::{
+    allreduce, barrier, certs, delete, doctor, get, ls, put, reduce, start, stat, status, stop, up, wait,
+};
 
 const EXAMPLES: &str = "Examples:
   hoplite start                                    a store for this machine, with a directory in it
@@ -62,6 +64,10 @@ enum Command {
     Get(get::Arguments),
     /// Combine arrays, element by element, into a new object, in the network of the stores
     Reduce(reduce::Arguments),
+    /// Combine the arrays of all participants, and give each of them the result
+    Allreduce(allreduce::Arguments),
+    /// Wait until all participants are there
+    Barrier(barrier::Arguments),
     /// Remove every copy of objects
     Delete(delete::Arguments),
     /// Wait until objects are available somewhere in the cluster
@@ -114,6 +120,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Put(command) => put::run(&store, command).await,
         Command::Get(command) => get::run(&store, command).await,
         Command::Reduce(command) => reduce::run(&store, command).await,
+        Command::Allreduce(command) => allreduce::run(&store, command).await,
+        Command::Barrier(command) => barrier::run(&store, command).await,
         Command::Delete(command) => delete::run(&store, command).await,
         Command::Wait(command) => wait::run(&store, command).await,
         Command::Ls(command) => ls::run(&store, command).await,
@@ -199,6 +207,11 @@ mod tests {
             "hoplite reduce target",
             "hoplite reduce target x --op mean",
             "hoplite reduce target x --num 0",
+            "hoplite allreduce t a b",
+            "hoplite allreduce t --rank 0",
+            "hoplite allreduce t a b --rank -1",
+            "hoplite barrier x --rank 0",
+            "hoplite barrier x --participants 2",
             "hoplite get x --timeout soon",
             "hoplite up",
             "hoplite up --nodes 0",

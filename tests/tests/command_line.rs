@@ -244,6 +244,91 @@ fn a_reduce_that_cannot_be_says_why() {
 }
 
 #[test]
+fn everybody_gets_the_reduction_of_everybodys_array() {
+    let up = Up::start(3, 1);
+    let array = |factor: u16| -> Vec<u8> {
+        (0..50_000_u16).flat_map(|index| (f32::from(index) * f32::from(factor)).to_le_bytes()).collect()
+    };
+    let put =
+        |node, id, factor| assert!(up.put(node, id, &array(factor), &["--dtype", "f32"]).status.success());
+    let call = |rank: usize, output: &[&str]| {
+        let number = rank.to_string();
+        let arguments = [&["allreduce", "sum", "a", "b", "c", "--rank", &number][..], output].concat();
+        up.hoplite(rank, &arguments).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    // A participant whose source comes later, one that has it already, and one with a file.
+    let file = up.path("sum");
+    let first = call(1, &[]);
+    put(0, "a", 1);
+    let second = call(0, &[]);
+    put(2, "c", 3);
+    let third = call(2, &["-o", file.to_str().unwrap()]);
+    put(1, "b", 2);
+    for call in [first, second] {
+        let output = call.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stdout == array(6), "{:?}", output.status);
+    }
+    let output = third.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert_eq!(fs::read(&file).unwrap(), array(6));
+    assert_eq!(up.succeed(2, &["get", "sum"]), array(6));
+
+    let largest =
+        ["allreduce", "largest", "b", "--rank", "0", "--op", "max", "--deterministic", "--timeout", "0"];
+    assert_eq!(up.succeed(1, &largest), array(2));
+}
+
+#[test]
+fn an_allreduce_that_cannot_be_says_why_and_leaves_no_file() {
+    let up = Up::start(1, 1);
+    assert!(up.put(0, "a", &pattern(400), &["--dtype", "f32"]).status.success());
+    fs::create_dir(up.path("files")).unwrap();
+    let file = up.path("files/sum");
+    let file = file.to_str().unwrap();
+    for (arguments, why) in [
+        (&["t", "a", "a"][..], "object a is named more than once"),
+        (&["t", "a", "never", "--timeout", "100ms"], "of t timed out after 100ms"),
+        (&["t", "a", "never", "--timeout", "0"], "reduce of t timed out after 0s"),
+    ] {
+        let line = up.fail(0, &[&["allreduce", "--rank", "0", "-o", file][..], arguments].concat());
+        assert!(line.contains(why), "{arguments:?}: {line}");
+    }
+    assert!(names(&up.path("files")).is_empty());
+    let nowhere = up.fail(0, &["allreduce", "t", "a", "--rank", "0", "-o", "/no/such/directory/file"]);
+    assert!(nowhere.contains("cannot write /no/such/directory/file"), "{nowhere}");
+}
+
+#[test]
+fn nobody_goes_on_before_everybody_is_there() {
+    let up = Up::start(2, 1);
+    let arguments = |rank: usize| {
+        ["barrier", "ready", "--participants", "4", "--rank"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([rank.to_string()])
+    };
+    let call = |rank: usize| {
+        let mut command = up.hoplite(rank % 2, &[]);
+        command.args(arguments(rank)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // Those who give up can come again.
+    let missing =
+        up.fail(1, &["barrier", "ready", "--participants", "4", "--rank", "3", "--timeout", "200ms"]);
+    assert!(missing.contains("in vain for ranks 0, 1, 2"), "{missing}");
+    let mut early = [0, 1, 3].map(call);
+    // They have told the store that they are there.
+    let waits = ["wait", "ready/0", "ready/1", "ready/3"];
+    up.succeed(0, &waits);
+    assert!(early.iter_mut().all(|call| call.try_wait().unwrap().is_none()), "one of four has not come");
+    for call in early.into_iter().chain([call(2)]) {
+        let output = call.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    }
+    let again = up.fail(0, &["barrier", "ready", "--participants", "4", "--rank", "0"]);
+    assert!(again.contains("already exists"), "{again}");
+}
+
+#[test]
 fn a_timeout_of_zero_takes_what_is_there() {
     let up = Up::start(2, 1);
     let bytes = pattern(5_000_001);
@@ -334,6 +419,8 @@ fn failures_are_one_line_and_usage_errors_are_2() {
         &["put", "x", "-", "--dtype", "f31"],
         &["reduce", "t", "a", "--num", "2"],
         &["reduce", "t", "a", "--op", "mean"],
+        &["allreduce", "t", "a", "b", "--rank", "2"],
+        &["barrier", "x", "--rank", "4", "--participants", "4"],
         &["up", "--nodes", "0"],
     ] {
         let output = up.hoplite(0, arguments).stdin(Stdio::null()).output().unwrap();

@@ -1,6 +1,6 @@
 //! `hoplite get`: an object becomes a file, while it arrives.
 
-mod destination;
+pub(super) mod destination;
 
 use std::io::Write;
 use std::path::PathBuf;

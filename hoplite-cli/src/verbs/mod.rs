@@ -2,6 +2,8 @@
 //!
 //! A new command is a module here and a variant of [`Command`](crate::Command).
 
+pub(crate) mod allreduce;
+pub(crate) mod barrier;
 pub(crate) mod certs;
 pub(crate) mod delete;
 pub(crate) mod doctor;

@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
+pub(super) fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
     PossibleValuesParser::new(ReduceOp::ALL.iter().map(|op| op.name()))
         .try_map(|name| name.parse::<ReduceOp>())
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Where an object is written to. Dropped before it is complete, it leaves nothing behind.
 #[derive(Debug)]
-pub(super) struct Destination {
+pub(in crate::verbs) struct Destination {
     file: File,
     /// The name until it is complete, and the one afterwards; `None` for what cannot be replaced, such as a pipe.
     rename: Option<Rename>,
@@ -19,7 +19,7 @@ struct Rename {
 }
 
 impl Destination {
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
+    pub(in crate::verbs) fn create(path: &Path) -> io::Result<Self> {
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => {
                 // A link stays a link: what it points to is replaced.
@@ -43,7 +43,7 @@ impl Destination {
     }
 
     /// Gives the file its name.
-    pub(super) fn complete(mut self) -> io::Result<()> {
+    pub(in crate::verbs) fn complete(mut self) -> io::Result<()> {
         if let Some(Rename { from, to }) = &self.rename {
             fs::rename(from, to)?;
             self.rename = None;

@@ -1,0 +1,121 @@
+//! `hoplite allreduce`: everybody gets the reduction of everybody's array.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::time::Duration;
+
+use anyhow::Context;
+use hoplite_client::{AllreduceOptions, Client, ObjectId, ReduceOp, ReduceOrder};
+use hoplite_core::{Error as ObjectError, Operation};
+
+use super::barrier::check_rank;
+use super::get::destination::Destination;
+use super::reduce::op_parser;
+use super::wait::available;
+use crate::arguments::{StoreArguments, id_parser};
+use crate::cluster::unless_interrupted;
+
+const EXAMPLES: &str = "Examples:
+  hoplite put gradient/0 gradient.raw --dtype f32                          on each node its own
+  hoplite allreduce sum gradient/0 gradient/1 --rank 0 -o sum.raw          on the node of gradient/0
+  hoplite allreduce sum gradient/0 gradient/1 --rank 1 -o sum.raw          on that of gradient/1
+
+Each participant names the same sources in the same order, and as its rank the index of its own source, from 0. The sources need
+not exist yet, and participants come in any order. The object that is made stays until it is deleted: give each round an id of
+its own. On types and arithmetic see hoplite reduce --help; hoplite stat TARGET says how it is done.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The id of the object to make, the same at all participants
+    #[arg(value_parser = id_parser())]
+    target: ObjectId,
+    /// The ids of the objects to reduce, one of each participant
+    #[arg(value_parser = id_parser(), required = true)]
+    sources: Vec<ObjectId>,
+    /// Which participant this is, from 0
+    #[arg(long, value_name = "K")]
+    rank: usize,
+    /// What to do with two elements
+    #[arg(long, value_parser = op_parser(), default_value_t = ReduceOp::Sum)]
+    op: ReduceOp,
+    /// Combine them in the order given, so that every run has the same bits
+    #[arg(long)]
+    deterministic: bool,
+    /// The file to write; it appears, or is replaced, when it is complete [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let Arguments { target, sources, rank, op, deterministic, output } = arguments;
+    check_rank(rank, sources.len())?;
+    let options = AllreduceOptions {
+        op,
+        order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
+        timeout: store.call_timeout(),
+    };
+    // Not when all have met: then it would be too late to find that the file cannot be written.
+    let destination = output
+        .as_deref()
+        .map(Destination::create)
+        .transpose()
+        .with_context(|| cannot_write(output.as_deref()))?;
+    // With an ordinary end by a signal, the empty file would stay.
+    let made = unless_interrupted(async {
+        let client = store.connect().await?;
+        let made = allreduce(&client, store, &target, &sources, rank, options).await;
+        made.map_err(|error| store.explain(error, slice::from_ref(&target)))
+    })
+    .await?;
+    let written = match destination {
+        Some(mut destination) => destination.write_all(&made).and_then(|()| destination.complete()),
+        None => {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(&made).and_then(|()| stdout.flush())
+        }
+    };
+    written.with_context(|| cannot_write(output.as_deref()))
+}
+
+async fn allreduce(
+    client: &Client,
+    store: &StoreArguments,
+    target: &ObjectId,
+    sources: &[ObjectId],
+    rank: usize,
+    options: AllreduceOptions,
+) -> hoplite_client::Result<Vec<u8>> {
+    // With a timeout of zero the sources must be somewhere already; then they get the time that it takes.
+    if store.timeout.is_zero() && available(client, sources).await?.len() < sources.len() {
+        return Err(ObjectError::Timeout { operation: Operation::Reduce, waited: Duration::ZERO }.into());
+    }
+    client.allreduce(target, sources, rank, options).await
+}
+
+fn cannot_write(output: Option<&Path>) -> String {
+    let name = output.map_or_else(|| "standard output".into(), Path::to_string_lossy);
+    format!("cannot write {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn an_allreduce_is_a_sum_unless_it_is_told_otherwise() {
+        let parse = |line: &str| match crate::Arguments::try_parse_from(line.split(' ')).unwrap().command {
+            crate::Command::Allreduce(arguments) => arguments,
+            other => panic!("{other:?}"),
+        };
+        let plain = parse("hoplite allreduce t a b --rank 1");
+        assert_eq!((plain.op, plain.rank, plain.deterministic), (ReduceOp::Sum, 1, false));
+        assert_eq!((plain.target.as_bytes(), plain.sources.len()), (&b"t"[..], 2));
+        let other = parse("hoplite allreduce t a --rank 0 --op max --deterministic -o file");
+        assert_eq!((other.op, other.deterministic), (ReduceOp::Max, true));
+        assert_eq!(other.output, Some(PathBuf::from("file")));
+    }
+}

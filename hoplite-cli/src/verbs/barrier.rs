@@ -1,0 +1,66 @@
+//! `hoplite barrier`: nobody goes on before everybody is there.
+
+use std::slice;
+
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use hoplite_client::ObjectId;
+
+use crate::arguments::{StoreArguments, id_parser};
+use crate::cluster::unless_interrupted;
+
+const EXAMPLES: &str = "Examples:
+  hoplite barrier ready/1 --rank 0 --participants 3        in one job step
+  hoplite barrier ready/1 --rank 1 --participants 3        and so on: each ends when all three have begun
+  hoplite --timeout 1min barrier ready/2 --rank $SLURM_PROCID --participants $SLURM_NTASKS
+
+Prints nothing. In vain, it names the ranks that have not come (exit code 1), and can be called again. It leaves an object of that
+name, without bytes, at which nobody can meet again: give each round a name of its own, and delete it after a later round.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The name of the meeting, the same at all participants
+    #[arg(value_parser = id_parser())]
+    name: ObjectId,
+    /// Which participant this is, from 0
+    #[arg(long, value_name = "K")]
+    rank: usize,
+    /// How many there are
+    #[arg(long, value_name = "N")]
+    participants: usize,
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let Arguments { name, rank, participants } = arguments;
+    check_rank(rank, participants)?;
+    unless_interrupted(async {
+        let client = store.connect().await?;
+        // With a timeout of zero, who comes last still gets the time that the daemons need.
+        let met = client.barrier(&name, participants, rank, store.call_timeout()).await;
+        met.map_err(|error| store.explain(error, slice::from_ref(&name)))
+    })
+    .await
+}
+
+/// Refuses a rank that is none of so many participants.
+pub(super) fn check_rank(rank: usize, participants: usize) -> Result<(), clap::Error> {
+    if rank < participants {
+        return Ok(());
+    }
+    let message = format!("there is no rank {rank} among {participants}: they count from 0");
+    Err(crate::Arguments::command().error(ErrorKind::ValueValidation, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_count_from_0() {
+        assert!(check_rank(2, 3).is_ok());
+        for (rank, participants) in [(3, 3), (0, 0)] {
+            assert_eq!(check_rank(rank, participants).unwrap_err().exit_code(), 2);
+        }
+    }
+}
