@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use hoplite_core::collective::MAX_STAR_BYTES;
+use hoplite_core::collective::{MAX_STAR_BYTES, is_little};
 use hoplite_core::node::{ByteRange, ReduceOrder};
 use hoplite_core::plan::collective::Kind;
 use hoplite_core::reduce::combine;
@@ -55,9 +55,10 @@ impl Client {
     /// Every participant calls this as [`Client::allreduce_into`], and puts its source as for that. The sources must divide into n equal
     /// parts of whole elements. Each node sends and receives S(n-1)/n bytes; and it needs room for S more while this goes on. If the
     /// sources are not there in time, or at more than one node, or a node fails meanwhile, the participants that have not their part yet
-    /// have it reduced each by itself, as `TARGET/part/RANK`, which they delete; after an error it may stay. If all sources have 64 KiB together, everybody gets all of them.
+    /// have it reduced each by itself, as `TARGET/part/RANK`, which they delete; after an error it may stay. If all sources have 64 KiB
+    /// together, they get all of them instead, and up to 8 KiB that is all that is done.
     ///
-    /// The sources stay, and an object `target` without bytes, unless the sources are so small. Whoever knows that all participants
+    /// The sources stay, and an object `target` without bytes, if they have more than 8 KiB together. Whoever knows that all participants
     /// have their result should delete them. `hoplite stat TARGET` says what is done, or was, as for an allreduce.
     ///
     /// # Errors
@@ -96,7 +97,7 @@ impl Client {
     /// S that come out; and it needs room for S while this goes on. If the sources are not there in time, or at more than one node, or
     /// a node fails meanwhile, the participants that have not all yet get them as by `gather`.
     ///
-    /// The sources stay, and an object `target` without bytes, unless all sources together have 64 KiB at most. Whoever knows that all
+    /// The sources stay, and an object `target` without bytes, if they have more than 8 KiB together. Whoever knows that all
     /// participants have their result should delete them.
     ///
     /// # Errors
@@ -194,23 +195,23 @@ impl Parts {
         ByteRange { offset_bytes: rank as u64 * self.part_bytes, length_bytes: self.part_bytes }
     }
 
-    /// Whether each participant gets all sources at once, which is quicker than to exchange anything.
-    fn is_small(&self) -> bool {
-        self.participant.source_bytes().saturating_mul(self.count()) <= MAX_STAR_BYTES
+    /// How long all sources are together.
+    fn all_bytes(&self) -> u64 {
+        self.participant.source_bytes().saturating_mul(self.count())
     }
 
     async fn reduce_scatter(&self, client: &Client, out: &mut [u8]) -> Result<()> {
-        if self.is_small() {
-            return self.reduce_all(client, out).await;
-        }
         if self.exchanged(client, out).await? {
             return Ok(());
+        }
+        if self.all_bytes() <= MAX_STAR_BYTES {
+            return self.reduce_all(client, out).await;
         }
         self.reduce_own(client, out).await
     }
 
     async fn allgather(&self, client: &Client, out: &mut [u8]) -> Result<()> {
-        if !self.is_small() && self.exchanged(client, out).await? {
+        if self.exchanged(client, out).await? {
             return Ok(());
         }
         let mut room = out;
@@ -232,8 +233,11 @@ impl Parts {
         Err(ObjectError::TypeMismatch { id: self.sources()[other].clone(), reason }.into())
     }
 
-    /// Takes part in the exchange. Answers whether it has given all that this participant needs.
+    /// Takes part in the exchange, if there is one. Answers whether it has given all that this participant needs.
     async fn exchanged(&self, client: &Client, out: &mut [u8]) -> Result<bool> {
+        if is_little(self.participant.kind(), self.all_bytes()) {
+            return Ok(false);
+        }
         let connection = &client.connection;
         self.participant.run(connection, self.join(connection, out)).await
     }

@@ -15,11 +15,19 @@ use crate::shard::{Location, LocationState, Locations, Retention};
 use crate::time::Time;
 use crate::topology::place::Path;
 
-/// Collectives whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
+/// Allreduces whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
 /// receives at once, so that any schedule of steps only adds latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
+/// Collectives of parts whose sources have no more bytes together are done by the participants alone, which get all sources. These are
+/// n(n-1) gets, so that a session pays off sooner: measured on 4, 8 and 16 hosts.
+const MAX_GOT_BYTES: u64 = 8 << 10;
 /// How long to wait at least for those who are late: some wake-ups and round trips of the directory.
 const MIN_PATIENCE: Duration = Duration::from_millis(2);
+
+/// Whether no session is made of sources that have so many bytes together.
+pub const fn is_little(kind: Kind, all_bytes: u64) -> bool {
+    all_bytes <= if kind.is_of_parts() { MAX_GOT_BYTES } else { MAX_STAR_BYTES }
+}
 
 /// A member of a session to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,7 +139,7 @@ impl Gathering {
         }
         let participants = self.request.sources.len() as u64;
         let all_bytes = source_bytes.saturating_mul(participants);
-        if all_bytes <= MAX_STAR_BYTES {
+        if is_little(self.kind, all_bytes) {
             return Outlook::General("so little goes through one node at once");
         }
         if self.kind != Kind::Allgather && !self.request.op.is_defined_for(metadata.dtype)

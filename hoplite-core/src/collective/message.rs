@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::MAX_STAR_BYTES;
+use super::is_little;
 use crate::block::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
@@ -68,7 +68,7 @@ impl Agreement {
     /// Whether a session is likely, where each source has so many bytes: others take the general path for sure.
     pub fn promises_session(&self, source_bytes: u64) -> bool {
         let all_bytes = source_bytes.saturating_mul(u64::from(self.participants));
-        self.order == ReduceOrder::Any && self.participants > 1 && all_bytes > MAX_STAR_BYTES
+        self.order == ReduceOrder::Any && self.participants > 1 && !is_little(self.kind, all_bytes)
     }
 
     /// Checks that an object that is there is what a participant asks for.

@@ -24,7 +24,7 @@ mod resume;
 mod session;
 
 pub use event::{CollectiveEffect, CollectiveEvent};
-pub use gathering::{Gathering, MAX_STAR_BYTES, Outlook, Roster, Seated};
+pub use gathering::{Gathering, MAX_STAR_BYTES, Outlook, Roster, Seated, is_little};
 pub use membership::{Membership, Stage};
 pub use message::{
     Agreement, EnlistmentId, Failure, MAX_ACCOUNT_BYTES, MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan,

@@ -1,6 +1,5 @@
 //! Reduce-scatter and allgather among real nodes: by sessions, and where these cannot be.
 
-use std::ops::Range;
 use std::thread::{ScopedJoinHandle, scope};
 
 use hoplite_client::{AllreduceOptions, Dtype, ReduceOp, Result};
@@ -57,36 +56,6 @@ impl Way {
             Self::Allgather => all.iter().flat_map(|number| arrays.bytes(*number)).collect(),
         }
     }
-}
-
-/// Has so many ranks, rank k at node k modulo the number of nodes, do both collectives, after all have put; `check` sees each while
-/// its objects are still there.
-fn assert_both(
-    cluster: &Cluster,
-    nodes: usize,
-    ranks: Range<u64>,
-    arrays: Arrays,
-    check: impl Fn(&Cluster, Way),
-) {
-    let all: Vec<u64> = ranks.collect();
-    for (rank, number) in all.iter().enumerate() {
-        put(cluster, rank % nodes, arrays, *number);
-    }
-    for way in BOTH {
-        scope(|scope| {
-            let calls: Vec<_> = (0..all.len())
-                .map(|rank| way.start(scope, cluster, rank % nodes, (arrays, &all, rank)))
-                .collect();
-            for (rank, call) in calls.into_iter().enumerate() {
-                let got = call.join().unwrap().unwrap();
-                assert!(got == way.expected(arrays, &all, rank), "{way:?} of {arrays:?} at rank {rank}");
-            }
-        });
-        // The coordinator makes it when the last member has said that it has its parts.
-        cluster.client(0).delete(["target"], PATIENCE).unwrap();
-        check(cluster, way);
-    }
-    cluster.client(0).delete(ids(&all), PATIENCE).unwrap();
 }
 
 /// Waits until the object is there that says that a collective is over, and deletes it.
@@ -171,12 +140,33 @@ fn ranks_of_one_node_are_one_member() {
 }
 
 #[test]
-fn small_ones_leave_no_target() {
+fn only_of_more_than_8_kib_a_session_is_made() {
     let mut cluster = Cluster::start(chained(3));
-    for arrays in [Arrays::of_bytes(0), Arrays::of_bytes(12), Arrays::of_bytes(12_000)] {
-        assert_both(&cluster, 3, 0..3, arrays, |cluster, _| {
-            assert!(cluster.client(0).list("target", "", 10).unwrap().objects.is_empty());
-        });
+    let all = [0, 1, 2];
+    for (source_bytes, has_session) in
+        [(0, false), (12, false), (2_724, false), (2_736, true), (12_000, true)]
+    {
+        let arrays = Arrays::of_bytes(source_bytes);
+        for (rank, number) in all.iter().enumerate() {
+            put(&cluster, rank, arrays, *number);
+        }
+        for way in BOTH {
+            scope(|scope| {
+                let calls = [0, 1, 2].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
+                for (rank, call) in calls.into_iter().enumerate() {
+                    let got = call.join().unwrap().unwrap();
+                    assert!(got == way.expected(arrays, &all, rank), "{way:?} of {arrays:?} at rank {rank}");
+                }
+            });
+            if has_session {
+                delete_target(&cluster);
+                let plan = record(&cluster, 0, "target").plan;
+                assert!(plan.starts_with("ring of 3, estimated"), "{plan}");
+            } else {
+                assert!(cluster.client(0).list("target", "", 10).unwrap().objects.is_empty());
+            }
+        }
+        cluster.client(0).delete(ids(&all), PATIENCE).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
