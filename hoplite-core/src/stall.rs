@@ -1,8 +1,9 @@
 //! When a transfer has stalled: nobody who could produce its next byte is known to be alive.
 //!
 //! A sender that waits for bytes itself says now and then that it is alive. That is not enough for its receiver to wait:
-//! if two nodes pull one object from each other, which can happen when two shards know different things, both say so for
-//! ever. Nor is it enough that no byte arrives: a relay may wait long for a client that writes slowly.
+//! if nodes pull one object from each other in a cycle, which can happen when shards know different things, all say so for
+//! ever. Nor is it enough that no byte arrives: a relay may wait long for a client that writes slowly. A cycle of two ends
+//! before it stalls, since the node that is asked by its own sender leaves that; longer ones end by what follows here.
 //!
 //! So the producer of an object makes [`Sign`]s that grow, and relays pass on the latest that they have heard. Each put of
 //! an object is produced by one node, so the signs of all nodes can be compared, and in a cycle of relays the greatest of

@@ -158,7 +158,8 @@ impl Cluster {
                 self.pulls.insert((number, pull), (sender, id.clone(), size_bytes));
                 self.next_number += 1;
                 let serve = ServeId(self.next_number);
-                let event = node::Event::ServeRequested { serve, id, put, awaits_hop: false };
+                let peer = name(number);
+                let event = node::Event::ServeRequested { serve, peer, id, put, awaits_hop: false };
                 // Before anything that is under way to the sender.
                 self.queue.push_front(Message::ToNode(sender, event));
             }

@@ -411,8 +411,9 @@ mod tests {
     }
 
     fn ask(engine: &Arc<Engine>, awaits_hop: bool) -> JoinHandle<Option<Served>> {
-        let (engine, request) =
-            (Arc::clone(engine), ServeRequest { id: output(), put: PUT, awaits_hop, trace: None });
+        let peer = NodeId::new("peer").unwrap();
+        let request = ServeRequest { peer, id: output(), put: PUT, awaits_hop, trace: None };
+        let engine = Arc::clone(engine);
         tokio::spawn(async move { engine.serve(request).await })
     }
 

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use super::calls::{Call, CallKey};
 use super::fetch::FetchStep;
 use super::table::{ActivePull, LocalCopy, Phase, SpaceWaiter};
-use super::{CopyId, Effect, Node, PullId, Response, Until};
+use super::{CopyId, Effect, Node, PullId, Response, ServeId, Until};
 use crate::collective::Agreement;
 use crate::error::{Error, Operation};
-use crate::id::{ObjectId, PutId};
+use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::shard::{Grant, PullOutcome, UnpublishReason};
 
@@ -124,8 +124,32 @@ impl Node {
         self.wake(id);
     }
 
+    /// Another node asks for a copy. It may be the one from which this store pulls it: two shards that know different things have
+    /// sent each to the other then, and neither gets a byte that the other does not have. So the store that is asked leaves
+    /// such a sender, and serves it. A store that does not want the copy itself would not ask for another sender, so it
+    /// refuses instead.
+    ///
+    /// If two stores ask each other at once, both leave. If their shards know of nobody else, they come back to each other,
+    /// after pauses that grow as those of all fetches do. Only who closes a cycle of two is seen here: longer ones end
+    /// because they stall ([`stall`](crate::stall)).
+    ///
+    /// The name of the peer is only believed for this: if it is false, this store asks for another sender without need.
+    pub(super) fn serve_receiver(&mut self, serve: ServeId, peer: &NodeId, id: &ObjectId, put: PutId) {
+        if let Some(copy) = self.copies.live_put(id, put)
+            && self.copies[&copy].sender() == Some(peer)
+        {
+            if !self.is_wanted(id) {
+                return self.ctx.push(Effect::ServeRefused { serve });
+            }
+            self.copies.leave_sender(&mut self.ctx, copy);
+        }
+        // A receiver may hear of its grant before this store hears of the one before it in the chain.
+        let is_expected = self.is_asking(id);
+        self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
+    }
+
     /// Whether the directory was asked for a sender and has not answered: it may have sent somebody here by now.
-    pub(super) fn is_asking(&self, id: &ObjectId) -> bool {
+    fn is_asking(&self, id: &ObjectId) -> bool {
         matches!(self.fetches.step(id), Some(FetchStep::Asking(_)))
     }
 
@@ -203,7 +227,7 @@ impl Node {
             sender: grant.sender.clone(),
             shard,
             grant: Some(grant.grant),
-            gives_way: false,
+            ends_as: None,
             offset_bytes,
         };
         self.copies.begin_pull(copy, active);
@@ -225,8 +249,7 @@ impl Node {
     pub(super) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
         let ended = self.copies.end_pull(&mut self.ctx, pull, valid_bytes, outcome);
         let Some((copy, active)) = ended else { return };
-        let gave_way = active.gives_way && outcome == PullOutcome::Cancelled;
-        let outcome = if gave_way { PullOutcome::GaveWay } else { outcome };
+        let outcome = active.ends_as.filter(|_| outcome == PullOutcome::Cancelled).unwrap_or(outcome);
         if self.copies.is_live(copy) {
             if outcome == PullOutcome::Complete {
                 let id = self.copies[&copy].id.clone();

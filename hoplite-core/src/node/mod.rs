@@ -167,10 +167,11 @@ impl Node {
             Event::ShardDown { shard } => self.shard_changed(shard, false),
             Event::FromShard { shard, message } => self.shard_said(shard, message),
             Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
-            Event::ServeRequested { serve, id, put, awaits_hop } => {
-                // A receiver may hear of its grant before this store hears of the one before it in the chain.
-                let is_expected =
-                    if awaits_hop { !self.collectives.has_ended(put) } else { self.is_asking(&id) };
+            Event::ServeRequested { serve, peer, id, put, awaits_hop: false } => {
+                self.serve_receiver(serve, &peer, &id, put);
+            }
+            Event::ServeRequested { serve, id, put, awaits_hop: true, .. } => {
+                let is_expected = !self.collectives.has_ended(put);
                 self.copies.serve(&mut self.ctx, serve, &id, put, is_expected);
             }
             Event::ServeEnded { serve } => self.copies.end_serve(&mut self.ctx, serve),

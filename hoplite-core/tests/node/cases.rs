@@ -18,7 +18,7 @@
 //! delete-elsewhere X                of something that nobody has put
 //! accept                            the directory accepts all that was published
 //! pulled X [BYTES OUTCOME]          the pull of X ends: with all bytes, or so many and not well
-//! serve X                           another node asks for a copy
+//! serve X [NODE]                    another node asks for a copy
 //! ready X NODE.. | growing X NODE.. | partial X NODE.. | small X NODE | unknown X | lost X
 //!                                   what the directory knows of X, told to those who follow it
 //! done NODE | broken NODE           the hop there is complete, or cannot be reached any more
@@ -237,9 +237,10 @@ impl Scenario {
             ["accept"] => self.h.accept_all(),
             ["pulled", object] => self.pulled(object, SIZE, PullOutcome::Complete),
             ["pulled", object, bytes, why] => self.pulled(object, number(bytes), outcome(why)),
-            ["serve", object] => {
+            ["serve", object, peer @ ..] => {
                 let (name, put) = parse(object);
-                self.h.ask_to_serve(id(name), PutId(put), false);
+                let peer = peer.first().unwrap_or(&"peer");
+                self.h.ask_to_serve_node(peer, id(name), PutId(put), false);
             }
             [
                 state @ ("ready" | "growing" | "partial" | "small" | "unknown" | "lost"),

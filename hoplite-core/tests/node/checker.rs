@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId, Report, Word};
 use hoplite_core::extent::Extent;
-use hoplite_core::id::{ObjectId, PutId};
+use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::{
     CallId, ClientId, CombineId, CombineInput, CopyId, Effect, Event, HopId, HopReport, HostingId,
     NodeStatus, Producer, PullId, Request, Response, ServeId,
@@ -50,7 +50,7 @@ enum Kind {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Serve {
-    Asked { id: ObjectId, awaits_hop: bool },
+    Asked { peer: NodeId, id: ObjectId, awaits_hop: bool },
     Accepted(CopyId),
     Refused,
 }
@@ -72,6 +72,8 @@ pub(crate) struct Checker {
     /// Calls that wait for an answer.
     open_calls: BTreeMap<(ClientId, CallId), Kind>,
     pulls: BTreeMap<PullId, CopyId>,
+    /// From whom pulls take that were not cancelled.
+    senders: BTreeMap<CopyId, NodeId>,
     serves: BTreeMap<ServeId, Serve>,
     combinations: BTreeMap<CombineId, Combination>,
     /// Hops that others were asked for and that were not ended; what they have reported.
@@ -116,10 +118,11 @@ impl Checker {
             Event::PullEnded { pull, .. } => {
                 if let Some(copy) = self.pulls.remove(pull) {
                     self.copy(copy).pulls -= 1;
+                    self.senders.remove(&copy);
                 }
             }
-            Event::ServeRequested { serve, id, awaits_hop, .. } => {
-                let asked = Serve::Asked { id: id.clone(), awaits_hop: *awaits_hop };
+            Event::ServeRequested { serve, peer, id, awaits_hop, .. } => {
+                let asked = Serve::Asked { peer: peer.clone(), id: id.clone(), awaits_hop: *awaits_hop };
                 let previous = self.serves.insert(*serve, asked);
                 assert_eq!(previous, None, "the test used {serve:?} twice");
             }
@@ -287,7 +290,7 @@ impl Checker {
                 assert!(copy.is_idle() && copy.has_failed, "{closed:?} is closed in use: {copy:?}");
                 self.extents.remove(closed);
             }
-            Effect::StartPull { pull, copy, size_bytes, offset_bytes, .. } => {
+            Effect::StartPull { pull, copy, size_bytes, sender, offset_bytes, .. } => {
                 let local = self.copy(*copy);
                 local.pulls += 1;
                 assert!(
@@ -296,13 +299,19 @@ impl Checker {
                 );
                 assert!(*offset_bytes <= *size_bytes && *size_bytes == local.size_bytes);
                 assert!(self.pulls.insert(*pull, *copy).is_none(), "{pull:?} was used before");
+                self.senders.insert(*copy, sender.clone());
             }
             Effect::CancelPull { pull } => {
-                assert!(self.pulls.contains_key(pull), "{pull:?} is cancelled though it does not run");
+                let pulled = self.pulls.get(pull);
+                let copy = pulled.unwrap_or_else(|| panic!("{pull:?} is cancelled though it does not run"));
+                self.senders.remove(copy);
             }
             Effect::ServeAccepted { serve, copy, .. } => {
                 assert!(!self.copy(*copy).has_failed, "{copy:?} is served, but has failed");
                 self.copy(*copy).serves += 1;
+                if let Some(Serve::Asked { peer, awaits_hop: false, .. }) = self.serves.get(serve) {
+                    assert_ne!(self.senders.get(copy), Some(peer), "{copy:?} is pulled from its receiver");
+                }
                 self.serve_answered(*serve, Serve::Accepted(*copy));
             }
             Effect::ServeRefused { serve } => self.serve_answered(*serve, Serve::Refused),
@@ -501,7 +510,7 @@ impl Checker {
         assert_eq!(status.copies, self.copies.len(), "open copies");
         assert_eq!(status.pulls, self.pulls.len(), "pulls under way");
         for serve in self.serves.values() {
-            let Serve::Asked { id, awaits_hop: false } = serve else { continue };
+            let Serve::Asked { id, awaits_hop: false, .. } = serve else { continue };
             let is_asking = self.queries.values().any(|(_, of)| of == id) || self.shards_up.is_empty();
             assert!(is_asking, "a serve waits for what nobody asks for: {serve:?}");
         }

@@ -526,9 +526,20 @@ impl Harness {
 
     /// Another node asks for a put, which may be the output of a hop that has not begun yet.
     pub(crate) fn ask_to_serve(&mut self, id: ObjectId, put: PutId, awaits_hop: bool) -> ServeId {
+        self.ask_to_serve_node("peer", id, put, awaits_hop)
+    }
+
+    /// The same, asked by a node of that name.
+    pub(crate) fn ask_to_serve_node(
+        &mut self,
+        peer: &str,
+        id: ObjectId,
+        put: PutId,
+        awaits_hop: bool,
+    ) -> ServeId {
         self.next_serve += 1;
         let serve = ServeId(self.next_serve);
-        self.event(Event::ServeRequested { serve, id, put, awaits_hop });
+        self.event(Event::ServeRequested { serve, peer: node_id(peer), id, put, awaits_hop });
         serve
     }
 

@@ -51,7 +51,7 @@ enum Step {
     HopReleased { which: usize },
     ServeOutput { output: u64 },
     PullEnded { which: usize, blocks: u64, outcome: u8 },
-    Serve { id: usize, put: u64 },
+    Serve { id: usize, put: u64, peer: usize },
     ServeEnded { which: usize },
     Compared { which: usize, equal: Option<bool> },
     Pass { milliseconds: u64 },
@@ -112,7 +112,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..4_u64).prop_map(|output| Step::ServeOutput { output }),
         10 => (0..4_usize, 0..40_u64, any::<u8>())
             .prop_map(|(which, blocks, outcome)| Step::PullEnded { which, blocks, outcome }),
-        3 => (0..6_usize, 0..6_u64).prop_map(|(id, put)| Step::Serve { id, put }),
+        3 => (0..6_usize, 0..6_u64, 0..2_usize).prop_map(|(id, put, peer)| Step::Serve { id, put, peer }),
         3 => (0..4_usize).prop_map(|which| Step::ServeEnded { which }),
         3 => (0..4_usize, any::<Option<bool>>()).prop_map(|(which, equal)| Step::Compared { which, equal }),
         4 => (0..2000_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
@@ -371,14 +371,17 @@ impl World {
                 self.next_serve += 1;
                 let (id, put) = (ObjectId::of_hop(PutId(output)), PutId(output));
                 let serve = ServeId(self.next_serve);
-                self.h.event(Event::ServeRequested { serve, id, put, awaits_hop: true });
+                let peer = node_id("n1");
+                self.h.event(Event::ServeRequested { serve, peer, id, put, awaits_hop: true });
             }
             Step::PullEnded { which, blocks, outcome } => self.pull_ended(which, blocks, outcome),
-            Step::Serve { id, put } => {
+            Step::Serve { id, put, peer } => {
                 self.next_serve += 1;
                 let serve = ServeId(self.next_serve);
                 let (id, put) = (object(id), self.put_of(&object(id), put));
-                self.h.event(Event::ServeRequested { serve, id, put, awaits_hop: false });
+                // All pulls are from n1.
+                let peer = node_id(["n1", "n2"][peer]);
+                self.h.event(Event::ServeRequested { serve, peer, id, put, awaits_hop: false });
             }
             Step::ServeEnded { which } => {
                 if let Some(serve) = pick(&self.h.checker.open_serves(), which).copied() {

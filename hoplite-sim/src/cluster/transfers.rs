@@ -16,7 +16,7 @@ use super::contents::Operand;
 use super::flow::Flow;
 use super::line::Line;
 use super::network::LinkEnd;
-use super::{Application, Cluster, Network};
+use super::{Application, Cluster, Network, node_id};
 
 /// One transfer.
 pub(super) type TransferId = u64;
@@ -251,7 +251,8 @@ impl<A: Application> Cluster<A> {
         if let Some(reader) = reader {
             self.set_connection(reader, Connection::Open(serve));
         }
-        self.store_event(sender, Event::ServeRequested { serve, id: id.clone(), put, awaits_hop });
+        let (peer, id) = (node_id(receiver), id.clone());
+        self.store_event(sender, Event::ServeRequested { serve, peer, id, put, awaits_hop });
         Ok(serve)
     }
 

@@ -178,6 +178,8 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
 /// What another store asks to be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServeRequest {
+    /// The peer, by the name that it gave in the handshake.
+    pub(crate) peer: NodeId,
     /// The object that a peer asks for.
     pub(crate) id: ObjectId,
     /// Which put of it.

@@ -183,7 +183,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 Kind::DigestRequest => {
                     let request = connection.read_control::<v1::DigestRequest>(&header).await?;
                     connection.expect_within(None);
-                    self.answer_digest(connection, &request).await?;
+                    self.answer_digest(connection, peer, &request).await?;
                 }
                 kind => return Err(ConnectionError::Unexpected(kind)),
             }
@@ -200,7 +200,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         count(&self.metrics.serves, 1);
         let (id, put) = (&pull.id, pull.put);
         let mut offset_bytes = pull.range.start;
-        let request = ServeRequest { id: id.clone(), put, awaits_hop: pull.awaits_hop, trace };
+        let awaits_hop = pull.awaits_hop;
+        let request = ServeRequest { peer: peer.clone(), id: id.clone(), put, awaits_hop, trace };
         let ended = self.serve(connection, peer, pull, request, &mut offset_bytes).await;
         let sent_bytes = offset_bytes - pull.range.start;
         match &ended {
@@ -256,10 +257,12 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     async fn answer_digest(
         &self,
         connection: &mut PeerConnection,
+        peer: &NodeId,
         request: &v1::DigestRequest,
     ) -> Result<(), ConnectionError> {
         let id = ObjectId::new(&request.id)?;
-        let request = ServeRequest { id, put: PutId(request.put), awaits_hop: false, trace: None };
+        let put = PutId(request.put);
+        let request = ServeRequest { peer: peer.clone(), id, put, awaits_hop: false, trace: None };
         let found = self.source.serve(request);
         let digest = match self.keepalive(Awaited::Producer).during(connection, found).await? {
             Some(served) => {

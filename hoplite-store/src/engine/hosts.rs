@@ -28,13 +28,13 @@ impl Drop for Serve {
 
 impl ServeSource for Engine {
     async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
-        let ServeRequest { id, put, awaits_hop, trace } = request;
+        let ServeRequest { peer, id, put, awaits_hop, trace } = request;
         let serve = Serve { engine: Arc::clone(self), serve: ServeId(self.next_number()) };
         let (verdict, decided) = oneshot::channel();
         {
             let mut state = self.lock();
             state.verdicts.insert(serve.serve, verdict);
-            let event = Event::ServeRequested { serve: serve.serve, id, put, awaits_hop };
+            let event = Event::ServeRequested { serve: serve.serve, peer, id, put, awaits_hop };
             self.apply_caused(&mut state, event, trace);
         }
         let live = decided.await.ok().flatten()?;

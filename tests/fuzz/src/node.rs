@@ -348,7 +348,8 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
                 (id, put)
             };
             world.serves.insert(serve);
-            world.apply(Event::ServeRequested { serve, id, put, awaits_hop });
+            let (peer, _) = sender(input)?;
+            world.apply(Event::ServeRequested { serve, peer, id, put, awaits_hop });
         }
         28 => {
             let serves: Vec<ServeId> = world.serves.iter().copied().collect();

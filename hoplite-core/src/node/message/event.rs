@@ -6,7 +6,7 @@ use super::{
 };
 use crate::collective::CollectiveEvent;
 use crate::error::Error;
-use crate::id::{ObjectId, PutId};
+use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{PullOutcome, ToStore};
 
@@ -81,6 +81,8 @@ pub enum Event {
     ServeRequested {
         /// A number that the shell chose.
         serve: ServeId,
+        /// The node that asks, by the name that it gave in the handshake.
+        peer: NodeId,
         /// The object that the node asks for.
         id: ObjectId,
         /// The put that it must be of.

@@ -1,12 +1,13 @@
 //! One copy: what it is, how far it is, and who uses it.
 
+use super::super::context::Context;
 use super::super::publication::Publication;
-use super::super::{ClientId, CombineId, PullId};
+use super::super::{ClientId, CombineId, Effect, PullId};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
-use crate::shard::{GrantId, LocationState, Retention};
+use crate::shard::{GrantId, LocationState, PullOutcome, Retention};
 
 /// How far a copy is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +30,20 @@ pub(in super::super) struct ActivePull {
     /// Who granted the slot, and which slot; `None` once that shard's session is lost.
     pub(in super::super) shard: usize,
     pub(in super::super) grant: Option<GrantId>,
-    /// Whether it is being ended for another receiver.
-    pub(in super::super) gives_way: bool,
+    /// What its end counts as, if this store is ending it to have another sender.
+    pub(in super::super) ends_as: Option<PullOutcome>,
     /// How many bytes were there when it started.
     pub(in super::super) offset_bytes: u64,
+}
+
+impl ActivePull {
+    /// Has the pull end soon, unless it is being ended already.
+    pub(super) fn end_as(&mut self, ctx: &mut Context, outcome: PullOutcome) {
+        if self.ends_as.is_none() {
+            self.ends_as = Some(outcome);
+            ctx.push(Effect::CancelPull { pull: self.pull });
+        }
+    }
 }
 
 /// Who is told of a copy.

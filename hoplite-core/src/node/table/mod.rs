@@ -297,11 +297,16 @@ impl Table {
                 && (local.is_referenced() || is_called_for(&local.id))
                 && let Phase::Receiving { pull: Some(active), .. } = &mut local.phase
                 && (active.shard, active.grant) == (shard, Some(grant))
-                && !active.gives_way
             {
-                active.gives_way = true;
-                ctx.push(Effect::CancelPull { pull: active.pull });
+                active.end_as(ctx, PullOutcome::GaveWay);
             }
+        }
+    }
+
+    /// Ends the pull of a copy whose sender waits for this store.
+    pub(super) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
+        if let Phase::Receiving { pull: Some(active), .. } = &mut self.copy_mut(copy).phase {
+            active.end_as(ctx, PullOutcome::SenderStalled);
         }
     }
 

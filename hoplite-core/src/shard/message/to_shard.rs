@@ -150,7 +150,7 @@ pub enum PullOutcome {
     Complete,
     /// The sender could not be reached, or its connection broke.
     SenderUnreachable,
-    /// The sender sent nothing for too long.
+    /// The sender sent nothing for too long, or asks the receiver itself for this put.
     SenderStalled,
     /// The sender does not have this put of the object (any more).
     SenderHasNoCopy,

@@ -25,7 +25,13 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         trace: Option<TraceContext>,
     ) -> Result<(), ConnectionError> {
         count(&self.metrics.serves, 1);
-        let request = ServeRequest { id: take.target.clone(), put: take.put, awaits_hop: true, trace };
+        let request = ServeRequest {
+            peer: peer.clone(),
+            id: take.target.clone(),
+            put: take.put,
+            awaits_hop: true,
+            trace,
+        };
         // Its plan may never come: if this store has been another one's member, and was started anew.
         let limit = plan_timeout(take.offset_bytes);
         let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten() };
