@@ -7,11 +7,12 @@ use hoplite_core::node::MAX_HOP_INPUTS;
 use hoplite_core::plan::collective::MAX_MEMBERS;
 use hoplite_proto::data::frame::{HEADER_BYTES, Header, Kind, MAX_BLOCK_BYTES};
 use hoplite_proto::data::probe::{
-    checked_train_bytes, decode_arm, decode_finding, decode_measure, encode_arm, encode_finding, encode_measure,
+    checked_train_bytes, decode_arm, decode_finding, decode_measure, encode_arm, encode_finding,
+    encode_measure,
 };
 use hoplite_proto::data::{
-    decode_deny, decode_hop, decode_hop_failure, decode_plan, decode_pull, decode_report, decode_stop, decode_take,
-    encode_hop, encode_plan, encode_pull, encode_take,
+    decode_deny, decode_hop, decode_hop_failure, decode_plan, decode_pull, decode_report, decode_stop,
+    decode_take, encode_hop, encode_plan, encode_pull, encode_take,
 };
 use hoplite_proto::{error, v1};
 use prost::Message;

@@ -4,6 +4,7 @@
 //!   they accept is encoded to something that they decode to the same value.
 //! * [`data`]: the same for the frames of the data plane.
 //! * [`shard`] and [`node`]: the state machines, which are given any sequence of events that their shells may give them.
+//! * [`collective`]: a session of a collective, its coordinator's machine and its members', with any order of messages and failures.
 //! * [`samples`]: valid messages to start from.
 //!
 //! `run.sh` builds and runs the targets.
@@ -13,6 +14,7 @@ pub mod data;
 pub mod local;
 pub mod session;
 
+pub mod collective;
 pub mod node;
 pub mod shard;
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::node::{
-    ByteRange, CallId, ClientId, CombineId, CombineInput, CombineOutcome, Confirm, CopyId, Effect, Event, Hop,
-    HopFailure, HopId, HopInput, HopReport, HostingId, MAX_HOP_INPUTS, Node, NodeConfig, PullId, Reduce,
+    ByteRange, CallId, ClientId, CombineId, CombineInput, CombineOutcome, Confirm, CopyId, Effect, Event,
+    Hop, HopFailure, HopId, HopInput, HopReport, HostingId, MAX_HOP_INPUTS, Node, NodeConfig, PullId, Reduce,
     ReduceOrder, Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::ShardMap;

@@ -8,16 +8,16 @@ use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
 use hoplite_core::load::{LinkLoad, Load, ReduceLoad, TransferLoad};
 use hoplite_core::node::{
-    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce, ReduceOrder,
-    Until,
+    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce,
+    ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
-    ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore, UnpublishReason,
-    Verdict,
+    ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore,
+    UnpublishReason, Verdict,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
 use hoplite_proto::data::frame::{Header, Kind};

@@ -13,8 +13,8 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::link::Uplink;
 use hoplite_core::shard::{
-    Effect, Event, GrantId, LocationState, NodeInfo, Placed, Publish, PullOutcome, Query, RequestId, Retention,
-    Shard, ShardConfig, ToShard, ToStore, UnpublishReason,
+    Effect, Event, GrantId, LocationState, NodeInfo, Placed, Publish, PullOutcome, Query, RequestId,
+    Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -180,7 +180,11 @@ impl Session {
     fn is_told(&mut self, message: &ToStore) {
         let request = match message {
             ToStore::Granted(grant) => grant.request,
-            ToStore::Failed { request, error: Error::Deleted { .. } } if self.subscriptions.contains(request) => return,
+            ToStore::Failed { request, error: Error::Deleted { .. } }
+                if self.subscriptions.contains(request) =>
+            {
+                return;
+            }
             ToStore::Inline { request, .. }
             | ToStore::Failed { request, .. }
             | ToStore::DeleteDone { request, .. } => *request,

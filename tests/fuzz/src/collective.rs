@@ -1,0 +1,449 @@
+//! A session of a collective, from the coordinator's decision to each member's, in any order that messages, failures and deletes
+//! may have.
+//!
+//! Between the two machines are queues, one for each direction of each member, as the shell has them: in order, until the member is
+//! gone. What a member does with a word is as short here as it can be: `Node` does the same beside what it does with copies.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use hoplite_core::collective::{
+    Agreement, Decision, EnlistmentId, Failure, Member, Membership, Plan, Report, Session, SessionAction,
+    Stage, Word,
+};
+use hoplite_core::node::{CombineId, CopyId, ReduceOrder};
+use hoplite_core::plan::collective::{Kind, Schedule};
+use hoplite_core::reduce::ReduceOp;
+use hoplite_core::shard::PullOutcome;
+use hoplite_core::{Dtype, Error, Metadata, NodeId, ObjectId, PutId, Time};
+use libfuzzer_sys::arbitrary::{Result, Unstructured};
+
+const MAX_MEMBERS: usize = 6;
+const MAX_RANKS_PER_MEMBER: usize = 3;
+
+/// Lets a session go as `bytes` describe, and checks what is decided and told.
+pub fn events(bytes: &[u8]) {
+    // The only error is that the bytes are used up.
+    let _ = run(&mut Unstructured::new(bytes));
+}
+
+fn run(input: &mut Unstructured<'_>) -> Result<()> {
+    let plans = plans(input)?;
+    check_finals(&plans);
+    let mut world = World::new(plans, input.int_in_range(0..=MAX_MEMBERS - 1)?);
+    while !input.is_empty() {
+        let member = input.int_in_range(0..=world.seats.len() - 1)?;
+        match input.int_in_range(0..=9)? {
+            0 | 1 => world.begin(member),
+            2 | 3 => world.fill(member),
+            4 | 5 => world.hear(member),
+            6 | 7 => world.report(member),
+            8 => match input.int_in_range(0..=2)? {
+                0 => world.lose(member),
+                1 => world.fail(member, failure(input, member)?),
+                _ => world.leave(member),
+            },
+            _ => match input.int_in_range(0..=7)? {
+                0 => world.delete(),
+                1 => world.give_up(),
+                _ => {}
+            },
+        }
+        world.check();
+    }
+    world.finish();
+    Ok(())
+}
+
+fn target() -> ObjectId {
+    ObjectId::new("target").expect("it is short")
+}
+
+fn failure(input: &mut Unstructured<'_>, member: usize) -> Result<Failure> {
+    let reason = Error::TypeMismatch { id: target(), reason: "max, not sum".into() };
+    Ok(match input.int_in_range(0..=2)? {
+        0 => Failure::Peer { index: member, outcome: PullOutcome::SenderStalled },
+        1 => Failure::Refused(Error::ShuttingDown),
+        _ => Failure::Disagrees(reason),
+    })
+}
+
+/// One plan for each member, which all mean the same.
+fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
+    let kind = *input.choose(&[Kind::Allreduce, Kind::ReduceScatter, Kind::Allgather])?;
+    let count = input.int_in_range(2..=MAX_MEMBERS)?;
+    let schedule = match input.int_in_range(0..=2)? {
+        0 => Schedule::ring(count),
+        1 => Schedule::halving_doubling(count),
+        _ => Schedule::hierarchical(count, &[2, count / 2]).unwrap_or_else(|| Schedule::ring(count)),
+    };
+    // Ranks in any order: the next one is dealt to the member that the input says.
+    let mut ranks: Vec<Vec<usize>> = (0..count).map(|rank| vec![rank]).collect();
+    let mut participants = count;
+    for _ in 0..input.int_in_range(0..=count)? {
+        let member = input.int_in_range(0..=count - 1)?;
+        if ranks[member].len() < MAX_RANKS_PER_MEMBER {
+            ranks[member].push(participants);
+            participants += 1;
+        }
+    }
+    let elements = u64::from(input.int_in_range(0_u16..=300)?);
+    let elements = if kind.is_of_parts() { elements * participants as u64 } else { elements };
+    let members: Vec<Member> = (0..count)
+        .map(|member| Member {
+            node: NodeId::new(&format!("node-{member}")).expect("it is a name"),
+            address: ([127, 0, 0, 1], 7000).into(),
+        })
+        .collect();
+    let source =
+        |rank: &usize| (ObjectId::new([b's', *rank as u8]).expect("it is short"), PutId(*rank as u64));
+    let plan = |index: usize| Plan {
+        target: target(),
+        put: PutId(1000),
+        agreement: Agreement {
+            kind,
+            op: ReduceOp::Sum,
+            order: ReduceOrder::Any,
+            participants: participants as u32,
+            sources: 0,
+        },
+        size_bytes: elements * Dtype::F32.size_bytes(),
+        metadata: Metadata { dtype: Dtype::F32, ..Metadata::default() },
+        schedule: schedule.clone(),
+        frame_bytes: 16 << 10,
+        members: members.clone(),
+        index,
+        ranks: if kind.is_of_parts() { ranks.clone() } else { Vec::new() },
+        sources: ranks[index].iter().map(source).collect(),
+        timeout: Duration::from_secs(2),
+        account: String::new(),
+    };
+    Ok((0..count).map(plan).collect())
+}
+
+/// What becomes final at a member does so once, and is what it has to get from others, no byte more.
+fn check_finals(plans: &[Plan]) {
+    for plan in plans {
+        let program = plan.program();
+        let finals = plan.finals(&program).into_iter().map(|step| program.steps()[step].range().clone());
+        let mut finals: Vec<_> = finals.collect();
+        finals.sort_by_key(|range| range.start);
+        assert!(finals.windows(2).all(|pair| pair[0].end <= pair[1].start), "{plan:?}: {finals:?} overlap");
+        assert!(
+            finals.last().is_none_or(|last| last.end <= plan.size_bytes),
+            "{plan:?}: {finals:?} are too long"
+        );
+        let final_bytes: u64 = finals.iter().map(|range| range.end - range.start).sum();
+        let part_bytes = plan.size_bytes / u64::from(plan.agreement.participants);
+        let own_bytes = part_bytes * plan.sources.len() as u64;
+        let expected = match plan.agreement.kind {
+            Kind::Allreduce => plan.size_bytes,
+            Kind::ReduceScatter => own_bytes,
+            // It has its own already.
+            Kind::Allgather => plan.size_bytes - own_bytes,
+        };
+        assert_eq!(final_bytes, expected, "{plan:?}");
+    }
+}
+
+struct World {
+    session: Session,
+    seats: Vec<Seat>,
+    kind: Kind,
+    /// Which of them is the coordinator's own.
+    own: usize,
+    now: Time,
+    decision: Decision,
+    /// Somebody deleted the target after it was decided on.
+    is_deleted: bool,
+    /// What the collective came to, beside a target.
+    end: Option<SessionAction>,
+}
+
+struct Seat {
+    member: Membership,
+    words: VecDeque<Word>,
+    reports: VecDeque<Report>,
+    /// Said to the coordinator's machine.
+    has_reported: Option<Report>,
+    has_left: bool,
+    is_committed: bool,
+    is_stopped: bool,
+    is_dismissed: bool,
+    /// The copies that were made the target, or dropped.
+    ended_copies: usize,
+    stage: Stage,
+}
+
+impl World {
+    fn new(plans: Vec<Plan>, own: usize) -> Self {
+        let kind = plans[0].agreement.kind;
+        let own = own % plans.len();
+        let enlistments = (0..plans.len() as u64).map(EnlistmentId);
+        let session = Session::new(kind, target(), enlistments, Some(EnlistmentId(own as u64)));
+        let seat = |plan: Plan| {
+            let member = Membership::new(Box::new(plan), Time::ZERO);
+            Seat {
+                stage: member.stage(),
+                member,
+                words: VecDeque::new(),
+                reports: VecDeque::new(),
+                has_reported: None,
+                has_left: false,
+                is_committed: false,
+                is_stopped: false,
+                is_dismissed: false,
+                ended_copies: 0,
+            }
+        };
+        Self {
+            session,
+            seats: plans.into_iter().map(seat).collect(),
+            kind,
+            own,
+            now: Time::ZERO,
+            decision: Decision::Open,
+            is_deleted: false,
+            end: None,
+        }
+    }
+
+    /// There is room.
+    fn begin(&mut self, index: usize) {
+        let number = index as u64;
+        let member = &mut self.seats[index].member;
+        if let Stage::AwaitingRoom { .. } = member.stage() {
+            member.begin(CopyId(number), CombineId(number));
+        }
+    }
+
+    /// All bytes are there.
+    fn fill(&mut self, index: usize) {
+        self.now = self.now + Duration::from_micros(1);
+        let seat = &mut self.seats[index];
+        let Stage::Exchanging { .. } = seat.member.stage() else { return };
+        let completed = seat.member.filled(self.now);
+        if completed.is_some() {
+            seat.ended_copies += 1;
+        }
+        // The coordinator decides by that of its own store; parts are for nobody else; others wait for the word.
+        if index == self.own || self.kind.is_of_parts() || completed.is_some() {
+            seat.reports.push_back(Report::Filled);
+        }
+    }
+
+    /// A member hears the next word.
+    fn hear(&mut self, index: usize) {
+        let seat = &mut self.seats[index];
+        let Some(word) = seat.words.pop_front() else { return };
+        match word {
+            Word::Commit => {
+                if seat.member.commit().is_some() {
+                    seat.ended_copies += 1;
+                    seat.reports.push_back(Report::Filled);
+                }
+            }
+            Word::Stop(error) if !seat.member.is_committed() || matches!(error, Error::Deleted { .. }) => {
+                seat.drop_copy(self.now);
+            }
+            Word::Stop(_) => {}
+        }
+    }
+
+    /// The coordinator hears the next report of a member.
+    fn report(&mut self, index: usize) {
+        if let Some(report) = self.seats[index].reports.pop_front() {
+            self.tell_coordinator(index, report);
+        }
+    }
+
+    fn tell_coordinator(&mut self, index: usize, report: Report) {
+        let seat = &mut self.seats[index];
+        let is_out = seat.has_reported.as_ref().is_some_and(|said| *said != Report::Filled);
+        // The shell ends a member's reports after the last one, and those of members who are not needed.
+        if is_out || seat.is_stopped || seat.is_dismissed || self.session.is_over() {
+            return;
+        }
+        seat.has_reported = Some(report.clone());
+        let before = self.session.decision();
+        let actions = self.session.reported(EnlistmentId(index as u64), report.clone());
+        let have_all = |seat: &Seat| seat.has_reported == Some(Report::Filled);
+        let is_last =
+            if self.kind.is_of_parts() { self.seats.iter().all(have_all) } else { index == self.own };
+        assert_eq!(
+            before == Decision::Open && self.session.decision() == Decision::Committed,
+            before == Decision::Open && report == Report::Filled && is_last,
+            "{report:?} of {index}, where {} decides",
+            self.own
+        );
+        let gives_up = before == Decision::Open && self.session.decision() == Decision::GivenUp;
+        assert_eq!(gives_up, before == Decision::Open && matches!(report, Report::Failed(_)), "{report:?}");
+        let ends = actions
+            .iter()
+            .filter(|action| matches!(action, SessionAction::FallBack(_) | SessionAction::Fail(_)));
+        assert_eq!(ends.count(), usize::from(gives_up), "one way on, once: {actions:?}");
+        let disagrees = matches!(report, Report::Failed(Failure::Disagrees(_)));
+        if let Some(end) = actions.last().filter(|_| gives_up) {
+            assert_eq!(matches!(end, SessionAction::Fail(_)), disagrees, "{end:?}");
+        }
+        self.perform(before, actions);
+    }
+
+    /// A member cannot be heard any more, nor hear.
+    fn lose(&mut self, index: usize) {
+        if index != self.own {
+            self.leave(index);
+            self.seats[index].reports.clear();
+            self.tell_coordinator(index, Report::Failed(Failure::Unreachable));
+        }
+    }
+
+    /// The coordinator needs a member no longer, or is gone: for the member.
+    fn leave(&mut self, index: usize) {
+        let seat = &mut self.seats[index];
+        seat.has_left = true;
+        seat.words.clear();
+        seat.drop_copy(self.now);
+    }
+
+    fn fail(&mut self, index: usize, failure: Failure) {
+        let seat = &mut self.seats[index];
+        if let Stage::AwaitingRoom { .. } | Stage::Exchanging { .. } = seat.member.stage() {
+            seat.drop_copy(self.now);
+            seat.reports.push_back(Report::Failed(failure));
+        }
+    }
+
+    fn delete(&mut self) {
+        if self.session.is_over() {
+            return;
+        }
+        let before = self.session.decision();
+        let actions = self.session.deleted(&Error::Deleted { id: target() });
+        self.is_deleted |= before == Decision::Committed;
+        assert_eq!(actions.is_empty(), before != Decision::Committed, "{actions:?}");
+        self.perform(before, actions);
+    }
+
+    fn give_up(&mut self) {
+        let before = self.session.decision();
+        let actions = self.session.give_up(&Error::ShuttingDown);
+        assert!(before == Decision::Open || actions.is_empty(), "it was decided: {actions:?}");
+        self.perform(before, actions);
+    }
+
+    fn perform(&mut self, before: Decision, actions: Vec<SessionAction>) {
+        let decision = self.session.decision();
+        let commits = before == Decision::Open && decision == Decision::Committed && !self.kind.is_of_parts();
+        let stops = before == Decision::Open && decision == Decision::GivenUp;
+        for action in actions {
+            match action {
+                SessionAction::Tell(to, word) => {
+                    let seat = &mut self.seats[to.0 as usize];
+                    assert!(
+                        !seat.is_out() && !seat.is_stopped && !seat.is_dismissed,
+                        "{to:?} hears {word:?}"
+                    );
+                    match &word {
+                        Word::Commit => {
+                            assert!(commits && !seat.is_committed, "{to:?} is told at once, and once");
+                            seat.is_committed = true;
+                        }
+                        Word::Stop(error) => {
+                            let is_deleted = self.is_deleted && matches!(error, Error::Deleted { .. });
+                            assert!(stops && !seat.is_committed || is_deleted, "{to:?} hears {error}");
+                            seat.is_stopped = true;
+                        }
+                    }
+                    if !seat.has_left {
+                        seat.words.push_back(word);
+                    }
+                }
+                SessionAction::Dismiss(whom) => {
+                    let seat = &mut self.seats[whom.0 as usize];
+                    assert!(decision == Decision::Committed && self.session.is_over(), "{whom:?} is needed");
+                    assert!(!seat.is_out() && !seat.is_stopped && !seat.is_dismissed, "{whom:?} has gone");
+                    seat.is_dismissed = true;
+                }
+                end => {
+                    assert!(stops && self.end.is_none(), "{end:?} after {:?}", self.end);
+                    self.end = Some(end);
+                }
+            }
+        }
+        if commits {
+            let forgotten = self.seats.iter().any(|seat| !seat.is_committed && !seat.is_out());
+            assert!(!forgotten, "all who are there hear of it");
+        }
+    }
+
+    fn check(&mut self) {
+        let decision = self.session.decision();
+        assert!(
+            self.decision == Decision::Open || self.decision == decision,
+            "{:?} is for good",
+            self.decision
+        );
+        self.decision = decision;
+        assert!(decision != Decision::GivenUp || self.session.is_over(), "nobody is waited for");
+        for seat in &mut self.seats {
+            let stage = seat.member.stage();
+            let goes_on = order(stage) >= order(seat.stage) && (order(seat.stage) < 3 || stage == seat.stage);
+            assert!(goes_on, "{:?} becomes {stage:?}", seat.stage);
+            seat.stage = stage;
+            assert!(seat.ended_copies <= 1, "a copy is the target, or dropped, once");
+            if stage == Stage::Complete {
+                assert!(seat.is_committed && seat.member.is_committed(), "it is complete without a word");
+                assert!(
+                    decision == Decision::Committed && self.end.is_none(),
+                    "the general path makes another one"
+                );
+                assert!(!self.kind.is_of_parts(), "parts are no target");
+            }
+        }
+    }
+
+    /// All that is under way arrives, and all who have not ended do.
+    fn finish(&mut self) {
+        for index in 0..self.seats.len() {
+            while !self.seats[index].words.is_empty() || !self.seats[index].reports.is_empty() {
+                self.hear(index);
+                self.report(index);
+                self.check();
+            }
+            self.tell_coordinator(index, Report::Failed(Failure::Unreachable));
+            self.leave(index);
+            self.check();
+        }
+        assert!(self.session.is_over(), "it ends with its members");
+        assert_ne!(self.session.decision(), Decision::Open, "it is decided");
+        for seat in &self.seats {
+            assert_eq!(seat.member.growing_copy(), None, "nothing is left");
+            let has_gone = seat.is_out() || seat.is_stopped || seat.is_dismissed;
+            assert!(has_gone, "nobody is forgotten");
+        }
+    }
+}
+
+impl Seat {
+    fn is_out(&self) -> bool {
+        self.has_reported.as_ref().is_some_and(|report| *report != Report::Filled)
+    }
+
+    fn drop_copy(&mut self, now: Time) {
+        if self.member.fail(now).is_some() {
+            self.ended_copies += 1;
+        }
+    }
+}
+
+/// Stages only go on, and the last two not at all.
+const fn order(stage: Stage) -> u8 {
+    match stage {
+        Stage::AwaitingRoom { .. } => 0,
+        Stage::Exchanging { .. } => 1,
+        Stage::Filled { .. } => 2,
+        Stage::Complete => 3,
+        Stage::Over => 4,
+    }
+}
