@@ -209,8 +209,14 @@ impl Nodes {
             moved = self.measure(MeasuredPlaces { version: placed.version, ..MeasuredPlaces::default() });
             self.is_recalled = true;
         }
-        if !self.is_recalled || placed.version < self.measured.version {
+        if placed.version < self.measured.version {
             return None;
+        }
+        if !self.is_recalled {
+            // Another shard has had a node that is where was measured.
+            let is_news = placed.uplink != self.uplink() && placed.uplink == self.measured.uplink;
+            self.uses_measured |= is_news;
+            return is_news.then(Vec::new);
         }
         let path = self.measured.paths.get(&info.node).copied().unwrap_or(EVERYWHERE);
         let known = Placed { version: placed.version, path, uplink: self.measured.uplink };

@@ -336,6 +336,23 @@ fn what_uplinks_carry_counts_once_a_node_is_where_was_measured() {
 }
 
 #[test]
+fn what_uplinks_carry_counts_once_another_shard_has_seen_a_node_where_was_measured() {
+    let mut world = small_world(Limits::default());
+    let rows = |permille| ["a", "b"].map(|name| (name.to_owned(), 5, 0, permille));
+    let effects = world.apply(Event::Places(measured(5, 250, &[("elsewhere", 1)])));
+    assert_eq!(told(effects), rows(0));
+    let says = |permille| {
+        ToShard::Placed(Placed { version: 5, path: EVERYWHERE, uplink: Uplink::measured(permille) })
+    };
+    assert_eq!(told(world.say("a", says(0))), []);
+    assert_eq!(told(world.say("a", says(100))), [], "not what was measured");
+    assert_eq!(told(world.say("a", says(250))), rows(250));
+    assert_eq!(told(world.say("b", says(250))), [], "it is known");
+    assert_eq!(told(world.say("b", says(0))), [], "it is told already");
+    assert_eq!(world.shard.status().measured, (5, Uplink::measured(250)));
+}
+
+#[test]
 fn a_shard_that_was_restarted_learns_from_stores_where_they_are() {
     let mut world = small_world(Limits::default());
     let labels = vec![("rack".to_owned(), "7".to_owned())];
