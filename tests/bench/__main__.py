@@ -29,7 +29,7 @@ _COLLECTIVES: Final = "round_trip,broadcast,gather,reduce,allreduce,allgather,re
 # Hoplite and the limit, in two minutes.
 _QUICK: Final[dict[str, str | int | float]] = {
     "systems": "hoplite",
-    "workloads": f"{_COLLECTIVES},broadcast_late,reduce_late",
+    "workloads": f"{_COLLECTIVES},broadcast_late,reduce_late,allreduce_late",
     "hosts": "4,8",
     "sizes": "1KiB,1MiB,16MiB",
     "intervals": "0.5",

@@ -14,7 +14,7 @@ from .results import Measurement, Results
 from .workloads import WORKLOADS
 
 _COLLECTIVES: Final = ["broadcast", "gather", "reduce", "allreduce", "allgather", "reduce_scatter", "all_to_all"]
-_LATE: Final = ["broadcast_late", "reduce_late"]
+_LATE: Final = ["broadcast_late", "reduce_late", "allreduce_late"]
 _PARAMETER_SERVER: Final = ["ps_sync", "ps_async"]
 _REINFORCEMENT: Final = ["rl_samples", "rl_gradients"]
 _MS: Final = 1e3

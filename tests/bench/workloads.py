@@ -60,7 +60,10 @@ class Workload:
         """The least time that it can take where a link carries so many bytes of payload a second."""
         if self.loop is not None:
             return self.loop.limit_s(hosts, size_bytes, payload_bytes_s)
-        return (hosts - 1) * interval_s + self.limit_factor(hosts) * size_bytes / payload_bytes_s
+        transfer_s = size_bytes / payload_bytes_s
+        # What the last one has must still reach another host.
+        late_s = (hosts - 1) * interval_s + transfer_s if self.is_late else 0
+        return max(late_s, self.limit_factor(hosts) * transfer_s)
 
 
 def _root(_: int) -> range:
@@ -77,6 +80,14 @@ def _broadcast_needs(size: int, hosts: int) -> Mapping[int, Need]:
 
 def _reduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
     return {0: Need(received_bytes=size), **{rank: Need(sent_bytes=size) for rank in range(1, hosts)}}
+
+
+def _allreduce_factor(hosts: int) -> float:
+    return 2 * (hosts - 1) / hosts
+
+
+def _allreduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
+    return {rank: Need(size * (hosts - 1) // hosts, size * (hosts - 1) // hosts) for rank in range(hosts)}
 
 
 def part_bytes(size: int, hosts: int) -> int:
@@ -164,10 +175,8 @@ _ALL: Final = [
         figure="6",
         definition="Every host has put an object; all begin at the same time. Until the last of them has the result.",
         finishers=lambda hosts: range(hosts),
-        limit_factor=lambda hosts: 2 * (hosts - 1) / hosts,
-        needs=lambda size, hosts: {
-            rank: Need(size * (hosts - 1) // hosts, size * (hosts - 1) // hosts) for rank in range(hosts)
-        },
+        limit_factor=_allreduce_factor,
+        needs=_allreduce_needs,
     ),
     _split(
         "allgather",
@@ -210,6 +219,17 @@ _ALL: Final = [
         finishers=_root,
         limit_factor=lambda _: 1,
         needs=_reduce_needs,
+        is_late=True,
+    ),
+    Workload(
+        name="allreduce_late",
+        title="Allreduce, late sources",
+        figure="",
+        definition="All begin an allreduce one after the other, a fixed interval apart, h0 when the clock starts; Hoplite puts "
+        "an object then. Until the last of them has the result.",
+        finishers=lambda hosts: range(hosts),
+        limit_factor=_allreduce_factor,
+        needs=_allreduce_needs,
         is_late=True,
     ),
     training(

@@ -157,8 +157,9 @@ impl Gathering {
             metadata.shape = None;
         }
         let Some(members) = self.members() else {
-            let patience = patience(size_bytes, participants, link);
-            return match self.first_at.map(|first_at| first_at + patience) {
+            let waits = self.kind == Kind::Allreduce && self.request.sources.len() <= MAX_MEMBERS;
+            let due = self.first_at.filter(|_| !waits);
+            return match due.map(|first_at| first_at + patience(size_bytes, participants, link)) {
                 Some(due) if due <= now => Outlook::General("not all sources came in time"),
                 due => Outlook::Waiting(due),
             };
@@ -224,8 +225,9 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
     }
 }
 
-/// How long to wait for those who are late, after the first source is known: as long as the part of one member takes on its
-/// link. So waiting in vain costs at most 1/(2n) of what is done instead.
+/// How long those who want parts wait for those who are late, after the first source is known: as long as the part of one member takes
+/// on its link. So waiting in vain costs at most 1/n of what is done instead. An allreduce waits until all have come: a reduce and a
+/// broadcast move twice its size over the link of the last one once it is there, a session 2(n-1)/n times.
 fn patience(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_PATIENCE)

@@ -9,7 +9,7 @@ use hoplite_core::collective::{
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::{Kind, Schedule};
 use hoplite_core::shard::{DropReason, LocationState, PullOutcome, Retention, ToShard, ToStore, Verdict};
-use hoplite_core::{Error, PutId};
+use hoplite_core::{Error, PutId, Time};
 
 use crate::harness::*;
 use crate::reducing::*;
@@ -296,6 +296,65 @@ pub(crate) fn coordinate_a(h: &mut Harness, kind: Kind) -> ((ClientId, CallId), 
     };
     assert_eq!(plan.members[plan.index].node, node_id("n1"));
     (call, *enlistment, *combine)
+}
+
+#[test]
+fn an_allreduce_waits_for_the_last_source_and_who_want_parts_do_not() {
+    for kind in [Kind::Allreduce, Kind::ReduceScatter, Kind::Allgather] {
+        let mut h = Harness::new();
+        let a = h.put_f32("a", SIZE);
+        let call = h.request(A, Request::Collective(kind, reduce("t", &["a", "b"])));
+        let mut late = Vec::new();
+        for (shard, message) in h.sent() {
+            let ToShard::Subscribe { request, id: object } = message else { continue };
+            let mut tell = |locations| {
+                h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
+            };
+            match object.to_string().as_str() {
+                "a" => tell(located("a", a.put.0, LocationState::Complete, &["here"])),
+                "b" => late.push((shard, request)),
+                name => tell(unknown(name)),
+            }
+        }
+        h.pass(LONG / 2);
+        let how = h.node.how_made(&id("t"), Time::ZERO).map(|how| how.plan);
+        if kind != Kind::Allreduce {
+            assert_eq!(how.as_deref(), Some("general path: not all sources came in time"), "{kind:?}");
+            continue;
+        }
+        assert_eq!(how.as_deref(), Some("no plan yet: waits for the sources b"));
+        h.assert_waits(call);
+        assert_eq!(performed(&mut h), []);
+        for (shard, request) in late {
+            let locations = located("b", 8, LocationState::Complete, &["n1"]);
+            h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
+        }
+        assert!(matches!(&performed(&mut h)[..], [CollectiveEffect::Enlist { .. }, _]), "it begins");
+    }
+}
+
+#[test]
+fn more_than_256_members_do_without_a_session() {
+    for members in [256, 257] {
+        let mut h = Harness::new();
+        let a = h.put_f32("s0", SIZE);
+        let sources: Vec<String> = (0..members).map(|rank| format!("s{rank}")).collect();
+        let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
+        h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &sources)));
+        for (shard, message) in h.sent() {
+            let ToShard::Subscribe { request, id: object } = message else { continue };
+            let locations = match object.to_string().as_str() {
+                "t" => unknown("t"),
+                "s0" => located("s0", a.put.0, LocationState::Complete, &["here"]),
+                source => located(source, 8, LocationState::Complete, &[&format!("n{}", &source[1..])]),
+            };
+            h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
+        }
+        let asked = performed(&mut h).into_iter().filter(|it| matches!(it, CollectiveEffect::Enlist { .. }));
+        assert_eq!(asked.count(), if members > 256 { 0 } else { members - 1 });
+        let plan = h.node.how_made(&id("t"), Time::ZERO).map_or(String::new(), |how| how.plan);
+        assert_eq!(plan.starts_with("no session, since there are too many members"), members > 256, "{plan}");
+    }
 }
 
 #[test]

@@ -91,7 +91,7 @@ static void run(void) {
         MPI_Gather(source, count, MPI_FLOAT, result, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
     } else if (is("reduce") || is("reduce_late")) {
         MPI_Reduce(source, result, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
-    } else if (is("allreduce")) {
+    } else if (is("allreduce") || is("allreduce_late")) {
         MPI_Allreduce(source, result, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     } else if (is("allgather")) {
         MPI_Allgather(source, count, MPI_FLOAT, result, count, MPI_FLOAT, MPI_COMM_WORLD);
@@ -115,7 +115,7 @@ static int is_wrong(void) {
     for (int other = 0; other < ranks; other++) sum += factor(other);
     if (is("round_trip")) return rank < 2 && differs(result, factor(1 - rank));
     if (is("broadcast") || is("broadcast_late")) return rank > 0 && differs(result, factor(0));
-    if (is("allreduce")) return differs(result, sum);
+    if (is("allreduce") || is("allreduce_late")) return differs(result, sum);
     if (is("ps_sync")) return differs(result, sum - factor(0));
     if (is("reduce_scatter")) return differs(result, sum * (float)(rank + 1));
     if (is("reduce") || is("reduce_late")) return rank == 0 && differs(result, sum);

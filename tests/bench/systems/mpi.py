@@ -82,7 +82,7 @@ class OpenMpi(_Mpi):
     title = "Open MPI"
     setting = "TCP, waits instead of polling (idle.c), its own choice of algorithms"
     # Who comes late waits for the next in its pipeline; the other variant has one.
-    omits = ASYNCHRONOUS | {"broadcast_late", "reduce_late"}
+    omits = ASYNCHRONOUS | {"broadcast_late", "reduce_late", "allreduce_late"}
     starter = "mpirun.openmpi"
     worker = "openmpi_worker"
     parameters: ClassVar[dict[str, str]] = {}

@@ -34,7 +34,7 @@ class RayStores(System):
         "sends again after 10 s what has not come"
     )
     # Its object store has none of these: they would be as many gets by each actor.
-    omits = SPLIT
+    omits = SPLIT | {"allreduce_late"}
     most_hosts = 8
 
     @property

@@ -47,6 +47,7 @@ class Workloads(unittest.TestCase):
                 "all_to_all": 0.9375,
                 "broadcast_late": 1,
                 "reduce_late": 1,
+                "allreduce_late": 1.875,
             },
         )
 
@@ -58,6 +59,8 @@ class Workloads(unittest.TestCase):
 
     def test_whoever_arrives_last_needs_the_whole_object(self) -> None:
         self.assertEqual(WORKLOADS["reduce_late"].limit_s(4, 100, 100, interval_s=2), 7)
+        self.assertEqual(WORKLOADS["allreduce_late"].limit_s(4, 100, 100, interval_s=2), 7)
+        self.assertEqual(WORKLOADS["allreduce_late"].limit_s(4, 100, 100, interval_s=0.1), 1.5)
 
     def test_bytes_that_did_not_cross_are_noticed(self) -> None:
         self.assertEqual(crossed("broadcast", 100, [(0, 100), (100, 0), (130, 100)]), "")

@@ -272,6 +272,6 @@ fn more_ranks_than_a_session_takes_do_without_one() {
         }
     });
     let plan = record(&cluster, 0, "target").plan;
-    assert!(plan.contains("no session, since"), "{plan}");
+    assert!(plan.contains("no session, since there are too many members"), "{plan}");
     assert_nothing_left(&mut cluster);
 }

@@ -61,6 +61,8 @@ enum Workload {
     /// A reduce whose sources are put while it runs.
     ReduceLate,
     Allreduce,
+    /// An allreduce in which each rank puts its source when it comes.
+    AllreduceLate,
     Allgather,
     ReduceScatter,
     AllToAll,
@@ -77,6 +79,7 @@ impl Workload {
             "reduce" => Self::Reduce,
             "reduce_late" => Self::ReduceLate,
             "allreduce" => Self::Allreduce,
+            "allreduce_late" => Self::AllreduceLate,
             "allgather" => Self::Allgather,
             "reduce_scatter" => Self::ReduceScatter,
             "all_to_all" => Self::AllToAll,
@@ -183,13 +186,21 @@ impl Worker {
         let part = |part: usize| contents(factor(self.rank, round) * (part + 1) as f32, self.elements);
         self.source = (0..given).flat_map(part).collect();
         self.out = match workload {
-            Workload::Allreduce | Workload::Allgather | Workload::ReduceScatter | Workload::AllToAll => {
+            Workload::Allreduce
+            | Workload::AllreduceLate
+            | Workload::Allgather
+            | Workload::ReduceScatter
+            | Workload::AllToAll => {
                 vec![0; taken * self.elements * size_of::<f32>()]
             }
             _ => vec![],
         };
         match workload {
-            Workload::RoundTrip | Workload::ReduceLate | Workload::AllToAll | Workload::Training(_) => Ok(()),
+            Workload::RoundTrip
+            | Workload::ReduceLate
+            | Workload::AllreduceLate
+            | Workload::AllToAll
+            | Workload::Training(_) => Ok(()),
             Workload::Broadcast if self.rank > 0 => Ok(()),
             _ => self.put(),
         }
@@ -235,7 +246,10 @@ impl Worker {
                 self.put()?;
                 if self.rank == 0 { self.reduce()? } else { vec![] }
             }
-            (Workload::Allreduce, _) => {
+            (Workload::Allreduce | Workload::AllreduceLate, _) => {
+                if self.workload == Workload::AllreduceLate {
+                    self.put()?;
+                }
                 let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
                 let ids = self.ids();
                 self.client.allreduce_into(self.target(), ids, self.rank, &mut self.out, options)?;
@@ -290,7 +304,11 @@ impl Worker {
                 Workload::Gather => value(index),
                 Workload::Reduce | Workload::ReduceLate => sum,
                 Workload::Training(_) => self.factors[index],
-                Workload::Allreduce | Workload::Allgather | Workload::ReduceScatter | Workload::AllToAll => {
+                Workload::Allreduce
+                | Workload::AllreduceLate
+                | Workload::Allgather
+                | Workload::ReduceScatter
+                | Workload::AllToAll => {
                     bail!("what is copied has no views")
                 }
             };
@@ -302,7 +320,7 @@ impl Worker {
             compare(view, expected, elements)?;
         }
         match self.workload {
-            Workload::Allreduce => compare(&self.out, sum, elements)?,
+            Workload::Allreduce | Workload::AllreduceLate => compare(&self.out, sum, elements)?,
             Workload::Training(Kind::AllGradients) => compare(&self.out, self.factors[0], elements)?,
             Workload::ReduceScatter => compare(&self.out, sum * (self.rank + 1) as f32, elements)?,
             Workload::Allgather | Workload::AllToAll => {
