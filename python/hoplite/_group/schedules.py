@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Below which size of a buffer, and up to how many ranks, each gets the buffers of all and reduces them itself: objects of
 #: this size come with the answer of the directory, and a reduce by the stores takes about as long as a dozen of them.
-SMALL_BYTES = 64 << 10
+SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 
 
