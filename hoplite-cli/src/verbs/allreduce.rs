@@ -18,8 +18,8 @@ use crate::cluster::unless_interrupted;
 
 const EXAMPLES: &str = "Examples:
   hoplite put gradient/0 gradient.raw --dtype f32                          on each node its own
-  hoplite allreduce sum gradient/0 gradient/1 --rank 0 -o sum.raw          on the node of gradient/0
-  hoplite allreduce sum gradient/0 gradient/1 --rank 1 -o sum.raw          on that of gradient/1
+  hoplite allreduce total gradient/0 gradient/1 --rank 0 -o total.raw      on the node of gradient/0
+  hoplite allreduce total gradient/0 gradient/1 --rank 1 -o total.raw      on that of gradient/1
 
 Each participant names the same sources in the same order, and as its rank the index of its own source, from 0. The sources need
 not exist yet, and participants come in any order. The object that is made stays until it is deleted: give each round an id of
