@@ -159,6 +159,21 @@ class Verdicts(unittest.TestCase):
         self.assertTrue(self.verdict("reduce", 64 * MIB, {"hoplite": 1.03 + 3 * 0.00005}).is_near_limit)
         self.assertFalse(self.verdict("allreduce", 64 * MIB, {"hoplite": 1.03 + 3 * 0.00005}).is_near_limit)
 
+    def test_late_sources_of_an_allreduce_may_take_the_quicker_of_two_ways(self) -> None:
+        found = results()
+        transfer_s = MIB / found.payload_bytes_s
+        # The last of four comes 0.3 or 3 transfers after the first; then 1.5 transfers are better, or a reduce and a broadcast.
+        for interval, least in [(0.1, 1.8), (1, 4)]:
+            for seconds, is_met in [(1.04 * (least + 0.25), True), (1.06 * (least + 0.25), False)]:
+                with self.subTest(interval=interval, seconds=seconds):
+                    found.measurements = [
+                        Measurement(
+                            "hoplite", "allreduce_late", 4, MIB, interval * transfer_s, 1, [seconds * transfer_s], [1]
+                        )
+                    ]
+                    (verdict,) = targets.verdicts(found)
+                    self.assertEqual(verdict.is_near_limit, is_met)
+
     def test_the_best_variant_of_the_best_peer_is_the_measure(self) -> None:
         verdict = self.verdict("broadcast", MIB, {"hoplite": 1.5, "openmpi": 2.0, "openmpi-tuned": 1.6})
         self.assertEqual((verdict.peer and verdict.peer.system, verdict.is_ahead), ("openmpi-tuned", True))
