@@ -8,7 +8,7 @@ and buffers of S bytes, each on a node of its own, a node receives and sends at 
 | --- | --- | --- | --- |
 | broadcast | S | S, in whatever tree comes about | 1 put, 1 get |
 | reduce, at the root | S | S | 1 put, 1 reduce along a chain or tree |
-| allreduce, reduce_scatter, barrier, below 64 KiB and 17 ranks | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
+| allreduce, reduce_scatter, barrier, below 8 KiB and 17 ranks | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
 | allreduce | 2S (n-1)/n | as much | 1 put, then what the stores exchange: 2 (n-1) steps or 2 log2 n |
 | reduce_scatter, of n equal parts of S | S (n-1) | as much | 1 put, then what the stores exchange: n-1 steps |
 | reduce_scatter, of parts that differ, S on average | S, and what the chains carry | | 1 put, n reduces at once |
