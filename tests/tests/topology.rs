@@ -239,6 +239,8 @@ fn hdrm_is_mapped_and_checked() {
     assert!(
         failure(&["hdrm", "--check", &bad]).contains("distance 2 ranks 4 and 6 are both in the lower half")
     );
+    let empty = files.write_json("empty.json", &json!({"upper": [], "lower": []}));
+    assert!(failure(&["hdrm", "--check", &empty]).contains("rank 0 has no place"));
     for (hosts, switches, reason) in
         [("5", "8", "share a link"), ("2", "6", "power of two"), ("0", "8", "at least one host")]
     {

@@ -26,10 +26,23 @@ pub(super) enum Format {
 const MASTER_PORT: u16 = 29_500;
 
 /// Writes an order in any format but JSON.
+///
+/// # Errors
+///
+/// `InvalidInput` if a name would be read as something else than a name in this format.
 pub(super) fn write(out: &mut impl Write, format: Format, matrix: &Matrix, order: &[u32]) -> io::Result<()> {
     let names = matrix.nodes();
     let count = order.len();
     let first = &names[order[0] as usize];
+    let is_plain =
+        |name: &&String| name.chars().all(|letter| letter.is_alphanumeric() || ".-_:[]%".contains(letter));
+    if format != Format::Csv
+        && let Some(name) = names.iter().find(|name| !is_plain(name))
+    {
+        let text =
+            format!("the name {name:?} cannot stand in this format: rename the node, or use json or csv");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
     if format == Format::Csv {
         writeln!(out, "rank,node,index")?;
     }
@@ -70,17 +83,23 @@ mod tests {
 
     #[test]
     fn each_format_names_ranks() {
-        let names = ["a", "b,c"].map(str::to_owned).to_vec();
-        let matrix = Matrix::from_links(names, |_, _| Ok(Link::default())).unwrap();
-        let text = |format| {
+        let text = |format, other: &str| {
+            let names = ["a", other].map(str::to_owned).to_vec();
+            let matrix = Matrix::from_links(names, |_, _| Ok(Link::default())).unwrap();
             let mut out = Vec::new();
-            write(&mut out, format, &matrix, &[1, 0]).unwrap();
-            String::from_utf8(out).unwrap()
+            write(&mut out, format, &matrix, &[1, 0])?;
+            Ok::<_, io::Error>(String::from_utf8(out).unwrap())
         };
-        assert_eq!(text(Format::Hostfile), "b,c slots=1\na slots=1\n");
-        assert_eq!(text(Format::Rankfile), "rank 0=b,c slot=0\nrank 1=a slot=0\n");
-        assert_eq!(text(Format::Csv), "rank,node,index\n0,\"b,c\",1\n1,a,0\n");
-        assert!(text(Format::Torchrun).contains("a: --nnodes=2 --node-rank=1 --rdzv-backend=static"));
-        assert!(text(Format::Env).contains("a: RANK=1 WORLD_SIZE=2 MASTER_ADDR=b,c MASTER_PORT=29500"));
+        let named_b = |format| text(format, "b.c").unwrap();
+        assert_eq!(named_b(Format::Hostfile), "b.c slots=1\na slots=1\n");
+        assert_eq!(named_b(Format::Rankfile), "rank 0=b.c slot=0\nrank 1=a slot=0\n");
+        assert_eq!(text(Format::Csv, "b,c").unwrap(), "rank,node,index\n0,\"b,c\",1\n1,a,0\n");
+        assert!(named_b(Format::Torchrun).contains("a: --nnodes=2 --node-rank=1 --rdzv-backend=static"));
+        assert!(named_b(Format::Env).contains("a: RANK=1 WORLD_SIZE=2 MASTER_ADDR=b.c MASTER_PORT=29500"));
+        for name in ["b c", "b;c", "b,c", "b=c", "$(b)"] {
+            for format in [Format::Hostfile, Format::Rankfile, Format::Torchrun, Format::Env] {
+                assert!(text(format, name).unwrap_err().to_string().contains("rename the node"), "{name}");
+            }
+        }
     }
 }

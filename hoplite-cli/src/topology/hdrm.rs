@@ -32,11 +32,11 @@ struct Mapping {
     lower: Vec<Vec<u32>>,
 }
 
-/// What the check of a mapping without a conflict prints as JSON.
+/// What the check of a mapping prints as JSON.
 #[derive(Debug, Serialize)]
 struct Checked {
     ranks: usize,
-    conflict: Option<()>,
+    conflict: Option<String>,
 }
 
 /// A mapping is of another system.
@@ -61,10 +61,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         if let Some((hosts_per_switch, switches)) = system {
             check_system(&halves, hosts_per_switch, switches)?;
         }
-        hdrm::check(&halves)?;
+        let checked = hdrm::check(&halves);
         let ranks = halves.iter().flatten().map(Vec::len).sum();
         if arguments.json {
-            return Ok(output::json(&mut stdout, &Checked { ranks, conflict: None })?);
+            let conflict = checked.err().map(|conflict| conflict.to_string());
+            output::json(&mut stdout, &Checked { ranks, conflict })?;
+        }
+        checked?;
+        if arguments.json {
+            return Ok(());
         }
         writeln!(stdout, "no link carries two pairs of the {ranks} ranks in any step")?;
         return Ok(stdout.flush()?);

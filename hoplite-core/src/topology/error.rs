@@ -41,8 +41,8 @@ pub enum TopologyError {
         /// The name that occurs twice.
         name: String,
     },
-    /// A name is empty or longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES).
-    #[error("the name of node {index} is empty or too long")]
+    /// A name is empty, longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES), or has control characters.
+    #[error("the name of node {index} is empty, too long, or has control characters")]
     BadName {
         /// The index of the node, counted from zero.
         index: usize,

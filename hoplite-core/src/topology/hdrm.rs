@@ -212,6 +212,7 @@ fn places(halves: &Halves) -> Result<Vec<(usize, usize)>, Conflict> {
     }
     match (0_u32..).zip(places.keys()).find(|(expected, rank)| expected != *rank) {
         Some((rank, _)) => Err(Conflict::NoPlace { rank }),
+        None if places.is_empty() => Err(Conflict::NoPlace { rank: 0 }),
         None => Ok(places.into_values().collect()),
     }
 }

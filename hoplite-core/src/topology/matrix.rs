@@ -182,11 +182,16 @@ impl<'a> Links<'a> {
         1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// What a message of the `parts`-th part of the bytes costs between two nodes, in picoseconds. Exact if the bytes can be
-    /// divided so; else the last picosecond is cut off.
-    pub fn part(&self, a: u32, b: u32, parts: u64) -> u64 {
+    /// What `parts` messages of the `parts`-th part of the bytes cost between two nodes, in picoseconds: for that many parts, at
+    /// most as many as there may be nodes, a whole number, so that only the cost of a collective is rounded.
+    pub fn all_parts(&self, a: u32, b: u32, parts: u64) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
-        1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte) / parts
+        parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)
+    }
+
+    /// What one of them costs. The last picosecond is cut off.
+    pub fn part(&self, a: u32, b: u32, parts: u64) -> u64 {
+        self.all_parts(a, b, parts) / parts
     }
 }
 
@@ -198,7 +203,7 @@ fn check_names(nodes: &[String]) -> Result<(), TopologyError> {
     }
     let mut seen = BTreeSet::new();
     for (index, name) in nodes.iter().enumerate() {
-        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
             return Err(TopologyError::BadName { index });
         }
         if !seen.insert(name) {

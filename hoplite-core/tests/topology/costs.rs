@@ -108,6 +108,25 @@ fn a_hierarchy_costs_its_slowest_hops() {
 }
 
 #[test]
+fn parts_of_which_bytes_cannot_be_divided_are_rounded_once() {
+    for (model, nodes, factor, size_bytes, expected) in [
+        ("bcube:3", 12, 9, 4096, 3_262_384),
+        ("bcube:3", 12, 23, 4097, 3_271_485),
+        ("bcube:3", 6, 19, 5, 2_184_015),
+    ] {
+        let link = |i: usize, j: usize| {
+            let (a, b) = (i.max(j), i.min(j));
+            let (alpha_ns, ps_per_byte) = (1000 + a * b * factor % 97, 1 + (a * 7 + b * factor) % 11);
+            Ok(Link { alpha_ns: alpha_ns as u32, ps_per_byte: ps_per_byte as u32 })
+        };
+        let matrix = Matrix::from_links(made::names(nodes), link).unwrap();
+        let identity: Vec<u32> = (0..nodes as u32).collect();
+        let links = Links::new(&matrix, size_bytes).unwrap();
+        assert_eq!(cost(links, &model.parse().unwrap(), &identity), Ok(expected), "{model} of {nodes}");
+    }
+}
+
+#[test]
 fn all_orders_of_one_node_cost_nothing() {
     let matrix = made::random_matrix(1, 1);
     let links = Links::new(&matrix, 4096).unwrap();
@@ -178,6 +197,7 @@ fn bad_matrices_are_refused() {
     assert_eq!(named(made::names(100_000)), TopologyError::TooManyNodes { count: 100_000 });
     assert_eq!(named(vec!["a".into(), "a".into()]), TopologyError::DuplicateNode { name: "a".into() });
     assert_eq!(named(vec!["a".into(), String::new()]), TopologyError::BadName { index: 1 });
+    assert_eq!(named(vec!["a\nb".into(), "c".into()]), TopologyError::BadName { index: 0 });
 }
 
 #[test]

@@ -48,6 +48,7 @@ impl Stage {
         group / self.stride * self.stride * self.group + group % self.stride
     }
 
+    /// What as many of its messages cost as there are parts.
     fn slowest(&self, links: Links<'_>, order: &[u32], base: usize) -> u64 {
         let member = |index: usize| order[base + index * self.stride];
         let mut slowest = 0;
@@ -55,13 +56,14 @@ impl Stage {
             Peers::All => {
                 for a in 1..self.group {
                     for b in 0..a {
-                        slowest = slowest.max(links.part(member(a), member(b), self.parts));
+                        slowest = slowest.max(links.all_parts(member(a), member(b), self.parts));
                     }
                 }
             }
             Peers::Ring => {
                 for a in 0..self.group {
-                    slowest = slowest.max(links.part(member(a), member((a + 1) % self.group), self.parts));
+                    slowest =
+                        slowest.max(links.all_parts(member(a), member((a + 1) % self.group), self.parts));
                 }
             }
         }
@@ -116,10 +118,19 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Topology
     Ok(stages.collect())
 }
 
+/// What stages take whose slowest messages cost so much, each as many times as it has parts. These divide the last stage's.
+pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
+    let (sum, parts) = costs.into_iter().fold((0, 1), |(sum, parts), (stage, cost)| {
+        let stage_parts = u128::from(stage.parts);
+        (sum * (stage_parts / parts) + u128::from(stage.steps) * cost, stage_parts)
+    });
+    sum / parts
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Exchange {
     stages: Vec<(Stage, MaxTree)>,
-    /// For each stage, the sum of the slowest messages of its groups.
+    /// For each stage, the sum of the slowest messages of its groups, each as many times as it has parts.
     sums: Vec<u128>,
 }
 
@@ -137,14 +148,13 @@ impl Exchange {
     }
 
     pub(super) fn cost(&self) -> u128 {
-        let stages = self.stages.iter();
-        stages.map(|(stage, slowest)| u128::from(stage.steps) * u128::from(slowest.largest())).sum()
+        total(self.stages.iter().map(|(stage, slowest)| (*stage, slowest.largest().into())))
     }
 
     /// The cost, if each stage took the mean of its groups.
     pub(super) fn mean(&self) -> u128 {
         let stages = self.stages.iter().zip(&self.sums);
-        stages.map(|((stage, groups), sum)| u128::from(stage.steps) * sum / groups.len() as u128).sum()
+        total(stages.map(|((stage, groups), sum)| (*stage, sum / groups.len() as u128)))
     }
 
     pub(super) fn moved(&mut self, links: Links<'_>, order: &[u32], rank: usize) {

@@ -21,7 +21,7 @@ use std::str::FromStr;
 
 pub(crate) use chain::{chain_cost, hop};
 pub use exchange::radices;
-pub(crate) use exchange::{Stage, stages};
+pub(crate) use exchange::{Stage, stages, total};
 pub(crate) use tree::{Trees, pair_of_trees};
 
 use super::error::TopologyError;

@@ -74,7 +74,7 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// For each rank, the time from when it has a message to when the last rank below it has it.
+    /// For each rank, the time from when it has a message to when the last rank below it has it, as many times as there are parts.
     times: Vec<u128>,
 }
 
@@ -84,12 +84,12 @@ impl Trees {
     }
 
     pub(super) fn cost(&self) -> u128 {
-        self.trees[0].time().max(self.trees[1].time())
+        self.trees[0].time().max(self.trees[1].time()) / u128::from(PARTS)
     }
 
     /// The mean of both trees, and of the ways below their ranks.
     pub(super) fn mean(&self) -> u128 {
-        (self.trees[0].time() + self.trees[1].time()) / 2
+        (self.trees[0].time() + self.trees[1].time()) / 2 / u128::from(PARTS)
     }
 
     pub(super) fn moved(&mut self, links: Links<'_>, order: &[u32], rank: usize) {
@@ -129,7 +129,8 @@ impl Tree {
 
     fn below(&self, links: Links<'_>, order: &[u32], rank: usize) -> u128 {
         let ways = self.children[rank].iter().map(|&child| {
-            u128::from(links.part(order[rank], order[child as usize], PARTS)) + self.times[child as usize]
+            u128::from(links.all_parts(order[rank], order[child as usize], PARTS))
+                + self.times[child as usize]
         });
         ways.max().unwrap_or(0)
     }

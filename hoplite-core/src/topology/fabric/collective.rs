@@ -141,7 +141,8 @@ pub fn allreduce(
             stages.collect()
         }
     };
-    let seconds = steps.iter().map(|step| f64::from(step.count) * step.seconds).sum();
+    // The sum of nothing would be -0.
+    let seconds = steps.iter().fold(0.0, |sum, step| sum + f64::from(step.count) * step.seconds);
     Ok(Outcome { steps, seconds })
 }
 

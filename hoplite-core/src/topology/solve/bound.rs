@@ -8,7 +8,7 @@
 //! connect, so the others leave some group.
 
 use crate::topology::cluster::Dendrogram;
-use crate::topology::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages};
+use crate::topology::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use crate::topology::matrix::Links;
 
 /// Partitions of the nodes that the bound of exchanges tries: those at the largest steps of the distance. Each looks at all pairs.
@@ -69,13 +69,13 @@ fn tree_bound(links: Links<'_>, model: &Model) -> u128 {
         (0..nodes).map(|rank| above(rank).count()).max().unwrap_or(0)
     };
     let depth = pair_of_trees(model, links.len()).iter().map(depth).max().unwrap_or(0);
-    (depth as u128 * u128::from(least)).max(most.into())
+    (depth as u128 * u128::from(least)).max(most.into()) / 2
 }
 
-/// The least that `node` pays for a message of the `parts`-th part.
+/// The least that `node` pays for `parts` messages of the `parts`-th part.
 fn nearest(links: Links<'_>, node: u32, parts: u64) -> u64 {
     let others = (0..links.len() as u32).filter(|&other| other != node);
-    others.map(|other| links.part(node, other, parts)).min().unwrap_or(0)
+    others.map(|other| links.all_parts(node, other, parts)).min().unwrap_or(0)
 }
 
 fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -> u128 {
@@ -84,9 +84,7 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
         .iter()
         .map(|stage| (0..nodes).map(|node| nearest(links, node, stage.parts)).max().unwrap_or(0))
         .collect();
-    let sum = |costs: &[u64]| -> u128 {
-        stages.iter().zip(costs).map(|(stage, &cost)| u128::from(stage.steps) * u128::from(cost)).sum()
-    };
+    let sum = |costs: &[u64]| total(stages.iter().zip(costs).map(|(stage, &cost)| (*stage, cost.into())));
     let partitions = partitions(dendrogram).into_iter().map(|groups| {
         let crossing = crossing(links, stages, &groups);
         let outside: Vec<u64> = crossing.iter().zip(&least).map(|(&a, &b)| a.max(b)).collect();
@@ -119,13 +117,13 @@ fn partitions(dendrogram: &Dendrogram) -> Vec<Vec<u32>> {
     steps.into_iter().map(|(_, distance)| dendrogram.groups(distance)).collect()
 }
 
-/// For each stage, the least cost of a message between two groups.
+/// For each stage, the least cost of as many messages between two groups as it has parts.
 fn crossing(links: Links<'_>, stages: &[Stage], groups: &[u32]) -> Vec<u64> {
     let mut least = vec![u64::MAX; stages.len()];
     for a in 1..links.len() {
         for b in (0..a).filter(|&b| groups[a] != groups[b]) {
             for (least, stage) in least.iter_mut().zip(stages) {
-                *least = links.part(a as u32, b as u32, stage.parts).min(*least);
+                *least = links.all_parts(a as u32, b as u32, stage.parts).min(*least);
             }
         }
     }
