@@ -9,7 +9,7 @@ In every process, before an engine is made: `hoplite.torch.vllm.register()`. The
     engine.send_weights()
 
 The trainer puts each tensor into the store of its node once, as it is gathered. Workers load them as they come, any number
-of them, and serve each other. There is no group: a worker that is started later, or again, gets the latest version.
+of them, and serve each other. There is no group: a worker that is started later, or again, takes part from the next update on.
 
 Written for vLLM 0.33. Its base classes change: another version is refused if they are not there.
 """
@@ -137,7 +137,8 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
     def __init__(self, *, name: str, **about: Any) -> None:
         super().__init__(**about)
         self._name = name
-        self._version = 0
+        # A trainer that is started again under a name does not begin with a version that is still there.
+        self._version = secrets.randbits(48)
 
     @classmethod
     def trainer_init(cls, init_info: HopliteTrainerInitInfo, *, client: Any, source: Any = None) -> Self:
