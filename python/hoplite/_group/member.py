@@ -378,7 +378,7 @@ class Group:
 
     def _exited(self, exit: int, rank: int, process: int) -> None:
         self.link.loop.remove_reader(exit)
-        background(self.link.loop, self._mourn(rank, process))
+        self._announce(self._mourn(rank, process))
 
     async def _mourn(self, rank: int, process: int) -> None:
         """The process of a rank of this machine has ended, perhaps without having left."""
@@ -390,7 +390,7 @@ class Group:
                 return
             await self._client.put(self._id("dead", rank), [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
         end = End(rank, -1, f"rank {rank} is gone: its process {process} has ended")
-        self._announce(end)
+        self._announce(self._put_end(end))
         await self._hear(end)
 
     def _leave(self, after: int, reason: str, *, is_failure: bool = True) -> None:
@@ -399,15 +399,17 @@ class Group:
             self._gone.add(self.rank)
             self._end = End(self.rank, after, reason, is_failure)
             self._has_failed |= is_failure
-            self._announce(self._end)
+            self._announce(self._put_end(self._end))
 
-    def _announce(self, end: End) -> None:
-        if self.size > 1:
-            task = self.link.loop.create_task(self._put_end(end))
-            self._announcing.add(task)
-            task.add_done_callback(self._announcing.discard)
+    def _announce(self, saying: Coroutine[Any, Any, None]) -> None:
+        """Says something to all, without anybody waiting for it but who closes this."""
+        task = self.link.loop.create_task(saying)
+        self._announcing.add(task)
+        task.add_done_callback(self._announcing.discard)
 
     async def _put_end(self, end: End) -> None:
+        if self.size == 1:
+            return
         text = json.dumps(end._asdict()).encode()
         with contextlib.suppress(*_GONE):
             for number in count(self._heard):
@@ -435,11 +437,12 @@ class Group:
         while self._messages or self._runner is not None:
             await asyncio.wait([*self._messages, *filter(None, [self._runner])])
         self._leave(self._sequence, f"rank {self.rank} has left", is_failure=False)
-        if self._announcing:
-            await asyncio.wait(self._announcing)
         for exit in self._exits:
             self.link.loop.remove_reader(exit)
             os.close(exit)
+        # Nothing is put any more once the last one has removed everything. Who mourns announces more.
+        while self._announcing:
+            await asyncio.wait(self._announcing)
         if self._watcher is not None:
             self._watcher.cancel()
         with contextlib.suppress(*_GONE):
@@ -526,14 +529,3 @@ class Group:
 
 def _lost(error: BaseException) -> str:
     return f"the store is gone: {error}" if isinstance(error, (ConnectionLost, ShuttingDown)) else str(error)
-
-
-#: Tasks that nobody waits for: the event loop itself would forget them.
-_in_background: set[asyncio.Task[None]] = set()
-
-
-def background(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    """Has something done that nobody waits for."""
-    task = loop.create_task(work)
-    _in_background.add(task)
-    task.add_done_callback(_in_background.discard)

@@ -9,7 +9,8 @@ In every process, before an engine is made: `hoplite.torch.vllm.register()`. The
     engine.send_weights()
 
 The trainer puts each tensor into the store of its node once, as it is gathered. Workers load them as they come, any number
-of them, and serve each other. There is no group: a worker that is started later, or again, takes part from the next update on.
+of them, and serve each other. There is no group: a worker that is started later, or again, takes part from the next
+update on.
 
 Written for vLLM 0.33. Its base classes change: another version is refused if they are not there.
 """
