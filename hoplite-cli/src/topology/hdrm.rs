@@ -68,10 +68,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             output::json(&mut stdout, &Checked { ranks, conflict })?;
         }
         checked?;
-        if arguments.json {
-            return Ok(());
+        if !arguments.json {
+            writeln!(stdout, "no link carries two pairs of the {ranks} ranks in any step")?;
         }
-        writeln!(stdout, "no link carries two pairs of the {ranks} ranks in any step")?;
         return Ok(stdout.flush()?);
     }
     // Clap demands both without a file to check.

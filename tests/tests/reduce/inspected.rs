@@ -59,6 +59,35 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
 }
 
 #[test]
+fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
+    let (mut cluster, _links) = linked(3);
+    cluster.client(TAKER).delete([id(2)], PATIENCE).unwrap();
+    for is_deleted in [true, false] {
+        scope(|scope| {
+            let timeout = if is_deleted { PATIENCE } else { Duration::from_secs(1) };
+            let second = call(scope, &cluster, 1, ("target", PATIENCE));
+            let first = call(scope, &cluster, 0, ("target", timeout));
+            let plan = |node| known(&cluster, node).map_or(String::new(), |known| known.plan);
+            if is_deleted {
+                await_that("who is late", || plan(0).contains("waits for the sources"));
+                await_that("those who wait", || plan(1).contains("participants of this node wait"));
+                cluster.client(TAKER).delete(["target"], PATIENCE).unwrap();
+            }
+            let [first, second] = [first, second].map(|call| refusal(call.join().unwrap()));
+            if is_deleted {
+                for error in [first, second] {
+                    assert!(matches!(error, ObjectError::Deleted { .. }), "{error}");
+                }
+            } else {
+                assert!(matches!(first, ObjectError::Timeout { .. }), "{first}");
+                assert!(matches!(second, ObjectError::ObjectLost { .. }), "{second}");
+            }
+        });
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
 fn who_is_late_is_told() {
     let (mut cluster, _links) = linked(3);
     cluster.client(TAKER).delete([id(2)], PATIENCE).unwrap();
