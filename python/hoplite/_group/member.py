@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import json
 import os
-import threading
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
 from hoplite._calls import DEFAULT_TIMEOUT
+from hoplite._group.channels import Channels
 from hoplite._group.ledger import Ledger
 from hoplite._group.link import Link
 from hoplite._group.round import Round
@@ -46,6 +45,8 @@ DISCARD_OBJECTS = 64
 DISCARD_BYTES = 1 << 20
 #: How many objects are listed and deleted at once.
 PAGE = 1000
+#: The source of a receive from whichever rank sends first.
+ANY = -1
 
 #: What a client raises whose store is gone, or that was closed.
 _GONE = (HopliteError, ValueError)
@@ -64,9 +65,11 @@ class Operation:
     nbytes: int = 0
     """About how much it leaves in the stores. Of a collective that does not meet, the same number on all ranks."""
     message: str = ""
-    """Of a send or a receive: the id of the object."""
+    """Of a send or a receive: the id of the object. Of a receive from any rank it is known when there is one."""
     source: int | None = None
-    """Of a receive: from whom."""
+    """Of a receive: from whom, or `ANY`."""
+    tag: int = 0
+    """Of a receive from any rank."""
 
 
 class End(NamedTuple):
@@ -109,11 +112,9 @@ class Group:
         self.done_mark = self._id("done", rank)
         self._name = name
         self._failed = failed
-        #: The number of the last message, by what the ids of the messages between two ranks begin with; and those numbers
-        #: before it whose operation failed: they are taken again, first.
-        self._numbers: Counter[str] = Counter()
-        self._returned: dict[str, list[int]] = {}
-        self._numbers_lock = threading.Lock()
+        self._channels = Channels(prefixes)
+        #: Held, by tag, by the receive from any rank that was issued first.
+        self._first_of_any: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ledger = Ledger()
         self._queue: deque[Operation] = deque()
         self._runner: asyncio.Task[None] | None = None
@@ -149,27 +150,34 @@ class Group:
 
     def id_of_sent(self, destination: int, tag: int) -> str:
         """The id of the next message from this rank to another one."""
-        return self._next_message(self.rank, destination, tag)
+        return self._channels.take(self.rank, destination, tag)
 
     def id_of_received(self, source: int, tag: int) -> str:
         """The id of the next message from another rank to this one."""
-        return self._next_message(source, self.rank, tag)
+        return self._channels.take(source, self.rank, tag)
 
-    def _next_message(self, source: int, destination: int, tag: int) -> str:
-        channel = f"{self._prefixes[source]}m/{source}/{destination}/{tag}"
-        with self._numbers_lock:
-            if returned := self._returned.get(channel):
-                number = heapq.heappop(returned)
-            else:
-                self._numbers[channel] += 1
-                number = self._numbers[channel]
-        return f"{channel}/{number}"
+    async def match(self, round: Round, operation: Operation) -> int:
+        """Waits until any rank has sent something with the tag of a receive, which is to take that. Returns from whom."""
+        # In the order in which they were issued.
+        async with self._first_of_any[operation.tag]:
+            while True:
+                round.awaited = self._upcoming(operation.tag)
+                there = await self._client.wait(list(round.awaited.values()), 1, round.left())
+                for source, id in [list(round.awaited.items())[index] for index in there]:
+                    if self._channels.claim(id):
+                        operation.message = id
+                        return source
+                if round.left() == 0.0:
+                    raise Timeout("timeout: no rank has sent anything")
+
+    def _upcoming(self, tag: int) -> dict[int, str]:
+        """The next message from each other rank."""
+        sources = [rank for rank in range(self.size) if rank != self.rank]
+        return {source: self._channels.upcoming(source, self.rank, tag) for source in sources}
 
     def _fail_message(self, operation: Operation, error: Exception) -> None:
-        """The next operation takes its number, so that both ranks go on to mean the same message by it."""
-        channel, _, number = operation.message.rpartition("/")
-        with self._numbers_lock:
-            heapq.heappush(self._returned.setdefault(channel, []), int(number))
+        if operation.message:
+            self._channels.give_back(operation.message)
         operation.finish(error)
 
     def hello(self, timeout: float) -> None:
@@ -275,9 +283,14 @@ class Group:
         """Whether there is still somebody for it: a message that was sent is there, though its sender is gone."""
         if self.rank in self._gone:
             return False
-        if operation.source not in self._gone:
+        if operation.message or operation.source is None:
+            sources, ids = [operation.source], [operation.message]
+        else:
+            upcoming = self._upcoming(operation.tag)
+            sources, ids = list(upcoming), list(upcoming.values())
+        if any(source not in self._gone for source in sources):
             return True
-        return await self._client.contains(operation.message)
+        return bool(await self._client.wait(ids, 1, 0.0))
 
     async def _give_up_messages(self) -> None:
         for task, operation in list(self._messages.items()):

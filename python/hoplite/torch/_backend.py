@@ -13,14 +13,14 @@ from torch.distributed.distributed_c10d import Store
 
 from hoplite._group import link as links
 from hoplite._group import schedules
-from hoplite._group.member import Group, Operation
+from hoplite._group.member import ANY, Group, Operation
 from hoplite._group.round import Round, at_once
 from hoplite.errors import Timeout
 from hoplite.torch import NAME, _sparse
 from hoplite.torch._exit import Departed, depart, prepare_exit, still_open
 from hoplite.torch._rendezvous import agree
 from hoplite.torch._tensors import Lent, check_same_dtype, reduction_of, split, split_rows
-from hoplite.torch._work import Work
+from hoplite.torch._work import Work, let_torch_ask
 
 #: What torch passes where no timeout was given.
 _UNSET = timedelta(milliseconds=-1)
@@ -71,6 +71,7 @@ class HopliteBackend(C10DBackend):
         self._size = size
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
+        let_torch_ask()
         # The wrapper with which torch checks collectives holds the half of this object only that is written in C++.
         still_open.add(self)
         prepare_exit()
@@ -215,6 +216,7 @@ class HopliteBackend(C10DBackend):
                 missing = await round.missing()
                 ranks = f"Rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
                 raise dist.DistBackendError(
+                    f"Rank {self._rank} timed out in monitoredBarrier: "
                     f"{ranks} failed to pass monitoredBarrier in {milliseconds:g} ms"
                 ) from None
 
@@ -440,10 +442,24 @@ class HopliteBackend(C10DBackend):
         return self._issue_message(f"recv from rank {source}", run, tensors, id, lent.nbytes, source)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
-        raise NotImplementedError(
-            "the hoplite backend cannot receive from any rank: say from which one "
-            "(torch has no way to tell which it was, of a backend that is written in Python)"
+        """Takes the first message that no receive from a rank that it names is waiting for."""
+        if self._size == 1:
+            raise ValueError("there is no other rank to receive from")
+        lent = Lent(self._only(tensors), is_written=True)
+
+        async def run(round: Round) -> None:
+            source = await self._group.match(round, operation)
+            await round.get_into(operation.message, lent.buffer, source)
+            lent.give_back()
+            work.source = source
+
+        work = Work("recv from any rank", tensors, self._group.link)
+        timeout = self._options._timeout.total_seconds()
+        operation = Operation(
+            "recv from any rank", run, work.finish, timeout, nbytes=lent.nbytes, source=ANY, tag=tag
         )
+        self._group.submit_message(operation)
+        return work
 
     # Issuing
 
@@ -477,7 +493,7 @@ class HopliteBackend(C10DBackend):
         nbytes: int,
         source: int | None = None,
     ) -> Work:
-        work = Work(name, results, self._group.link)
+        work = Work(name, results, self._group.link, source)
         timeout = self._options._timeout.total_seconds()
         self._group.submit_message(
             Operation(name, run, work.finish, timeout, nbytes=nbytes, message=message, source=source)

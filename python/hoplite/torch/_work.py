@@ -1,11 +1,19 @@
-"""What a rank holds of an operation that is under way."""
+"""What a rank holds of an operation that is under way.
+
+torch 2.15 wraps what a backend that is written in Python returns (`PyWorkHolder` in
+`torch/csrc/distributed/c10d/py/PyProcessGroup.hpp`), and of the wrapper only `wait` and `get_future` lead to it: the rest is
+answered from fields that nobody sets. `let_torch_ask` mends that where Python asks.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -24,8 +32,10 @@ _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-tor
 class Work(dist.Work):
     """An operation that was issued. Its tensors belong to it until it is done."""
 
-    def __init__(self, name: str, results: list[torch.Tensor], link: Link) -> None:
+    def __init__(self, name: str, results: list[torch.Tensor], link: Link, source: int | None = None) -> None:
         super().__init__()
+        #: Of a receive: from whom, once that is known.
+        self.source = source
         self._name = name
         self._results = results
         self._link = link
@@ -68,6 +78,9 @@ class Work(dist.Work):
         return True
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        if _question.is_asked:
+            _question.answer = self
+            return _question.nothing
         with self._lock:
             if self._settled is None:
                 self._settled = torch.futures.Future()
@@ -89,5 +102,68 @@ class Work(dist.Work):
     def result(self) -> list[torch.Tensor]:
         return self._results
 
+    def _source_rank(self) -> int:
+        if self.source is None:
+            raise RuntimeError(f"{self._name} has no source rank, or not yet")
+        return self.source
+
+    def source_rank(self) -> int:
+        return self._source_rank()
+
     def synchronize(self) -> None:
         self.wait()
+
+
+# What torch asks its wrapper
+
+
+class _Question(threading.local):
+    """Whether this thread asks a wrapper what is in it: who is asked for a future then says who he is."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.answer: Work | None = None
+        self.nothing: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+
+
+_question = _Question()
+_ASKED = ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank")
+
+
+def let_torch_ask() -> None:
+    """Has these methods of `torch.distributed.Work` ask the operation that is in a wrapper, if it is one of this backend.
+
+    Of all others they answer what they answered. Again: does nothing.
+    """
+    global _may_ask
+    if not _may_ask:
+        _may_ask = True
+        for name in _ASKED:
+            setattr(dist.Work, name, _asking(name, getattr(dist.Work, name)))
+
+
+_may_ask = False
+
+
+def _asking(name: str, original: Callable[[dist.Work], Any]) -> Callable[[dist.Work], Any]:
+    @functools.wraps(original)
+    def answer(work: dist.Work) -> Any:
+        own = _inside(work)
+        return original(work) if own is None else getattr(own, name)()
+
+    return answer
+
+
+def _inside(work: dist.Work) -> Work | None:
+    """The operation of this backend that a wrapper is of; None if it is of something else."""
+    # A wrapper has no class of its own in Python.
+    if type(work) is not dist.Work:
+        return None
+    _question.is_asked, _question.answer = True, None
+    try:
+        # Those that have no future say so by an error.
+        with contextlib.suppress(RuntimeError):
+            work.get_future()
+        return _question.answer
+    finally:
+        _question.is_asked, _question.answer = False, None

@@ -1,0 +1,55 @@
+"""The ids of messages: those from one rank to another with the same tag are numbered."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+
+class Channels:
+    """Which message of a channel comes next. Any thread may ask."""
+
+    def __init__(self, prefixes: Sequence[str]) -> None:
+        self._prefixes = prefixes
+        #: The number of the last message, by channel; and those numbers before it whose operation failed: they are taken
+        #: again, first.
+        self._numbers: Counter[str] = Counter()
+        self._returned: dict[str, list[int]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, source: int, destination: int, tag: int) -> str:
+        """The id of the next message, which nobody else gets."""
+        with self._lock:
+            return self._take(self._channel(source, destination, tag))
+
+    def upcoming(self, source: int, destination: int, tag: int) -> str:
+        """The id of the next message, for whoever claims it."""
+        with self._lock:
+            return self._upcoming(self._channel(source, destination, tag))
+
+    def claim(self, id: str) -> bool:
+        """Takes a message that was the next one, unless somebody else has taken it."""
+        channel = id.rpartition("/")[0]
+        with self._lock:
+            return self._upcoming(channel) == id and self._take(channel) == id
+
+    def give_back(self, id: str) -> None:
+        """The operation failed: the next one takes its number, so that both ranks go on to mean the same message by it."""
+        channel, _, number = id.rpartition("/")
+        with self._lock:
+            heapq.heappush(self._returned.setdefault(channel, []), int(number))
+
+    def _channel(self, source: int, destination: int, tag: int) -> str:
+        return f"{self._prefixes[source]}m/{source}/{destination}/{tag}"
+
+    def _upcoming(self, channel: str) -> str:
+        returned = self._returned.get(channel)
+        return f"{channel}/{returned[0] if returned else self._numbers[channel] + 1}"
+
+    def _take(self, channel: str) -> str:
+        if returned := self._returned.get(channel):
+            return f"{channel}/{heapq.heappop(returned)}"
+        self._numbers[channel] += 1
+        return f"{channel}/{self._numbers[channel]}"
