@@ -27,6 +27,7 @@ import torch.distributed as dist
 from hoplite._supported import check
 
 if TYPE_CHECKING:
+    from hoplite.torch._together import RankFailed
     from hoplite.torch._versions import VersionLost
     from hoplite.torch._weights import (
         StateDictMismatch,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 check(torch)
 
 __all__ = [
+    "RankFailed",
     "StateDictMismatch",
     "VersionLost",
     "Weights",
@@ -69,6 +71,6 @@ def register() -> None:
 def __getattr__(name: str) -> Any:
     """What is for state dicts is imported when it is used: who wants the backend only waits for its import."""
     if name in __all__:
-        module = "_versions" if name == "VersionLost" else "_weights"
+        module = {"VersionLost": "_versions", "RankFailed": "_together"}.get(name, "_weights")
         return getattr(importlib.import_module(f"hoplite.torch.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

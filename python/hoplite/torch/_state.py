@@ -140,6 +140,15 @@ def is_distributed(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
 
+def has_distributed(value: Any) -> bool:
+    """Whether there is a `DTensor` in a state dict."""
+    if isinstance(value, dict):
+        return any(map(has_distributed, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(has_distributed, value))
+    return isinstance(value, torch.Tensor) and is_distributed(value)
+
+
 class Part(NamedTuple):
     """What this process has of a tensor."""
 

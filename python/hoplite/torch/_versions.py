@@ -4,6 +4,7 @@
 | --- | --- |
 | `weights/NAME/turn/N` | that version number N was begun: what it is called, its token, how many ranks write it |
 | `weights/NAME/done/TOKEN/RANK` | that a rank has put all of its part |
+| `weights/NAME/failed/TOKEN` | that a rank could not, and why: nobody waits for that version any more |
 | `weights-data/TOKEN/RANK/page/I` | what is in the object I of a rank; without entries, that there is none |
 | `weights-data/TOKEN/RANK/I` | tensors, and parts of tensors |
 
@@ -16,6 +17,7 @@ still worth it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import pickle
 import secrets
@@ -43,10 +45,12 @@ LOOK_INTERVAL = 1.0
 MAX_FETCHES = 8
 #: The longest name, so that ids stay below the 255 bytes that they may have.
 MAX_NAME_BYTES = 160
+#: Of the reason why a version could not be put: what readers are told fits into a line or two.
+MAX_REASON_BYTES = 500
 
 
 class VersionLost(HopliteError):
-    """A version ended while it was read: it was deleted, or its writer died and another version took its place."""
+    """A version ended while it was read: it was deleted, not put to its end, or its writer died and another came."""
 
     retryable = True
     version: Version
@@ -76,6 +80,11 @@ class Known:
 
     begun: list[Turn]
     complete: list[Turn]
+    failed: dict[str, str]
+    """Why versions could not be put, by token."""
+
+    def under_way(self) -> list[Turn]:
+        return [turn for turn in self.begun if turn.token not in self.failed]
 
 
 class Wanted(NamedTuple):
@@ -96,7 +105,7 @@ class Wanted(NamedTuple):
 
     def choose(self, known: Known) -> Turn | None:
         """The newest that is complete, or else the newest that is being written."""
-        for turns in (known.complete,) if self.is_complete else (known.complete, known.begun):
+        for turns in (known.complete,) if self.is_complete else (known.complete, known.under_way()):
             if found := self.among(turns):
                 return found[-1]
         return None
@@ -119,10 +128,14 @@ class Versions:
     def _done_id(self, turn: Turn, rank: int) -> str:
         return f"{self._base}done/{turn.token}/{rank}"
 
+    def _failed_id(self, turn: Turn) -> str:
+        return f"{self._base}failed/{turn.token}"
+
     async def known(self) -> Known:
         """Asks the directory."""
         begun: list[Turn] = []
         done: dict[str, int] = {}
+        failed: dict[str, str] = {}
         async for id, about in self._listed(self._base):
             kind, _, rest = id.removeprefix(self._base).partition("/")
             if kind == "turn" and about["user"]:
@@ -130,7 +143,10 @@ class Versions:
             elif kind == "done":
                 token = rest.partition("/")[0]
                 done[token] = done.get(token, 0) + 1
-        return Known(begun, [turn for turn in begun if done.get(turn.token) == turn.ranks])
+            elif kind == "failed":
+                failed[rest] = bytes(about["user"] or b"").decode(errors="replace")
+        complete = [t for t in begun if t.token not in failed and done.get(t.token) == t.ranks]
+        return Known(begun, complete, failed)
 
     async def _listed(self, prefix: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         after: bytes | None = b""
@@ -175,6 +191,12 @@ class Versions:
         """Says that a rank has put all that it has."""
         await self._tell(self._done_id(turn, rank), [b""])
 
+    async def fail(self, turn: Turn, reason: str) -> None:
+        """Says that a version will not be finished, and deletes what has been put of it."""
+        with contextlib.suppress(AlreadyExists):
+            await self._tell(self._failed_id(turn), [turn.token.encode()], reason.encode()[:MAX_REASON_BYTES])
+        await self._delete_data(turn)
+
     async def forget_old(self, keep: int) -> None:
         """Deletes all but the newest versions, and what was begun before the newest complete one and is not finished."""
         known = await self.known()
@@ -188,7 +210,10 @@ class Versions:
     async def delete(self, turn: Turn) -> None:
         """Deletes a version; first what says that there is one."""
         marks = [self._turn_id(turn.number), *(self._done_id(turn, rank) for rank in range(turn.ranks))]
-        await self._client.delete(marks, ANNOUNCE_TIMEOUT)
+        await self._client.delete([*marks, self._failed_id(turn)], ANNOUNCE_TIMEOUT)
+        await self._delete_data(turn)
+
+    async def _delete_data(self, turn: Turn) -> None:
         ids = [id async for id, _ in self._listed(f"weights-data/{turn.token}/")]
         for begin in range(0, len(ids), PAGE):
             await self._client.delete(ids[begin : begin + PAGE], ANNOUNCE_TIMEOUT)
@@ -200,12 +225,15 @@ class Versions:
 
         Raises:
             Timeout: says which versions there are.
+            VersionLost: if it is a certain version that is wanted, and that could not be put.
         """
         while True:
             known = await self.known()
             turn = wanted.choose(known)
             if turn is not None:
                 return turn
+            if wanted.version is not None and (failed := wanted.among(known.begun)):
+                raise self._lost(failed[-1], known)
             left = deadline.left()
             if left == 0.0:
                 raise Timeout(f"timeout: {self._described(wanted)} has not come; {_versions(known)}")
@@ -273,7 +301,10 @@ class Versions:
             await paging
             await queue.put(None)
         except Deleted:
-            await queue.put(self._was_deleted(turn))
+            try:
+                await queue.put(self._lost(turn, await self.known()))
+            except HopliteError as error:
+                await queue.put(error)
         except Exception as error:
             await queue.put(error)
         finally:
@@ -317,8 +348,8 @@ class Versions:
                 return
             if turn in known.complete:
                 continue
-            if turn not in known.begun:
-                await queue.put(self._was_deleted(turn))
+            if turn not in known.under_way():
+                await queue.put(self._lost(turn, known))
                 return
             better = wanted.choose(known)
             if better is not None and better.number > turn.number and better in known.complete:
@@ -327,9 +358,11 @@ class Versions:
                 await queue.put(VersionLost(reason, version=turn.version))
                 return
 
-    def _was_deleted(self, turn: Turn) -> VersionLost:
+    def _lost(self, turn: Turn, known: Known) -> VersionLost:
         what = f"version {turn.version!r} of {self.name!r}"
-        return VersionLost(f"{what} was deleted while it was read", version=turn.version)
+        reason = known.failed.get(turn.token)
+        end = "was deleted while it was read" if reason is None else f"could not be put: {reason}"
+        return VersionLost(f"{what} {end}", version=turn.version)
 
 
 class Fetched:
@@ -357,7 +390,7 @@ def object_id(turn: Turn, part: int | str) -> str:
 
 def _versions(known: Known) -> str:
     complete = ", ".join(repr(turn.version) for turn in known.complete)
-    unfinished = [repr(turn.version) for turn in known.begun if turn not in known.complete]
+    unfinished = [repr(turn.version) for turn in known.under_way() if turn not in known.complete]
     there = f"there is {complete}" if complete else "there is none that is complete"
     return there + (f", and {', '.join(unfinished)} is not finished" if unfinished else "")
 

@@ -30,7 +30,9 @@ from hoplite.torch._state import (
     bundled,
     bytes_of,
     copy_overlap,
+    dtype_of,
     flatten,
+    has_distributed,
     is_distributed,
     is_first_copy,
     is_in_place,
@@ -39,6 +41,7 @@ from hoplite.torch._state import (
     part_of,
     unflatten,
 )
+from hoplite.torch._together import together
 from hoplite.torch._versions import Fetched, Page, Turn, Version, VersionLost, Versions, Wanted, object_id
 
 if TYPE_CHECKING:
@@ -76,6 +79,7 @@ def put_state_dict(
     """Puts a new version of a state dict. Others can get its tensors while the last of them are still being put.
 
     If there are `DTensor`s in it, all ranks of the group call this, and each puts its part of them. Else one process does.
+    If some ranks have no `DTensor` in their part, all pass the `group`: else those would each put a version of their own.
 
     Args:
         name: what the readers call it.
@@ -91,41 +95,20 @@ def put_state_dict(
         What the version is called.
     Raises:
         TypeError: for what a state dict cannot have.
-        StoreFull, Timeout; and what `hoplite.Client.put` raises. The version then is not finished, and nobody reads it.
+        StoreFull, Timeout; and what `hoplite.Client.put` raises.
+        RankFailed: if another rank raised. Then none has put it: who waits for it gets `VersionLost`, or the next version.
     """
     if keep < 1:
         raise ValueError(f"at least one version has to be kept, not {keep}")
-    leaves = flatten(state_dict)
-    parts = [part_of(path, tensor) for path, tensor in leaves.tensors.items()]
-    is_shared = group is not None or any(map(is_distributed, leaves.tensors.values()))
+    is_shared = group is not None or has_distributed(state_dict)
     rank, size = (dist.get_rank(group), dist.get_world_size(group)) if is_shared else (0, 1)
-    own = [
-        part
-        for part, tensor in zip(parts, leaves.tensors.values(), strict=True)
-        if part is not None
-        and part.local.numel()
-        and is_first_copy(tensor)
-        # Of what all ranks have, one puts it.
-        and (rank == 0 or is_distributed(tensor))
-    ]
-    empty = {
-        path: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-        for path, tensor in leaves.tensors.items()
-        if rank == 0 and not tensor.numel()
-    }
-    with opened(name, client) as (link, versions):
-        turn = _agree(link, versions, version, rank, size, group)
-        _write(
-            link,
-            versions,
-            turn,
-            rank,
-            bundled(own),
-            Page([], leaves.values if rank == 0 else {}, empty),
-            timeout,
-        )
-        if rank == 0:
-            link.run(versions.forget_old(keep))
+    what = f"put_state_dict of {name!r}"
+    with _Writing(name, client, rank, size) as writing:
+        turn, *_ = together(what, group, size, lambda: writing.begin(state_dict, version))
+        assert turn is not None
+        writing.turn = turn
+        together(what, group, size, lambda: writing.write(timeout))
+        writing.forget_old(keep)
     return turn.version
 
 
@@ -154,34 +137,88 @@ def put_tensors(
                 raise TypeError(f"{key} has no elements: put_state_dict puts such tensors")
             yield part
 
-    with opened(name, client) as (link, versions):
-        turn = link.run(versions.announce(version, 1))
-        _write(link, versions, turn, 0, bundled(parts()), Page([], {}, {}), timeout)
-        link.run(versions.forget_old(keep))
+    with _Writing(name, client, 0, 1) as writing:
+        turn = writing.announce(version)
+        writing.bundles = bundled(parts())
+        writing.write(timeout)
+        writing.forget_old(keep)
     return turn.version
 
 
-def _agree(
-    link: links.Link,
-    versions: Versions,
-    version: Version | None,
-    rank: int,
-    size: int,
-    group: dist.ProcessGroup | None,
-) -> Turn:
-    """Begins a version; if several ranks write it, one does for all."""
-    if size == 1:
-        return link.run(versions.announce(version, 1))
-    told: list[Any] = [None]
-    if rank == 0:
+class _Writing:
+    """One rank's part in a version that is put. If that ends with an error, readers learn that they wait in vain."""
+
+    def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
+        self._opened = opened(name, client)
+        self._rank, self._size = rank, size
+        self.turn: Turn | None = None
+        self.bundles: Iterator[Bundle] = iter(())
+        self._last = Page([], {}, {})
+        self._is_finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
-            told = [link.run(versions.announce(version, size))]
-        except HopliteError as error:
-            told = [error]
-    dist.broadcast_object_list(told, group_src=0, group=group)
-    if isinstance(told[0], BaseException):
-        raise told[0]
-    return Turn(*told[0])
+            # If others have failed, one speaks for all.
+            if self._rank == 0 and error is not None and not self._is_finished:
+                self._fail(error)
+        finally:
+            self._opened.__exit__()
+
+    def begin(self, state_dict: Any, version: Version | None) -> Turn | None:
+        """Prepares what this rank puts. The first one announces the version, for all."""
+        leaves = flatten(state_dict)
+        parts = [part_of(path, tensor) for path, tensor in leaves.tensors.items()]
+        own = [
+            part
+            for part, tensor in zip(parts, leaves.tensors.values(), strict=True)
+            if part is not None
+            and part.local.numel()
+            and is_first_copy(tensor)
+            # Of what all ranks have, one puts it.
+            and (self._rank == 0 or is_distributed(tensor))
+        ]
+        self.bundles = bundled(own)
+        if self._rank != 0:
+            self._link, self._versions = self._opened.__enter__()
+            return None
+        empty = {
+            path: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+            for path, tensor in leaves.tensors.items()
+            if not tensor.numel()
+        }
+        self._last = Page([], leaves.values, empty)
+        return self.announce(version)
+
+    def announce(self, version: Version | None) -> Turn:
+        self._link, self._versions = self._opened.__enter__()
+        self.turn = self._link.run(self._versions.announce(version, self._size))
+        return self.turn
+
+    def write(self, timeout: float | None) -> None:
+        """Puts what this rank has."""
+        assert self.turn is not None
+        try:
+            _write(self._link, self._versions, self.turn, self._rank, self.bundles, self._last, timeout)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def forget_old(self, keep: int) -> None:
+        """The version is complete: the first rank deletes others."""
+        self._is_finished = True
+        if self._rank == 0:
+            self._link.run(self._versions.forget_old(keep))
+
+    def _fail(self, error: BaseException) -> None:
+        if self.turn is not None:
+            # The store may be what has failed.
+            with contextlib.suppress(HopliteError, ValueError):
+                self._link.run(self._versions.fail(self.turn, f"{type(error).__name__}: {error}"))
 
 
 def _write(
@@ -265,14 +302,16 @@ def get_state_dict(
             need not be divided as the trainer's is. They are filled when all has come, so they are never of two versions.
         version: only this one.
         newer_than: only one that was begun after this one: waits for it.
-        strict: with `into`, whether the version has to have just the same tensors; else those that both have are filled.
+        strict: with `into`, whether the version has to have just the same tensors, and all other values of it; else the
+            tensors that both have are filled.
         client: of the store that they come through, which needs room for all of it; None for that of `hoplite.init`.
         timeout: how long to wait for it, in seconds; None for ever.
     Returns:
         What the version is called, and the state dict: with the tensors of `into` or with new ones, in the host's memory.
     Raises:
         Timeout: says which versions there are, and which was not finished.
-        StateDictMismatch: says which tensors are missing, are too many or have another shape or dtype.
+        StateDictMismatch: says what is missing, and which tensors are too many or have another shape or dtype.
+        TypeError: for a dtype that this version of torch does not have.
         ObjectLost, and VersionLost if the version that was asked for is gone.
     """
     wanted = Wanted(version, newer_than)
@@ -312,7 +351,7 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
     tensors: dict[Path, torch.Tensor] = {}
     for entry in (entry for item in fetched for entry in item.page.entries):
         if entry.path not in tensors:
-            tensors[entry.path] = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="cpu")
+            tensors[entry.path] = torch.empty(entry.shape, dtype=dtype_of(entry.dtype), device="cpu")
 
     def copy(entry: Entry, contents: Any) -> int:
         whole = entry._replace(offsets=(0,) * len(entry.shape), sizes=entry.shape)
@@ -323,7 +362,7 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
         filled[path] += copied
     _check_filled({path: (filled[path], tensor.numel()) for path, tensor in tensors.items()}, about)
     for path, (dtype, shape) in empty.items():
-        tensors[path] = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
+        tensors[path] = torch.empty(shape, dtype=dtype_of(dtype), device="cpu")
     return dict(tensors)
 
 
@@ -351,6 +390,7 @@ class _Target:
 
     def __init__(self, leaves: Leaves) -> None:
         self._tensors = leaves.tensors
+        self._values = leaves.values
         self._parts: dict[Path, Part] = {}
         for path, tensor in leaves.tensors.items():
             part = part_of(path, tensor)
@@ -367,7 +407,8 @@ class _Target:
         """Copies what has come, if all fits."""
         there = {entry.path: (entry.dtype, entry.shape) for item in fetched for entry in item.page.entries}
         there.update(empty)
-        self._check(there, about, strict)
+        values = {path for item in fetched for path in item.page.values}
+        self._check(there, values, about, strict)
         counts = dict.fromkeys((path for path in self._parts if path in there), 0)
         for item in fetched:
             for entry in item.page.entries:
@@ -404,10 +445,15 @@ class _Target:
         with torch.no_grad():
             return copy_overlap(entry, contents, part.entry, part.local)
 
-    def _check(self, there: dict[Path, tuple[str, Shape]], about: str, strict: bool) -> None:
+    def _check(
+        self, there: dict[Path, tuple[str, Shape]], values: Iterable[Path], about: str, strict: bool
+    ) -> None:
         problems = []
         if strict:
-            problems += _problem("is missing in it", [path for path in self._tensors if path not in there])
+            missing = [path for path in self._tensors if path not in there]
+            problems += _problem(
+                "is missing in it", missing + [path for path in self._values if path not in values]
+            )
             problems += _problem("is only in it", [path for path in there if path not in self._tensors])
         for path, (dtype, shape) in there.items():
             tensor = self._tensors.get(path)
@@ -496,7 +542,7 @@ class stream_state_dict:
                     continue
                 tensor, filled = started.pop(entry.path, (None, 0))
                 if tensor is None:
-                    tensor = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device="cpu")
+                    tensor = torch.empty(entry.shape, dtype=dtype_of(entry.dtype), device="cpu")
                 whole = entry._replace(offsets=(0,) * len(entry.shape), sizes=entry.shape)
                 filled += copy_overlap(entry, contents, whole, tensor)
                 if filled == tensor.numel():
@@ -504,7 +550,7 @@ class stream_state_dict:
                 else:
                     started[entry.path] = tensor, filled
             for path, (dtype, shape) in item.page.empty.items():
-                yield named(path), torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
+                yield named(path), torch.empty(shape, dtype=dtype_of(dtype), device="cpu")
         about = f"version {self.version!r} of {self._about!r}"
         _check_filled({path: (n, tensor.numel()) for path, (tensor, n) in started.items()}, about)
 

@@ -109,6 +109,7 @@ class Model(torch.nn.Linear):  # type: ignore[misc]
 
 def test_vllm(package: Any) -> None:
     calls: list[str] = []
+    lost: list[Exception] = []
     package(
         "vllm.distributed.weight_transfer.base",
         WeightTransferEngine=WeightTransferEngine,
@@ -147,7 +148,15 @@ def test_vllm(package: Any) -> None:
 
         def update_weights(self, info: dict[str, Any]) -> None:
             with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda worker: worker.receive_weights(worker.update_info_cls(**info)), workers))
+                try:
+                    list(
+                        pool.map(
+                            lambda worker: worker.receive_weights(worker.update_info_cls(**info)), workers
+                        )
+                    )
+                except hoplite.torch.VersionLost as error:
+                    lost.append(error)
+                    raise
 
         def finish_weight_update(self) -> None:
             for worker in workers:
@@ -170,6 +179,21 @@ def test_vllm(package: Any) -> None:
         assert all(torch.equal(worker.model.weight, trained.weight) for worker in workers)
         assert all(torch.equal(worker.model.bias, trained.bias) for worker in workers)
     assert calls == (["start"] * 3 + ["finish"] * 3) * 2
+
+    def failing() -> Iterator[tuple[str, Any]]:
+        yield "weight", torch.zeros(2000, 300)
+        raise ValueError("it cannot be gathered")
+
+    source.iter_full = failing
+    # The workers wait for this as long as the engine does, but for what they learn.
+    with pytest.raises(ValueError, match="it cannot be gathered"):
+        sender.send_weights()
+    (error,) = lost
+    assert "could not be put: ValueError: it cannot be gathered" in str(error)
+    calls.clear()
+    source.iter_full = trained.named_parameters
+    sender.send_weights()
+    assert all(torch.equal(worker.model.weight, trained.weight) for worker in workers)
     sender.shutdown()
     assert not [info for info in hoplite.init().list("weights") if "vllm" in str(info.id)]
 

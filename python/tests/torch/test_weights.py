@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa
 
 import hoplite.torch  # noqa: E402
 from hoplite.torch import (  # noqa: E402
+    RankFailed,
     StateDictMismatch,
     VersionLost,
     delete_state_dict,
@@ -270,10 +272,42 @@ def test_what_does_not_fit_changes_nothing(client: hoplite.Client, name: str) ->
     with pytest.raises(StateDictMismatch, match=r"a is float32\[3\], to be copied into float64\[3\]"):
         get_state_dict(name, {"a": torch.zeros(3).double()}, strict=False, client=client)
 
-    del into["b"]
+    into = {"a": into["a"], "missing": into["missing"]}
     got = get_state_dict(name, into, strict=False, client=client).state_dict
     assert torch.equal(got["a"], torch.ones(3))
     assert torch.equal(into["missing"], torch.zeros(1))
+
+
+def test_other_values_that_are_missing(client: hoplite.Client, name: str) -> None:
+    put_state_dict(name, {"a": torch.ones(3), "step": 7, "more": 8}, client=client)
+    into = {"a": torch.zeros(3), "step": 0, "settings": {"rate": 0.1}, "note": "", "list": [1]}
+    with pytest.raises(
+        StateDictMismatch, match=r"does not fit: settings\.rate, note, list is missing in it$"
+    ):
+        get_state_dict(name, into, client=client, timeout=PATIENCE)
+    assert torch.equal(into["a"], torch.zeros(3))  # type: ignore[arg-type]
+    got = get_state_dict(name, into, strict=False, client=client).state_dict
+    assert torch.equal(got.pop("a"), torch.ones(3))
+    assert got == {"step": 7, "more": 8}
+    assert get_state_dict(name, {"a": torch.zeros(3), "step": 0}, client=client).state_dict["step"] == 7
+
+
+def test_a_dtype_of_another_version_of_torch(client: hoplite.Client, name: str) -> None:
+    from hoplite.torch._weights import _Writing
+
+    with _Writing(name, client, 0, 1) as writing:
+        writing.begin({"x": torch.empty(0)}, None)
+        path = next(iter(writing._last.empty))
+        writing._last.empty[path] = ("float3", (0,))
+        writing.write(PATIENCE)
+        writing.forget_old(1)
+    said = f"this version of torch, {torch.__version__}, has no dtype 'float3'"
+    with pytest.raises(TypeError, match=re.escape(said)):
+        get_state_dict(name, client=client)
+    with pytest.raises(TypeError, match=re.escape(said)):
+        list(stream_state_dict(name, client=client))
+    with pytest.raises(StateDictMismatch, match="x is float3"):
+        get_state_dict(name, {"x": torch.empty(0)}, client=client)
 
 
 def test_arguments_that_make_no_sense(client: hoplite.Client, name: str) -> None:
@@ -284,6 +318,48 @@ def test_arguments_that_make_no_sense(client: hoplite.Client, name: str) -> None
             get_state_dict(bad, client=client)
     with pytest.raises(TypeError, match="x has no elements"):
         put_tensors(name, [("x", torch.empty(0))], client=client)
+
+
+def failing(begun: threading.Event, go_on: threading.Event) -> Iterator[tuple[str, Any]]:
+    for index in range(5):
+        yield str(index), torch.full((400_000,), 666.0)
+    begun.set()
+    assert go_on.wait(PATIENCE)
+    raise ValueError("no more memory for this")
+
+
+def test_readers_learn_that_a_version_could_not_be_put(client: hoplite.Client, name: str) -> None:
+    put_state_dict(name, {"x": torch.ones(5)}, version=1, client=client)
+    begun, go_on = threading.Event(), threading.Event()
+    with ThreadPoolExecutor() as pool:
+        putting = pool.submit(put_tensors, name, failing(begun, go_on), version=2, client=client)
+        assert begun.wait(PATIENCE)
+        stream = stream_state_dict(name, version=2, client=client)
+        assert next(stream)[1][0] == 666
+        getting = pool.submit(get_state_dict, name, version=2, client=client)
+        newer = pool.submit(get_state_dict, name, newer_than=1, client=client)
+        go_on.set()
+        with pytest.raises(ValueError, match="no more memory"):
+            putting.result()
+        # None of them has a limit.
+        said = r"version 2 of .* could not be put: ValueError: no more memory for this"
+        with pytest.raises(VersionLost, match=said):
+            list(stream)
+        with pytest.raises(VersionLost, match=said):
+            getting.result()
+        # Nor who comes later.
+        with pytest.raises(VersionLost, match=said):
+            get_state_dict(name, version=2, client=client)
+        assert get_state_dict(name, client=client).version == 1
+        assert state_dict_versions(name, client=client) == [1]
+        with pytest.raises(hoplite.Timeout, match=r"there is 1$"):
+            get_state_dict(name, newer_than=1, client=client, timeout=0.1)
+        assert not [
+            info for info in client.list("weights-data/") if "/0/0" in str(info.id) and info.nbytes > 1000
+        ]
+        put_state_dict(name, {"x": torch.zeros(5)}, version=2, client=client)
+        assert newer.result().version == 2
+    assert get_state_dict(name, version=2, client=client).version == 2
 
 
 # Writers and readers that die
@@ -354,6 +430,61 @@ def _put_sharded(rank: int, name: str) -> Any:
         "step": 7,
     }
     return put_state_dict(name, state, version="sharded")
+
+
+def _put_with_one_who_fails(rank: int, name: str, when: str) -> str:
+    import hoplite.torch._weights as weights
+
+    mesh = init_device_mesh("cpu", (3,))
+    state: dict[str, Any] = {"rows": distribute_tensor(torch.ones(6, 4), mesh, [Shard(0)])}
+
+    pieces = weights._pieces
+
+    def broken(bundle: Any) -> list[Any]:
+        raise ValueError("the memory is broken")
+
+    if rank == 1:
+        if when == "before":
+            state["bad"] = object()
+        else:
+            weights._pieces = broken
+    with pytest.raises((TypeError, ValueError) if rank == 1 else RankFailed) as error:
+        put_state_dict(name, state, version=1)
+    if rank != 1:
+        assert error.value.ranks == (1,)  # type: ignore[attr-defined]
+    with pytest.raises((VersionLost, hoplite.Timeout)):
+        get_state_dict(name, version=1, timeout=0.1)
+    weights._pieces = pieces
+    state.pop("bad", None)
+    put_state_dict(name, state, version=2)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_all_learn_that_one_rank_fails(cluster: Cluster, name: str, when: str) -> None:
+    # Nobody waits for so long.
+    setting = Setting(sockets=cluster.sockets, timeout=1000.0)
+    said = ranks.run(3, _put_with_one_who_fails, name, when, setting=setting)
+    reason = "bad is a object" if when == "before" else "the memory is broken"
+    assert reason in said[1]
+    for rank in (0, 2):
+        assert f"put_state_dict of {name!r} failed on rank 1: " in said[rank]
+        assert reason in said[rank]
+
+
+def _put_by_some_without_dtensors(rank: int, name: str) -> None:
+    import torch.distributed as dist
+
+    whole = distribute_tensor(torch.ones(2), init_device_mesh("cpu", (3,)), [Shard(0)])
+    # Of the two elements, the last rank has none.
+    state = {"whole": whole} if rank < 2 else {}
+    assert put_state_dict(name, state, group=dist.group.WORLD) == 1
+
+
+def test_ranks_without_dtensors(cluster: Cluster, client: hoplite.Client, name: str) -> None:
+    ranks.run(3, _put_by_some_without_dtensors, name, setting=Setting(sockets=cluster.sockets))
+    assert state_dict_versions(name, client=client) == [1]
+    check_equal(get_state_dict(name, client=client).state_dict, {"whole": torch.ones(2)})
 
 
 def _get_resharded(rank: int, name: str) -> None:

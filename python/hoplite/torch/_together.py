@@ -1,0 +1,47 @@
+"""Steps that several ranks take together: all of them succeed, or all of them raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from hoplite.errors import HopliteError
+
+T = TypeVar("T")
+
+
+class RankFailed(HopliteError, RuntimeError):
+    """Another rank could not do its part, so that there is no result for any: the message says which rank, and why."""
+
+    ranks: tuple[int, ...]
+    """In the group."""
+
+
+def together(what: str, group: dist.ProcessGroup | None, size: int, step: Callable[[], T]) -> list[T]:
+    """Has each rank of a group do something. Returns what each of them has.
+
+    Raises:
+        RankFailed: if it fails on others; and whatever it raises here.
+    """
+    if size == 1:
+        return [step()]
+    outcome: tuple[T | None, str]
+    failure: Exception | None = None
+    try:
+        outcome = step(), ""
+    except Exception as error:
+        failure = error
+        outcome = None, f"{type(error).__name__}: {error}"
+    outcomes: list[Any] = [None] * size
+    try:
+        dist.all_gather_object(outcomes, outcome, group)
+    finally:
+        if failure is not None:
+            raise failure
+    failed = {rank: reason for rank, (_, reason) in enumerate(outcomes) if reason}
+    if failed:
+        reasons = "; ".join(f"rank {rank}: {reason}" for rank, reason in failed.items())
+        raise RankFailed(f"{what} failed on {reasons}", ranks=tuple(failed))
+    return [result for result, _ in outcomes]
