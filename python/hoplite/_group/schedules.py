@@ -15,8 +15,8 @@ and buffers of S bytes, each on a node of its own, a node receives and sends at 
 | allgather, into one buffer | S (n-1) | as much | 1 put, then what the stores exchange: n-1 steps |
 | allgather, into n buffers | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
 | gather, at the root | S (n-1) | | 1 put, n-1 gets at once |
-| scatter, at the root | | S (n-1) | n-1 puts, 1 get |
-| all_to_all, of n parts of S | S (n-1) | S (n-1) | n-1 puts, n-1 gets at once |
+| scatter, at the root | | S (n-1) | n-1 puts at once, 1 get |
+| all_to_all, of n parts of S | S (n-1) | S (n-1) | n-1 puts and n-1 gets at once |
 """
 
 from __future__ import annotations
@@ -180,6 +180,8 @@ async def allgather(
         target, sources = await _put_source(round, contents, part)
         await round.client.allgather_into(target, sources, round.rank, whole.memory, round.left())
         return
+    # Not into one buffer to be copied from: of 4 MiB with four ranks that takes 22 ms instead of 13 with one store, and as long
+    # with four.
     ids = round.ids(f"{part}g")
     await round.put(ids[round.rank], contents)
     gets = (round.get_into(ids[peer], outs[peer], peer) for peer in round.others())
@@ -201,14 +203,12 @@ async def scatter(round: Round, root: int, contents: Sequence[Buffer], out: Buff
     if round.rank != root:
         await round.get_into(round.id_for("c", root, round.rank), out, root)
         return
-    for peer in round.others():
-        await round.put(round.id_for("c", root, peer), contents[peer])
-    await copy(contents[root], out)
+    puts = (round.put(round.id_for("c", root, peer), contents[peer]) for peer in round.others())
+    await at_once(*puts, copy(contents[root], out))
 
 
 async def all_to_all(round: Round, contents: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
     """Copies the contents that each rank has for each other one into the buffer that it has for it there."""
-    for peer in round.others():
-        await round.put(round.id_for("a", round.rank, peer), contents[peer])
+    puts = (round.put(round.id_for("a", round.rank, peer), contents[peer]) for peer in round.others())
     gets = (round.get_into(round.id_for("a", peer, round.rank), outs[peer], peer) for peer in round.others())
-    await at_once(copy(contents[round.rank], outs[round.rank]), *gets)
+    await at_once(*puts, copy(contents[round.rank], outs[round.rank]), *gets)
