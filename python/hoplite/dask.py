@@ -159,7 +159,15 @@ def _dumps(array: Any, context: Any = None) -> tuple[dict[str, Any], list[Any]]:
 def _loads(header: dict[str, Any], frames: list[Any]) -> Any:
     assert _plain is not None
     id = header.get(_KEY)
-    return _plain[1](header, frames) if id is None else _handles.get(id)
+    if id is None:
+        return _plain[1](header, frames)
+    try:
+        return _handles.get(id)
+    except OSError:
+        raise
+    except HopliteError as error:
+        # Dask asks again after an OSError. After others its task would wait for ever: issue 6705 of dask/distributed.
+        raise ConnectionError(f"an array has not come from the stores: {error}") from error
 
 
 class HopliteWorker(WorkerPlugin):

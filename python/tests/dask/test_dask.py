@@ -169,7 +169,7 @@ def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
     assert client.submit(look, made, workers=[new], pure=False).result()[1:] == (False, 2.0 * LARGE)
 
 
-def test_an_object_that_is_gone_is_an_error_that_says_so(client: Any) -> None:
+def test_an_array_whose_object_is_gone_is_sent_again(client: Any) -> None:
     hoplite_client = hoplite.init()
     hoplite_client.put("dask/gone", make(1.0))
     array = hoplite.dask._handles.get("dask/gone")
@@ -177,6 +177,59 @@ def test_an_object_that_is_gone_is_an_error_that_says_so(client: Any) -> None:
     # The handle is not used any more; the memory is still good.
     future = client.scatter(array, hash=False)
     assert client.submit(np.sum, future).result() == LARGE
+
+
+def _delete_what_is_sent_first() -> None:
+    """Has this worker pass on the handle of an array that is deleted before anybody gets it; the next one is good."""
+    import hoplite.dask
+
+    handles: Any = hoplite.dask._handles
+    id_of = handles.id_of
+
+    def deleting(array: Any) -> str | None:
+        id: str | None = id_of(array)
+        if id is not None:
+            handles.id_of = id_of
+            handles._delete(id)
+        return id
+
+    handles.id_of = deleting
+
+
+def _wait_a_moment() -> None:
+    import hoplite.dask
+
+    hoplite.dask.GET_TIMEOUT = 1.0
+
+
+def test_dask_asks_again_when_a_handle_comes_too_late(client: Any) -> None:
+    first, second, _ = addresses(client)
+    client.run(_delete_what_is_sent_first, workers=[first])
+    client.run(_wait_a_moment, workers=[second])
+    made = client.submit(make, 2.0, workers=[first], pure=False)
+    looked = client.submit(look, made, workers=[second], pure=False)
+    assert looked.result(timeout=40) == (second, False, 2.0 * LARGE)
+
+
+def _lose_what_comes_first() -> None:
+    """Stands in for an array that is deleted in the middle of a transfer."""
+    import hoplite.dask
+
+    handles = vars(hoplite.dask._handles)
+
+    def get(id: str) -> Any:
+        del handles["get"]
+        raise hoplite.Deleted(f"{id} was deleted", id=id)
+
+    handles["get"] = get
+
+
+def test_dask_asks_again_for_what_is_deleted_on_the_way(client: Any) -> None:
+    first, second, _ = addresses(client)
+    client.run(_lose_what_comes_first, workers=[second])
+    made = client.submit(make, 2.0, workers=[first], pure=False)
+    looked = client.submit(look, made, workers=[second], pure=False)
+    assert looked.result(timeout=40) == (second, False, 2.0 * LARGE)
 
 
 def test_install_comes_first() -> None:

@@ -420,13 +420,17 @@ def test_a_group_of_one() -> None:
     run(1, single)
 
 
-def checked(rank: int) -> None:
+def _with_checks(rank: int) -> None:
     dist.destroy_process_group()
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     dist.set_debug_level_from_env()
     dist.init_process_group(
         "hoplite", store=dist.FileStore(os.environ["RENDEZVOUS"], SIZE), rank=rank, world_size=SIZE
     )
+
+
+def checked(rank: int) -> None:
+    _with_checks(rank)
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     check(tensor, torch.full((3,), float(SIZE)))
@@ -439,3 +443,49 @@ def checked(rank: int) -> None:
 def test_with_the_checks_of_torch(tmp_path: Path) -> None:
     # torch wraps the backend in another one then.
     run(SIZE, checked, setting=Setting(environment={"RENDEZVOUS": str(tmp_path / "rendezvous")}))
+
+
+def mismatched(rank: int) -> str:
+    _with_checks(rank)
+    with pytest.raises(RuntimeError) as error:
+        dist.all_reduce(torch.ones(3 + rank))
+    # The one that did not differ from what went before is still there.
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    check(tensor, torch.full((3,), float(SIZE)))
+    return str(error.value)
+
+
+def test_the_checks_of_torch_find_what_differs(tmp_path: Path) -> None:
+    said = run(SIZE, mismatched, setting=Setting(environment={"RENDEZVOUS": str(tmp_path / "rendezvous")}))
+    for rank, text in enumerate(said):
+        assert "Detected mismatch between collectives on ranks" in text
+        assert f"Rank {rank} is running collective" in text
+        assert f"TensorShape=[{3 + rank}]" in text
+
+
+# Several backends in one group
+
+
+def mixed(rank: int) -> None:
+    group = dist.group.WORLD
+    assert group is not None
+    assert dist.get_backend_config() == "cpu:hoplite,meta:gloo"
+    assert type(group._get_backend(torch.device("cpu"))).__name__ == "HopliteBackend"
+    # What goes to another one than ours cannot be shown without accelerators: torch itself answers for tensors of "meta".
+    assert type(group._get_backend(torch.device("meta"))).__name__ == "ProcessGroupGloo"
+    tensor = torch.full((3,), float(rank))
+    dist.all_reduce(tensor)
+    check(tensor, torch.full((3,), sum(range(SIZE)) * 1.0))
+    half = dist.new_group([0, 1], backend="cpu:hoplite,meta:gloo")
+    if rank < 2:
+        outs = [torch.zeros(3) for _ in range(2)]
+        dist.all_gather(outs, torch.full((3,), float(rank)), group=half)
+        check(torch.stack(outs), torch.tensor([[0.0] * 3, [1.0] * 3]))
+    everything: list[Any] = [None] * SIZE
+    dist.all_gather_object(everything, rank)
+    assert everything == list(range(SIZE))
+
+
+def test_beside_another_backend() -> None:
+    run(SIZE, mixed, setting=Setting(backend="cpu:hoplite,meta:gloo"))
