@@ -87,6 +87,8 @@ fn reason_name(reason: GrantReason) -> &'static str {
         GrantReason::AvoidedButOnly => "avoided-but-only",
         GrantReason::FirstOfGroup => "first-of-group",
         GrantReason::CloserAreBusy => "closer-are-busy",
+        GrantReason::FasterLink => "faster-link",
+        GrantReason::SlowButOnly => "slow-but-only",
     }
 }
 

@@ -13,7 +13,7 @@ use hoplite_daemon::metrics::{
 use crate::connection::Strangers;
 use crate::owner::ShardHandle;
 
-const GRANT_REASONS: [GrantReason; 9] = [
+const GRANT_REASONS: [GrantReason; 11] = [
     GrantReason::OnlyCandidate,
     GrantReason::CompleteBeforePartial,
     GrantReason::Closest,
@@ -23,6 +23,8 @@ const GRANT_REASONS: [GrantReason; 9] = [
     GrantReason::AvoidedButOnly,
     GrantReason::FirstOfGroup,
     GrantReason::CloserAreBusy,
+    GrantReason::FasterLink,
+    GrantReason::SlowButOnly,
 ];
 
 /// Why a session has ended.

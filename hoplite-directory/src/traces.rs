@@ -89,6 +89,7 @@ fn subject(message: &ToShard) -> (Option<&ObjectId>, Option<RequestId>) {
         ToShard::Cancel { .. }
         | ToShard::ReturnSlot { .. }
         | ToShard::Unsubscribe { .. }
-        | ToShard::Placed(_) => (None, None),
+        | ToShard::Placed(_)
+        | ToShard::SlowLinks { .. } => (None, None),
     }
 }

@@ -42,7 +42,7 @@ const PULL_OUTCOMES: [PullOutcome; 7] = [
     PullOutcome::Cancelled,
     PullOutcome::GaveWay,
 ];
-const GRANT_REASONS: [GrantReason; 9] = [
+const GRANT_REASONS: [GrantReason; 11] = [
     GrantReason::OnlyCandidate,
     GrantReason::CompleteBeforePartial,
     GrantReason::Closest,
@@ -52,6 +52,8 @@ const GRANT_REASONS: [GrantReason; 9] = [
     GrantReason::AvoidedButOnly,
     GrantReason::FirstOfGroup,
     GrantReason::CloserAreBusy,
+    GrantReason::FasterLink,
+    GrantReason::SlowButOnly,
 ];
 const HOP_FAILURES: [&str; 3] = ["unreachable", "input", "refused"];
 /// Why a session was not opened, beside what errors are called.

@@ -23,6 +23,7 @@ use hoplite_core::shard::{
     UnpublishReason, Verdict,
 };
 use hoplite_core::text::escape;
+use hoplite_core::topology::live::MAX_TOLD;
 use hoplite_core::topology::place::Path;
 use hoplite_core::topology::probe::survey::{Bandwidth, SurveyOptions, SurveyProgress};
 use proptest::option;
@@ -185,16 +186,17 @@ pub(crate) fn locations() -> impl Strategy<Value = Locations> {
             lost,
         },
     );
-    let location = (node(), address(), state(), retention(), option::of(node()), any::<Path>()).prop_map(
-        |(node, data_address, state, retention, pulling_from, path)| Location {
+    let slow_peers = prop::collection::vec(node(), 0..=MAX_TOLD);
+    let location = (node(), address(), state(), retention(), option::of(node()), any::<Path>(), slow_peers)
+        .prop_map(|(node, data_address, state, retention, pulling_from, path, slow_peers)| Location {
             node,
             data_address,
             state,
             retention,
             pulling_from,
             path,
-        },
-    );
+            slow_peers,
+        });
     (id(), option::of(object), prop::collection::vec(location, 0..4))
         .prop_map(|(id, object, locations)| Locations { id, object, locations })
 }
@@ -257,6 +259,7 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         (query_id(), id()).prop_map(|(request, id)| ToShard::Subscribe { request, id }),
         query_id().prop_map(|request| ToShard::Unsubscribe { request }),
         placed().prop_map(ToShard::Placed),
+        prop::collection::vec(node(), 0..=MAX_TOLD).prop_map(|peers| ToShard::SlowLinks { peers }),
     ]
 }
 
@@ -285,6 +288,8 @@ fn grant() -> impl Strategy<Value = Grant> {
         GrantReason::ChainHasBytes,
         GrantReason::FirstOfGroup,
         GrantReason::CloserAreBusy,
+        GrantReason::FasterLink,
+        GrantReason::SlowButOnly,
     ]);
     (query_id(), any::<u64>(), id(), put(), metadata(), (node(), address(), state(), reason)).prop_map(
         |(

@@ -203,6 +203,15 @@ class Lab:
         """
         self._set_port(link, _FORWARDING)
 
+    def set_rate(self, host: str, rate_bits_s: int) -> None:
+        """Has the link of a host carry so much from now on, in both directions: a bad cable.
+
+        Raises:
+            LabError: there is no such host.
+        """
+        for member, interface in ((self.host(host).name, INTERFACE), (SWITCH, host)):
+            system.run(["tc", "-netns", namespace(self.name, member), *self.plan.slowed(interface, rate_bits_s)])
+
     def cut_between(self, one: str, other: str) -> None:
         """Cuts two hosts off from each other, and from nobody else: nobody is told, packets vanish.
 

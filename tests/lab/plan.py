@@ -152,6 +152,11 @@ class Plan:
             tc += [_bucket(name, self.rate_bits_s, _port_queue_bytes(self.rate_bits_s))]
         return _script(ip), _script(tc)
 
+    def slowed(self, interface: str, rate_bits_s: int) -> list[str]:
+        """The words for `tc` that have an interface carry so much from now on. The bucket stays as long as its packets are."""
+        shaped = f"rate {rate_bits_s}bit burst {_bucket_bytes(self.rate_bits_s)} limit {_port_queue_bytes(rate_bits_s)}"
+        return ["qdisc", "change", "dev", interface, "root", "tbf", *shaped.split()]
+
 
 def namespace(lab: str, member: str) -> str:
     """The name of the network namespace of a host, or of the bridges, of the lab called `lab`."""

@@ -92,6 +92,7 @@ mod tests {
             retention: Retention::Evictable,
             pulling_from: from.map(name),
             path: EVERYWHERE,
+            slow_peers: Vec::new(),
         }
     }
 

@@ -153,6 +153,7 @@ mod tests {
             retention,
             pulling_from: None,
             path: EVERYWHERE,
+            slow_peers: Vec::new(),
         };
         let entry = Entry::new(&Locations {
             id: ObjectId::new("x").unwrap(),

@@ -599,6 +599,7 @@ impl State {
                     retention: Retention::Pinned,
                     pulling_from: None,
                     path: EVERYWHERE,
+                    slow_peers: Vec::new(),
                 })
                 .into_iter()
                 .collect(),

@@ -9,7 +9,7 @@ use super::{Agreement, MAX_SOURCES_PER_MEMBER, Member};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::node::{Reduce, ReduceOrder};
-use crate::plan::collective::{Kind, MAX_MEMBERS};
+use crate::plan::collective::{Kind, MAX_MEMBERS, SlowLinks};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Location, LocationState, Locations, Retention};
 use crate::time::Time;
@@ -36,6 +36,8 @@ pub struct Seated {
     pub member: Member,
     /// The groups that it is in.
     pub path: Path,
+    /// The nodes to which its links are slow.
+    pub slow_peers: Vec<NodeId>,
     /// The ranks whose sources it has.
     pub ranks: Vec<usize>,
     /// Their sources.
@@ -51,6 +53,18 @@ pub struct Roster {
     pub size_bytes: u64,
     /// The metadata of the target.
     pub metadata: Metadata,
+}
+
+impl Roster {
+    /// Which links between the members are slow.
+    pub fn slow_links(&self) -> SlowLinks {
+        let index = |name: &NodeId| self.members.iter().position(|seated| seated.member.node == *name);
+        let links_of = |(from, seated): (usize, &Seated)| {
+            let peers: Vec<usize> = seated.slow_peers.iter().filter_map(index).collect();
+            peers.into_iter().map(move |to| (from, to))
+        };
+        self.members.iter().enumerate().flat_map(links_of).collect()
+    }
 }
 
 /// What a gathering comes to.
@@ -206,8 +220,9 @@ impl Gathering {
                 found.sources.push(source);
             } else {
                 let member = Member { node: location.node.clone(), address: location.data_address };
-                let path = location.path;
-                members.push(Seated { member, path, ranks: vec![rank], sources: vec![source] });
+                let (path, slow_peers) = (location.path, location.slow_peers.clone());
+                let (ranks, sources) = (vec![rank], vec![source]);
+                members.push(Seated { member, path, slow_peers, ranks, sources });
             }
         }
         Some(members)

@@ -395,12 +395,13 @@ impl Node {
         let (kind, agreement) = (gathering.kind(), gathering.agreement());
         let request = gathering.into_request();
         let put = self.ctx.next_put();
+        let slow = roster.slow_links();
         let Roster { members, size_bytes, metadata } = roster;
         let (link, preference) = (self.ctx.link(), self.ctx.config().allreduce_schedule);
         let paths: Vec<Path> = members.iter().map(|seated| seated.path).collect();
         let Arrangement { order, choice, remark } = match kind {
-            Kind::Allreduce => arrange(&paths, size_bytes, link, preference),
-            Kind::ReduceScatter | Kind::Allgather => arrange_parts(&paths, size_bytes, link),
+            Kind::Allreduce => arrange(&paths, &slow, size_bytes, link, preference),
+            Kind::ReduceScatter | Kind::Allgather => arrange_parts(&paths, &slow, size_bytes, link),
         };
         let members: Vec<Seated> = order.iter().map(|member| members[*member].clone()).collect();
         let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {

@@ -51,6 +51,7 @@ pub(super) struct Context {
     link: LinkEstimate,
     /// The version of what the directory says of the places of nodes.
     places_version: u64,
+    slow_peers: Vec<NodeId>,
     effects: Vec<Effect>,
     notices: VecDeque<Notice>,
     deadlines: BTreeSet<(Time, Deadline)>,
@@ -67,6 +68,7 @@ impl Context {
             now: Time::ZERO,
             link: LinkEstimate::default(),
             places_version: 0,
+            slow_peers: Vec::new(),
             effects: Vec::new(),
             notices: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -121,6 +123,15 @@ impl Context {
     /// What the directory has said of that; of version zero, if nothing was measured.
     pub(super) const fn place(&self) -> Placed {
         Placed { version: self.places_version, path: self.config.path, uplink: self.link.uplink }
+    }
+
+    /// The peers to which the links have been slow for long.
+    pub(super) fn slow_peers(&self) -> &[NodeId] {
+        &self.slow_peers
+    }
+
+    pub(super) fn set_slow_peers(&mut self, peers: Vec<NodeId>) {
+        self.slow_peers = peers;
     }
 
     pub(super) const fn is_shutting_down(&self) -> bool {

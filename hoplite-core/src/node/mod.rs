@@ -192,6 +192,7 @@ impl Node {
             }
             Event::Collective(event) => self.collective(event),
             Event::Measured { link } => self.ctx.set_link(link),
+            Event::SlowLinks { peers } => self.has_slow_links(peers),
             Event::Tick => {}
             Event::ShutDown => self.shut_down(),
         }

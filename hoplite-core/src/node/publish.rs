@@ -131,6 +131,9 @@ impl Node {
         self.ctx.set_shard(shard, is_up);
         if is_up {
             self.tell_place(shard);
+            if !self.ctx.slow_peers().is_empty() {
+                self.tell_slow_links(shard);
+            }
             self.tell_recent_ends(shard);
         }
         for copy in self.copies.live_copies() {

@@ -6,7 +6,7 @@ use super::asks::{Ask, Purpose};
 use super::calls::CallKey;
 use super::{Effect, Node};
 use crate::error::Error;
-use crate::id::{ObjectId, PutId};
+use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::shard::{Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason};
 
@@ -163,6 +163,21 @@ impl Node {
         let placed = self.ctx.place();
         if placed.version > 0 && self.ctx.is_up(shard) {
             self.ctx.tell_shard(shard, ToShard::Placed(placed));
+        }
+    }
+
+    pub(super) fn has_slow_links(&mut self, peers: Vec<NodeId>) {
+        self.ctx.set_slow_peers(peers);
+        for shard in 0..self.ctx.shard_count() {
+            self.tell_slow_links(shard);
+        }
+    }
+
+    /// Tells a shard that is connected which links are slow.
+    pub(super) fn tell_slow_links(&mut self, shard: usize) {
+        if self.ctx.is_up(shard) {
+            let peers = self.ctx.slow_peers().to_vec();
+            self.ctx.tell_shard(shard, ToShard::SlowLinks { peers });
         }
     }
 

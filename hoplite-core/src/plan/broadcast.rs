@@ -34,8 +34,8 @@ pub struct Candidate<'a> {
     pub last_grant: u64,
     /// Whether the receiver asked for another sender, if there is one.
     pub avoided: bool,
-    /// How far the receiver is after it in the order of all nodes.
-    pub forward: u32,
+    /// Whether its bytes would reach the receiver over a slow link.
+    pub is_slow: bool,
 }
 
 /// The sender that was chosen.
@@ -49,40 +49,37 @@ pub struct SenderChoice {
 
 /// Chooses the sender for a receiver among those of one group, or `None` if there is none.
 ///
-/// Every other sender beats one that the receiver asked to avoid; a complete copy beats a partial one; among equals the
-/// one wins that the receiver follows most closely in the order of all nodes, then, if they are not complete, the one that has
-/// bytes first, then the one granted longest ago, then the smallest [`NodeId`]. So the order is total and does not depend on the
-/// order of the candidates. O(n) for n candidates.
+/// Every other sender beats one that the receiver asked to avoid, and then one that is slow; a complete copy beats a partial one; among
+/// equals that are not complete the one wins that has bytes first, then the one granted longest ago, then the smallest [`NodeId`].
+/// So the order is total and does not depend on the order of the candidates. O(n) for n candidates.
 ///
 /// The caller leaves out the receiver itself and those that pull from it, as [`pulls_from`] says. It asks group by group, the
 /// innermost of the receiver first: a copy that is closer beats a complete one.
 ///
-/// Source: Hoplite, section 4.3; the order of nodes follows Cloud Collectives.
+/// Source: Hoplite, section 4.3.
 pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     let class = |candidate: &Candidate<'_>| (candidate.avoided, candidate.state != LocationState::Complete);
     let bytes_at = |candidate: &Candidate<'_>| match candidate.state {
         LocationState::Complete => Time::ZERO,
         LocationState::Producing | LocationState::Partial => candidate.bytes_at,
     };
+    let rank = |candidate: &Candidate<'_>| (class(candidate), bytes_at(candidate), candidate.last_grant);
+    let without_links = candidates.iter().min_by_key(|candidate| (rank(candidate), candidate.node))?;
     let (index, best) = candidates.iter().enumerate().min_by_key(|(_, candidate)| {
-        (class(candidate), candidate.forward, bytes_at(candidate), candidate.last_grant, candidate.node)
+        (candidate.avoided, candidate.is_slow, rank(candidate), candidate.node)
     })?;
-    let peers = candidates.iter().filter(|candidate| class(candidate) == class(best));
-    let as_close = peers.clone().filter(|candidate| candidate.forward == best.forward);
-    let as_early = as_close.clone().filter(|candidate| bytes_at(candidate) == bytes_at(best)).count();
+    let others = candidates.iter().filter(|other| !other.avoided && other.is_slow == best.is_slow);
+    let peers = others.clone().filter(|candidate| class(candidate) == class(best));
+    let as_early = peers.clone().filter(|candidate| bytes_at(candidate) == bytes_at(best)).count();
     let reason = if best.avoided {
         GrantReason::AvoidedButOnly
-    } else if candidates.len() == 1 {
-        GrantReason::OnlyCandidate
+    } else if best.is_slow {
+        GrantReason::SlowButOnly
+    } else if without_links.is_slow {
+        GrantReason::FasterLink
     } else if peers.count() == 1 {
-        // The others are partial or avoided: this one is alone in its class.
-        if candidates.iter().any(|other| !other.avoided && class(other) != class(best)) {
-            GrantReason::CompleteBeforePartial
-        } else {
-            GrantReason::OnlyCandidate
-        }
-    } else if as_close.count() == 1 {
-        GrantReason::Closest
+        // The others are partial, or not to be chosen: this one is alone in its class.
+        if others.count() > 1 { GrantReason::CompleteBeforePartial } else { GrantReason::OnlyCandidate }
     } else if as_early == 1 {
         GrantReason::EarliestBytes
     } else {
@@ -130,7 +127,7 @@ mod tests {
     }
 
     fn candidate(node: &NodeId, state: LocationState, last_grant: u64) -> Candidate<'_> {
-        Candidate { node, state, bytes_at: Time::ZERO, last_grant, avoided: false, forward: 0 }
+        Candidate { node, state, bytes_at: Time::ZERO, last_grant, avoided: false, is_slow: false }
     }
 
     fn chosen(candidates: &[Candidate<'_>]) -> (String, GrantReason) {
@@ -144,19 +141,27 @@ mod tests {
     }
 
     #[test]
-    fn of_a_group_a_complete_copy_beats_a_partial_one_that_is_closer_in_the_order() {
+    fn a_complete_copy_beats_a_partial_one() {
         let (a, b) = (node("a"), node("b"));
-        let near = Candidate { forward: 1, ..candidate(&b, LocationState::Partial, 0) };
-        let far = Candidate { forward: 5, ..candidate(&a, LocationState::Complete, 9) };
-        assert_eq!(chosen(&[near, far]), ("a".into(), GrantReason::CompleteBeforePartial));
+        let candidates =
+            [candidate(&b, LocationState::Partial, 0), candidate(&a, LocationState::Complete, 9)];
+        assert_eq!(chosen(&candidates), ("a".into(), GrantReason::CompleteBeforePartial));
     }
 
     #[test]
-    fn the_closest_of_equals_wins() {
+    fn a_slow_link_is_the_last_resort_but_for_a_sender_that_failed() {
         let (a, b, c) = (node("a"), node("b"), node("c"));
-        let mut candidates = [&a, &b, &c].map(|node| candidate(node, LocationState::Complete, 0));
-        (candidates[0].forward, candidates[2].forward) = (7, 7);
-        assert_eq!(chosen(&candidates), ("b".into(), GrantReason::Closest));
+        let slow = Candidate { is_slow: true, ..candidate(&a, LocationState::Complete, 0) };
+        let partial = candidate(&b, LocationState::Partial, 9);
+        let avoided = Candidate { avoided: true, ..candidate(&c, LocationState::Complete, 0) };
+        assert_eq!(chosen(&[slow, partial]), ("b".into(), GrantReason::FasterLink));
+        assert_eq!(chosen(&[slow, avoided]), ("a".into(), GrantReason::SlowButOnly));
+        let (slow_partial, complete) = (
+            Candidate { is_slow: true, ..candidate(&a, LocationState::Partial, 0) },
+            candidate(&c, LocationState::Complete, 0),
+        );
+        let choice = chosen(&[slow_partial, complete]);
+        assert_eq!(choice, ("c".into(), GrantReason::OnlyCandidate), "it would have been chosen anyway");
     }
 
     #[test]
@@ -189,9 +194,6 @@ mod tests {
             ..candidate(node, LocationState::Partial, 0)
         };
         assert_eq!(chosen(&[at(&a, 9), at(&b, 5), at(&c, 7)]), ("b".into(), GrantReason::EarliestBytes));
-        let near = Candidate { forward: 0, ..at(&a, 9) };
-        let [b_far, c_far] = [at(&b, 5), at(&c, 7)].map(|far| Candidate { forward: 1, ..far });
-        assert_eq!(chosen(&[near, b_far, c_far]), ("a".into(), GrantReason::Closest));
         let complete = [a, b].map(|name| (name, LocationState::Complete));
         let complete = [
             Candidate { bytes_at: Time::from_micros(9), ..candidate(&complete[0].0, complete[0].1, 1) },
@@ -219,7 +221,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_choice_does_not_depend_on_the_order_of_candidates(
-            specs in prop::collection::vec((0_u8..3, 0_u64..3, any::<bool>(), 0_u32..3, 0_u64..3), 1..8),
+            specs in prop::collection::vec((0_u8..3, 0_u64..3, any::<bool>(), any::<bool>(), 0_u64..3), 1..8),
             rotation in 0_usize..8,
         ) {
             let names: Vec<NodeId> = (0..specs.len()).map(|number| node(&format!("n{number}"))).collect();
@@ -227,13 +229,13 @@ mod tests {
             let mut candidates: Vec<Candidate<'_>> = specs
                 .iter()
                 .zip(&names)
-                .map(|((state, last_grant, avoided, forward, bytes_at), node)| Candidate {
+                .map(|((state, last_grant, avoided, is_slow, bytes_at), node)| Candidate {
                     node,
                     state: states[usize::from(*state)],
                     bytes_at: Time::from_micros(*bytes_at),
                     last_grant: *last_grant,
                     avoided: *avoided,
-                    forward: *forward,
+                    is_slow: *is_slow,
                 })
                 .collect();
             let pick = |candidates: &[Candidate<'_>]| {

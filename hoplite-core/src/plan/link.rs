@@ -132,15 +132,19 @@ impl LinkEstimator {
         }
     }
 
+    /// In bytes per second, as far as transfers have shown it.
+    pub fn measured_rate(&self) -> Option<u64> {
+        // A rate has no sign, and the fraction does not matter.
+        self.bytes_per_second.map(|rate| rate as u64)
+    }
+
     /// What the links do: as set, or as measured, or as one assumes before that.
     pub fn link(&self) -> LinkEstimate {
         let assumed = LinkEstimate::default();
-        // A rate has no sign, and the fraction does not matter.
-        let measured_rate = self.bytes_per_second.map(|rate| rate as u64);
         let measured_latency =
             self.latency_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         LinkEstimate {
-            bytes_per_second: self.set_rate.or(measured_rate).unwrap_or(assumed.bytes_per_second),
+            bytes_per_second: self.set_rate.or(self.measured_rate()).unwrap_or(assumed.bytes_per_second),
             latency: self.set_latency.or(measured_latency).unwrap_or(assumed.latency),
             uplink: assumed.uplink,
         }

@@ -37,6 +37,8 @@ pub(super) struct LocationRecord {
     pub(super) since: Time,
     /// Kept by name, since the sender may be unknown to this shard yet.
     pub(super) pulling_from: Option<NodeId>,
+    /// Whether what it is being pulled over carries little: that link, or one before it.
+    comes_slowly: bool,
 }
 
 /// Whether a copy has all bytes.
@@ -93,7 +95,18 @@ impl LocationRecord {
             last_grant: 0,
             since: Time::ZERO,
             pulling_from: None,
+            comes_slowly: false,
         }
+    }
+
+    /// Notes whether its bytes come over a slow link.
+    pub(super) const fn set_comes_slowly(&mut self, comes_slowly: bool) {
+        self.comes_slowly = comes_slowly;
+    }
+
+    /// Whether whoever follows it has to wait for bytes that come over a slow link.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.comes_slowly && self.state == LocationState::Partial
     }
 
     pub(super) fn class(&self) -> Class {
@@ -377,6 +390,7 @@ mod tests {
             last_grant: 0,
             since: Time::from_micros(at / 3),
             pulling_from: (state == 1).then(|| NodeId::new(&format!("n{}", node / 2)).unwrap()),
+            comes_slowly: false,
         }
     }
 

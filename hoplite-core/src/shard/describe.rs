@@ -151,6 +151,7 @@ impl Shard {
             retention: location.retention,
             pulling_from: location.pulling_from.clone(),
             path: record.place.path,
+            slow_peers: record.slow_peers.clone(),
         })
     }
 }

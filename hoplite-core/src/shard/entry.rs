@@ -56,6 +56,8 @@ pub(super) struct Transfers {
     served: BTreeMap<NodeIndex, u32>,
     /// Those from a node of a group to one that is not in it, by that group.
     leaving: BTreeSet<(Path, NodeIndex, GrantId)>,
+    /// Those over a slow link, or behind one.
+    slow: BTreeSet<(NodeIndex, GrantId)>,
 }
 
 /// A slot in use, beside its receiver.
@@ -66,12 +68,14 @@ pub(super) struct Transfer {
     pub(super) began: Time,
     /// The groups that it leaves: those of the sender that the receiver is not in.
     pub(super) leaves: Vec<Path>,
-    /// Whether the receiver was asked to give way to one that is closer to the sender.
+    /// Whether the receiver was asked to give way to another one.
     pub(super) is_recalled: bool,
     /// Whether the receiver began before its sender could pass anything on, so that the time between their ends is a hop.
     pub(super) is_timed: bool,
     /// Whether it is a whole transfer of what was there, so that its time is that of the link.
     pub(super) is_paced: bool,
+    /// Whether it goes over a slow link, or is behind one.
+    pub(super) is_slow: bool,
 }
 
 impl Transfers {
@@ -86,6 +90,7 @@ impl Transfers {
     pub(super) fn insert(&mut self, receiver: NodeIndex, grant: GrantId, link: Transfer) {
         *self.served.entry(link.sender).or_default() += 1;
         self.leaving.extend(link.leaves.iter().map(|group| (*group, receiver, grant)));
+        self.slow.extend(link.is_slow.then_some((receiver, grant)));
         self.links.insert((receiver, grant), link);
     }
 
@@ -94,6 +99,7 @@ impl Transfers {
         for group in &link.leaves {
             self.leaving.remove(&(*group, receiver, grant));
         }
+        self.slow.remove(&(receiver, grant));
         if let Some(count) = self.served.get_mut(&link.sender) {
             *count -= 1;
             if *count == 0 {
@@ -120,6 +126,12 @@ impl Transfers {
         links.filter_map(|(_, receiver, grant)| {
             Some((*receiver, *grant, self.links.get(&(*receiver, *grant))?))
         })
+    }
+
+    /// Those over slow links, or behind one: receiver, slot, transfer.
+    pub(super) fn slow(&self) -> impl Iterator<Item = (NodeIndex, GrantId, &Transfer)> {
+        let links = self.slow.iter();
+        links.filter_map(|key| Some((key.0, key.1, self.links.get(key)?)))
     }
 
     /// Notes that a receiver was asked to give way.

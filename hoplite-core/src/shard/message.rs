@@ -93,6 +93,8 @@ pub struct Location {
     pub pulling_from: Option<NodeId>,
     /// The groups that the node is in.
     pub path: Path,
+    /// The peers to which the links of the node have been slow for long.
+    pub slow_peers: Vec<NodeId>,
 }
 
 /// All that a shard knows about an object at one moment.

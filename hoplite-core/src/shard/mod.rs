@@ -214,7 +214,7 @@ struct Due {
     /// Waiting queries time out.
     queries: Deadlines<(NodeIndex, RequestId)>,
     /// Waiting queries no longer insist on a sender other than those they avoid.
-    avoidance: Deadlines<(NodeIndex, RequestId)>,
+    patience: Deadlines<(NodeIndex, RequestId)>,
     /// Queries no longer wait for a copy that is close.
     held_back: Deadlines<(ObjectId, Path)>,
     /// Nodes that are away are given up, or copies of connected ones that were not published again.
@@ -303,7 +303,7 @@ impl Shard {
         let due = &self.due;
         let earliest = [
             due.queries.next(),
-            due.avoidance.next(),
+            due.patience.next(),
             due.held_back.next(),
             due.nodes.next(),
             due.rootless.next(),
@@ -329,6 +329,7 @@ impl Shard {
             ToShard::Subscribe { request, id } => self.subscribe(turn, node, request, id),
             ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
             ToShard::Placed(placed) => self.recall_place(turn, node, placed),
+            ToShard::SlowLinks { peers } => self.set_slow_peers(node, peers),
         }
     }
 
@@ -343,8 +344,8 @@ impl Shard {
         while let Some((node, request)) = self.due.queries.pop_due(turn.now) {
             self.time_out(turn, node, request);
         }
-        while let Some((node, request)) = self.due.avoidance.pop_due(turn.now) {
-            self.avoidance_ended(node, request);
+        while let Some((node, request)) = self.due.patience.pop_due(turn.now) {
+            self.patience_ended(node, request);
         }
         while let Some((id, _)) = self.due.held_back.pop_due(turn.now) {
             self.mark_servable(&id);

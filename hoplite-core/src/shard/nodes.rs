@@ -15,6 +15,9 @@ use crate::topology::place::{EVERYWHERE, Path, Place};
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
+/// If so many nodes say that their link to a node is slow, it is the node's own, and all from and to it are taken for slow.
+const MIN_REPORTS: usize = 2;
+
 /// A run of a node, as entries refer to it. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeIndex(pub(super) u32);
@@ -32,6 +35,8 @@ pub(super) struct NodeRecord {
     point: u64,
     /// Where it is in the network.
     pub(super) place: Place,
+    /// The peers to which its links are slow, as it says.
+    pub(super) slow_peers: Vec<NodeId>,
     pub(super) presence: Presence,
     /// Counts the sessions of this run of the node.
     pub(super) session_number: u32,
@@ -80,6 +85,8 @@ pub(super) struct WaitingQuery {
     pub(super) timeout: Duration,
     pub(super) resume: Option<PutId>,
     pub(super) avoid: Vec<NodeIndex>,
+    /// Until when it waits rather than that it takes a sender that it avoids, or a slow one.
+    pub(super) patient_until: Time,
     /// The innermost group of its node, in which it waits for a copy that is close; that of all nodes if it may not wait.
     pub(super) group: Path,
 }
@@ -103,6 +110,8 @@ pub(super) struct Nodes {
     is_recalled: bool,
     /// Whether a node has been where was measured since these places count.
     uses_measured: bool,
+    /// How many nodes say that their link to a node is slow.
+    slow_reports: BTreeMap<NodeId, usize>,
     next: u32,
 }
 
@@ -124,6 +133,7 @@ impl Nodes {
             NodeRecord {
                 point,
                 place,
+                slow_peers: Vec::new(),
                 info,
                 presence: Presence::Connected { sweep_at: None },
                 session_number: 0,
@@ -151,6 +161,37 @@ impl Nodes {
         self.keys.remove(Place::of_labels(&record.info.labels).path);
         self.keys.add(Place::of_labels(&info.labels).path);
         (record.place, record.info) = (place, info);
+    }
+
+    /// Takes in to which peers a node says that its links are slow; returns whether these are others than before.
+    pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) -> bool {
+        let Some(record) = self.records.get_mut(&index).filter(|record| record.slow_peers != peers) else {
+            return false;
+        };
+        for peer in &peers {
+            *self.slow_reports.entry(peer.clone()).or_default() += 1;
+        }
+        for peer in std::mem::replace(&mut record.slow_peers, peers) {
+            if let Some(reports) = self.slow_reports.get_mut(&peer) {
+                *reports -= 1;
+                if *reports == 0 {
+                    self.slow_reports.remove(&peer);
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether any link is known to be slow.
+    pub(super) fn has_slow_links(&self) -> bool {
+        !self.slow_reports.is_empty()
+    }
+
+    /// Whether what goes from one node to another is slow: as the sender says, or since so many say it of one of them.
+    pub(super) fn is_slow_link(&self, from: NodeIndex, to: &NodeId) -> bool {
+        let Some(sender) = self.records.get(&from) else { return false };
+        let is_slow_node = |node| self.slow_reports.get(node).is_some_and(|reports| *reports >= MIN_REPORTS);
+        sender.slow_peers.contains(to) || is_slow_node(&sender.info.node) || is_slow_node(to)
     }
 
     /// Where a node is: as its labels say, or else as was measured.

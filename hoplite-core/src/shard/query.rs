@@ -24,6 +24,9 @@ const MAX_AVOIDED: usize = 64;
 /// Most copies of either class that are looked at for one receiver, the best of the free ones first: more than it can avoid.
 const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 
+/// For fewer bytes the link does not matter: they are over before a receiver could give way.
+const MIN_ROUTED_BYTES: u64 = 1 << 20;
+
 /// How a waiting query can be answered.
 pub(super) enum Answer {
     /// With the bytes themselves.
@@ -56,7 +59,10 @@ impl Shard {
         let group = if is_last_chance { EVERYWHERE } else { self.waiting_group(node, &id, resume, &avoid) };
         // Those who wait come first.
         let may_overtake = is_last_chance || (group == EVERYWHERE && !self.waiting.contains_key(&id));
-        let query = WaitingQuery { id, arrival, since: turn.now, deadline, timeout, resume, avoid, group };
+        let since = turn.now;
+        let patient_until = since + self.patience(entry, &avoid);
+        let query =
+            WaitingQuery { id, arrival, since, deadline, timeout, resume, avoid, patient_until, group };
         if may_overtake && self.answer_now(turn, node, request, &query) {
             return;
         }
@@ -66,6 +72,17 @@ impl Shard {
         let id = query.id.clone();
         self.join_queue(node, request, query);
         self.mark_servable(&id);
+    }
+
+    /// How long a receiver waits rather than that it takes a sender that it avoids, or one over a slow link.
+    fn patience(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
+        match entry {
+            _ if !avoid.is_empty() => AGED_AFTER,
+            _ if !self.nodes.has_slow_links() => Duration::ZERO,
+            // A slow link takes twice as long as others, at least. One who was asked to give way hears of it over that link too.
+            Some(entry) => self.transfer_times.recall_until(entry.size_bytes),
+            None => AGED_AFTER,
+        }
     }
 
     /// Answers a query that has just arrived, if that is possible.
@@ -92,8 +109,8 @@ impl Shard {
     fn join_queue(&mut self, node: NodeIndex, request: RequestId, query: WaitingQuery) {
         let Some(record) = self.nodes.get_mut(node) else { return };
         self.due.queries.insert(query.deadline, (node, request));
-        if !query.avoid.is_empty() {
-            self.due.avoidance.insert(query.since + AGED_AFTER, (node, request));
+        if query.since < query.patient_until {
+            self.due.patience.insert(query.patient_until, (node, request));
         }
         let queue = self.waiting.entry(query.id.clone()).or_default();
         queue.insert((query.group, query.arrival), (node, request));
@@ -102,9 +119,7 @@ impl Shard {
 
     pub(super) fn leave_queue(&mut self, node: NodeIndex, request: RequestId, query: &WaitingQuery) {
         self.due.queries.remove(query.deadline, (node, request));
-        if !query.avoid.is_empty() {
-            self.due.avoidance.remove(query.since + AGED_AFTER, (node, request));
-        }
+        self.due.patience.remove(query.patient_until, (node, request));
         if let Some(queue) = self.waiting.get_mut(&query.id) {
             queue.remove(&(query.group, query.arrival));
             if queue.is_empty() {
@@ -130,7 +145,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn avoidance_ended(&mut self, node: NodeIndex, request: RequestId) {
+    pub(super) fn patience_ended(&mut self, node: NodeIndex, request: RequestId) {
         if let Some(id) = self.waiting_query(node, request).map(|query| query.id.clone()) {
             self.mark_servable(&id);
         }
@@ -147,6 +162,7 @@ impl Shard {
             }
         }
         self.hold_back(turn, id);
+        self.recall_slow_transfer(turn, id);
         let waits = self.waiting.contains_key(id);
         let entry = self.entries.get(id).filter(|_| waits);
         let lead = entry.map_or(Duration::ZERO, |entry| self.hop_time.lead(entry.size_bytes));
@@ -206,7 +222,8 @@ impl Shard {
         self.hop_time.may_extend(now, record.since, entry.transfers.len(), entry.size_bytes)
     }
 
-    /// The best of the free locations of these classes for a receiver: the closest by groups, but for those that it avoids.
+    /// The best of the free locations of these classes for a receiver: the closest by groups, but for those that it avoids, or that are
+    /// slow.
     fn offer(
         &self,
         now: Time,
@@ -218,24 +235,48 @@ impl Shard {
         let path = self.nodes.get(node)?.place.path;
         let offers =
             groups_of(path).filter_map(|group| self.offer_in(now, entry, group, classes, node, query));
-        let mut avoided = None;
+        let (mut slow, mut avoided) = (None, None);
         for (sender, choice) in offers {
-            if choice.reason != GrantReason::AvoidedButOnly {
-                return Some((sender, choice));
-            }
-            avoided = avoided.or(Some((sender, choice)));
-        }
-        let is_patient = now - query.since < AGED_AFTER;
-        if is_patient {
-            // Another location that is busy now is worth a short wait.
-            let others = entry.copies.iter().take(MAX_CONSIDERED);
-            let mut others = others.filter(|record| !record.is_away && !query.avoid.contains(&record.node));
-            let serves = self.serves(entry, node);
-            if others.any(|record| !self.is_behind(entry, record, node, serves)) {
-                return None;
+            match choice.reason {
+                GrantReason::SlowButOnly => slow = slow.or(Some((sender, choice))),
+                GrantReason::AvoidedButOnly => avoided = avoided.or(Some((sender, choice))),
+                _ => return Some((sender, choice)),
             }
         }
-        avoided
+        slow.or(avoided).filter(|(_, choice)| !self.waits_for_better(now, entry, node, query, choice.reason))
+    }
+
+    /// Whether a receiver does not take what was chosen for such a reason: another location that is busy now is worth a short wait.
+    pub(super) fn waits_for_better(
+        &self,
+        now: Time,
+        entry: &Entry,
+        node: NodeIndex,
+        query: &WaitingQuery,
+        reason: GrantReason,
+    ) -> bool {
+        if !reason.is_last_resort() || now >= query.patient_until {
+            return false;
+        }
+        let serves = self.serves(entry, node);
+        let is_slow =
+            |record: &LocationRecord| reason == GrantReason::SlowButOnly && self.is_slow(entry, record, node);
+        let is_better = |record: &LocationRecord| {
+            !record.is_away
+                && !query.avoid.contains(&record.node)
+                && !is_slow(record)
+                && !self.is_behind(entry, record, node, serves)
+        };
+        entry.copies.iter().take(MAX_CONSIDERED).any(is_better)
+    }
+
+    /// Whether the bytes of a copy would reach `node` over a link that is known to be slow, if that matters for so many.
+    pub(super) fn is_slow(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex) -> bool {
+        if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
+            return false;
+        }
+        let receiver = self.nodes.get(node).map(|record| &record.info.node);
+        record.is_held_up() || receiver.is_some_and(|name| self.nodes.is_slow_link(record.node, name))
     }
 
     /// The same, of those in a group.
@@ -248,7 +289,7 @@ impl Shard {
         node: NodeIndex,
         query: &WaitingQuery,
     ) -> Option<(NodeIndex, SenderChoice)> {
-        let place = self.nodes.get(node)?.place;
+        let path = self.nodes.get(node)?.place.path;
         let serves = self.serves(entry, node);
         let mut senders = Vec::new();
         let mut candidates = Vec::new();
@@ -262,33 +303,31 @@ impl Shard {
                 let Some(sender) = self.nodes.get(record.node) else { continue };
                 let avoided = query.avoid.contains(&record.node);
                 senders.push((record.node, record.path));
-                let forward = sender.place.forward(&place);
+                let is_slow = self.is_slow(entry, record, node);
                 candidates.push(Candidate {
                     node: &sender.info.node,
                     state: record.state,
                     bytes_at: record.since,
                     last_grant: record.last_grant,
                     avoided,
-                    forward,
+                    is_slow,
                 });
-                // They come best first, unless nodes have an order. The second one says that there was a choice.
-                welcome += usize::from(!avoided);
-                if welcome == 2 && forward == 0 {
+                // They come best first. The second one says that there was a choice.
+                welcome += usize::from(!avoided && !is_slow);
+                if welcome == 2 {
                     break;
                 }
             }
         }
         let mut choice = choose_sender(&candidates)?;
-        let (sender, path) = *senders.get(choice.index)?;
+        let (sender, sender_path) = *senders.get(choice.index)?;
         let is_unfinished = candidates.get(choice.index)?.state != LocationState::Complete;
-        if is_unfinished
-            && choice.reason != GrantReason::AvoidedButOnly
-            && entry.transfers.len() >= unpaced(entry.size_bytes)
-        {
+        let is_chosen_for_links = choice.reason.is_last_resort() || choice.reason == GrantReason::FasterLink;
+        if is_unfinished && !is_chosen_for_links && entry.transfers.len() >= unpaced(entry.size_bytes) {
             choice.reason = GrantReason::ChainHasBytes;
         }
-        if place.path != EVERYWHERE && choice.reason != GrantReason::AvoidedButOnly {
-            choice.reason = self.reason_by_place(entry, (place.path, group), path, choice.reason);
+        if path != EVERYWHERE && !is_chosen_for_links {
+            choice.reason = self.reason_by_place(entry, (path, group), sender_path, choice.reason);
         }
         Some((sender, choice))
     }
@@ -300,7 +339,13 @@ impl Shard {
     }
 
     /// Whether a copy is that of `node`, or is pulled from it.
-    fn is_behind(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex, serves: bool) -> bool {
+    pub(super) fn is_behind(
+        &self,
+        entry: &Entry,
+        record: &LocationRecord,
+        node: NodeIndex,
+        serves: bool,
+    ) -> bool {
         record.node == node || (serves && self.pulls_from(entry, record.node, node))
     }
 
@@ -327,6 +372,8 @@ impl Shard {
         let (sender_name, sender_address) =
             (sender_record.info.node.clone(), sender_record.info.data_address);
         let sender_path = sender_record.place.path;
+        let sent = self.entries.get(id).and_then(|entry| Some((entry, entry.copies.get(sender)?)));
+        let is_slow = sent.is_some_and(|(entry, copy)| self.is_slow(entry, copy, node));
         let slots = self.config.limits.slots_per_location;
         let Some(record) = self.nodes.get_mut(node) else { return };
         let Some(entry) = self.entries.get_mut(id) else { return };
@@ -357,12 +404,14 @@ impl Shard {
             if own.state == LocationState::Partial {
                 own.session = record.session_number;
                 own.pulling_from = Some(sender_name.clone());
+                own.set_comes_slowly(is_slow);
             }
         });
         let is_timed = sender_state == LocationState::Partial && turn.now < sender_has;
         let leaves = groups_left(sender_path, record.place.path);
         let is_paced = is_fresh && sender_state == LocationState::Complete;
-        let transfer = Transfer { sender, began: turn.now, leaves, is_recalled: false, is_timed, is_paced };
+        let transfer =
+            Transfer { sender, began: turn.now, leaves, is_recalled: false, is_timed, is_paced, is_slow };
         entry.transfers.insert(node, grant, transfer);
         self.grants.insert(grant, id.clone());
         record.receiving.insert(grant, id.clone());
@@ -445,7 +494,7 @@ impl Shard {
         if let Some(sender) = sender.filter(|_| link.is_timed && outcome == PullOutcome::Complete) {
             self.hop_time.observe(turn.now - sender.since);
         }
-        if outcome == PullOutcome::Complete && link.is_paced {
+        if outcome == PullOutcome::Complete && link.is_paced && !link.is_slow {
             self.transfer_times.observe(entry.size_bytes, turn.now - link.began);
         }
         self.mark_changed(&id);

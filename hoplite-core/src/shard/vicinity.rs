@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::iter::successors;
 
 use super::copies::Class;
-use super::entry::Entry;
+use super::entry::{Entry, Transfer};
 use super::message::{GrantId, GrantReason, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
 use super::query::Answer;
 use super::{Shard, Turn};
-use crate::id::{ObjectId, PutId};
+use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::broadcast::{AGED_AFTER, SenderChoice};
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
@@ -135,7 +135,9 @@ impl Shard {
         let is_patient = self.held_back.get(&key).is_none_or(|until| now < *until);
         let classes = [Class::Complete, Class::Unfinished];
         for (steps, group) in groups_of(record.place.path).enumerate() {
-            if let Some((sender, choice)) = self.offer_in(now, entry, group, &classes, node, query) {
+            let offered = self.offer_in(now, entry, group, &classes, node, query);
+            let waits = |choice: &SenderChoice| self.waits_for_better(now, entry, node, query, choice.reason);
+            if let Some((sender, choice)) = offered.filter(|(_, choice)| !waits(choice)) {
                 return Nearby::Sender { steps, is_in_group: group != EVERYWHERE, sender, choice };
             }
             if group == EVERYWHERE || entry.copies.at_hand(group) == 0 {
@@ -185,6 +187,38 @@ impl Shard {
             }
             self.send(turn, receiver, ToStore::GiveWay { grant });
         }
+    }
+
+    /// A node says to which peers its links are slow. Those who wait may take now what was slow before.
+    pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) {
+        if self.nodes.set_slow_peers(index, peers) {
+            self.to_serve.extend(self.waiting.keys().cloned());
+        }
+    }
+
+    /// Asks a receiver over a slow link to give way to one that waits and can have the same sender over a better link. The one that
+    /// gives way goes on where it is, behind the other.
+    pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
+        if entry.transfers.slow().any(|(.., transfer)| transfer.is_recalled) {
+            return;
+        }
+        let waiting: Vec<NodeIndex> = queue.values().take(MAX_GROUPS).map(|(node, _)| *node).collect();
+        let may_have = |transfer: &Transfer, node: NodeIndex| {
+            let copy = entry.copies.get(transfer.sender);
+            copy.is_some_and(|copy| {
+                !self.is_slow(entry, copy, node)
+                    && !self.is_behind(entry, copy, node, self.serves(entry, node))
+            })
+        };
+        let recalled = entry.transfers.slow().find(|(receiver, _, transfer)| {
+            waiting.iter().any(|node| node != receiver && may_have(transfer, *node))
+        });
+        let Some((receiver, grant, _)) = recalled else { return };
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.transfers.recall(receiver, grant);
+        }
+        self.send(turn, receiver, ToStore::GiveWay { grant });
     }
 
     /// Which transfer out of a group is to be given up for one within it: one that has begun lately, and one at a time.

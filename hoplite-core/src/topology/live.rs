@@ -3,7 +3,7 @@
 //! Sources: the gain of 1/8 is that of TCP's smoothed round trip (RFC 6298); Cloud Collectives, section VI, proposes TCP_INFO.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::matrix::Link;
@@ -22,12 +22,19 @@ pub struct Sample {
     pub is_application_limited: bool,
 }
 
+impl Sample {
+    /// Picoseconds for each byte.
+    const fn gap(bytes_per_second: u64) -> u64 {
+        let rate = if bytes_per_second == 0 { 1 } else { bytes_per_second };
+        1_000_000_000_000 / rate
+    }
+}
+
 impl From<Delivery> for Sample {
     fn from(delivery: Delivery) -> Self {
-        const PICOSECONDS: u64 = 1_000_000_000_000;
         Self {
             round_trip_ns: 1000 * u64::from(delivery.round_trip_us),
-            ps_per_byte: PICOSECONDS / delivery.bytes_per_second.max(1),
+            ps_per_byte: Self::gap(delivery.bytes_per_second),
             is_application_limited: delivery.is_application_limited,
         }
     }
@@ -41,11 +48,26 @@ const SHOWN_FOR: Duration = Duration::from_secs(600);
 const SLOW_PERCENT: u64 = 150;
 /// Fewer links have no median to be compared with.
 const MIN_LINKS: usize = 3;
+/// Most links that the directory is told of, to have transfers go elsewhere: those that carry least.
+pub const MAX_TOLD: usize = 8;
+/// It is told of links that carry less than half of what is usual. More than that also happens when a receiver has several senders.
+const TOLD_PERCENT: u64 = 200;
+/// The directory is told that a link has got slow, or is not any more, when that has lasted for so long.
+const LASTING: Duration = Duration::from_secs(10);
+/// How often that is looked at.
+const JUDGED_EVERY: Duration = Duration::from_secs(1);
 
 /// The links from one node to others, as its transfers show them.
 #[derive(Debug, Clone, Default)]
 pub struct PeerLinks {
     links: BTreeMap<NodeId, (Estimate, Time)>,
+    /// Picoseconds for each byte of what this node receives.
+    received_gap: Option<u32>,
+    judged_at: Option<Time>,
+    /// The slow links that the directory knows of.
+    told: BTreeSet<NodeId>,
+    /// Links that have got slow, or are not any more, of which the directory does not know: since when.
+    turned: BTreeMap<NodeId, Time>,
 }
 
 /// What is known of the link to a peer.
@@ -74,29 +96,73 @@ impl PeerLinks {
             let oldest = self.links.iter().min_by_key(|(_, (_, at))| *at).map(|(peer, _)| peer.clone());
             oldest.and_then(|oldest| self.links.remove(&oldest));
         }
-        let whole = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let first =
             Link { alpha_ns: whole(sample.round_trip_ns / 2), ps_per_byte: whole(sample.ps_per_byte) };
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
-    /// The links that were used lately, those that carry least first.
-    pub fn worst_first(&self) -> Vec<PeerLink> {
+    /// Takes in at which rate this node receives.
+    pub fn received(&mut self, bytes_per_second: u64) {
+        self.received_gap = Some(whole(Sample::gap(bytes_per_second)));
+    }
+
+    /// The peers to which the links have been slow for long, those first that carry least, if these are others than when this was
+    /// asked last; asked after a sample.
+    ///
+    /// A link is slow for that if it carries less than half of what is usual: the median of the links to others, or, if there are too few of them, what this
+    /// node receives. A link that is used no more is tried again after ten minutes.
+    pub fn news(&mut self, now: Time) -> Option<Vec<NodeId>> {
+        if self.judged_at.is_some_and(|judged_at| now.since(judged_at) < JUDGED_EVERY) {
+            return None;
+        }
+        self.judged_at = Some(now);
+        let (peers, estimates) = self.used();
+        let usual_gap = match estimates.len() {
+            MIN_LINKS.. => median(&estimates, |link| link.ps_per_byte),
+            _ => self.received_gap?,
+        };
+        let links = peers.into_iter().zip(estimates);
+        let mut slow: Vec<(u32, NodeId)> = links
+            .map(|(peer, link)| (link.ps_per_byte, peer.clone()))
+            .filter(|(gap, _)| exceeds(*gap, usual_gap, TOLD_PERCENT))
+            .collect();
+        slow.sort_unstable_by_key(|(gap, _)| Reverse(*gap));
+        slow.truncate(MAX_TOLD);
+        let slow: Vec<NodeId> = slow.into_iter().map(|(_, peer)| peer).collect();
+        let is_turned = |peer: &NodeId| slow.contains(peer) != self.told.contains(peer);
+        let turned = slow.iter().chain(&self.told).filter(|peer| is_turned(peer));
+        let since = |peer: &NodeId| self.turned.get(peer).copied().unwrap_or(now);
+        self.turned = turned.map(|peer| (peer.clone(), since(peer))).collect();
+        if self.turned.values().all(|since| now.since(*since) < LASTING) {
+            return None;
+        }
+        // Those that have turned only now wait, so that the next news are as lasting.
+        let is_young = |peer: &NodeId| self.turned.get(peer).is_some_and(|since| now.since(*since) < LASTING);
+        let lasting = slow.iter().filter(|peer| !is_young(peer));
+        let kept = self.told.iter().filter(|peer| is_young(peer) && !slow.contains(peer));
+        let mut told: Vec<NodeId> = lasting.chain(kept).cloned().collect();
+        told.truncate(MAX_TOLD);
+        self.told = told.iter().cloned().collect();
+        self.turned.retain(|_, since| now.since(*since) < LASTING);
+        Some(told)
+    }
+
+    /// The peers, and the links to them, that were used lately.
+    fn used(&self) -> (Vec<&NodeId>, Vec<Link>) {
         let latest = self.links.values().map(|(_, at)| *at).max().unwrap_or(Time::ZERO);
         let used = self.links.iter().filter(|(_, (_, at))| latest.since(*at) < SHOWN_FOR);
-        let (peers, estimates): (Vec<&NodeId>, Vec<Link>) =
-            used.map(|(peer, (estimate, _))| (peer, estimate.link())).unzip();
-        let median = |value: fn(&Link) -> u32| {
-            let mut values: Vec<u32> = estimates.iter().map(value).collect();
-            values.sort_unstable();
-            values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
-        };
-        let usual =
-            Link { alpha_ns: median(|link| link.alpha_ns), ps_per_byte: median(|link| link.ps_per_byte) };
-        let is_far = |value: u32, usual: u32| u64::from(value) * 100 > u64::from(usual) * SLOW_PERCENT;
+        used.map(|(peer, (estimate, _))| (peer, estimate.link())).unzip()
+    }
+
+    /// The links that were used lately, those that carry least first.
+    pub fn worst_first(&self) -> Vec<PeerLink> {
+        let (peers, estimates) = self.used();
+        let usual_alpha = median(&estimates, |link| link.alpha_ns);
+        let usual_gap = median(&estimates, |link| link.ps_per_byte);
         let is_slow = |link: &Link| {
             estimates.len() >= MIN_LINKS
-                && (is_far(link.alpha_ns, usual.alpha_ns) || is_far(link.ps_per_byte, usual.ps_per_byte))
+                && (exceeds(link.alpha_ns, usual_alpha, SLOW_PERCENT)
+                    || exceeds(link.ps_per_byte, usual_gap, SLOW_PERCENT))
         };
         let named = peers.into_iter().zip(&estimates);
         let mut links: Vec<PeerLink> = named
@@ -105,6 +171,21 @@ impl PeerLinks {
         links.sort_by_key(|link| Reverse((link.link.ps_per_byte, link.link.alpha_ns)));
         links
     }
+}
+
+fn whole(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+/// The lower median; zero of nothing.
+fn median(links: &[Link], value: fn(&Link) -> u32) -> u32 {
+    let mut values: Vec<u32> = links.iter().map(value).collect();
+    values.sort_unstable();
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+}
+
+fn exceeds(value: u32, usual: u32, percent: u64) -> bool {
+    u64::from(value) * 100 > u64::from(usual) * percent
 }
 
 /// The moving average of a link; in 1/8 units, so that small changes are not lost.
@@ -200,6 +281,58 @@ mod tests {
         let slow: Vec<NodeId> =
             links.worst_first().into_iter().filter(|link| link.is_slow).map(|link| link.peer).collect();
         assert_eq!(slow, [peer(5), peer(6)]);
+    }
+
+    /// Samples every 20 ms for so long, of links that take so long for each byte; returns all news.
+    fn news(links: &mut PeerLinks, from_s: u64, to_s: u64, gaps: &[u64]) -> Vec<(u64, Vec<NodeId>)> {
+        let mut told = Vec::new();
+        for step in from_s * 50..to_s * 50 {
+            let now = Time::from_micros(step * 20_000);
+            for (number, gap) in gaps.iter().enumerate() {
+                links.add(now, &peer(number), sample(20_000, *gap));
+            }
+            told.extend(links.news(now).map(|peers| (step / 50, peers)));
+        }
+        told
+    }
+
+    #[test]
+    fn what_lasts_is_told_once() {
+        let mut links = PeerLinks::default();
+        assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 800]), []);
+        // Shorter than that, or less than twice as long.
+        assert_eq!(news(&mut links, 30, 35, &[800, 800, 8000, 1200]), []);
+        assert_eq!(news(&mut links, 35, 60, &[800, 800, 800, 1200]), []);
+        let told = news(&mut links, 60, 120, &[800, 800, 8000, 4000]);
+        assert_eq!(told, [(70, vec![peer(2)]), (71, vec![peer(2), peer(3)])]);
+        assert_eq!(news(&mut links, 120, 180, &[800, 800, 800, 4000]), [(131, vec![peer(3)])]);
+        assert_eq!(news(&mut links, 180, 240, &[800, 800, 800, 800]), [(191, vec![])]);
+    }
+
+    #[test]
+    fn one_slow_link_is_known_by_what_the_node_receives() {
+        let mut links = PeerLinks::default();
+        assert_eq!(news(&mut links, 0, 30, &[8000]), [], "nothing to compare it with");
+        links.received(1_000_000_000);
+        assert_eq!(news(&mut links, 30, 60, &[8000]), [(40, vec![peer(0)])]);
+        links.received(150_000_000);
+        assert_eq!(news(&mut links, 60, 90, &[8000]), [(70, vec![])]);
+    }
+
+    #[test]
+    fn no_more_are_told_than_may_be_and_the_slowest_first() {
+        let mut links = PeerLinks::default();
+        let gaps: Vec<u64> = (0..30).map(|number| if number < 10 { 8000 + number } else { 800 }).collect();
+        let told = news(&mut links, 0, 60, &gaps);
+        assert_eq!(told, [(10, (2..10).rev().map(peer).collect::<Vec<_>>())]);
+    }
+
+    #[test]
+    fn a_link_that_is_used_no_more_is_forgotten() {
+        let mut links = PeerLinks::default();
+        assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 8000]).len(), 1);
+        let told = news(&mut links, 30, 700, &[800, 800, 800]);
+        assert_eq!(told.iter().map(|(_, peers)| peers.len()).collect::<Vec<_>>(), [0]);
     }
 
     #[test]

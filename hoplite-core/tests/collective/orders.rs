@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_core::plan::collective::{
-    Arrangement, Program, Schedule, SchedulePreference, Step, arrange, estimate,
+    self, Arrangement, Program, Schedule, SchedulePreference, SlowLinks, Step, estimate,
 };
 use hoplite_core::plan::link::{LinkEstimate, Uplink};
 use hoplite_core::topology::place::{Path, groups_of, is_in};
@@ -16,6 +16,15 @@ const LINK: LinkEstimate = LinkEstimate {
 };
 /// What a part may be longer than others: the unit of ranges.
 const UNIT_BYTES: u64 = 64;
+
+fn arrange(
+    paths: &[Path],
+    size_bytes: u64,
+    link: LinkEstimate,
+    preference: SchedulePreference,
+) -> Arrangement {
+    collective::arrange(paths, &SlowLinks::new(), size_bytes, link, preference)
+}
 
 /// So many racks of so many members, who come in turn from each.
 fn alternating(racks: usize, members: usize) -> Vec<Path> {
@@ -57,6 +66,72 @@ fn crossing(arrangement: &Arrangement, paths: &[Path], size_bytes: u64, group: P
     crossing
 }
 
+/// The slow links that the streams of an arrangement go over, by members.
+fn slow_streams(arrangement: &Arrangement, slow: &SlowLinks) -> SlowLinks {
+    let order = &arrangement.order;
+    let programs = programs(&arrangement.choice.schedule, 1 << 20).into_iter().enumerate();
+    let gives = programs.flat_map(|(rank, program)| {
+        let to = |step: &Step| match step {
+            Step::Give { to, .. } => Some(*to),
+            Step::Take { .. } => None,
+        };
+        program.steps().iter().filter_map(to).map(|to| (order[rank], order[to])).collect::<Vec<_>>()
+    });
+    gives.filter(|stream| slow.contains(stream)).collect()
+}
+
+#[test]
+fn a_ring_goes_around_a_slow_link() {
+    let slow = SlowLinks::from([(2, 3)]);
+    let flat = vec![[0; 4]; 8];
+    let chosen = collective::arrange(&flat, &slow, 64 << 20, LINK, SchedulePreference::Auto);
+    assert_eq!(chosen.choice.schedule, Schedule::ring(8));
+    assert_eq!(
+        (chosen.remark.as_str(), slow_streams(&chosen, &slow)),
+        ("around slow links", SlowLinks::new())
+    );
+    // The other direction is not slow, and who is in a rack stays with it.
+    let paths = alternating(2, 4);
+    let slow = SlowLinks::from([(2, 4), (3, 5), (6, 1)]);
+    let chosen = collective::arrange(&paths, &slow, 64 << 20, LINK, SchedulePreference::Ring);
+    assert_eq!(slow_streams(&chosen, &slow), SlowLinks::new());
+    let racks: Vec<u32> = chosen.order.iter().map(|member| paths[*member][2]).collect();
+    assert!(racks.is_sorted(), "{racks:?}");
+}
+
+#[test]
+fn what_cannot_go_around_is_estimated_at_twice_the_time() {
+    let slow: SlowLinks = (1..4).map(|to| (0, to)).collect();
+    let flat = vec![[0; 4]; 4];
+    let chosen = collective::arrange(&flat, &slow, 64 << 20, LINK, SchedulePreference::Ring);
+    assert_eq!(chosen.order, [0, 1, 2, 3]);
+    assert_eq!(chosen.remark, "as the setting says, over a slow link");
+    let usual = arrange(&flat, 64 << 20, LINK, SchedulePreference::Ring).choice.estimate;
+    assert!(chosen.choice.estimate > usual.mul_f64(1.99));
+}
+
+proptest! {
+    /// With slow links, each member has a rank still, and its rack its ranks; no more streams go over slow links than without.
+    #[test]
+    fn slow_links_never_make_a_ring_worse(
+        paths in any_paths(), links in prop::collection::btree_set((0_usize..40, 0_usize..40), 0..20),
+    ) {
+        let members = paths.len();
+        let slow: SlowLinks = links.into_iter().filter(|(from, to)| from.max(to) < &members && from != to).collect();
+        let preference = SchedulePreference::Ring;
+        let usual = arrange(&paths, 1 << 20, LINK, preference);
+        let chosen = collective::arrange(&paths, &slow, 1 << 20, LINK, preference);
+        let of_rank = |arrangement: &Arrangement| -> Vec<Path> {
+            arrangement.order.iter().map(|member| paths[*member]).collect()
+        };
+        prop_assert_eq!(of_rank(&chosen), of_rank(&usual));
+        let mut sorted = chosen.order.clone();
+        sorted.sort_unstable();
+        prop_assert_eq!(sorted, (0..members).collect::<Vec<_>>());
+        prop_assert!(slow_streams(&chosen, &slow).len() <= slow_streams(&usual, &slow).len());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
@@ -84,7 +159,7 @@ proptest! {
         let ordered: Vec<Path> = order.iter().map(|member| paths[*member]).collect();
         let members = paths.len();
         for other in [Schedule::ring(members), Schedule::halving_doubling(members)] {
-            prop_assert!(choice.estimate <= estimate(&other, size_bytes, LINK, &ordered), "{}", other);
+            prop_assert!(choice.estimate <= estimate(&other, size_bytes, LINK, &ordered, &SlowLinks::new()), "{}", other);
         }
         prop_assert!(choice.runner_up.is_none_or(|(_, estimate)| estimate >= choice.estimate));
     }
@@ -146,12 +221,13 @@ fn slow_uplinks_that_were_measured_make_a_hierarchy_pay() {
     };
     // A ring takes 1.75 S/U for an uplink U, the hierarchy 1.5 S/B + S/U: it is faster below B/2.
     let hierarchical = Schedule::hierarchical(8, &[4, 2]).unwrap();
-    assert_eq!(chosen(250, 64 << 20), (hierarchical.clone(), "uplinks as measured"));
+    assert_eq!(chosen(250, 64 << 20), (hierarchical.clone(), "uplinks as measured".to_owned()));
     assert_eq!(chosen(450, 64 << 20).0, hierarchical);
     for permille in [550, 1000, 4000] {
         assert_eq!(chosen(permille, 64 << 20).0, Schedule::ring(8), "{permille}");
     }
-    assert_eq!(chosen(0, 64 << 20), (Schedule::ring(8), "an uplink is taken for as fast as one host"));
+    let assumed = "an uplink is taken for as fast as one host".to_owned();
+    assert_eq!(chosen(0, 64 << 20), (Schedule::ring(8), assumed));
 }
 
 #[test]

@@ -21,6 +21,7 @@ fn complete(name: &str) -> Locations {
         retention: Retention::Pinned,
         pulling_from: None,
         path: EVERYWHERE,
+        slow_peers: Vec::new(),
     };
     Locations { id: id(name), object: Some(summary()), locations: vec![location] }
 }

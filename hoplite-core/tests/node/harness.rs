@@ -600,6 +600,7 @@ pub(crate) fn in_short(message: &ToShard) -> String {
         ToShard::Forget { id, .. } => format!("forget {id}"),
         ToShard::Subscribe { id, .. } => format!("subscribe {id}"),
         ToShard::Unsubscribe { .. } => "unsubscribe".to_owned(),
+        ToShard::SlowLinks { peers } => format!("slow links {peers:?}"),
         ToShard::Placed(placed) => format!("placed {} {:?}", placed.version, placed.path),
     }
 }

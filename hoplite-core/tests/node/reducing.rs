@@ -111,6 +111,7 @@ pub(crate) fn located(name: &str, put: u64, state: LocationState, nodes: &[&str]
         retention: Retention::Pinned,
         pulling_from: None,
         path: EVERYWHERE,
+        slow_peers: Vec::new(),
     };
     Locations {
         id: id(name),

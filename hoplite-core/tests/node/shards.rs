@@ -326,3 +326,18 @@ fn shards_that_have_not_heard_where_a_node_is_hear_it_from_the_node() {
     assert_eq!(h.told(), ["0 placed 6 [0, 0, 3, 0]", "2 placed 6 [0, 0, 3, 0]"]);
     assert_eq!(h.node.status().place.version, 6);
 }
+
+#[test]
+fn shards_hear_which_links_are_slow_and_those_that_come_later_too() {
+    let mut h = Harness::with_shards(2);
+    h.event(Event::ShardDown { shard: 1 });
+    h.event(Event::SlowLinks { peers: vec![hoplite_core::id::NodeId::new("n5").unwrap()] });
+    assert_eq!(h.told(), ["0 slow links [NodeId(n5)]"]);
+    h.event(Event::ShardUp { shard: 1 });
+    assert_eq!(h.told(), ["1 slow links [NodeId(n5)]"]);
+    h.event(Event::SlowLinks { peers: Vec::new() });
+    assert_eq!(h.told(), ["0 slow links []", "1 slow links []"]);
+    h.event(Event::ShardDown { shard: 0 });
+    h.event(Event::ShardUp { shard: 0 });
+    assert_eq!(h.told(), Vec::<String>::new());
+}

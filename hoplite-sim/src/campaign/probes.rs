@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use hoplite_core::node;
 use hoplite_core::plan::link::Uplink;
 use hoplite_core::shard::Event;
+use hoplite_core::topology::live::MAX_TOLD;
 use hoplite_core::topology::measured::MeasuredPlaces;
 
 use super::Simulation;
@@ -19,6 +21,7 @@ impl Simulation {
         self.after(delay, |sim| {
             if !sim.app.is_winding_down {
                 sim.probe();
+                sim.find_slow_links();
                 sim.schedule_probe();
             }
         });
@@ -46,6 +49,16 @@ impl Simulation {
                 });
             }
         }
+    }
+
+    /// A store finds that some of its links are slow, and no others.
+    fn find_slow_links(&mut self) {
+        let stores = self.app.scenario.stores;
+        let store = self.random.index(stores);
+        let peers: Vec<_> =
+            (0..stores).filter(|_| self.random.chance(20)).take(MAX_TOLD).map(node_id).collect();
+        self.note(|_| format!("store {store} finds slow links to {peers:?}"));
+        self.store_event(store, node::Event::SlowLinks { peers });
     }
 
     /// All have heard of the same probe at last, from shards or from stores, and of the same places.

@@ -147,9 +147,16 @@ pub(crate) struct DataMetrics {
 }
 
 impl DataMetrics {
-    /// Takes in what the kernel knows of a transfer to `peer`.
-    fn measured(&self, now: Time, peer: &NodeId, delivery: Delivery) {
-        self.lock_links().add(now, peer, delivery.into());
+    /// Takes in what the kernel knows of a transfer to `peer`. Returns the slow links, if the directory does not know these.
+    fn measured(&self, now: Time, peer: &NodeId, delivery: Delivery) -> Option<Vec<NodeId>> {
+        let mut links = self.lock_links();
+        links.add(now, peer, delivery.into());
+        links.news(now)
+    }
+
+    /// Takes in at which rate this store receives.
+    fn received(&self, bytes_per_second: u64) {
+        self.lock_links().received(bytes_per_second);
     }
 
     /// The links to other stores as transfers have shown them, those that carry least first.
@@ -173,6 +180,9 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
     ///
     /// Dropping the future withdraws the request.
     fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Served>> + Send;
+
+    /// The links to these peers, and no others, have been slow for long.
+    fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 }
 
 /// What another store asks to be served.

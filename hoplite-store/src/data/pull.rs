@@ -87,7 +87,11 @@ impl Puller {
 
     /// Takes in what a transfer has shown of the links.
     pub(super) fn transferred(&self, sample: RateSample) {
-        self.lock_link().transferred(sample);
+        let mut link = self.lock_link();
+        link.transferred(sample);
+        if let Some(rate) = link.measured_rate() {
+            self.metrics.received(rate);
+        }
     }
 
     fn lock_link(&self) -> MutexGuard<'_, LinkEstimator> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::plan::blocks::BlockSizes;
+use hoplite_core::plan::blocks::{BlockSizes, Delivery};
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::{HalfOpen, HalfOpenPlace, is_notable};
@@ -30,7 +30,7 @@ use super::{DataConfig, DataMetrics, HopHost, MemberHost, ServeRequest, ServeSou
 /// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a transfer says what the link is like; the first time when TCP has opened its window. Shorter transfers say nothing.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver
 /// why the transfer ends; a block is meant to take a millisecond.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -242,15 +242,29 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             }
             let delivery = connection.delivery();
             let now = Instant::now();
-            if let Some(delivery) = delivery.filter(|_| now >= sample_at) {
-                self.metrics.measured(Time::ZERO + now.duration_since(self.started), peer, delivery);
-                sample_at = now + SAMPLE_INTERVAL;
-            }
+            self.sample(&mut sample_at, now, peer, delivery);
             let block_bytes = sizes.next(Time::ZERO + now.duration_since(begun), delivery);
             let end_bytes = valid_bytes.min(*offset_bytes + block_bytes);
             send_block(connection, &served, *offset_bytes, end_bytes).await?;
             count(&self.metrics.sent_bytes, end_bytes - *offset_bytes);
             *offset_bytes = end_bytes;
+        }
+    }
+
+    /// Takes in, now and then, what the kernel knows of a transfer to `peer`.
+    pub(super) fn sample(
+        &self,
+        due_at: &mut Instant,
+        now: Instant,
+        peer: &NodeId,
+        delivery: Option<Delivery>,
+    ) {
+        let Some(delivery) = delivery.filter(|_| now >= *due_at) else { return };
+        *due_at = now + SAMPLE_INTERVAL;
+        let now = Time::ZERO + now.duration_since(self.started);
+        if let Some(slow) = self.metrics.measured(now, peer, delivery) {
+            tracing::info!(peers = ?slow, "links that have been slow for long");
+            self.source.has_slow_links(slow);
         }
     }
 

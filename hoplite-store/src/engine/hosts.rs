@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEvent, MembershipId, Plan};
 use hoplite_core::error::Error;
-use hoplite_core::id::ObjectId;
+use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::{Event, HostingId, ServeId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -39,6 +39,10 @@ impl ServeSource for Engine {
         }
         let live = decided.await.ok().flatten()?;
         Some(Served::new(live, move || drop(serve)))
+    }
+
+    fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>) {
+        self.apply(Event::SlowLinks { peers });
     }
 }
 

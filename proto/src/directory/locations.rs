@@ -5,7 +5,10 @@ use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::shard::{Location, Locations, ObjectSummary};
 use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path};
 
-use super::{decode_location_state, decode_retention, encode_location_state, encode_node, encode_retention};
+use super::{
+    decode_location_state, decode_retention, decode_slow_peers, encode_location_state, encode_node,
+    encode_nodes, encode_retention,
+};
 use crate::bounds::{
     MAX_LOCATIONS, check_count, decode_address, decode_optional_node, encode_id, encode_optional_node,
 };
@@ -65,6 +68,7 @@ fn encode_location(location: &Location) -> v1::Location {
         retention: encode_retention(location.retention),
         pulling_from: encode_optional_node(location.pulling_from.as_ref()),
         groups: encode_levels(location.path),
+        slow_peers: encode_nodes(&location.slow_peers),
     }
 }
 
@@ -76,6 +80,7 @@ fn decode_location(location: v1::Location, plane: Plane) -> Result<Location> {
         retention: decode_retention(location.retention, plane)?,
         pulling_from: decode_optional_node(&location.pulling_from)?,
         path: decode_levels(&location.groups)?,
+        slow_peers: decode_slow_peers(&location.slow_peers)?,
     })
 }
 

@@ -15,9 +15,12 @@ pub use shard_message::{decode_shard_batch, decode_to_store, encode_to_store};
 pub(crate) use store_message::{decode_pull_outcome, encode_pull_outcome};
 pub use store_message::{decode_store_batch, decode_to_shard, encode_to_shard};
 
+use hoplite_core::error::Result;
 use hoplite_core::id::NodeId;
 use hoplite_core::shard::{LocationState, Retention};
+use hoplite_core::topology::live::MAX_TOLD;
 
+use crate::bounds::check_count;
 use crate::enumeration::enumeration;
 use crate::v1;
 
@@ -25,6 +28,16 @@ enumeration!(encode_location_state, decode_location_state: LocationState, v1::Lo
     Producing, Partial, Complete,
 });
 enumeration!(encode_retention, decode_retention: Retention, v1::Retention, "retention" { Pinned, Evictable });
+
+fn encode_nodes(nodes: &[NodeId]) -> Vec<String> {
+    nodes.iter().map(encode_node).collect()
+}
+
+/// The peers to which links are slow.
+fn decode_slow_peers(peers: &[String]) -> Result<Vec<NodeId>> {
+    check_count("slow links", peers.len(), MAX_TOLD)?;
+    peers.iter().map(|peer| NodeId::new(peer)).collect()
+}
 
 fn encode_node(node: &NodeId) -> String {
     node.as_str().to_owned()

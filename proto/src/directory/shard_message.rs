@@ -18,7 +18,7 @@ use crate::{error, metadata};
 
 enumeration!(encode_grant_reason, decode_grant_reason: GrantReason, wire::GrantReason, "reason of a grant" {
     OnlyCandidate, CompleteBeforePartial, Closest, LeastRecentlyUsed, AvoidedButOnly, EarliestBytes, ChainHasBytes,
-    FirstOfGroup, CloserAreBusy,
+    FirstOfGroup, CloserAreBusy, FasterLink, SlowButOnly,
 });
 enumeration!(encode_drop_reason, decode_drop_reason: DropReason, wire::DropReason, "reason to drop" {
     Deleted, Lost, Superseded,

@@ -7,7 +7,10 @@ use hoplite_core::shard::{
 };
 
 use super::places::{decode_placed, encode_placed};
-use super::{decode_location_state, decode_retention, encode_location_state, encode_node, encode_retention};
+use super::{
+    decode_location_state, decode_retention, decode_slow_peers, encode_location_state, encode_nodes,
+    encode_retention,
+};
 use crate::bounds::{
     MAX_AVOIDED_NODES, MAX_INLINE_BYTES, MAX_MESSAGES_PER_BATCH, check_count, decode_optional_node,
     decode_timeout, encode_id, encode_optional_node, encode_timeout,
@@ -37,7 +40,7 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
             id: encode_id(&query.id),
             timeout_ms: encode_timeout(query.timeout),
             resume: query.resume.map(|put| put.0),
-            avoid: query.avoid.iter().map(encode_node).collect(),
+            avoid: encode_nodes(&query.avoid),
         }),
         ToShard::Cancel { request } => wire::Body::Cancel(wire::Cancel { request: request.0 }),
         ToShard::ReturnSlot { grant, outcome } => {
@@ -52,6 +55,9 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
         }
         ToShard::Unsubscribe { request } => wire::Body::Unsubscribe(wire::Unsubscribe { request: request.0 }),
         ToShard::Placed(placed) => wire::Body::Placed(encode_placed(placed)),
+        ToShard::SlowLinks { peers } => {
+            wire::Body::SlowLinks(wire::SlowLinks { peers: encode_nodes(&peers) })
+        }
     };
     StoreMessage { body: Some(body), ..Default::default() }
 }
@@ -88,6 +94,7 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
             ToShard::Unsubscribe { request: RequestId(unsubscribe.request) }
         }
         wire::Body::Placed(placed) => ToShard::Placed(decode_placed(placed)?),
+        wire::Body::SlowLinks(slow) => ToShard::SlowLinks { peers: decode_slow_peers(&slow.peers)? },
     })
 }
 

@@ -599,7 +599,8 @@ fn locations(input: &mut Unstructured<'_>, world: &World, id: ObjectId) -> Resul
         let node = if input.ratio(1, 4)? { here } else { node };
         let state = *input.choose(&[LocationState::Complete, LocationState::Producing])?;
         let path = *input.choose(&[EVERYWHERE, EVERYWHERE, [1, 0, 1, 0], [1, 0, 2, 0]])?;
-        Ok(Location { node, data_address, state, retention: Retention::Pinned, pulling_from: None, path })
+        let (retention, pulling_from, slow_peers) = (Retention::Pinned, None, Vec::new());
+        Ok(Location { node, data_address, state, retention, pulling_from, path, slow_peers })
     };
     let locations = (0..count).map(location).collect::<Result<_>>()?;
     Ok(Locations { id, object, locations })

@@ -298,6 +298,7 @@ fn locations() -> Locations {
         retention: Retention::Evictable,
         pulling_from: Some(node_id()),
         path: [7, 0, 3, 0],
+        slow_peers: vec![node_id()],
     };
     let object_summary =
         ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata: metadata(), inline: false, lost: false };

@@ -45,6 +45,11 @@ pub enum Event {
         /// The bandwidth and latency that planners assume.
         link: LinkEstimate,
     },
+    /// The links to these peers, and no others, have been slow for long.
+    SlowLinks {
+        /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
+        peers: Vec<NodeId>,
+    },
     /// A client's connection is closed: its process ended, or its last reference is gone.
     ClientGone {
         /// The client that left.

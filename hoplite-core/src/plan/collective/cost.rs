@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::order::{by_groups, by_hdrm, stages};
+use super::order::{SlowLinks, around_slow_links, by_groups, by_hdrm, stages};
 use super::schedule::{ALIGNMENT_BYTES, Schedule};
 use crate::plan::Choice;
 use crate::plan::link::{LinkEstimate, Uplink};
@@ -11,6 +11,8 @@ use crate::topology::place::{Path, groups_of, is_in};
 
 /// What a step costs beside the link: two wake-ups, a checksum, a call of the kernel. Measured where 16 stores share 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
+/// How many times as long a stream takes over a slow link, at least.
+const SLOWER_TIMES: f64 = 2.0;
 /// The shortest frame: it costs two system calls and a wake-up, some 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
 /// The longest frame: it waits in memory until it is checked and combined, which the second-level cache should hold.
@@ -42,7 +44,7 @@ pub struct Arrangement {
     /// The schedule.
     pub choice: Choice<Schedule>,
     /// Why it is not simply the cheapest one, or what its estimate assumes; empty if there is nothing to say.
-    pub remark: &'static str,
+    pub remark: String,
 }
 
 /// How long the frames of a session are.
@@ -58,21 +60,32 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
 ///
 /// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB). If a part is longer than a frame and what is under
 /// way on a link, steps overlap, and the latency is paid once in each direction. Streams that share the uplink of a group share
-/// its rate.
-pub fn estimate(schedule: &Schedule, size_bytes: u64, link: LinkEstimate, paths: &[Path]) -> Duration {
+/// its rate; one that goes over a slow link, by the ranks of `slow`, takes twice as long.
+pub fn estimate(
+    schedule: &Schedule,
+    size_bytes: u64,
+    link: LinkEstimate,
+    paths: &[Path],
+    slow: &SlowLinks,
+) -> Duration {
     let rate = link.bytes_per_second.max(1) as f64;
     let latency = (link.latency + STEP_OVERHEAD).as_secs_f64();
     let frame_bytes = frame_bytes(schedule.members(), size_bytes) as f64;
+    let times = |streams: Vec<(usize, usize)>| {
+        let is_slow = streams.iter().any(|stream| slow.contains(stream));
+        let slower = if is_slow { SLOWER_TIMES } else { 1.0 };
+        slower * sharing(paths, link.uplink, streams.into_iter())
+    };
     let mut left_bytes = size_bytes as f64;
     let mut seconds = 0.0;
     if schedule.is_folded() {
-        seconds = 2.0 * (left_bytes / rate * sharing(paths, link.uplink, schedule.folds()) + latency);
+        seconds = 2.0 * (left_bytes / rate * times(schedule.folds().collect()) + latency);
     }
     for (stage, radix) in schedule.radices().iter().enumerate() {
         let part_bytes = left_bytes / *radix as f64;
         let steps = radix.saturating_sub(1) as f64;
         let is_overlapped = part_bytes >= frame_bytes + rate * latency;
-        let bytes = steps * part_bytes / rate * sharing(paths, link.uplink, schedule.gives(stage));
+        let bytes = steps * part_bytes / rate * times(schedule.gives(stage).collect());
         let waits = if is_overlapped { latency.min(steps * latency) } else { steps * latency };
         seconds += 2.0 * (bytes + waits);
         left_bytes = part_bytes;
@@ -96,24 +109,44 @@ fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize,
 }
 
 /// The order of a collective of parts: a ring in which members of a group are next to each other. It is half an allreduce.
-pub fn arrange_parts(paths: &[Path], size_bytes: u64, link: LinkEstimate) -> Arrangement {
-    let order = by_groups(paths);
+pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: LinkEstimate) -> Arrangement {
+    let order = around_slow_links(by_groups(paths), paths, slow);
     let ordered: Vec<Path> = order.iter().map(|member| paths[*member]).collect();
     let schedule = Schedule::ring(paths.len());
-    let estimate = estimate(&schedule, size_bytes, link, &ordered) / 2;
-    Arrangement { order, choice: Choice { schedule, estimate, runner_up: None }, remark: "" }
+    let slow = by_rank(&order, slow);
+    let estimate = estimate(&schedule, size_bytes, link, &ordered, &slow) / 2;
+    let remark = remark_on_links(&schedule, &slow).to_owned();
+    Arrangement { order, choice: Choice { schedule, estimate, runner_up: None }, remark }
+}
+
+/// Slow links by the ranks that members have in this order.
+fn by_rank(order: &[usize], slow: &SlowLinks) -> SlowLinks {
+    let ranks: BTreeMap<usize, usize> =
+        order.iter().enumerate().map(|(rank, member)| (*member, rank)).collect();
+    slow.iter().filter_map(|(from, to)| Some((*ranks.get(from)?, *ranks.get(to)?))).collect()
+}
+
+fn remark_on_links(schedule: &Schedule, slow: &SlowLinks) -> &'static str {
+    let mut streams = (0..schedule.radices().len()).flat_map(|stage| schedule.gives(stage));
+    match slow.is_empty() {
+        true => "",
+        false if streams.any(|stream| slow.contains(&stream)) => "over a slow link",
+        false => "around slow links",
+    }
 }
 
 /// Chooses the order and the schedule of an allreduce of members in these groups. Among equals the ring wins.
 pub fn arrange(
     paths: &[Path],
+    slow: &SlowLinks,
     size_bytes: u64,
     link: LinkEstimate,
     preference: SchedulePreference,
 ) -> Arrangement {
     let members = paths.len();
     let is_flat = paths.windows(2).all(|pair| pair[0] == pair[1]);
-    let order = by_groups(paths);
+    let order = around_slow_links(by_groups(paths), paths, slow);
+    let slow_ranks = by_rank(&order, slow);
     let ordered: Vec<Path> =
         if is_flat { Vec::new() } else { order.iter().map(|member| paths[*member]).collect() };
     let (ring, halving_doubling) = (Schedule::ring(members), Schedule::halving_doubling(members));
@@ -129,7 +162,7 @@ pub fn arrange(
     }
     let mut ranked: Vec<(Schedule, Duration)> = Vec::new();
     for schedule in candidates {
-        let time = estimate(&schedule, size_bytes, link, &ordered);
+        let time = estimate(&schedule, size_bytes, link, &ordered, &slow_ranks);
         if !ranked.iter().any(|(other, _)| *other == schedule) {
             ranked.push((schedule, time));
         }
@@ -154,14 +187,18 @@ pub fn arrange(
     if let Some(forced) = forced {
         // No two streams of a step share a link then.
         let shared = if by_hdrm.is_some() { &[] } else { &ordered[..] };
-        let time = estimate(&forced, size_bytes, link, shared);
+        let time = estimate(&forced, size_bytes, link, shared, &slow_ranks);
         ranked.retain(|(other, _)| *other != forced);
         ranked.insert(0, (forced, time));
     }
     let mut ranked = ranked.into_iter();
     let (schedule, estimate) = ranked.next().unwrap_or((Schedule::ring(members), Duration::ZERO));
+    let order = by_hdrm.unwrap_or(order);
+    let remarks = [remark, remark_on_links(&schedule, &by_rank(&order, slow))];
+    let remarks = remarks.into_iter().filter(|remark| !remark.is_empty());
+    let remark = remarks.collect::<Vec<_>>().join(", ");
     let choice = Choice { schedule, estimate, runner_up: ranked.next() };
-    Arrangement { order: by_hdrm.unwrap_or(order), choice, remark }
+    Arrangement { order, choice, remark }
 }
 
 /// All ways to make one stage of stages that are next to each other, the most stages first and the ring last: levels with fast
@@ -202,8 +239,14 @@ mod tests {
     };
 
     fn choose(members: usize, size_bytes: u64) -> Choice<Schedule> {
-        let chosen = arrange(&vec![EVERYWHERE; members], size_bytes, LINK, SchedulePreference::Auto);
-        assert_eq!((chosen.order, chosen.remark), ((0..members).collect(), ""));
+        let chosen = arrange(
+            &vec![EVERYWHERE; members],
+            &SlowLinks::new(),
+            size_bytes,
+            LINK,
+            SchedulePreference::Auto,
+        );
+        assert_eq!((chosen.order, chosen.remark), ((0..members).collect(), String::new()));
         chosen.choice
     }
 
@@ -219,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_ring_of_much_data_is_estimated_at_the_limit() {
-        let seconds = estimate(&Schedule::ring(16), 64 << 20, LINK, &[]).as_secs_f64();
+        let seconds = estimate(&Schedule::ring(16), 64 << 20, LINK, &[], &SlowLinks::new()).as_secs_f64();
         let limit = 2.0 * (64 << 20) as f64 * 15.0 / 16.0 / 25e6;
         assert!((limit..limit * 1.01).contains(&seconds), "{seconds} s, limit {limit} s");
     }

@@ -19,6 +19,45 @@ pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     order
 }
 
+/// Which links between members are slow, from the first to the second, as indices.
+pub type SlowLinks = BTreeSet<(usize, usize)>;
+
+/// The same order, but that members of a group have changed places where a ring would go over a slow link, and less so then.
+///
+/// Source: Cloud Collectives swaps the node at the worst hop of a ring first (Luo et al.).
+pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &SlowLinks) -> Vec<usize> {
+    let count = order.len();
+    let is_slow = |order: &[usize], place: usize| slow.contains(&(order[place], order[(place + 1) % count]));
+    // How many links to and from these places are slow.
+    let slow_at = |order: &[usize], places: [usize; 2]| {
+        let links: BTreeSet<usize> =
+            places.into_iter().flat_map(|place| [(place + count - 1) % count, place]).collect();
+        links.into_iter().filter(|place| is_slow(order, *place)).count()
+    };
+    for from in 0..count {
+        for place in [(from + 1) % count, from] {
+            if !is_slow(&order, from) {
+                break;
+            }
+            let alike = (0..count).filter(|other| paths[order[*other]] == paths[order[place]]);
+            let others: Vec<usize> = alike.filter(|other| *other != place).collect();
+            let after_swap = |other: &usize| {
+                let before = slow_at(&order, [place, *other]);
+                let mut swapped = order.clone();
+                swapped.swap(place, *other);
+                let after = slow_at(&swapped, [place, *other]);
+                (after < before).then(|| (before - after, *other))
+            };
+            let best =
+                others.iter().filter_map(after_swap).max_by_key(|(gain, other)| (*gain, count - other));
+            if let Some((_, other)) = best {
+                order.swap(place, other);
+            }
+        }
+    }
+    order
+}
+
 /// The sizes of the rings of stages that follow the groups, innermost first; `None` if there are no groups within groups that have
 /// as many members each. The members are in the order of [`by_groups`].
 pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {

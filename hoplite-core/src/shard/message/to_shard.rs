@@ -63,13 +63,19 @@ pub enum ToShard {
         /// The subscription.
         request: RequestId,
     },
+    /// The links from this store to these peers, and no others, have been slow for long: transfers had better go elsewhere. Not
+    /// answered.
+    SlowLinks {
+        /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
+        peers: Vec<NodeId>,
+    },
     /// Where another shard, or this one before it was restarted, has said that the store is, after a probe. Not answered.
     Placed(Placed),
 }
 
 impl ToShard {
     /// The kinds of messages, for metrics.
-    pub const KINDS: [&str; 10] = [
+    pub const KINDS: [&str; 11] = [
         "publish",
         "unpublish",
         "query",
@@ -80,6 +86,7 @@ impl ToShard {
         "subscribe",
         "unsubscribe",
         "placed",
+        "slow-links",
     ];
 
     /// Which of [`Self::KINDS`] it is.
@@ -95,6 +102,7 @@ impl ToShard {
             Self::Subscribe { .. } => "subscribe",
             Self::Unsubscribe { .. } => "unsubscribe",
             Self::Placed(_) => "placed",
+            Self::SlowLinks { .. } => "slow-links",
         }
     }
 }

@@ -151,6 +151,17 @@ pub enum GrantReason {
     FirstOfGroup,
     /// The copies that are closer served others for too long.
     CloserAreBusy,
+    /// The link from the one that would have been chosen otherwise is slow, or what it has comes over a slow link.
+    FasterLink,
+    /// The link from it is slow, or what it has comes over a slow link, but there is no other.
+    SlowButOnly,
+}
+
+impl GrantReason {
+    /// Whether it was chosen only since there was no better one.
+    pub const fn is_last_resort(self) -> bool {
+        matches!(self, Self::AvoidedButOnly | Self::SlowButOnly)
+    }
 }
 
 /// A slot at a sender. The receiver counts as a partial location from now on, until it says otherwise.

@@ -19,6 +19,7 @@
 //! fail A OUTCOME           A returns its latest slot
 //! evict A X | concede A X | end A X | abort A X | supersede A X | dropped A X
 //! delete A X | forget A X | watch A X
+//! slow A B..                the links from A to these are slow, and no others
 //! wait T
 //! ```
 
@@ -35,6 +36,11 @@ fn broadcast() {
 #[test]
 fn places() {
     run_file(include_str!("../../../tests/cases/places.txt"));
+}
+
+#[test]
+fn slow_links() {
+    run_file(include_str!("../../../tests/cases/slow_links.txt"));
 }
 
 #[test]
@@ -187,6 +193,10 @@ impl Scenario {
             ["watch", name, object] => {
                 self.latest.insert((*name).to_owned(), request);
                 self.world.say(name, ToShard::Subscribe { request, id: id(object) })
+            }
+            ["slow", name, peers @ ..] => {
+                let peers = peers.iter().map(|peer| node(peer)).collect();
+                self.world.say(name, ToShard::SlowLinks { peers })
             }
             ["wait", millis] => self.world.wait(Duration::from_millis(millis.parse().unwrap())),
             _ => panic!("{words:?}"),

@@ -52,6 +52,9 @@ fn entries(shard: &Shard) {
         inline_bytes += entry.inline.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
         links += entry.transfers.len();
         let mut slots: BTreeMap<NodeIndex, u32> = BTreeMap::new();
+        let slow: Vec<_> = entry.transfers.slow().map(|(receiver, grant, _)| (receiver, grant)).collect();
+        let is_slow = entry.transfers.iter().filter(|(.., link)| link.is_slow);
+        assert_eq!(slow, is_slow.map(|(receiver, grant, _)| (receiver, grant)).collect::<Vec<_>>());
         for (receiver, grant, link) in entry.transfers.iter() {
             *slots.entry(link.sender).or_default() += 1;
             assert_ne!(link.sender, receiver, "nobody pulls from itself");
@@ -151,5 +154,5 @@ fn requests(shard: &Shard) {
     assert_eq!(queries, shard.waiting.values().map(|queue| queue.len()).sum::<usize>());
     assert_eq!(subscriptions, shard.subscriptions);
     assert_eq!(subscriptions, shard.subscribers.values().map(|subscribers| subscribers.len()).sum::<usize>());
-    assert!(shard.due.avoidance.len() <= queries);
+    assert!(shard.due.patience.len() <= queries);
 }

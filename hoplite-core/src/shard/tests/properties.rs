@@ -85,6 +85,11 @@ enum Step {
         version: u64,
         racks: [u32; NODES.len()],
     },
+    /// A store says to which nodes its links are slow.
+    SlowLinks {
+        node: usize,
+        peers: BTreeSet<usize>,
+    },
     Wait {
         millis: u64,
     },
@@ -175,6 +180,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(version, racks)| Step::Measure { version, racks }),
         1 => (node_number(), 1_u64..20, 0_u32..3)
             .prop_map(|(node, version, rack)| Step::Recall { node, version, rack }),
+        2 => (node_number(), prop::collection::btree_set(node_number(), 0..4))
+            .prop_map(|(node, peers)| Step::SlowLinks { node, peers }),
         3 => (0_u64..1500).prop_map(|millis| Step::Wait { millis }),
     ]
 }
@@ -287,6 +294,10 @@ impl Run {
             Step::Recall { node, version, rack } => {
                 let (path, uplink) = ([0, 0, rack, 0], Uplink::default());
                 self.say(node, ToShard::Placed(Placed { version, path, uplink }));
+            }
+            Step::SlowLinks { node: of, peers } => {
+                let peers = peers.into_iter().map(|peer| node(NODES[peer])).collect();
+                self.say(of, ToShard::SlowLinks { peers });
             }
             Step::Publish { node, publish } => self.say(node, ToShard::Publish(publish)),
             Step::PublishPulled { node, back, publish } => {

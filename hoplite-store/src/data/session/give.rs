@@ -5,11 +5,11 @@ use hoplite_core::peer::plan_timeout;
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::Take;
 use hoplite_proto::data::frame::Kind;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
-use super::super::server::{Ending, Server, end_message};
+use super::super::server::{Ending, SAMPLE_INTERVAL, Server, end_message};
 use super::super::{HopHost, ServeRequest, ServeSource, count};
 use super::MemberHost;
 use super::exchange::{Exchange, length};
@@ -67,6 +67,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let Some(_giving) = exchange.begin_giving().filter(|_| is_member) else { return Ok(Ending::NoCopy) };
         let keepalive = self.keepalive(Awaited::Producer);
         let mut position_bytes = 0;
+        let mut sample_at = Instant::now() + SAMPLE_INTERVAL;
         for step in exchange.program().gives(take.index) {
             let step_bytes = length(exchange.step(step).range());
             // What the taker has already is skipped.
@@ -95,6 +96,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     () = exchange.ended() => return Err(ConnectionError::Closed),
                 }
                 count(&self.metrics.sent_bytes, end_bytes - done_bytes);
+                let now = Instant::now();
+                if now >= sample_at {
+                    self.sample(&mut sample_at, now, peer, connection.delivery());
+                }
                 done_bytes = end_bytes;
                 exchange.advance(step, done_bytes);
             }

@@ -64,6 +64,8 @@ impl ServeSource for Shelf {
         let shelf = Arc::clone(self);
         Some(Served::new(live, move || shelf.serves.send_modify(|serves| *serves -= 1)))
     }
+
+    fn has_slow_links(self: &Arc<Self>, _: Vec<NodeId>) {}
 }
 
 impl HopHost for Shelf {
