@@ -23,9 +23,13 @@ struct Up {
 
 impl Up {
     fn start(nodes: usize, shards: usize) -> Self {
+        Self::start_with(nodes, shards, &[])
+    }
+
+    fn start_with(nodes: usize, shards: usize, arguments: &[&str]) -> Self {
         let place = tempfile::tempdir().unwrap();
         let mut command = up(&place.path().join("cluster"), nodes, shards);
-        let daemon = Daemon::start("up", &mut command);
+        let daemon = Daemon::start("up", command.args(arguments));
         assert_eq!(daemon.first_line, "ready");
         Self { daemon, place }
     }
@@ -113,6 +117,18 @@ fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
 
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| u8::try_from(index * 31 % 251).unwrap()).collect()
+}
+
+#[test]
+fn stat_says_what_labels_have_done() {
+    let up = Up::start_with(4, 1, &["--labels", "rack=0,1"]);
+    assert!(up.put(0, "x", &vec![7; 1 << 20], &[]).status.success());
+    for (node, grant) in [(1, ["node-1", "node-0", "first-of-group"]), (2, ["node-2", "node-0", "closest"])] {
+        up.succeed(node, &["get", "x"]);
+        let stat = String::from_utf8(up.succeed(0, &["stat", "x"])).unwrap();
+        let is_said = |line: &str| line.split_whitespace().skip(2).take(3).eq(grant);
+        assert!(stat.lines().any(is_said), "{grant:?} in {stat}");
+    }
 }
 
 #[test]
