@@ -16,6 +16,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CARGO = os.environ.get("CARGO", "cargo")
+# What everybody would build who uses the library, and what only daemons and the command line need.
+NOT_OF_LIBRARY = ("hoplite-client", {"clap", "indicatif", "tempfile", "tonic"})
 
 
 def main() -> int:
@@ -24,6 +26,7 @@ def main() -> int:
     found = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     packages = json.loads(found.stdout)["packages"]
     wrong = [f"{package['name']} {package['version']}: {why}" for package in packages for why in faults(package, rules)]
+    wrong += heavy_dependencies(*NOT_OF_LIBRARY)
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong:
@@ -49,6 +52,14 @@ def faults(package: dict[str, Any], rules: dict[str, Any]) -> list[str]:
     if package["source"] is not None and package["source"] not in sources:
         found.append(f"it comes from {package['source']}")
     return found
+
+
+def heavy_dependencies(library: str, banned: set[str]) -> list[str]:
+    """Which of the banned packages are built with a library."""
+    command = [CARGO, "tree", "--locked", "--package", library, "--edges", "normal", "--prefix", "none"]
+    found = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
+    names = {line.split()[0] for line in found.stdout.splitlines() if line}
+    return [f"{library} depends on {name}, which a library does not need" for name in sorted(names & banned)]
 
 
 def is_allowed(expression: str, allowed: set[str]) -> bool:
