@@ -3,7 +3,7 @@
 //! An allreduce begins as a reduce whose target all want. The store of rank 0 *coordinates*: it follows the sources until all
 //! are somewhere ([`Gathering`]), and then asks the stores that have them to be *members* of a [`Session`], each with a
 //! [`Plan`]. A member makes room for the target, gives and takes as its program says ([`plan::collective`](crate::plan::collective)),
-//! and reports when it has all bytes. What is not ready in time, or is of no use as a session, is done by one reduce and one
+//! and reports when it has all bytes. How far it is, and what may be done next, [`Progress`] says. What is not ready in time, or is of no use as a session, is done by one reduce and one
 //! broadcast instead: the *general path*.
 //!
 //! A reduce_scatter and an allgather are *collectives of parts*. Their members exchange in private copies, from which each participant
@@ -20,6 +20,7 @@ mod event;
 mod gathering;
 mod membership;
 mod message;
+mod progress;
 mod resume;
 mod session;
 
@@ -30,6 +31,7 @@ pub use message::{
     Agreement, EnlistmentId, Failure, MAX_ACCOUNT_BYTES, MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan,
     Report, Word, describe_plan,
 };
+pub use progress::{BadBlock, Block, Lack, Progress, Reading, Stream, Work};
 pub use resume::{Break, Resumes};
 pub(crate) use session::describe_failure;
 pub use session::{Decision, Session, SessionAction};

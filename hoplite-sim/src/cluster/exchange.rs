@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use hoplite_core::Time;
-use hoplite_core::collective::{Break, CollectiveEvent, Plan, Resumes};
+use hoplite_core::collective::{Block, Break, CollectiveEvent, Plan, Progress, Reading, Resumes};
 use hoplite_core::node::{CombineId, CombineOutcome, CopyId, Event, ServeId};
 use hoplite_core::peer::{CONNECT_TIMEOUT, SILENCE_TIMEOUT, plan_timeout};
-use hoplite_core::plan::collective::{Program, Step, Taking};
+use hoplite_core::plan::collective::Taking;
 use hoplite_core::shard::PullOutcome;
 
 use super::contents::{Contents, EMPTY, MIXED, Operand, shape_of};
@@ -90,13 +90,7 @@ pub(super) struct Exchange {
     copy: CopyId,
     sources: Vec<CopyId>,
     plan: Box<Plan>,
-    program: Program,
-    /// For each step: the earlier ones that write bytes of it, and how many of its bytes are done.
-    writers: Vec<Vec<usize>>,
-    done_bytes: Vec<u64>,
-    finals: Vec<usize>,
-    /// How many leading bytes of the target have the combination of the own sources, if there are several.
-    folded_bytes: u64,
+    progress: Progress,
     memory: Memory,
     is_filled: bool,
     slowness: u32,
@@ -106,47 +100,6 @@ impl Exchange {
     /// Whether it reads or fills a copy of its store.
     pub(super) fn uses(&self, copy: CopyId) -> bool {
         self.copy == copy || self.sources.contains(&copy)
-    }
-
-    fn range(&self, step: usize) -> Range<u64> {
-        self.program.steps()[step].range().clone()
-    }
-
-    fn is_done(&self, step: usize) -> bool {
-        let range = self.range(step);
-        self.done_bytes[step] == range.end - range.start
-    }
-
-    fn all_done(&self, is_meant: impl Fn(&Step) -> bool) -> bool {
-        let mut steps = self.program.steps().iter().enumerate().filter(|(_, step)| is_meant(step));
-        steps.all(|(index, _)| self.is_done(index))
-    }
-
-    /// Whether the bytes of a step are in the target when it reads them.
-    fn reads_target(&self, step: usize) -> bool {
-        self.plan.is_folded() || !self.writers[step].is_empty()
-    }
-
-    /// Whether all that writes before a step has done its bytes before `end`.
-    fn is_reached(&self, step: usize, end: u64) -> bool {
-        let is_folded = !self.plan.is_folded() || self.folded_bytes >= end;
-        is_folded
-            && self.writers[step].iter().all(|writer| {
-                let range = self.range(*writer);
-                range.start >= end || range.start + self.done_bytes[*writer] >= end.min(range.end)
-            })
-    }
-
-    /// How many bytes of the target are final, counted in the order in which they become so.
-    fn final_bytes(&self) -> u64 {
-        let mut final_bytes = 0;
-        for step in &self.finals {
-            final_bytes += self.done_bytes[*step];
-            if !self.is_done(*step) {
-                break;
-            }
-        }
-        final_bytes
     }
 }
 
@@ -159,7 +112,6 @@ struct Stream {
     /// The index of the giver, its store, and what it is asked for.
     from: usize,
     remote: Remote,
-    steps: Vec<usize>,
     serve: Option<ServeId>,
     /// When the giver was asked, and could be reached last.
     asked_at: Time,
@@ -186,7 +138,7 @@ enum Own {
 }
 
 /// What the look at a stream came to.
-enum Progress {
+enum Look {
     Moved,
     Nothing,
     Over,
@@ -205,26 +157,14 @@ impl<A: Application> Cluster<A> {
         self.note(|_| {
             format!("store {store} exchanges as {combine:?} into {copy:?}, with {sources:?}: {plan:?}")
         });
-        let program = plan.program();
-        let steps = program.steps().len();
         let slowness = match self.config.network {
             Network::Blocks { slowness, .. } => slowness.max(*self.random.pick(&[1, 1, 1, 5, 20])),
             Network::Flow { .. } => panic!("sessions are simulated block by block"),
         };
-        let froms = program.sources();
-        let exchange = Exchange {
-            copy,
-            sources,
-            writers: (0..steps).map(|step| program.writers_before(step)).collect(),
-            done_bytes: vec![0; steps],
-            finals: plan.finals(&program),
-            folded_bytes: 0,
-            memory: Memory::default(),
-            is_filled: false,
-            slowness,
-            program,
-            plan,
-        };
+        let progress = Progress::new(&plan);
+        let froms = progress.program().sources();
+        let exchange =
+            Exchange { copy, sources, memory: Memory::default(), is_filled: false, slowness, progress, plan };
         let (run, now) = (self.stores[store].run, self.now());
         for from in froms {
             let sender = self.store_named(&exchange.plan.members[from].node);
@@ -235,7 +175,6 @@ impl<A: Application> Cluster<A> {
                 combine,
                 from,
                 remote: Remote { sender, id, put, awaits_hop: true },
-                steps: exchange.program.takes(from),
                 serve: None,
                 asked_at: now,
                 heard_at: now,
@@ -307,7 +246,7 @@ impl<A: Application> Cluster<A> {
 
     fn taken_bytes(&self, stream: &Stream) -> u64 {
         let exchange = &self.stores[stream.store].exchanges[&stream.combine];
-        stream.steps.iter().map(|step| exchange.done_bytes[*step]).sum()
+        exchange.progress.stream_from(stream.from).position_bytes()
     }
 
     fn stream_broke(&mut self, mut stream: Stream, cause: Break, outcome: PullOutcome) {
@@ -341,10 +280,10 @@ impl<A: Application> Cluster<A> {
         let (store, combine, sender) = (stream.store, stream.combine, stream.remote.sender);
         A::interfere(self, store, sender);
         match self.look_at_stream(&mut stream) {
-            Progress::Moved => stream.idle = 0,
-            Progress::Nothing => stream.idle = stream.idle.saturating_add(1),
-            Progress::Broke(cause, outcome) => return self.stream_broke(stream, cause, outcome),
-            Progress::Over => {
+            Look::Moved => stream.idle = 0,
+            Look::Nothing => stream.idle = stream.idle.saturating_add(1),
+            Look::Broke(cause, outcome) => return self.stream_broke(stream, cause, outcome),
+            Look::Over => {
                 if let Some(serve) = stream.serve {
                     self.end_serve(sender, serve);
                 }
@@ -360,45 +299,46 @@ impl<A: Application> Cluster<A> {
         self.after(delay, move |cluster| cluster.stream_step(stream));
     }
 
-    fn look_at_stream(&mut self, stream: &mut Stream) -> Progress {
+    fn look_at_stream(&mut self, stream: &mut Stream) -> Look {
         let (now, store, sender) = (self.now(), stream.store, stream.remote.sender);
         let taken = match self.take_arriving(stream) {
             Ok(taken) => taken,
-            Err(cause) => return Progress::Broke(cause, PullOutcome::SenderHasNoCopy),
+            Err(cause) => return Look::Broke(cause, PullOutcome::SenderHasNoCopy),
         };
         let exchange = &self.stores[store].exchanges[&stream.combine];
-        if stream.steps.iter().all(|step| exchange.is_done(*step)) {
-            return Progress::Over;
+        if exchange.progress.stream_from(stream.from).is_over() {
+            // Others may still wait for what the member has to fold.
+            return if exchange.progress.is_folded() { Look::Over } else { Look::Nothing };
         }
         if !self.is_linked(LinkEnd::Store(store), LinkEnd::Store(sender)) {
             let is_given_up = now.since(stream.heard_at) > SILENCE_TIMEOUT;
-            let silent = Progress::Broke(Break::Silent, PullOutcome::SenderUnreachable);
-            return if is_given_up { silent } else { Progress::Nothing };
+            let silent = Look::Broke(Break::Silent, PullOutcome::SenderUnreachable);
+            return if is_given_up { silent } else { Look::Nothing };
         }
         stream.heard_at = now;
         if let Network::Blocks { damages: true, .. } = self.config.network
             && self.random.number(0..BROKEN_ONE_IN) == 0
         {
-            return Progress::Broke(Break::Broken, PullOutcome::Corrupt);
+            return Look::Broke(Break::Broken, PullOutcome::Corrupt);
         }
         if !stream.arriving.is_empty() {
             // It waits for what it is combined with, and its sender with it.
-            return Progress::Nothing;
+            return Look::Nothing;
         }
         let serve = stream.serve.and_then(|serve| self.stores[sender].serves.get(&serve));
-        let nothing_to_give = Progress::Broke(Break::NothingToGive, PullOutcome::SenderHasNoCopy);
+        let nothing_to_give = Look::Broke(Break::NothingToGive, PullOutcome::SenderHasNoCopy);
         let given = match serve.map(|serve| serve.state) {
             Some(ServeState::Awaited)
                 if now.since(stream.asked_at) < plan_timeout(stream.asked_from_bytes) =>
             {
-                return Progress::Nothing;
+                return Look::Nothing;
             }
             Some(ServeState::Accepted(copy)) => self.give(stream, copy),
             Some(ServeState::Awaited | ServeState::Refused) | None => return nothing_to_give,
         };
         match given {
-            Some(given) if given || taken => Progress::Moved,
-            Some(_) => Progress::Nothing,
+            Some(given) if given || taken => Look::Moved,
+            Some(_) => Look::Nothing,
             None => nothing_to_give,
         }
     }
@@ -412,58 +352,41 @@ impl<A: Application> Cluster<A> {
         let mut exchanges = self.stores[sender].exchanges.iter();
         let (combine, exchange) = exchanges.find(|(_, exchange)| exchange.copy == copy)?;
         let taker = self.stores[stream.store].exchanges[&stream.combine].plan.index;
-        let (combine, steps) = (*combine, exchange.program.gives(taker));
-        let mut position_bytes = 0;
-        for step in steps {
-            let exchange = &self.stores[sender].exchanges[&combine];
-            let range = exchange.range(step);
-            let length_bytes = range.end - range.start;
-            if stream.given_bytes >= position_bytes + length_bytes {
-                position_bytes += length_bytes;
-                self.advance_giver(stream, combine, step, length_bytes);
-                continue;
-            }
-            let start = range.start + stream.given_bytes - position_bytes;
-            let element_bytes = exchange.plan.metadata.dtype.size_bytes();
-            let most_bytes = exchange.plan.frame_bytes.min(self.random.number(4096..65_536));
-            let end = range.end.min(start + most_bytes / element_bytes * element_bytes);
-            if !exchange.is_reached(step, end) {
-                return Some(false);
-            }
-            let piece = match self.own(sender, combine, step, end) {
-                Own::Lost => return None,
-                Own::Late => return Some(false),
-                Own::Source(own) => vec![(start..end, own)],
-                Own::Partial => self.stores[sender].exchanges[&combine].memory.read(&(start..end)),
-            };
-            stream.arriving =
-                piece.into_iter().map(|(range, value)| (range.end - range.start, value)).collect();
-            stream.given_bytes += end - start;
-            self.advance_giver(stream, combine, step, end - range.start);
-            self.end_if_given(sender, combine);
-            return Some(true);
+        let combine = *combine;
+        let element_bytes = exchange.plan.metadata.dtype.size_bytes();
+        let max_bytes = self.random.number(4096..65_536) / element_bytes * element_bytes;
+        let exchange = self.stores[sender].exchanges.get_mut(&combine)?;
+        let mut giving = exchange.progress.stream_to(taker, stream.given_bytes);
+        let block = giving.next(max_bytes).expect("it takes no more than is given to it");
+        if exchange.progress.lack(&block).is_some() {
+            return Some(false);
         }
-        panic!("{stream:?} takes more than is given to it");
+        let piece = match self.own(sender, combine, &block) {
+            Own::Lost => return None,
+            Own::Late => return Some(false),
+            Own::Source(own) => vec![(block.range.clone(), own)],
+            Own::Partial => self.stores[sender].exchanges[&combine].memory.read(&block.range),
+        };
+        stream.arriving = piece.into_iter().map(|(range, value)| (range.end - range.start, value)).collect();
+        stream.given_bytes += block.length_bytes();
+        let exchange = self.stores[sender].exchanges.get_mut(&combine)?;
+        exchange.progress.done(&mut giving, &block);
+        self.end_if_given(sender, combine);
+        Some(true)
     }
 
-    fn advance_giver(&mut self, stream: &Stream, combine: CombineId, step: usize, done_bytes: u64) {
-        if let Some(giver) = self.stores[stream.remote.sender].exchanges.get_mut(&combine) {
-            giver.done_bytes[step] = giver.done_bytes[step].max(done_bytes);
-        }
-    }
-
-    /// Where a step reads what is before `end`.
-    fn own(&mut self, store: usize, combine: CombineId, step: usize, end: u64) -> Own {
+    /// What a block reads of what its member has.
+    fn own(&mut self, store: usize, combine: CombineId, block: &Block) -> Own {
         let exchange = &self.stores[store].exchanges[&combine];
-        if exchange.reads_target(step) {
+        let Reading::Source { index, range, part_end } = exchange.progress.reading(&exchange.plan, block)
+        else {
             return Own::Partial;
-        }
-        let (index, base) = exchange.plan.source_at(exchange.range(step).start);
-        let (source, part_end) = (exchange.sources[index], exchange.plan.part_end(end - 1) - base);
+        };
+        let source = exchange.sources[index];
         let tag = self.copy(store, source).tag.unwrap_or(MIXED);
         match self.offered_bytes(store, source, part_end) {
             None => Own::Lost,
-            Some(offered_bytes) if offered_bytes < end - base => Own::Late,
+            Some(offered_bytes) if offered_bytes < range.end => Own::Late,
             Some(_) => Own::Source(Value { tag, shape: tag, is_combined: false }),
         }
     }
@@ -472,37 +395,29 @@ impl<A: Application> Cluster<A> {
     fn take_arriving(&mut self, stream: &mut Stream) -> Result<bool, Break> {
         self.fold(stream).ok_or(Break::SourceLost)?;
         let length_bytes: u64 = stream.arriving.iter().map(|(length, _)| length).sum();
-        let exchange = &self.stores[stream.store].exchanges[&stream.combine];
-        let step = stream.steps.iter().copied().find(|step| !exchange.is_done(*step));
-        let Some(step) = step.filter(|_| length_bytes > 0) else { return Ok(false) };
-        let Step::Take { range, taking, .. } = exchange.program.steps()[step].clone() else {
-            panic!("step {step} of {:?} takes", exchange.program)
-        };
-        let start = range.start + exchange.done_bytes[step];
-        assert!(
-            start + length_bytes <= range.end,
-            "{stream:?} brings no more than {range:?} from {start} on"
-        );
-        if !exchange.is_reached(step, start + length_bytes) {
+        if length_bytes == 0 {
             return Ok(false);
         }
-        let own = if taking == Taking::Combine {
-            self.own(stream.store, stream.combine, step, start + length_bytes)
-        } else {
-            Own::Partial
-        };
+        let exchange = &self.stores[stream.store].exchanges[&stream.combine];
+        let mut taking = exchange.progress.stream_from(stream.from);
+        let block = taking.check(taking.position_bytes(), length_bytes);
+        let block = block.unwrap_or_else(|bad| panic!("{stream:?} brings {}", bad.reason()));
+        if exchange.progress.lack(&block).is_some() {
+            return Ok(false);
+        }
+        let own = self.own(stream.store, stream.combine, &block);
         match own {
             Own::Lost => return Err(Break::SourceLost),
             Own::Late => return Ok(false),
             Own::Partial | Own::Source(_) => {}
         }
-        let mut at = start;
+        let mut at = block.range.start;
         for (length_bytes, value) in std::mem::take(&mut stream.arriving) {
             let piece = at..at + length_bytes;
             at = piece.end;
             let host = self.stores[stream.store].exchanges.get_mut(&stream.combine);
             let exchange = host.expect("an exchange that goes on is there");
-            if taking == Taking::Replace {
+            if block.taking == Some(Taking::Replace) {
                 exchange.memory.write(&piece, value);
                 continue;
             }
@@ -517,8 +432,8 @@ impl<A: Application> Cluster<A> {
         }
         let host = &mut self.stores[stream.store];
         let exchange = host.exchanges.get_mut(&stream.combine).expect("an exchange that goes on is there");
-        exchange.done_bytes[step] += length_bytes;
-        let (copy, final_bytes) = (exchange.copy, exchange.final_bytes());
+        exchange.progress.done(&mut taking, &block);
+        let (copy, final_bytes) = (exchange.copy, exchange.progress.final_bytes());
         self.copy(stream.store, copy).valid_bytes = final_bytes;
         Ok(true)
     }
@@ -527,12 +442,9 @@ impl<A: Application> Cluster<A> {
     fn fold(&mut self, stream: &Stream) -> Option<()> {
         let (store, combine) = (stream.store, stream.combine);
         let exchange = &self.stores[store].exchanges[&combine];
-        let (size_bytes, folded_bytes) = (exchange.plan.size_bytes, exchange.folded_bytes);
-        if !exchange.plan.is_folded() || folded_bytes == size_bytes {
-            return Some(());
-        }
+        let Some(range) = exchange.progress.next_fold(&exchange.plan, u64::MAX) else { return Some(()) };
+        let (folded_bytes, part_end) = (range.start, range.end);
         let sources = exchange.sources.clone();
-        let part_end = exchange.plan.part_end(folded_bytes);
         let offered = |source: &CopyId| self.offered_bytes(store, *source, part_end);
         let at_hand_bytes = sources.iter().map(offered).collect::<Option<Vec<u64>>>()?.into_iter().min()?;
         let element_bytes = self.stores[store].exchanges[&combine].plan.metadata.dtype.size_bytes();
@@ -548,14 +460,14 @@ impl<A: Application> Cluster<A> {
         let exchange = self.stores[store].exchanges.get_mut(&combine)?;
         let value = Value::combined(&mut self.contents, &exchange.plan, &values);
         exchange.memory.write(&(folded_bytes..end), value);
-        exchange.folded_bytes = end;
+        exchange.progress.folded(end);
         Some(())
     }
 
     /// Says that all bytes are there, once they are.
     fn fill_if_taken(&mut self, store: usize, combine: CombineId) {
         let Some(exchange) = self.stores[store].exchanges.get_mut(&combine) else { return };
-        if exchange.is_filled || !exchange.all_done(Step::is_take) {
+        if exchange.is_filled || !exchange.progress.is_filled() {
             return;
         }
         exchange.is_filled = true;
@@ -576,7 +488,7 @@ impl<A: Application> Cluster<A> {
     /// An exchange ends when its copy is filled and all has been given.
     fn end_if_given(&mut self, store: usize, combine: CombineId) {
         let Some(exchange) = self.stores[store].exchanges.get(&combine) else { return };
-        if exchange.is_filled && exchange.all_done(|step| !step.is_take()) {
+        if exchange.is_filled && exchange.progress.ungiven().is_none() {
             self.end_exchange(store, combine, CombineOutcome::Complete);
         }
     }

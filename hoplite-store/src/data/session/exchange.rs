@@ -1,15 +1,12 @@
-//! How far a member is, as its streams see it.
+//! A member's part of a session, as its streams share it: how far it is, and those who wait for that.
 //!
-//! Partial results live in the target. What bytes a step reads and which steps it has to wait for follows from the program;
-//! see `hoplite_core::plan::collective`.
+//! Partial results live in the target. What may be done, and when, `hoplite_core::collective::Progress` says.
 
 use std::ops::Range;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hoplite_core::collective::Plan;
-use hoplite_core::plan::collective::{Program, Step};
+use hoplite_core::collective::{Block, Lack, Plan, Progress, Reading, Stream, Work};
 use hoplite_core::reduce::combine;
 use hoplite_core::trace::TraceContext;
 use tokio::sync::Notify;
@@ -25,57 +22,18 @@ use crate::copies::LiveCopy;
 #[derive(Debug)]
 pub(crate) struct Exchange {
     plan: Box<Plan>,
-    program: Program,
     /// The member's own data.
     sources: Vec<Arc<LiveCopy>>,
     /// The span of it.
     trace: Option<TraceContext>,
-    /// For each step: the earlier ones that write bytes of it, and how many of its bytes are done.
-    steps: Vec<Progress>,
-    /// How many leading bytes of the target have the combination of the own sources, if there are several.
-    folded: Counter,
-    /// After which steps bytes are final, in this order.
-    finals: Vec<usize>,
+    progress: Mutex<Progress>,
+    /// Who waits for each step, and for the fold: apart, so that a block wakes only the stream that it is for.
+    steps: Vec<Notify>,
+    fold: Notify,
     /// Those who give.
     givers: TaskTracker,
     /// Set when nobody may start to give any more.
     ended: CancellationToken,
-}
-
-#[derive(Debug)]
-struct Progress {
-    writers: Vec<usize>,
-    done: Counter,
-}
-
-/// A number of bytes that grows. Each has its own waiters, so that a block wakes only the stream that it is for.
-#[derive(Debug, Default)]
-struct Counter {
-    bytes: AtomicU64,
-    progressed: Notify,
-}
-
-impl Counter {
-    fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Acquire)
-    }
-
-    fn advance(&self, bytes: u64) {
-        self.bytes.fetch_max(bytes, Ordering::AcqRel);
-        self.progressed.notify_waiters();
-    }
-
-    /// Waits until it is at least so many.
-    async fn reaches(&self, bytes: u64) {
-        while self.bytes() < bytes {
-            let mut progressed = pin!(self.progressed.notified());
-            // From here on no notification is missed, so what is read below is not stale when we sleep.
-            progressed.as_mut().enable();
-            if self.bytes() < bytes {
-                progressed.await;
-            }
-        }
-    }
 }
 
 /// The own data of a member cannot be had.
@@ -85,16 +43,14 @@ pub(super) struct SourceLost;
 impl Exchange {
     /// A member that follows `plan`, with these sources.
     pub(crate) fn new(plan: Box<Plan>, sources: Vec<Arc<LiveCopy>>, trace: Option<TraceContext>) -> Self {
-        let program = plan.program();
-        let progress = |step| Progress { writers: program.writers_before(step), done: Counter::default() };
+        let progress = Progress::new(&plan);
         Self {
-            steps: (0..program.steps().len()).map(progress).collect(),
-            finals: plan.finals(&program),
+            steps: progress.program().steps().iter().map(|_| Notify::new()).collect(),
+            fold: Notify::new(),
+            progress: Mutex::new(progress),
             plan,
-            program,
             sources,
             trace,
-            folded: Counter::default(),
             givers: TaskTracker::new(),
             ended: CancellationToken::new(),
         }
@@ -109,12 +65,9 @@ impl Exchange {
         self.trace
     }
 
-    pub(super) const fn program(&self) -> &Program {
-        &self.program
-    }
-
-    pub(super) fn step(&self, step: usize) -> &Step {
-        &self.program.steps()[step]
+    /// From whom it takes.
+    pub(super) fn givers(&self) -> Vec<usize> {
+        self.progress().program().sources()
     }
 
     /// Lets somebody give, unless the exchange has ended. While it holds what is returned, the memory of the sources stays.
@@ -131,130 +84,111 @@ impl Exchange {
     /// Waits until all have been given what they need, or `cancel`; then nobody reads the sources any more.
     pub(super) async fn finish(&self, cancel: &CancellationToken) {
         // Given by then is what was taken: each taker says so by taking no more.
-        cancel.run_until_cancelled(self.all_given()).await;
+        cancel.run_until_cancelled(self.supplied(Progress::ungiven)).await;
         self.ended.cancel();
         self.givers.close();
         self.givers.wait().await;
     }
 
-    async fn all_given(&self) {
-        for (step, progress) in self.program.steps().iter().zip(&self.steps) {
-            if !step.is_take() {
-                progress.done.reaches(length(step.range())).await;
-            }
-        }
+    /// What is taken from a member, from where it is.
+    pub(super) fn stream_from(&self, member: usize) -> Stream {
+        self.progress().stream_from(member)
     }
 
-    /// How many of its bytes a step has done.
-    pub(super) fn done_bytes(&self, step: usize) -> u64 {
-        self.steps[step].done.bytes()
+    /// What is given to a member that has so many bytes already.
+    pub(super) fn stream_to(&self, member: usize, offset_bytes: u64) -> Stream {
+        let stream = self.progress().stream_to(member, offset_bytes);
+        // What it has may be all of several steps.
+        self.steps.iter().for_each(Notify::notify_waiters);
+        stream
     }
 
-    /// More bytes of a step are done.
-    pub(super) fn advance(&self, step: usize, done_bytes: u64) {
-        self.steps[step].done.advance(done_bytes);
+    /// A block of a stream is done.
+    pub(super) fn done(&self, stream: &mut Stream, block: &Block) {
+        self.progress().done(stream, block);
+        self.steps[block.step].notify_waiters();
     }
 
     /// How many bytes of the target are final, counted in the order in which they become so.
     pub(super) fn final_bytes(&self) -> u64 {
-        let mut final_bytes = 0;
-        for step in &self.finals {
-            let done_bytes = self.done_bytes(*step);
-            final_bytes += done_bytes;
-            if done_bytes < length(self.step(*step).range()) {
-                break;
-            }
-        }
-        final_bytes
+        self.progress().final_bytes()
     }
 
-    /// Whether the bytes of a step are in the target when it reads them; if not, they are in a source.
-    fn reads_target(&self, step: usize) -> bool {
-        self.plan.is_folded() || !self.steps[step].writers.is_empty()
-    }
-
-    /// Waits until a step may write its bytes before `end_bytes`, counted from its beginning, which reads nothing.
-    pub(super) async fn may_write(&self, step: usize, end_bytes: u64) {
-        self.reached(step, self.step(step).range().start + end_bytes).await;
-    }
-
-    /// Waits until a step may do its bytes before `end_bytes`, counted from its beginning.
-    pub(super) async fn may_reach(&self, step: usize, end_bytes: u64) -> Result<(), SourceLost> {
-        let start_bytes = self.step(step).range().start;
-        let end = start_bytes + end_bytes;
-        self.reached(step, end).await;
-        if self.reads_target(step) {
-            return Ok(());
-        }
-        let (source, base) = self.source_of(step);
-        // The end of a part waits for the seal: who has all of a part takes it for one of a complete object.
-        let part_end = self.plan.part_end(end - 1) - base;
+    /// Waits until a block may be done, and what it reads of the member's own data is there.
+    pub(super) async fn may_do(&self, block: &Block) -> Result<(), SourceLost> {
+        self.supplied(|progress| progress.lack(block)).await;
+        let Reading::Source { index, range, part_end } = self.reading(block) else { return Ok(()) };
         // Even if there are enough: a source that has failed is of no use any more.
-        match source.beyond_within(end - base - 1, part_end).await {
-            Ok(valid_bytes) if valid_bytes >= end - base => Ok(()),
+        match self.sources[index].beyond_within(range.end - 1, part_end).await {
+            Ok(valid_bytes) if valid_bytes >= range.end => Ok(()),
             _ => Err(SourceLost),
         }
     }
 
-    /// The source that has the bytes of a step, and where its first byte is in what is made.
-    fn source_of(&self, step: usize) -> (&LiveCopy, u64) {
-        let (index, base) = self.plan.source_at(self.step(step).range().start);
-        (&self.sources[index], base)
-    }
-
-    /// Waits until all that writes before a step has done its bytes before `end`.
-    async fn reached(&self, step: usize, end: u64) {
-        if self.plan.is_folded() {
-            self.folded.reaches(end).await;
+    /// Waits until nothing is lacking.
+    async fn supplied(&self, lack: impl Fn(&Progress) -> Option<Lack>) {
+        let look = || lack(&self.progress());
+        while let Some(lacking) = look() {
+            let waiters = match lacking.work {
+                Work::Fold => &self.fold,
+                Work::Step(step) => &self.steps[step],
+            };
+            let mut progressed = pin!(waiters.notified());
+            // From here on no notification is missed, so what is read below is not stale when we sleep.
+            progressed.as_mut().enable();
+            if look() == Some(lacking) {
+                progressed.await;
+            }
         }
-        for writer in &self.steps[step].writers {
-            let range = self.step(*writer).range();
-            let needed_bytes = end.min(range.end).saturating_sub(range.start);
-            self.steps[*writer].done.reaches(needed_bytes).await;
+    }
+
+    fn reading(&self, block: &Block) -> Reading {
+        self.progress().reading(&self.plan, block)
+    }
+
+    /// The copy that has what a block reads, and where it is there.
+    pub(super) fn origin<'a>(&'a self, block: &Block, target: &'a LiveCopy) -> (&'a LiveCopy, Range<u64>) {
+        match self.reading(block) {
+            Reading::Source { index, range, .. } => (&self.sources[index], range),
+            Reading::Target | Reading::Nothing => (target, block.range.clone()),
         }
     }
 
-    /// The copy that has the bytes of a step when it reads them, and where its first byte is in what is made.
-    pub(super) fn origin<'a>(&'a self, step: usize, target: &'a LiveCopy) -> (&'a LiveCopy, u64) {
-        if self.reads_target(step) { (target, 0) } else { self.source_of(step) }
-    }
-
-    /// Combines what was taken with what is there, into the target from `start` on.
-    pub(super) fn combine_into(&self, step: usize, target: &LiveCopy, start: u64, taken: &mut [u8]) {
-        let (own, base) = self.origin(step, target);
+    /// Combines what was taken with what is there, into the target.
+    pub(super) fn combine_into(&self, block: &Block, target: &LiveCopy, taken: &mut [u8]) {
+        let (own, Range { start: mut own_at, .. }) = self.origin(block, target);
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
         let mut sum = [0; PIECE_BYTES];
-        let mut at = start;
+        let mut at = block.range.start;
         for piece in taken.chunks_mut(PIECE_BYTES) {
             let sum = &mut sum[..piece.len()];
-            own.buffer().read(at - base, sum);
+            own.buffer().read(own_at, sum);
             combine(op, dtype, sum, piece);
             target.buffer().write(at, sum);
             at += piece.len() as u64;
+            own_at += piece.len() as u64;
         }
     }
 
     /// Combines the member's own sources into the target, if they lie there.
     pub(super) async fn fold(&self, target: &LiveCopy) -> Result<(), SourceLost> {
-        let Some((first, others)) = self.sources.split_first().filter(|_| self.plan.is_folded()) else {
-            return Ok(());
-        };
+        let Some((first, others)) = self.sources.split_first() else { return Ok(()) };
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
-        let size_bytes = self.plan.size_bytes;
-        let (mut sum, mut operand) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
-        let mut done_bytes = 0;
-        while done_bytes < size_bytes {
-            let part_end = self.plan.part_end(done_bytes);
-            let end_bytes = part_end.min(done_bytes + STEP_BYTES);
+        let (mut sum, mut operand) = (Vec::new(), Vec::new());
+        loop {
+            let next = self.progress().next_fold(&self.plan, STEP_BYTES);
+            let Some(Range { start, end }) = next else { return Ok(()) };
             for source in &self.sources {
-                match source.beyond_within(end_bytes - 1, part_end).await {
-                    Ok(valid_bytes) if valid_bytes >= end_bytes => {}
+                match source.beyond_within(end - 1, self.plan.part_end(start)).await {
+                    Ok(valid_bytes) if valid_bytes >= end => {}
                     _ => return Err(SourceLost),
                 }
             }
-            for at in (done_bytes..end_bytes).step_by(PIECE_BYTES) {
+            sum.resize(PIECE_BYTES, 0);
+            operand.resize(PIECE_BYTES, 0);
+            for at in (start..end).step_by(PIECE_BYTES) {
                 // No longer than a piece.
-                let length = (end_bytes - at).min(PIECE_BYTES as u64) as usize;
+                let length = (end - at).min(PIECE_BYTES as u64) as usize;
                 let sum = &mut sum[..length];
                 first.buffer().read(at, sum);
                 for other in others {
@@ -264,14 +198,14 @@ impl Exchange {
                 }
                 target.buffer().write(at, sum);
             }
-            done_bytes = end_bytes;
-            self.folded.advance(done_bytes);
+            self.progress().folded(end);
+            self.fold.notify_waiters();
             yield_now().await;
         }
-        Ok(())
     }
-}
 
-pub(super) const fn length(range: &Range<u64>) -> u64 {
-    range.end - range.start
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        // Nothing that is done under the lock can leave it half changed.
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

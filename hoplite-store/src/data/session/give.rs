@@ -12,7 +12,7 @@ use super::super::keepalive::Awaited;
 use super::super::server::{Ending, SAMPLE_INTERVAL, Server, end_message};
 use super::super::{HopHost, ServeRequest, ServeSource, count};
 use super::MemberHost;
-use super::exchange::{Exchange, length};
+use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
@@ -66,44 +66,33 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let is_member = exchange.plan().members.get(take.index).is_some_and(|member| member.node == *peer);
         let Some(_giving) = exchange.begin_giving().filter(|_| is_member) else { return Ok(Ending::NoCopy) };
         let keepalive = self.keepalive(Awaited::Producer);
-        let mut position_bytes = 0;
         let mut sample_at = Instant::now() + SAMPLE_INTERVAL;
-        for step in exchange.program().gives(take.index) {
-            let step_bytes = length(exchange.step(step).range());
-            // What the taker has already is skipped.
-            let mut done_bytes = take.offset_bytes.saturating_sub(position_bytes).min(step_bytes);
-            exchange.advance(step, done_bytes);
-            while done_bytes < step_bytes {
-                let end_bytes = step_bytes.min(done_bytes + exchange.plan().frame_bytes);
-                let ready = async {
-                    tokio::select! {
-                        ready = exchange.may_reach(step, end_bytes) => ready.is_ok(),
-                        () = exchange.ended() => false,
-                        () = target.failed() => false,
-                    }
-                };
-                if !keepalive.during(connection, ready).await? {
-                    return Ok(Ending::NoCopy);
-                }
-                let (origin, base) = exchange.origin(step, target);
-                let start = exchange.step(step).range().start - base;
-                let range = start + done_bytes..start + end_bytes;
-                let sending = connection.write_part(position_bytes + done_bytes, range, origin.buffer());
+        let mut stream = exchange.stream_to(take.index, take.offset_bytes);
+        while let Some(block) = stream.next(u64::MAX) {
+            let ready = async {
                 tokio::select! {
-                    biased;
-                    sent = sending => sent?,
-                    // The connection is of no more use then: a frame is cut short.
-                    () = exchange.ended() => return Err(ConnectionError::Closed),
+                    ready = exchange.may_do(&block) => ready.is_ok(),
+                    () = exchange.ended() => false,
+                    () = target.failed() => false,
                 }
-                count(&self.metrics.sent_bytes, end_bytes - done_bytes);
-                let now = Instant::now();
-                if now >= sample_at {
-                    self.sample(&mut sample_at, now, peer, connection.delivery());
-                }
-                done_bytes = end_bytes;
-                exchange.advance(step, done_bytes);
+            };
+            if !keepalive.during(connection, ready).await? {
+                return Ok(Ending::NoCopy);
             }
-            position_bytes += step_bytes;
+            let (origin, range) = exchange.origin(&block, target);
+            let sending = connection.write_part(block.position_bytes, range, origin.buffer());
+            tokio::select! {
+                biased;
+                sent = sending => sent?,
+                // The connection is of no more use then: a frame is cut short.
+                () = exchange.ended() => return Err(ConnectionError::Closed),
+            }
+            count(&self.metrics.sent_bytes, block.length_bytes());
+            let now = Instant::now();
+            if now >= sample_at {
+                self.sample(&mut sample_at, now, peer, connection.delivery());
+            }
+            exchange.done(&mut stream, &block);
         }
         Ok(Ending::Complete)
     }

@@ -1,9 +1,9 @@
 //! The taking end of the streams between members, and a member's part of a session as a whole.
 
 use futures::future::try_join_all;
-use hoplite_core::collective::{Break, Member, Plan, Resumes};
+use hoplite_core::collective::{BadBlock, Block, Break, Member, Resumes};
 use hoplite_core::node::CombineOutcome;
-use hoplite_core::plan::collective::{Step, Taking};
+use hoplite_core::plan::collective::Taking;
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::shard::PullOutcome;
 use hoplite_proto::data::frame::{Header, Kind};
@@ -16,7 +16,7 @@ use super::super::call::{Call, CallError};
 use super::super::connection::ConnectionError;
 use super::super::count;
 use super::super::pull::Puller;
-use super::exchange::{Exchange, length};
+use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
 /// Why a stream between members ended too early.
@@ -30,6 +30,12 @@ enum TakeError {
     NothingToGive,
     #[error("the member's own source is lost")]
     SourceLost,
+}
+
+impl From<BadBlock> for TakeError {
+    fn from(bad: BadBlock) -> Self {
+        ConnectionError::Nonsense(bad.reason()).into()
+    }
 }
 
 impl TakeError {
@@ -83,7 +89,7 @@ impl Puller {
     async fn take_all(&self, exchange: &Exchange, target: &LiveCopy) -> Result<(), (usize, PullOutcome)> {
         let own = exchange.plan().index;
         let fold = async { exchange.fold(target).await.map_err(|_| (own, PullOutcome::SenderHasNoCopy)) };
-        let takes = exchange.program().sources().into_iter().map(|from| async move {
+        let takes = exchange.givers().into_iter().map(|from| async move {
             self.take_from(exchange, target, from).await.map_err(|outcome| (from, outcome))
         });
         tokio::try_join!(fold, try_join_all(takes)).map(drop)
@@ -96,15 +102,14 @@ impl Puller {
         target: &LiveCopy,
         from: usize,
     ) -> Result<(), PullOutcome> {
-        let steps = exchange.program().takes(from);
         let member = &exchange.plan().members[from];
         let mut resumes = Resumes::new(self.now());
         loop {
-            let error = match self.take(exchange, target, from, &steps).await {
+            let error = match self.take(exchange, target, from).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            let taken_bytes = steps.iter().map(|step| exchange.done_bytes(*step)).sum();
+            let taken_bytes = exchange.stream_from(from).position_bytes();
             let (id, node) = (&exchange.plan().target, &member.node);
             tracing::info!(%id, peer = %node, %error, taken_bytes, "a stream of a session broke");
             match resumes.broke(self.now(), taken_bytes, error.cause()) {
@@ -123,21 +128,15 @@ impl Puller {
         }
     }
 
-    /// One stream, from where the steps are.
-    async fn take(
-        &self,
-        exchange: &Exchange,
-        target: &LiveCopy,
-        from: usize,
-        steps: &[usize],
-    ) -> Result<(), TakeError> {
+    /// One stream, from where it is.
+    async fn take(&self, exchange: &Exchange, target: &LiveCopy, from: usize) -> Result<(), TakeError> {
         let plan = exchange.plan();
-        let mut position_bytes: u64 = steps.iter().map(|step| exchange.done_bytes(*step)).sum();
+        let mut stream = exchange.stream_from(from);
         let request = Take {
             target: plan.target.clone(),
             put: plan.put,
             index: plan.index,
-            offset_bytes: position_bytes,
+            offset_bytes: stream.position_bytes(),
         };
         let member = &plan.members[from];
         let peer = (member.node.clone(), member.address);
@@ -146,18 +145,14 @@ impl Puller {
         let mut call = Call::begin(self, peer, Kind::Take, &request).await?;
         let mut sample = RateSample::default();
         let mut taken = Vec::new();
-        for step in steps {
-            let step_bytes = length(exchange.step(*step).range());
-            while exchange.done_bytes(*step) < step_bytes {
-                let header = next_block(&mut call).await?;
-                let left_bytes = step_bytes - exchange.done_bytes(*step);
-                let length_bytes = check_block(&header, position_bytes, left_bytes, plan)?;
-                self.take_block(exchange, target, *step, &mut call, &header, &mut taken).await?;
-                position_bytes += length_bytes;
-                count(&self.metrics.received_bytes, length_bytes);
-                sample.arrived(self.now(), length_bytes);
-                target.advance(exchange.final_bytes());
-            }
+        while !stream.is_over() {
+            let header = next_block(&mut call).await?;
+            let block = stream.check(header.offset_bytes(), u64::from(header.length_bytes()))?;
+            self.take_block(exchange, target, &block, &mut call, &header, &mut taken).await?;
+            exchange.done(&mut stream, &block);
+            count(&self.metrics.received_bytes, block.length_bytes());
+            sample.arrived(self.now(), block.length_bytes());
+            target.advance(exchange.final_bytes());
         }
         self.transferred(sample);
         // Nothing follows the last block.
@@ -169,33 +164,27 @@ impl Puller {
         &self,
         exchange: &Exchange,
         target: &LiveCopy,
-        step: usize,
+        block: &Block,
         call: &mut Call<'_>,
         header: &Header,
         taken: &mut Vec<u8>,
     ) -> Result<(), TakeError> {
-        let Step::Take { range, taking, .. } = exchange.step(step) else {
-            return Err(TakeError::NothingToGive);
-        };
-        let length_bytes = u64::from(header.length_bytes());
-        let done_bytes = exchange.done_bytes(step);
-        let (start, end_bytes) = (range.start + done_bytes, done_bytes + length_bytes);
-        match taking {
-            Taking::Replace => {
-                exchange.may_write(step, end_bytes).await;
+        match block.taking {
+            Some(Taking::Replace) => {
+                exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
                 self.has_room(call);
-                call.connection().read_block(header, target.buffer(), start).await?;
+                call.connection().read_block(header, target.buffer(), block.range.start).await?;
             }
-            Taking::Combine => {
+            Some(Taking::Combine) => {
                 // Read at once, so that the sender goes on while the own data are waited for.
                 taken.resize(header.length_bytes() as usize, 0);
                 call.connection().read_payload(header, taken).await?;
-                exchange.may_reach(step, end_bytes).await.map_err(|_| TakeError::SourceLost)?;
+                exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
                 self.has_room(call);
-                exchange.combine_into(step, target, start, taken);
+                exchange.combine_into(block, target, taken);
             }
+            None => return Err(TakeError::NothingToGive),
         }
-        exchange.advance(step, end_bytes);
         Ok(())
     }
 
@@ -219,19 +208,4 @@ async fn next_block(call: &mut Call<'_>) -> Result<Header, TakeError> {
             kind => return Err(ConnectionError::Unexpected(kind).into()),
         }
     }
-}
-
-/// Checks that a block is the next one of the stream and goes no further than its step.
-fn check_block(header: &Header, position_bytes: u64, left_bytes: u64, plan: &Plan) -> Result<u64, TakeError> {
-    let length_bytes = u64::from(header.length_bytes());
-    if header.offset_bytes() != position_bytes {
-        return Err(ConnectionError::Nonsense("a block that is not the next one").into());
-    }
-    if length_bytes == 0 || length_bytes > left_bytes.min(plan.frame_bytes) {
-        return Err(ConnectionError::Nonsense("a block that is empty, or goes past its step").into());
-    }
-    if !length_bytes.is_multiple_of(plan.metadata.dtype.size_bytes()) {
-        return Err(ConnectionError::Nonsense("a block that ends in the middle of an element").into());
-    }
-    Ok(length_bytes)
 }
