@@ -14,9 +14,12 @@ pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a receiver may accept nothing at all while there is something to send to it: it may be combining slowly, so this
 /// is several times as long as it may be silent.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a hop or a member of a session waits for room, at most. The consumer of a hop can do without it, and all members without
+/// a session.
+pub const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a member of a session waits for one that has no plan yet: as long as that may wait for room, and as long as it may
 /// be silent before the coordinator takes it for gone.
-pub const PLAN_TIMEOUT: Duration = Duration::from_secs(7);
+pub const PLAN_TIMEOUT: Duration = ROOM_TIMEOUT.saturating_add(SILENCE_TIMEOUT);
 
 /// How long a member is waited for, given how many bytes were taken from it before. One that has given something had its plan: if
 /// it has none now, it was started anew, and will have none.

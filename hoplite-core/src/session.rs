@@ -30,7 +30,7 @@ pub const SHARD_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a store waits for the first message of a shard, the connection included.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
-/// How long a store may take to introduce itself to a shard that it has connected to.
+/// How long a store may take to introduce itself to a shard that it has connected to; a connection may be half open for as long.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a shard may take to say what it knows now: far more than one that is up needs for that.

@@ -83,8 +83,6 @@ impl StallDetector {
 mod tests {
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(10);
-
     const fn at(seconds: u64) -> Time {
         Time::from_micros(seconds * 1_000_000)
     }
@@ -97,7 +95,7 @@ mod tests {
     impl Cluster {
         /// `senders` says from whom each node pulls; who pulls from nobody is a producer. All have heard `heard` before.
         fn new(senders: &[Option<usize>], heard: &[u64]) -> Self {
-            let detector = |heard: &u64| StallDetector::new(at(0), Sign(*heard), TIMEOUT);
+            let detector = |heard: &u64| StallDetector::new(at(0), Sign(*heard), STALL_TIMEOUT);
             let nodes = senders.iter().zip(heard).map(|(sender, heard)| (*sender, detector(heard), None));
             Self { nodes: nodes.collect() }
         }
@@ -161,7 +159,7 @@ mod tests {
 
     #[test]
     fn bytes_are_news() {
-        let mut detector = StallDetector::new(at(0), Sign(3), TIMEOUT);
+        let mut detector = StallDetector::new(at(0), Sign(3), STALL_TIMEOUT);
         assert_eq!(detector.heard(at(9), Sign(3)), Heard::Nothing);
         detector.arrived(at(9));
         assert_eq!(detector.heard(at(19), Sign(3)), Heard::Nothing);

@@ -18,6 +18,7 @@ mod time_span;
 
 mod security;
 
+mod accept;
 mod accounts;
 mod authority;
 
@@ -35,6 +36,7 @@ mod notable;
 mod announce;
 pub mod launch;
 
+pub use accept::ACCEPT_PAUSE;
 pub use accounts::{Group, NoSuchAccount, User};
 pub use announce::{Addresses, Announcer, READY};
 pub use authority::{Authority, Issued, NotIssued};

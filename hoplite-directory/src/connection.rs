@@ -10,10 +10,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use futures::stream::{self, Stream};
-use hoplite_daemon::{HalfOpen, HalfOpenPlace, Protocol, Tls};
+use hoplite_core::session::HELLO_TIMEOUT;
+use hoplite_daemon::{ACCEPT_PAUSE, HalfOpen, HalfOpenPlace, Protocol, Tls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -30,12 +30,8 @@ const MAX_CONNECTIONS: usize = 16_384;
 /// Most connections that are half open; when there are more, the oldest is closed. Enough for all stores of a large cluster
 /// to come back at once.
 const MAX_HALF_OPEN: usize = 1024;
-/// How long a connection may be half open.
-const HALF_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Length of that preface (RFC 9113, section 3.4).
 const PREFACE_BYTES: usize = 24;
-/// How long to wait when no connection can be accepted, for example because too many files are open.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is known of who has connected.
 #[derive(Debug, Clone)]
@@ -144,7 +140,7 @@ impl HalfOpenState {
     fn new(admission: Admission, place: HalfOpenPlace, strangers: Arc<Strangers>) -> Self {
         Self {
             admission,
-            deadline: Box::pin(tokio::time::sleep(HALF_OPEN_TIMEOUT)),
+            deadline: Box::pin(tokio::time::sleep(HELLO_TIMEOUT)),
             lost: Box::pin(place.lost()),
             received: 0,
             strangers: Some(strangers),

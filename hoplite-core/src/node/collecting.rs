@@ -23,14 +23,12 @@ use crate::collective::{
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
+use crate::peer::ROOM_TIMEOUT;
 use crate::plan::collective::{Arrangement, Kind, arrange, arrange_parts, frame_bytes};
 use crate::shard::{Locations, RequestId, UnpublishReason};
 use crate::time::Time;
 use crate::topology::place::Path;
 use audience::{ATTEMPT_PATIENCE, Audiences};
-
-/// How long a member may wait for room, before all do without a session: as a hop does.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a store expects to be asked to be a member before it asks the directory for a target that a participant wants: twice as
 /// long as it takes until the last of 16 members on 2 cores has its plan, and less than the target takes to be made otherwise.

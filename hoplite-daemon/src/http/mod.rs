@@ -29,6 +29,7 @@ pub use hyper::body::{Body, Bytes};
 pub use hyper::header;
 pub use hyper::{HeaderMap, Method, StatusCode, Uri};
 
+use crate::accept::ACCEPT_PAUSE;
 use crate::metrics::IntCounter;
 use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls};
 
@@ -47,8 +48,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest request line with headers. A browser sends along what it keeps for other programs on the same host.
 const MAX_HEADER_BYTES: usize = 16 << 10;
-/// How long to wait when no connection can be accepted, for example because too many files are open.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is spoken below HTTP.
 #[derive(Debug, Clone)]

@@ -13,9 +13,9 @@ mod query;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hoplite_core::id::ClusterId;
+use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_daemon::http::{self, Bytes, HttpRequest, HttpResponse, Method, Scheme, StatusCode, Uri, header};
 use hoplite_daemon::metrics::IntCounter;
 use hoplite_daemon::{Credentials, is_notable};
@@ -29,9 +29,6 @@ use crate::connection::Strangers;
 use crate::events::Events;
 use crate::owner::ShardHandle;
 use crate::watch::Loads;
-
-/// How long the shard may take to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the dashboard shows.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::plan::blocks::{BlockSizes, Delivery};
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
-use hoplite_daemon::{HalfOpen, HalfOpenPlace, is_notable};
+use hoplite_daemon::{ACCEPT_PAUSE, HalfOpen, HalfOpenPlace, is_notable};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{Pull, decode_deny, decode_pull, decode_take};
 use hoplite_proto::{trace, v1};
@@ -27,8 +27,6 @@ use super::keepalive::{Awaited, Keepalive};
 use super::probe::ProbePlace;
 use super::{DataConfig, DataMetrics, HopHost, MemberHost, ServeRequest, ServeSource, Served, count};
 
-/// How long to wait after a failed accept: usually there are no file descriptors left, and trying at once is no use.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a transfer says what the link is like; the first time when TCP has opened its window. Shorter transfers say nothing.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver

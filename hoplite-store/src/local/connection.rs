@@ -7,7 +7,6 @@ use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures::StreamExt;
@@ -15,6 +14,7 @@ use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::node::{CallId, ClientId, Event};
+use hoplite_core::peer::HANDSHAKE_TIMEOUT;
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, trace, v1};
@@ -29,8 +29,6 @@ use tokio_util::sync::CancellationToken;
 use super::answers::{Answer, Answers, Work};
 use super::{LocalPeer, LocalPlane, Role, inspect};
 
-/// How long a client may take to say who it is.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// While so many bytes of answers wait to be written, no further request is read and no further answer is made.
 const OUTBOX_BYTES: usize = 1 << 20;
 /// How many requests of one client are handled before others have their turn.

@@ -10,9 +10,9 @@ mod tests;
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use hoplite_core::{ClusterId, Limits, NodeId};
+use hoplite_daemon::ACCEPT_PAUSE;
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 use tokio::sync::oneshot;
@@ -42,9 +42,6 @@ pub(crate) struct LocalPlane {
     /// How many bytes of the arena have been touched so far.
     pub(crate) prefaulted_bytes: Arc<std::sync::atomic::AtomicU64>,
 }
-
-/// How long to wait before accepting again when the process is out of file descriptors, say.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves clients until `shutdown`, on a thread of its own; the receiver is told when the last connection is closed.
 ///

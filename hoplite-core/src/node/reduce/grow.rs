@@ -11,6 +11,7 @@ use super::sources::{Readiness, SourcePlace};
 use super::target::TargetState;
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::peer::ROOM_TIMEOUT;
 use crate::plan::Choice;
 use crate::plan::reduce::{Schedule, Vertex, VertexId, choose, choose_for_groups, estimate};
 use crate::shard::Location;
@@ -22,9 +23,6 @@ const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 /// For so long, a vertex takes in further sources of its node, though its hop has to begin anew: to let each be a vertex of
 /// its own costs a transfer. Workers of one node that do the same finish within milliseconds of each other.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);
-
-/// How long a hop waits for room, at most. Its consumer can do without it.
-const HOP_ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sources that are ready at one node.
 #[derive(Debug)]
@@ -306,7 +304,7 @@ impl Reduction {
                 offset_bytes,
                 inputs: streams.chain(own).collect(),
                 // Not all of the time that is left, so that another way can be tried if there is no room.
-                timeout: (timeout / 2).min(HOP_ROOM_TIMEOUT),
+                timeout: (timeout / 2).min(ROOM_TIMEOUT),
             };
             let hop = world.begin_hop(&self.request.target, id, &run, spec);
             if let Some(run) = self.tree.state_mut(id) {
