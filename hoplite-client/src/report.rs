@@ -10,7 +10,7 @@ use hoplite_core::{ObjectId, Result};
 use hoplite_proto::directory::decode_locations;
 use hoplite_proto::v1;
 
-/// All that is known of one object: by the shard that was asked, and by the store of this node.
+/// All that is known of one object: by that of its shards which knows most of it, and by the store of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The address of the shard.

@@ -181,7 +181,7 @@ impl Node {
     /// Has the shell ask those shards that know the answer; that each takes its time is bounded there.
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
-            Inspection::Describe { id } => self.ctx.first_shard(id).into_iter().collect(),
+            Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),
             Inspection::List { .. }
             | Inspection::Status
             | Inspection::Probe { .. }

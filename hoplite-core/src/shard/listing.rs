@@ -1,5 +1,7 @@
 //! One page of the objects that several shards know.
 
+use std::cmp::Reverse;
+
 use super::message::Locations;
 use crate::placement::REPLICAS;
 
@@ -55,10 +57,25 @@ impl Page {
     }
 }
 
+/// Which of the shards of one object knows most of it, as an index, given what each has answered in the order in which they are
+/// responsible, `None` for one that could not. A shard that was restarted may have to be told yet what the other one knows. If they
+/// know as much, it is the first: it has granted what was pulled.
+pub fn best_informed<'a>(answers: impl IntoIterator<Item = Option<&'a Locations>>) -> Option<usize> {
+    let answers = answers.into_iter().enumerate();
+    let known = answers.filter_map(|(index, answer)| {
+        let answer = answer?;
+        let is_there = answer.object.as_ref().map(|object| !object.lost);
+        Some((is_there, answer.is_available(), Reverse(index)))
+    });
+    known.max().map(|(.., Reverse(index))| index)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::ObjectId;
+    use crate::Metadata;
+    use crate::id::{ObjectId, PutId};
+    use crate::shard::ObjectSummary;
 
     fn page(ids: &[&str], more: bool) -> Page {
         let found = |id: &&str| Locations {
@@ -91,6 +108,24 @@ mod tests {
         assert_eq!(Page::merge(vec![some(), None, None], 10), None);
         assert_eq!(Page::merge(vec![None], 10), None);
         assert_eq!(Page::merge(vec![], 10), None);
+    }
+
+    #[test]
+    fn of_two_shards_the_one_counts_that_knows_the_object() {
+        let unknown = || Locations { id: ObjectId::new("x").unwrap(), object: None, locations: Vec::new() };
+        let known = |lost, inline| {
+            let (put, metadata) = (PutId(1), Metadata::default());
+            let object = ObjectSummary { put, size_bytes: 1, metadata, inline, lost };
+            Locations { object: Some(object), ..unknown() }
+        };
+        let best = |answers: &[Option<Locations>]| best_informed(answers.iter().map(Option::as_ref));
+        assert_eq!(best(&[None, None]), None);
+        assert_eq!(best(&[None, Some(unknown())]), Some(1));
+        assert_eq!(best(&[Some(unknown()), Some(unknown())]), Some(0));
+        assert_eq!(best(&[Some(unknown()), Some(known(true, false))]), Some(1));
+        assert_eq!(best(&[Some(known(true, false)), Some(known(false, false))]), Some(1));
+        assert_eq!(best(&[Some(known(false, false)), Some(known(false, true))]), Some(1));
+        assert_eq!(best(&[Some(known(false, true)), Some(known(false, true))]), Some(0));
     }
 
     #[test]

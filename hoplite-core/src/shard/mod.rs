@@ -48,7 +48,7 @@ pub use history::GrantRecord;
 pub use inspect::{
     CopyOverview, Found, MAX_LOOKED_AT, MAX_SHOWN_COPIES, NodeOverview, ObjectOverview, ObjectTree, Search,
 };
-pub use listing::{MAX_PAGE_BYTES, Page};
+pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
 pub use losses::Loss;
 pub use message::*;
 

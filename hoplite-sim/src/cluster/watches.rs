@@ -3,7 +3,7 @@
 use hoplite_core::Error;
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, is_news, passable};
 use hoplite_core::session::ANSWER_TIMEOUT;
-use hoplite_core::shard::Page;
+use hoplite_core::shard::{Page, best_informed};
 
 use super::network::LinkEnd;
 use super::{Application, Cluster};
@@ -100,10 +100,13 @@ impl<A: Application> Cluster<A> {
         let pages = std::mem::take(pages);
         let answer = match inspection {
             Inspection::List { limit, .. } => Page::merge(pages, *limit),
-            Inspection::Describe { .. }
-            | Inspection::Status
-            | Inspection::Probe { .. }
-            | Inspection::ProbeProgress => pages.into_iter().flatten().next(),
+            Inspection::Describe { .. } => {
+                let known = pages.iter().map(|page| page.as_ref().and_then(|page| page.objects.first()));
+                best_informed(known).and_then(|best| pages.into_iter().nth(best).flatten())
+            }
+            Inspection::Status | Inspection::Probe { .. } | Inspection::ProbeProgress => {
+                pages.into_iter().flatten().next()
+            }
         };
         self.watches.remove(&key);
         let (store, client, call) = key;

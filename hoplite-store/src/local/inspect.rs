@@ -12,7 +12,7 @@ use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
 use hoplite_core::node::{Inspection, Position, ReduceRecord};
 use hoplite_core::session::ANSWER_TIMEOUT;
-use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page};
+use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, best_informed};
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
 use hoplite_core::topology::live::PeerLink;
 use hoplite_core::topology::measured::{MeasuredPlaces, version_above};
@@ -179,16 +179,25 @@ fn size_bytes(object: &Locations) -> usize {
     encode_locations(object).encoded_len() + OBJECT_OVERHEAD_BYTES
 }
 
-/// All that the directory knows of one object, from the shard that is responsible for it now.
+/// All that the directory knows of one object, from that of its shards which knows most of it.
 async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> Result<Response, Error> {
-    let link = shards.first().ok_or(Error::unavailable("the directory"))?;
     // Asked first: what is made meanwhile would be neither under way nor in the directory's answer.
     let reduce = plane.engine.how_made(id).map(encode_reduce_record);
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
-    let object = ask(link.client().describe(request)).await?;
+    let answers = join_all(shards.iter().map(|link| {
+        let (mut client, request) = (link.client(), request.clone());
+        async move { ask(client.describe(request)).await.ok() }
+    }));
+    let mut answers = answers.await;
+    let decode = |object: &v1::ObjectDescription| {
+        object.locations.clone().map(|locations| decode_locations(locations, Plane::Control)).transpose()
+    };
+    let known = answers.iter().map(|answer| answer.as_ref().map_or(Ok(None), decode));
+    let known = known.collect::<Result<Vec<_>, Error>>()?;
+    let best = best_informed(known.iter().map(Option::as_ref)).ok_or(Error::unavailable("the directory"))?;
     Ok(Response::Description(Box::new(v1::response::Description {
-        shard: link.address.clone(),
-        object: Some(object),
+        shard: shards[best].address.clone(),
+        object: answers.swap_remove(best),
         reduce,
     })))
 }
