@@ -3,8 +3,8 @@
 //! An allreduce begins as a reduce whose target all want. The store of rank 0 *coordinates*: it follows the sources until all
 //! are somewhere ([`Gathering`]), and then asks the stores that have them to be *members* of a [`Session`], each with a
 //! [`Plan`]. A member makes room for the target, gives and takes as its program says ([`plan::collective`](crate::plan::collective)),
-//! and reports when it has all bytes. How far it is, and what may be done next, [`Progress`] says. What is not ready in time, or is of no use as a session, is done by one reduce and one
-//! broadcast instead: the *general path*.
+//! and reports when it has all bytes. How far it is, and what may be done next, [`Progress`] says. What is not ready in time, or is of no use
+//! as a session, is done by one reduce and one broadcast instead: the *general path*.
 //!
 //! A reduce_scatter and an allgather are *collectives of parts*. Their members exchange in private copies, from which each participant
 //! copies its parts. Nobody waits for a word there. The target is an object without bytes, made when that is over or cannot be.
