@@ -52,6 +52,8 @@ _BATCH = 1024
 #: The files with the settings of a store that was started here, and with the process id of the raylet of a node that
 #: uses the store of somebody else.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
+#: The settings that daemons prove with that they belong to the cluster; their flags and variables are spelled alike.
+CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,16 @@ class Settings:
     """A secret that the daemons share."""
     labels: dict[str, str] | None = None
     """Which label of Ray's nodes says their zone, pod, rack and host; None for those of these names."""
+    tls_cert: str | None = None
+    """The certificate of the daemons of a node, with its key and the authority; and the name that all of them are for."""
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    tls_name: str | None = None
 
     @property
     def on_network(self) -> bool:
         """Whether the daemons may be reached from other machines."""
-        return self.insecure or self.token_file is not None
+        return self.insecure or self.token_file is not None or self.tls_cert is not None
 
 
 @dataclass(frozen=True)
@@ -341,8 +348,9 @@ class Keeper:
         common = ["--cluster", f"ray-{self._place.cluster}"]
         if settings.insecure:
             common.append("--insecure")
-        if settings.token_file is not None:
-            common += ["--token-file", settings.token_file]
+        for name in CREDENTIALS:
+            if (value := getattr(settings, name)) is not None:
+                common += [f"--{name.replace('_', '-')}", value]
         store = [program("hoplite-store"), "--print-addresses", *common]
         store += ["--listen", f"{listen}:0", "--socket", str(self._place.socket)]
         store += ["--node-id", f"ray-{self._place.node}", *settings.options]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite.errors import HopliteError
 from hoplite.ray._connection import own
-from hoplite.ray._keeper import ACTORS, Keeper, Node, Settings, name_of
+from hoplite.ray._keeper import ACTORS, CREDENTIALS, Keeper, Node, Settings, name_of
 from hoplite.ray._labels import PLACE_KEYS, place_labels
 from hoplite.ray._place import here
 from hoplite.ray._private import alive_nodes
@@ -32,6 +33,10 @@ def start_on_all_nodes(
     labels: Mapping[str, str] | None = None,
     store_options: Sequence[str] = (),
     timeout: float = 120.0,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_ca: str | None = None,
+    tls_name: str | None = None,
 ) -> list[Node]:
     """Has a store run on each node of the Ray cluster, and returns the nodes.
 
@@ -46,7 +51,8 @@ def start_on_all_nodes(
         token_file: a file with a secret, at this path on each node, which only the user of Ray may read. The stores
             listen on the network, and refuse all who do not have the secret.
         insecure: whether the stores may listen on the network although nobody is authenticated: everybody who reaches their
-            ports can read, write and delete objects. If there are nodes on several machines, one of the two is needed.
+            ports can read, write and delete objects. If there are nodes on several machines, this, a token or certificates
+            are needed.
         socket: where the stores listen that were started by somebody else, if not where they listen by default.
         labels: which label of Ray's nodes says their zone, pod, rack and host, as in `{"rack": "example.com/rack"}`; stores
             take objects from close ones. None for labels of these names, whatever precedes them up to a slash, and Ray's own
@@ -54,26 +60,53 @@ def start_on_all_nodes(
         store_options: further flags of `hoplite-store`, the same on all nodes. With `--labels` among them, the labels of Ray
             do not count.
         timeout: how long it may take, in seconds.
+        tls_cert: a certificate, at this path on each node, with which its daemons speak TLS. It is for the address by which
+            Ray knows the node, or for `tls_name`.
+        tls_key: the key of that certificate, which only the user of Ray may read.
+        tls_ca: the authority that the certificates of all nodes come from.
+        tls_name: the name that the certificates of all nodes are for.
+
+    Where `token_file` and all of `tls_...` are None, they are what HOPLITE_TOKEN_FILE, HOPLITE_TLS_CERT, and so on, say in
+    the environment of the caller; those of the nodes do not count.
+
     Raises:
         RuntimeError: says on which node a store did not start, and why; or that only some nodes have a store of
             somebody else.
         ConnectFailed: if no store listens at `socket`, or one that somebody else has started does not let us in.
-        ValueError: if there are several machines, and neither `token_file` nor `insecure` was said; or if `labels` has
-            another key.
+        ValueError: if there are several machines, and neither a token, nor certificates, nor `insecure` was said; or if
+            `labels` has another key.
         ray.exceptions.GetTimeoutError
     """
     if unknown := set(labels or ()) - set(PLACE_KEYS):
         raise ValueError(
             f"the keys of labels are {', '.join(PLACE_KEYS)}, and not {', '.join(sorted(unknown))}"
         )
+    credentials = {
+        "token_file": token_file,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_ca": tls_ca,
+        "tls_name": tls_name,
+    }
     settings = Settings(
         None if memory is None else str(memory),
         insecure,
         socket,
         tuple(store_options),
-        token_file,
-        None if labels is None else dict(labels),
+        labels=None if labels is None else dict(labels),
+        **_with_environment(credentials),
     )
+    return _run_on_all_nodes(settings, timeout)
+
+
+def _with_environment(credentials: Mapping[str, str | None]) -> Mapping[str, str | None]:
+    """What was said, or else what the environment says; never some of either, which would mix two clusters."""
+    if any(value is not None for value in credentials.values()):
+        return credentials
+    return {name: os.environ.get(f"HOPLITE_{name.upper()}") for name in CREDENTIALS}
+
+
+def _run_on_all_nodes(settings: Settings, timeout: float) -> list[Node]:
     while True:
         nodes = alive_nodes()
         try:
@@ -121,15 +154,8 @@ def refresh(timeout: float = 120.0) -> list[Node]:
         settings: Any = ray.get(keeper.settings.remote(), timeout=timeout)
         if settings is None:
             continue
-        return start_on_all_nodes(
-            memory=settings.memory,
-            token_file=settings.token_file,
-            insecure=settings.insecure,
-            socket=settings.socket,
-            labels=settings.labels,
-            store_options=settings.options,
-            timeout=timeout,
-        )
+        # As they were told then: the environment of this process says nothing about that.
+        return _run_on_all_nodes(settings, timeout)
     raise RuntimeError("no store runs on this Ray cluster: call hoplite.ray.start_on_all_nodes() first")
 
 
@@ -158,7 +184,8 @@ def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: fl
     if len(addresses) > 1 and not settings.on_network:
         raise ValueError(
             f"the nodes are on {len(addresses)} machines, so the stores must listen on the network: say who may use them, "
-            "with token_file=, or insecure=True if everybody who can reach these machines may"
+            "with token_file=, or tls_cert=, tls_key= and tls_ca=; or insecure=True if everybody who can reach these "
+            "machines may"
         )
 
     def start(index: int, directory: str | None) -> Any:

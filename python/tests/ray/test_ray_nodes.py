@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,7 +26,7 @@ import hoplite.ray
 import stores as daemons
 from hoplite._programs import program
 from hoplite.ray import _nodes
-from hoplite.ray._keeper import ACTORS, Settings, name_of
+from hoplite.ray._keeper import ACTORS, Keeper, Settings, name_of
 from hoplite.ray._labels import place_labels
 from hoplite.ray._place import here, place
 
@@ -271,6 +274,72 @@ def test_daemons_that_share_a_secret(two_nodes: Cluster, tmp_path: Path) -> None
     hoplite.ray.stop_on_all_nodes()
     start_stores()
     assert round_trip()
+
+
+def test_daemons_with_certificates(two_nodes: Cluster, tmp_path: Path) -> None:
+    (address,) = {node["NodeManagerAddress"] for node in ray.nodes()}
+    subprocess.run(
+        [program("hoplite"), "certs", tmp_path, f"node,{address}"], check=True, capture_output=True
+    )
+    hoplite.ray.stop_on_all_nodes()
+    files = {"tls_cert": "node.pem", "tls_key": "node-key.pem", "tls_ca": "ca.pem"}
+    hoplite.ray.start_on_all_nodes(
+        memory=MEMORY,
+        store_options=["--no-prefault"],
+        **{name: str(tmp_path / file) for name, file in files.items()},
+    )
+    assert round_trip()
+    hoplite.ray.stop_on_all_nodes()
+    start_stores()
+    assert round_trip()
+
+
+SECURITY = {
+    "token_file": "/s/token",
+    "tls_cert": "/s/node.pem",
+    "tls_key": "/s/key.pem",
+    "tls_ca": "/s/ca.pem",
+    "tls_name": "hoplite.internal",
+}
+
+
+def settings_of(monkeypatch: pytest.MonkeyPatch, **said: Any) -> Settings:
+    """What the keepers are told by a call with these arguments."""
+    told: list[Settings] = []
+    monkeypatch.setattr(_nodes, "alive_nodes", list)
+    monkeypatch.setattr(
+        _nodes, "_attach_or_start", lambda _nodes, settings, _timeout: told.append(settings) or []
+    )
+    hoplite.ray.start_on_all_nodes(**said)
+    return told[0]
+
+
+def test_what_the_caller_says_about_security_reaches_both_daemons(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECURITY:
+        monkeypatch.delenv(f"HOPLITE_{name.upper()}", raising=False)
+    assert not settings_of(monkeypatch).on_network
+    settings = settings_of(monkeypatch, **SECURITY)
+    assert settings.on_network
+    # So do variables, as for the other commands; what is said counts more.
+    for name, value in SECURITY.items():
+        monkeypatch.setenv(f"HOPLITE_{name.upper()}", value)
+    assert settings_of(monkeypatch) == settings
+    other = Settings(None, False, None, (), token_file="/other")
+    assert settings_of(monkeypatch, token_file="/other") == other, (
+        "not with the certificates of another cluster"
+    )
+
+    place = SimpleNamespace(cluster="c", node="n", socket="/s/store.sock")
+    keeper = cast("Keeper", SimpleNamespace(_place=place, _raylet=1))
+    spec = Keeper._spec(keeper, settings, "10.0.0.1", None, {})
+    for command in (spec["store"], spec["directory"]):
+        said = dict(itertools.pairwise(command))
+        assert {name: said.get(f"--{name.replace('_', '-')}") for name in SECURITY} == SECURITY
+        assert "--insecure" not in command
+
+
+def test_certificates_are_enough_for_the_network() -> None:
+    assert Settings(None, False, None, (), tls_cert="/s/node.pem").on_network
 
 
 def test_several_machines_need_to_be_trusted() -> None:
