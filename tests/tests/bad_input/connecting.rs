@@ -100,7 +100,8 @@ fn a_socket_of_another_user_is_refused_by_name() {
     assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o660, 0));
     // A copy, since other users may not be able to reach the one that was built.
     let command_line = cluster.directory().join("hoplite");
-    fs::copy(program("hoplite"), &command_line).unwrap();
+    // By another process: one that this process forks meanwhile would keep the file open for writing.
+    assert!(Command::new("cp").arg(program("hoplite")).arg(&command_line).status().unwrap().success());
     let mut command = Command::new(&command_line);
     command.arg("--socket").arg(cluster.socket(0)).arg("status").uid(NOBODY).gid(NOBODY);
     let (code, text) = run_to_end(&mut command);
