@@ -213,7 +213,7 @@ pub struct Shard {
 struct Due {
     /// Waiting queries time out.
     queries: Deadlines<(NodeIndex, RequestId)>,
-    /// Waiting queries no longer insist on a sender other than those they avoid.
+    /// Waiting queries no longer insist on a sender other than those they avoid, or that are slow.
     patience: Deadlines<(NodeIndex, RequestId)>,
     /// Queries no longer wait for a copy that is close.
     held_back: Deadlines<(ObjectId, Path)>,

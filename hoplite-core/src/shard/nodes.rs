@@ -110,8 +110,8 @@ pub(super) struct Nodes {
     is_recalled: bool,
     /// Whether a node has been where was measured since these places count.
     uses_measured: bool,
-    /// How many nodes say that their link to a node is slow.
-    slow_reports: BTreeMap<NodeId, usize>,
+    /// Which nodes say that their link to a node is slow.
+    slow_reports: BTreeMap<NodeId, BTreeSet<NodeIndex>>,
     next: u32,
 }
 
@@ -168,16 +168,16 @@ impl Nodes {
         let Some(record) = self.records.get_mut(&index).filter(|record| record.slow_peers != peers) else {
             return false;
         };
-        for peer in &peers {
-            *self.slow_reports.entry(peer.clone()).or_default() += 1;
-        }
-        for peer in std::mem::replace(&mut record.slow_peers, peers) {
-            if let Some(reports) = self.slow_reports.get_mut(&peer) {
-                *reports -= 1;
-                if *reports == 0 {
+        for peer in std::mem::replace(&mut record.slow_peers, peers.clone()) {
+            if let Some(reporters) = self.slow_reports.get_mut(&peer) {
+                reporters.remove(&index);
+                if reporters.is_empty() {
                     self.slow_reports.remove(&peer);
                 }
             }
+        }
+        for peer in peers {
+            self.slow_reports.entry(peer).or_default().insert(index);
         }
         true
     }
@@ -187,11 +187,24 @@ impl Nodes {
         !self.slow_reports.is_empty()
     }
 
-    /// Whether what goes from one node to another is slow: as the sender says, or since so many say it of one of them.
-    pub(super) fn is_slow_link(&self, from: NodeIndex, to: &NodeId) -> bool {
-        let Some(sender) = self.records.get(&from) else { return false };
-        let is_slow_node = |node| self.slow_reports.get(node).is_some_and(|reports| *reports >= MIN_REPORTS);
-        sender.slow_peers.contains(to) || is_slow_node(&sender.info.node) || is_slow_node(to)
+    /// Whether what goes from one node to another is slow: as the sender says, or since so many say it of one of them. Between groups
+    /// it is the uplink that is slow, which the groups stand for already.
+    pub(super) fn is_slow_link(&self, from: NodeIndex, to: NodeIndex) -> bool {
+        let (Some(sender), Some(receiver)) = (self.records.get(&from), self.records.get(&to)) else {
+            return false;
+        };
+        let is_near = sender.place.path == receiver.place.path;
+        (is_near && sender.slow_peers.contains(&receiver.info.node))
+            || self.is_slow_node(sender)
+            || self.is_slow_node(receiver)
+    }
+
+    /// Whether enough nodes of its group say that their link to a node is slow.
+    fn is_slow_node(&self, node: &NodeRecord) -> bool {
+        let Some(reporters) = self.slow_reports.get(&node.info.node) else { return false };
+        let near = reporters.iter().filter_map(|index| self.records.get(index));
+        near.filter(|reporter| reporter.place.path == node.place.path).take(MIN_REPORTS).count()
+            == MIN_REPORTS
     }
 
     /// Where a node is: as its labels say, or else as was measured.

@@ -22,10 +22,10 @@ use crate::topology::place::{EVERYWHERE, Path, groups_of};
 /// Most senders that one query may avoid; more are ignored.
 const MAX_AVOIDED: usize = 64;
 /// Most copies of either class that are looked at for one receiver, the best of the free ones first: more than it can avoid.
-const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
+pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 
 /// For fewer bytes the link does not matter: they are over before a receiver could give way.
-const MIN_ROUTED_BYTES: u64 = 1 << 20;
+pub(super) const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 /// How a waiting query can be answered.
 pub(super) enum Answer {
@@ -204,8 +204,10 @@ impl Shard {
         if waited >= AGED_AFTER {
             return first;
         }
+        let is_last_resort =
+            matches!(&first, Some((.., Answer::Grant(_, choice))) if choice.reason.is_last_resort());
         match self.nearest_answer(now, entry, queue) {
-            Some((true, nearest)) => Some(nearest),
+            Some((is_in_group, nearest)) if is_in_group || is_last_resort => Some(nearest),
             other => first.or(other.map(|(_, answer)| answer)),
         }
     }
@@ -275,8 +277,7 @@ impl Shard {
         if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
             return false;
         }
-        let receiver = self.nodes.get(node).map(|record| &record.info.node);
-        record.is_held_up() || receiver.is_some_and(|name| self.nodes.is_slow_link(record.node, name))
+        record.is_held_up() || self.nodes.is_slow_link(record.node, node)
     }
 
     /// The same, of those in a group.

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::iter::successors;
 
-use super::copies::Class;
+use super::copies::{Class, LocationRecord};
 use super::entry::{Entry, Transfer};
 use super::message::{GrantId, GrantReason, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
-use super::query::Answer;
+use super::query::{Answer, MAX_CONSIDERED, MIN_ROUTED_BYTES};
 use super::{Shard, Turn};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::broadcast::{AGED_AFTER, SenderChoice};
@@ -143,7 +143,18 @@ impl Shard {
             if group == EVERYWHERE || entry.copies.at_hand(group) == 0 {
                 continue;
             }
-            if entry.copies.free(group, Class::Unfinished).any(|copy| copy.node != node) {
+            // What is slow is not worth waiting for.
+            let is_other = |copy: &LocationRecord| copy.node != node && !self.is_slow(entry, copy, node);
+            if self.nodes.has_slow_links()
+                && !entry
+                    .copies
+                    .iter()
+                    .take(MAX_CONSIDERED)
+                    .any(|copy| is_in(copy.path, group) && !copy.is_away && is_other(copy))
+            {
+                continue;
+            }
+            if entry.copies.free(group, Class::Unfinished).any(is_other) {
                 return Nearby::Soon;
             }
             if is_patient {
@@ -192,7 +203,10 @@ impl Shard {
     /// A node says to which peers its links are slow. Those who wait may take now what was slow before.
     pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) {
         if self.nodes.set_slow_peers(index, peers) {
-            self.to_serve.extend(self.waiting.keys().cloned());
+            let is_large = |id: &&ObjectId| {
+                self.entries.get(*id).is_some_and(|entry| entry.size_bytes >= MIN_ROUTED_BYTES)
+            };
+            self.to_serve.extend(self.waiting.keys().filter(is_large).cloned());
         }
     }
 
@@ -200,21 +214,33 @@ impl Shard {
     /// gives way goes on where it is, behind the other.
     pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
-        if entry.transfers.slow().any(|(.., transfer)| transfer.is_recalled) {
+        let is_recalled = |(.., transfer): (_, _, &Transfer)| transfer.is_recalled;
+        if entry.transfers.slow().next().is_none() || entry.transfers.slow().any(is_recalled) {
             return;
         }
-        let waiting: Vec<NodeIndex> = queue.values().take(MAX_GROUPS).map(|(node, _)| *node).collect();
-        let may_have = |transfer: &Transfer, node: NodeIndex| {
+        let waiting = queue.values().take(MAX_GROUPS);
+        let waiting =
+            waiting.filter_map(|(node, request)| Some((*node, self.waiting_query(*node, *request)?)));
+        let waiting: Vec<(NodeIndex, &WaitingQuery)> = waiting.collect();
+        let may_have = |transfer: &Transfer, node: NodeIndex, query: &WaitingQuery| {
             let copy = entry.copies.get(transfer.sender);
             copy.is_some_and(|copy| {
-                !self.is_slow(entry, copy, node)
+                !query.avoid.contains(&copy.node)
+                    && !self.is_slow(entry, copy, node)
                     && !self.is_behind(entry, copy, node, self.serves(entry, node))
             })
         };
+        let is_slow_still = |receiver: NodeIndex, transfer: &Transfer| {
+            entry.copies.get(transfer.sender).is_some_and(|copy| self.is_slow(entry, copy, receiver))
+        };
         let recalled = entry.transfers.slow().find(|(receiver, _, transfer)| {
-            waiting.iter().any(|node| node != receiver && may_have(transfer, *node))
+            is_slow_still(*receiver, transfer)
+                && waiting.iter().any(|(node, query)| {
+                    // One that began later has given way to this one already, and has found nothing better.
+                    node != receiver && transfer.began <= query.since && may_have(transfer, *node, query)
+                })
         });
-        let Some((receiver, grant, _)) = recalled else { return };
+        let Some((receiver, grant)) = recalled.map(|(receiver, grant, _)| (receiver, grant)) else { return };
         if let Some(entry) = self.entries.get_mut(id) {
             entry.transfers.recall(receiver, grant);
         }

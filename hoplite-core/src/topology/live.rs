@@ -133,17 +133,25 @@ impl PeerLinks {
         let turned = slow.iter().chain(&self.told).filter(|peer| is_turned(peer));
         let since = |peer: &NodeId| self.turned.get(peer).copied().unwrap_or(now);
         self.turned = turned.map(|peer| (peer.clone(), since(peer))).collect();
-        if self.turned.values().all(|since| now.since(*since) < LASTING) {
+        // Only samples of the link itself show that it goes on being slow: one that is used no more is not.
+        let is_lasting = |peer: &NodeId, since: Time| {
+            let sampled = self.links.get(peer).map_or(now, |(_, at)| *at);
+            let until = if slow.contains(peer) { sampled } else { now };
+            until.since(since) >= LASTING
+        };
+        let turned = self.turned.iter().filter(|(peer, since)| !is_lasting(peer, **since));
+        // These wait, so that the next news are as lasting.
+        let young: BTreeMap<NodeId, Time> = turned.map(|(peer, since)| (peer.clone(), *since)).collect();
+        if young.len() == self.turned.len() {
             return None;
         }
-        // Those that have turned only now wait, so that the next news are as lasting.
-        let is_young = |peer: &NodeId| self.turned.get(peer).is_some_and(|since| now.since(*since) < LASTING);
+        let is_young = |peer: &NodeId| young.contains_key(peer);
         let lasting = slow.iter().filter(|peer| !is_young(peer));
         let kept = self.told.iter().filter(|peer| is_young(peer) && !slow.contains(peer));
         let mut told: Vec<NodeId> = lasting.chain(kept).cloned().collect();
         told.truncate(MAX_TOLD);
         self.told = told.iter().cloned().collect();
-        self.turned.retain(|_, since| now.since(*since) < LASTING);
+        self.turned = young;
         Some(told)
     }
 
@@ -325,6 +333,13 @@ mod tests {
         let gaps: Vec<u64> = (0..30).map(|number| if number < 10 { 8000 + number } else { 800 }).collect();
         let told = news(&mut links, 0, 60, &gaps);
         assert_eq!(told, [(10, (2..10).rev().map(peer).collect::<Vec<_>>())]);
+    }
+
+    #[test]
+    fn one_bad_moment_is_not_told() {
+        let mut links = PeerLinks::default();
+        links.add(Time::ZERO, &peer(3), sample(20_000, 80_000));
+        assert_eq!(news(&mut links, 0, 60, &[800, 800, 800]), []);
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Scenario {
         // A few are wide, so that there are long chains.
         let is_wide = random.chance(10);
         let stores = if is_wide { 12 } else { 3 + random.index(6) };
-        let largest_bytes = *random.pick(&[65_536, 150_001, 1_000_000]);
+        let largest_bytes = *random.pick(&[65_536, 150_001, 2_000_000]);
         let faults = if random.chance(25) { Faults::None } else { Faults::Many };
         let is_roomy = random.chance(40);
         let largest_to_reduce = largest_bytes / ELEMENT_BYTES * ELEMENT_BYTES;

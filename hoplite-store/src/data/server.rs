@@ -240,7 +240,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             }
             let delivery = connection.delivery();
             let now = Instant::now();
-            self.sample(&mut sample_at, now, peer, delivery);
+            // Whoever takes in the output of a hop also waits for its other inputs: that says nothing of the link.
+            if !pull.awaits_hop {
+                self.sample(&mut sample_at, now, peer, delivery);
+            }
             let block_bytes = sizes.next(Time::ZERO + now.duration_since(begun), delivery);
             let end_bytes = valid_bytes.min(*offset_bytes + block_bytes);
             send_block(connection, &served, *offset_bytes, end_bytes).await?;

@@ -71,7 +71,7 @@ pub enum ToStore {
         /// All bytes of the object.
         bytes: Bytes,
     },
-    /// A receiver that is closer to the sender needs this slot: the store ends the pull, returns the slot with
+    /// A receiver that is closer to the sender, or has a better link, needs this slot: the store ends the pull, returns the slot with
     /// [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and asks again, to go on where it is.
     GiveWay {
         /// The slot.
