@@ -31,7 +31,7 @@ import numpy as np
 
 from hoplite import _native
 from hoplite._calls import PAGE, Deadline
-from hoplite.errors import AlreadyExists, Deleted, HopliteError, Timeout
+from hoplite.errors import AlreadyExists, Deleted, HopliteError, ObjectLost, Timeout
 from hoplite.torch._state import Entry, Path, Shape, starts
 
 Version = int | str
@@ -192,10 +192,9 @@ class Versions:
         await self._tell(self._done_id(turn, rank), [b""])
 
     async def fail(self, turn: Turn, reason: str) -> None:
-        """Says that a version will not be finished, and deletes what has been put of it."""
+        """Says that a version will not be finished."""
         with contextlib.suppress(AlreadyExists):
             await self._tell(self._failed_id(turn), [turn.token.encode()], reason.encode()[:MAX_REASON_BYTES])
-        await self._delete_data(turn)
 
     async def forget_old(self, keep: int) -> None:
         """Deletes all but the newest versions, and what was begun before the newest complete one and is not finished."""
@@ -211,10 +210,17 @@ class Versions:
         """Deletes a version; first what says that there is one."""
         marks = [self._turn_id(turn.number), *(self._done_id(turn, rank) for rank in range(turn.ranks))]
         await self._client.delete([*marks, self._failed_id(turn)], ANNOUNCE_TIMEOUT)
-        await self._delete_data(turn)
+        await self.delete_data(turn)
 
-    async def _delete_data(self, turn: Turn) -> None:
-        ids = [id async for id, _ in self._listed(f"weights-data/{turn.token}/")]
+    async def delete_data(self, turn: Turn, rank: int = 0, pages: int = 0) -> None:
+        """Deletes what has been put of a version.
+
+        Args:
+            pages: how many this rank has put a moment ago: the directory may not list them yet.
+        """
+        own = object_id(turn, rank)
+        ids = [f"{own}{part}{index}" for part in ("page/", "") for index in range(pages)]
+        ids += [id async for id, _ in self._listed(f"weights-data/{turn.token}/")]
         for begin in range(0, len(ids), PAGE):
             await self._client.delete(ids[begin : begin + PAGE], ANNOUNCE_TIMEOUT)
 
@@ -300,11 +306,14 @@ class Versions:
                 await queue.put(fetched)
             await paging
             await queue.put(None)
-        except Deleted:
+        except (Deleted, ObjectLost) as error:
             try:
-                await queue.put(self._lost(turn, await self.known()))
-            except HopliteError as error:
-                await queue.put(error)
+                known = await self.known()
+                # Of a version that somebody is still to finish, an object is lost with the store that it was in.
+                is_lost = isinstance(error, ObjectLost) and turn in known.under_way()
+                await queue.put(error if is_lost else self._lost(turn, known))
+            except HopliteError as failure:
+                await queue.put(failure)
         except Exception as error:
             await queue.put(error)
         finally:

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from math import prod
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
 PUT_TIMEOUT = 300.0
 #: How many objects are put at once: while one is copied, the next is announced.
 MAX_PUTS = 4
+#: How long puts may still take when others have failed: longer, and they wait for room.
+END_TIMEOUT = 5.0
 #: How many names an error lists.
 _LISTED = 5
 
@@ -153,6 +154,7 @@ class _Writing:
         self._rank, self._size = rank, size
         self.turn: Turn | None = None
         self.bundles: Iterator[Bundle] = iter(())
+        self._pages = 0
         self._last = Page([], {}, {})
         self._is_finished = False
 
@@ -163,8 +165,7 @@ class _Writing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            # If others have failed, one speaks for all.
-            if self._rank == 0 and error is not None and not self._is_finished:
+            if error is not None and not self._is_finished:
                 self._fail(error)
         finally:
             self._opened.__exit__()
@@ -202,8 +203,24 @@ class _Writing:
     def write(self, timeout: float | None) -> None:
         """Puts what this rank has."""
         assert self.turn is not None
+        turn, versions = self.turn, self._versions
+
+        async def put(index: int, page: Page, pieces: list[Any]) -> None:
+            await versions.put_page(turn, self._rank, index, page)
+            await versions.put(f"{object_id(turn, self._rank)}{index}", pieces, timeout)
+
+        def puts() -> Iterator[Coroutine[Any, Any, None]]:
+            for bundle in self.bundles:
+                index = self._pages
+                pieces = _pieces(bundle)
+                self._pages += 1
+                yield put(index, Page([part.entry for part in bundle.parts], {}, {}), pieces)
+            self._pages += 1
+            yield versions.put_page(turn, self._rank, self._pages - 1, self._last)
+
         try:
-            _write(self._link, self._versions, self.turn, self._rank, self.bundles, self._last, timeout)
+            at_once(self._link, puts(), self._tell)
+            self._link.run(versions.finish(turn, self._rank))
         except BaseException as error:
             self._fail(error)
             raise
@@ -214,43 +231,30 @@ class _Writing:
         if self._rank == 0:
             self._link.run(self._versions.forget_old(keep))
 
-    def _fail(self, error: BaseException) -> None:
+    def _tell(self, error: BaseException) -> None:
+        """Tells the readers. They hear it before what they read disappears."""
+        # The store may be what has failed.
         if self.turn is not None:
-            # The store may be what has failed.
             with contextlib.suppress(HopliteError, ValueError):
                 self._link.run(self._versions.fail(self.turn, f"{type(error).__name__}: {error}"))
 
+    def _fail(self, error: BaseException) -> None:
+        self._tell(error)
+        if self.turn is not None:
+            with contextlib.suppress(HopliteError, ValueError):
+                self._link.run(self._versions.delete_data(self.turn, self._rank, self._pages))
 
-def _write(
+
+def at_once(
     link: links.Link,
-    versions: Versions,
-    turn: Turn,
-    rank: int,
-    bundles: Iterator[Bundle],
-    last: Page,
-    timeout: float | None,
+    calls: Iterable[Coroutine[Any, Any, None]],
+    failed: Callable[[BaseException], None] = lambda _: None,
 ) -> None:
-    """Puts what a rank has of a version."""
-    pages = count()
+    """Makes several calls, a few at a time.
 
-    async def put(index: int, page: Page, pieces: list[Any]) -> None:
-        await versions.put_page(turn, rank, index, page)
-        await versions.put(f"{object_id(turn, rank)}{index}", pieces, timeout)
-
-    def puts() -> Iterator[Coroutine[Any, Any, None]]:
-        for bundle in bundles:
-            index = next(pages)
-            pieces = _pieces(bundle)
-            page = Page([part.entry for part in bundle.parts], {}, {})
-            yield put(index, page, pieces)
-        link.run(versions.put_page(turn, rank, next(pages), last))
-
-    at_once(link, puts())
-    link.run(versions.finish(turn, rank))
-
-
-def at_once(link: links.Link, calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Makes several calls, a few at a time."""
+    If one fails, or making the next one does, `failed` is told of it. Those that are under way then end by themselves, so
+    that what they have done is known; but for those that wait for something.
+    """
     running: deque[Future[None]] = deque()
     try:
         for call in calls:
@@ -259,8 +263,9 @@ def at_once(link: links.Link, calls: Iterable[Coroutine[Any, Any, None]]) -> Non
                 running.popleft().result()
         while running:
             running.popleft().result()
-    except BaseException:
-        for future in running:
+    except BaseException as error:
+        failed(error)
+        for future in wait(running, END_TIMEOUT).not_done:
             future.cancel()
         raise
 
