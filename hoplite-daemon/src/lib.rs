@@ -44,8 +44,8 @@ pub use memory::available_bytes;
 pub use notable::is_notable;
 pub use run::{Process, run};
 pub use security::{
-    Bearer, Credentials, HalfOpen, HalfOpenPlace, NotLoopback, PrivateFileError, Protocol, Purpose, Security,
-    SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError,
+    Bearer, Credentials, FileError, HalfOpen, HalfOpenPlace, NotLoopback, Protocol, Purpose, Security,
+    SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError, cause,
 };
 pub use size::{NotASize, Size};
 pub use time_span::{NotADuration, TimeSpan};

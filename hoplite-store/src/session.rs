@@ -1,7 +1,6 @@
 //! The session with one shard: connects, introduces the store, carries messages both ways, and starts again when it is
 //! lost.
 
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use hoplite_core::session::{Attempts, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::metrics::label_of;
-use hoplite_daemon::{Bearer, Credentials};
+use hoplite_daemon::{Bearer, Credentials, cause};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
 use hoplite_proto::trace;
@@ -48,7 +47,7 @@ pub(crate) struct ShardLink {
     /// The address as configured.
     pub(crate) address: String,
     channel: Channel,
-    bearer: Bearer,
+    credentials: Credentials,
 }
 
 impl ShardLink {
@@ -65,13 +64,13 @@ impl ShardLink {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(16 << 20);
-        let (channel, bearer) = (credentials.channel(&endpoint), credentials.bearer());
-        Some(Self { address: address.to_owned(), channel, bearer })
+        let channel = credentials.channel(&endpoint);
+        Some(Self { address: address.to_owned(), channel, credentials: credentials.clone() })
     }
 
     /// A client for calls to the shard.
     pub(crate) fn client(&self) -> DirectoryClient<InterceptedService<Channel, Bearer>> {
-        let service = InterceptedService::new(self.channel.clone(), self.bearer.clone());
+        let service = InterceptedService::new(self.channel.clone(), self.credentials.bearer());
         DirectoryClient::new(service).max_decoding_message_size(64 << 20)
     }
 }
@@ -146,8 +145,10 @@ impl Session {
             let first = inbound.message().await?;
             Ok::<_, Status>((inbound, first))
         };
-        let (mut inbound, first) =
-            timeout(OPEN_TIMEOUT, opening).await.map_err(|_| Error::unavailable("the directory shard"))??;
+        let opened = timeout(OPEN_TIMEOUT, opening).await;
+        let (mut inbound, first) = opened
+            .map_err(|_| Error::unavailable("the directory shard"))?
+            .map_err(|status| Failure::of_opening(&self.link.credentials, status))?;
         let Some(ShardMessages { welcome: Some(welcome), messages: early }) = first else {
             return Err(Error::unavailable("the directory shard").into());
         };
@@ -168,7 +169,7 @@ impl Session {
             match next {
                 Ok(Some(next)) => batch = next,
                 Ok(None) => return Ok(()),
-                Err(status) => return Err(status.into()),
+                Err(status) => return Err(from_status(&status).into()),
             }
         }
     }
@@ -185,31 +186,19 @@ impl Failure {
     fn cause(&self) -> String {
         if self.is_tls { metrics::TLS.to_owned() } else { label_of(self.error.code()) }
     }
+
+    /// Why a session did not come about.
+    fn of_opening(credentials: &Credentials, status: Status) -> Self {
+        // This side did not accept what the other one has shown, or the other one said nonsense. That the other one does not
+        // accept this side ends the connection later, without this being said.
+        let is_tls = cause::<rustls::Error>(&status).is_some();
+        Self { error: from_status(&credentials.explained(status)), is_tls }
+    }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self { error, is_tls: false }
-    }
-}
-
-impl From<Status> for Failure {
-    fn from(status: Status) -> Self {
-        Self { error: from_status(&status), is_tls: is_of_tls(&status) }
-    }
-}
-
-/// Whether TLS is behind an error: this side did not accept what the other one has shown, or the other one said nonsense.
-/// That the other one does not accept this side ends the connection later, without this being said.
-fn is_of_tls(error: &(dyn std::error::Error + 'static)) -> bool {
-    if error.is::<rustls::Error>() {
-        return true;
-    }
-    // The source of an error of I/O is that of the error in it, which it passes over.
-    let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    match within {
-        Some(within) => is_of_tls(within),
-        None => error.source().is_some_and(is_of_tls),
     }
 }
 

@@ -1,7 +1,8 @@
 //! A store in the background: `hoplite start`, `hoplite stop`, and what `hoplite doctor` says of the machine.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -82,23 +83,81 @@ fn a_store_starts_serves_and_stops() {
     assert!(std::fs::read_to_string(home.path("store.log")).unwrap().contains("stopped"));
 }
 
-#[test]
-fn a_second_node_joins_the_first() {
-    let (first, second) = (Home::new(), Home::new());
-    let (code, text) = first.run(&["start", "--memory", "16MiB", "--node-id", "first"]);
+/// Starts three nodes with more flags of the store, which the last one does not have at first.
+fn a_cluster_of_three(flags: &[&str], refusal: &str) {
+    let homes = [Home::new(), Home::new(), Home::new()];
+    let first = ["start", "--memory", "16MiB", "--node-id", "first", "--", "--dashboard", "0"];
+    let (code, text) = homes[0].run(&[&first, flags].concat());
     assert_eq!(code, 0, "{text}");
-    let directory = text.lines().find_map(|line| line.strip_prefix("directory")).unwrap().trim().to_owned();
-    let port = directory.rsplit_once(':').unwrap().1;
+    let line = |name| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    assert!(TcpStream::connect(line("dashboard")).is_ok());
     // By name: it is looked up whenever the store connects.
+    let port = line("directory").rsplit_once(':').unwrap().1.to_owned();
     let address = format!("localhost:{port}");
-    let (code, text) = second.run(&["start", "--address", &address, "--memory", "16MiB"]);
-    assert_eq!(code, 0, "{text}");
-    let file = first.0.path().join("file");
+    let other = ["start", "--address", &address, "--memory", "16MiB"];
+    if !flags.is_empty() {
+        let (code, text) = homes[2].run(&[&other[..], &["--wait", "2s"]].concat());
+        assert_eq!(code, 1, "{text}");
+        assert!(text.contains(refusal), "{text}");
+    }
+    for home in &homes[1..] {
+        let (code, text) = home.run(&[&other[..], &["--"], flags].concat());
+        assert_eq!(code, 0, "{text}");
+    }
+    let file = homes[0].0.path().join("file");
     std::fs::write(&file, b"contents").unwrap();
-    assert_eq!(said(first.command().args(["put", "x"]).arg(&file)).0, 0);
-    let copy = second.0.path().join("copy");
-    assert_eq!(said(second.command().args(["get", "x", "-o"]).arg(&copy)).0, 0);
-    assert_eq!(std::fs::read(copy).unwrap(), b"contents");
+    assert_eq!(said(homes[0].command().args(["put", "x"]).arg(&file)).0, 0);
+    for home in &homes[1..] {
+        let copy = home.0.path().join("copy");
+        assert_eq!(said(home.command().args(["get", "x", "-o"]).arg(&copy)).0, 0);
+        assert_eq!(std::fs::read(copy).unwrap(), b"contents");
+    }
+}
+
+#[test]
+fn other_nodes_join_the_first() {
+    a_cluster_of_three(&[], "");
+}
+
+#[test]
+fn nodes_with_the_token_join_and_no_others() {
+    let place = tempfile::tempdir().unwrap();
+    let token = place.path().join("token");
+    std::fs::write(&token, "a secret of the tests").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    a_cluster_of_three(&["--token-file", token.to_str().unwrap()], "permission denied");
+}
+
+#[test]
+fn nodes_with_certificates_join_and_no_others() {
+    let place = tempfile::tempdir().unwrap();
+    let made = place.path().join("certs");
+    let mut certs = Command::new(program("hoplite"));
+    assert_eq!(said(certs.arg("certs").arg(&made).arg("n,localhost,127.0.0.1")).0, 0);
+    let [cert, key, ca] = ["n.pem", "n-key.pem", "ca.pem"].map(|file| made.join(file).display().to_string());
+    let flags = ["--tls-cert", &cert, "--tls-key", &key, "--tls-ca", &ca];
+    a_cluster_of_three(&flags, "the other side speaks TLS");
+}
+
+#[test]
+fn a_store_whose_process_cannot_be_noted_is_stopped() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("")).unwrap();
+    let mut start = home.command();
+    start.args(["start", "--memory", "16MiB"]);
+    let words = std::iter::once(start.get_program()).chain(start.get_args());
+    let script = "mount -t tmpfs -o size=64k full \"$PLACE\" || exit 77
+        dd if=/dev/zero of=\"$PLACE/ballast\" bs=4k 2> /dev/null
+        \"$@\"; code=$?; ls \"$PLACE\"; exit $code";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).args(words).env("PLACE", home.path(""));
+    let (code, text) = said(&mut command);
+    if code == 77 || text.contains("unshare failed") {
+        return eprintln!("skipped: needs root, for a full disk of its own");
+    }
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("store.pid: No space left"), "{text}");
+    assert!(!text.contains("store.sock") && !text.contains("store.pid\n") && text.contains("store.log"), "{text}");
 }
 
 #[test]

@@ -116,6 +116,27 @@ fn a_stranger_without_a_certificate_can_do_nothing() {
 }
 
 #[test]
+fn a_store_says_so_if_only_one_side_speaks_tls() {
+    let place = tempfile::tempdir().unwrap();
+    let [cert, key, ca] = certificates(&place.path().join("ours"), "n,127.0.0.1");
+    let flags = arguments(&[("--tls-cert", &cert), ("--tls-key", &key), ("--tls-ca", &ca)]);
+    for (of_shard, of_store, says) in [
+        (
+            flags.clone(),
+            Vec::new(),
+            "perhaps the other side speaks TLS; this one does not without --tls-cert",
+        ),
+        (Vec::new(), flags, "this side speaks TLS and the other one does not"),
+    ] {
+        let plan = Plan { nodes: 0, shards: 1, shard_arguments: of_shard, ..Plan::default() };
+        let cluster = Cluster::start(plan);
+        let mut store = Daemon::spawn("lonely", cluster.store_command(0).args(of_store));
+        await_that(says, || store.log().contains(says));
+        store.kill();
+    }
+}
+
+#[test]
 fn a_store_and_a_shard_count_the_handshakes_that_fail() {
     let place = tempfile::tempdir().unwrap();
     let ours = certificates(&place.path().join("ours"), "n,127.0.0.1");

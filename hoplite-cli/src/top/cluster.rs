@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use hoplite_client::{Client, Description, Locations, NodeStatus, ObjectId};
 use hoplite_daemon::{Bearer, Credentials};
+use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{StatusReply, StatusRequest};
 use tokio::sync::mpsc;
@@ -107,7 +108,7 @@ impl Cluster {
     /// What the first shard says that answers.
     async fn directory(&mut self, store: &NodeStatus) -> anyhow::Result<StatusReply> {
         if let Some(mut shard) = self.shard.take()
-            && let Ok(reply) = status(&mut shard).await
+            && let Ok(reply) = status(&mut shard, &self.credentials).await
         {
             self.shard = Some(shard);
             return Ok(reply);
@@ -119,7 +120,7 @@ impl Cluster {
             let channel = self.credentials.channel(&endpoint);
             let service = InterceptedService::new(channel, self.credentials.bearer());
             let mut client = DirectoryClient::new(service).max_decoding_message_size(MAX_ANSWER_BYTES);
-            match status(&mut client).await {
+            match status(&mut client, &self.credentials).await {
                 Ok(reply) => {
                     self.shard = Some(client);
                     return Ok(reply);
@@ -136,8 +137,9 @@ impl Cluster {
 
 async fn status(
     shard: &mut DirectoryClient<InterceptedService<Channel, Bearer>>,
+    credentials: &Credentials,
 ) -> anyhow::Result<StatusReply> {
     let request = StatusRequest { loads: true };
     let reply = timeout(PATIENCE, shard.status(request)).await.context("it takes too long")?;
-    Ok(reply.map_err(|status| hoplite_proto::status::from_status(&status))?.into_inner())
+    Ok(reply.map_err(|status| from_status(&credentials.explained(status)))?.into_inner())
 }

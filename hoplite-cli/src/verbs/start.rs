@@ -98,6 +98,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let ready = async {
         let addresses = daemon.addresses().await?;
         daemon.ready().await?;
+        background.record(daemon.pid()?)?;
         anyhow::Ok(addresses)
     };
     let started = unless_interrupted(async {
@@ -114,7 +115,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     match started {
         Ok(addresses) => {
             let pid = daemon.pid()?;
-            background.record(pid)?;
             daemon.leave();
             Ok(announce(&background, pid, &addresses)?)
         }
@@ -130,8 +130,12 @@ fn announce(background: &Background, pid: u32, addresses: &Addresses) -> io::Res
     let mut out = io::stdout().lock();
     writeln!(out, "store      {}, process {pid}", addresses.node.as_deref().unwrap_or_default())?;
     writeln!(out, "socket     {}", background.socket().display())?;
-    let addresses =
-        [("data", addresses.data), ("directory", addresses.directory), ("metrics", addresses.metrics)];
+    let addresses = [
+        ("data", addresses.data),
+        ("directory", addresses.directory),
+        ("metrics", addresses.metrics),
+        ("dashboard", addresses.dashboard),
+    ];
     for (name, address) in addresses {
         if let Some(address) = address {
             writeln!(out, "{name:<11}{address}")?;

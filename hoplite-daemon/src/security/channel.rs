@@ -1,5 +1,6 @@
 //! Connections of clients of the control plane.
 
+use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,6 +9,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tonic::Status;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
@@ -25,6 +27,38 @@ impl Credentials {
             Some(tls) => endpoint.connect_with_connector_lazy(Connector { tls: tls.clone() }),
             None => endpoint.connect_lazy(),
         }
+    }
+
+    /// The status of a call that ended before its peer had answered anything: if it looks as if just one of the two speaks
+    /// TLS, it says so.
+    pub fn explained(&self, status: Status) -> Status {
+        let hint = match &self.tls {
+            Some(_) => matches!(
+                cause::<rustls::Error>(&status),
+                Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType))
+            )
+            .then_some("this side speaks TLS and the other one does not"),
+            // It was reached and broke off, with or without an alert that is no HTTP.
+            None => cause::<hyper::Error>(&status)
+.map(|_| "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"),
+        };
+        match hint {
+            Some(hint) => Status::new(status.code(), format!("{}; {hint}", status.message())),
+            None => status,
+        }
+    }
+}
+
+/// The error of type `E` that is behind another one.
+pub fn cause<'e, E: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e E> {
+    let found = error.downcast_ref();
+    if found.is_some() {
+        return found;
+    }
+    // The source of an error of I/O is that of the error in it, which it passes over.
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(within) => cause(within),
+        None => error.source().and_then(cause),
     }
 }
 

@@ -3,14 +3,14 @@
 //! * `token`: a secret that all of them share.
 //! * `tls`: certificates, and whose are accepted.
 //! * `channel`: how clients of the control plane connect.
-//! * `private_file`: reads what nobody else may read.
+//! * `file`: reads secrets and certificates.
 //! * `bearer`: what calls of the control plane carry.
 //! * `half_open`: bounds the connections that have not proven anything yet.
 
 mod bearer;
 mod channel;
+mod file;
 mod half_open;
-mod private_file;
 mod tls;
 mod token;
 
@@ -18,8 +18,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use bearer::Bearer;
+pub use channel::cause;
+pub use file::FileError;
 pub use half_open::{HalfOpen, HalfOpenPlace};
-pub use private_file::PrivateFileError;
 pub use tls::{Protocol, Tls, TlsError, TlsFiles};
 pub use token::{Purpose, TAG_BYTES, Token, TokenError};
 

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +22,7 @@ use rustls::{
     version,
 };
 
-use super::private_file::{self, PrivateFileError};
+use super::file::{self, FileError};
 
 /// How often the files are looked at, at most.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -55,18 +54,9 @@ impl Protocol {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// Its path.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The key is not as it must be.
+    /// A file is not as it must be.
     #[error(transparent)]
-    Key(#[from] PrivateFileError),
+    File(#[from] FileError),
     /// There is no certificate, or no key, in a file where one should be.
     #[error("{} has no {what} in the form of PEM", path.display())]
     Missing {
@@ -225,7 +215,7 @@ impl TlsFiles {
 
     fn load(&self, name: Option<&ServerName<'static>>) -> Result<Configs, TlsError> {
         let chain = certificates(&self.cert)?;
-        let key = private_file::read(&self.key, MAX_FILE_BYTES)?;
+        let key = file::read_private(&self.key, MAX_FILE_BYTES)?;
         let key = PrivateKeyDer::from_pem_slice(&key)
             .map_err(|_| TlsError::Missing { path: self.key.clone(), what: "private key" })?;
         let mut roots = RootCertStore::empty();
@@ -291,11 +281,7 @@ fn check_own(
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let failed = |source| TlsError::Read { path: path.to_owned(), source };
-    if fs::metadata(path).map_err(failed)?.len() > MAX_FILE_BYTES {
-        return Err(failed(io::ErrorKind::FileTooLarge.into()));
-    }
-    let pem = fs::read(path).map_err(failed)?;
+    let pem = file::read(path, MAX_FILE_BYTES)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),

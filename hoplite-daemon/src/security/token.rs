@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ring::hmac;
 
-use super::private_file::{self, PrivateFileError};
+use super::file::{self, FileError};
 
 /// The shortest secret: one that cannot be found by trying if its bytes are random.
 const MIN_TOKEN_BYTES: usize = 16;
@@ -49,7 +49,7 @@ impl Purpose {
 pub enum TokenError {
     /// The file is not as it must be.
     #[error(transparent)]
-    File(#[from] PrivateFileError),
+    File(#[from] FileError),
     /// The secret could be guessed.
     #[error("a token has at least {MIN_TOKEN_BYTES} bytes, this one has {length_bytes}")]
     TooShort {
@@ -70,7 +70,7 @@ impl Token {
     /// # Errors
     /// [`TokenError`].
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        Self::new(private_file::read(path, MAX_TOKEN_BYTES)?.trim_ascii())
+        Self::new(file::read_private(path, MAX_TOKEN_BYTES)?.trim_ascii())
     }
 
     /// The secret `bytes`.

@@ -1,0 +1,140 @@
+//! Files of secrets and certificates: regular ones of a bounded size, and if it matters those that only their owner may have
+//! access to.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+/// Permissions that the file may not give: any to its group, any to others.
+const OTHERS: u32 = 0o077;
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Others may have access to it.
+    #[error("{} may be read or written by others than its owner (mode {mode:o}): chmod 600 it", path.display())]
+    NotPrivate {
+        /// Its path.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Another user owns it.
+    #[error("{} belongs to user {owner}, and not to user {user}, who runs this process, or to root", path.display())]
+    NotOurs {
+        /// Its path.
+        path: PathBuf,
+        /// The user who owns it.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
+    /// It is no regular file, or a longer one than is sensible.
+    #[error("{} is not a regular file of at most {limit_bytes} bytes", path.display())]
+    Unlikely {
+        /// Its path.
+        path: PathBuf,
+        /// How long it may be.
+        limit_bytes: u64,
+    },
+}
+
+/// Reads the file at `path`. Waits for nobody who would write it, and reads no more than the limit.
+pub(crate) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
+    let (file, _) = open(path, limit_bytes)?;
+    contents(file, path, limit_bytes)
+}
+
+/// Reads the file at `path`, which must belong to the user of this process or to root, and to which nobody else may have
+/// access. Follows links: the permissions are those of the file that was opened.
+pub(crate) fn read_private(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
+    let (file, found) = open(path, limit_bytes)?;
+    let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
+    if owner != user && owner != 0 {
+        return Err(FileError::NotOurs { path: path.to_owned(), owner, user });
+    }
+    let mode = found.mode() & 0o7777;
+    if mode & OTHERS != 0 {
+        return Err(FileError::NotPrivate { path: path.to_owned(), mode });
+    }
+    contents(file, path, limit_bytes)
+}
+
+fn open(path: &Path, limit_bytes: u64) -> Result<(File, Metadata), FileError> {
+    let failed = |source| FileError::Read { path: path.to_owned(), source };
+    // Else to open a pipe is to wait for who writes to it.
+    let mut options = OpenOptions::new();
+    let file =
+        options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    if !found.is_file() || found.len() > limit_bytes {
+        return Err(FileError::Unlikely { path: path.to_owned(), limit_bytes });
+    }
+    Ok((file, found))
+}
+
+fn contents(file: File, path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    let read = file.take(limit_bytes).read_to_end(&mut bytes);
+    read.map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn nothing_but_a_file_of_a_sensible_size_is_read() {
+        let place = tempfile::tempdir().unwrap();
+        let pipe = place.path().join("pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        for path in [&pipe, Path::new("/dev/zero"), place.path()] {
+            let errors = [read(path, 1 << 20), read_private(path, 1 << 20)].map(Result::unwrap_err);
+            assert!(errors.iter().all(|error| matches!(error, FileError::Unlikely { .. })), "{errors:?}");
+        }
+        // It says that it is empty.
+        assert_eq!(read(Path::new("/proc/self/status"), 10).unwrap().len(), 10);
+    }
+
+    #[test]
+    fn only_a_file_of_ours_that_nobody_else_may_touch_is_read_private() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("secret");
+        assert!(matches!(read_private(&path, 10), Err(FileError::Read { .. })));
+        assert!(matches!(read_private(place.path(), 10), Err(FileError::Unlikely { .. })));
+        fs::write(&path, "0123456789").unwrap();
+        for mode in [0o640, 0o604, 0o620, 0o602, 0o601] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let error = read_private(&path, 10).unwrap_err();
+            assert!(matches!(error, FileError::NotPrivate { .. }), "{mode:o}: {error}");
+            assert!(error.to_string().contains(&format!("{mode:o}")), "{error}");
+        }
+        for mode in [0o600, 0o400] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read_private(&path, 10).unwrap(), b"0123456789");
+        }
+        assert!(matches!(read_private(&path, 9), Err(FileError::Unlikely { .. })));
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(4_000_000), None).unwrap();
+            assert!(matches!(read_private(&path, 10), Err(FileError::NotOurs { owner: 4_000_000, .. })));
+        }
+    }
+}
