@@ -3,6 +3,7 @@
 //! * [`directory`]: the control plane, sessions between stores and shards.
 //! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages are delimited.
 //! * [`data`]: the data plane, between stores; [`data::frame`] is how its messages and bytes are delimited.
+//! * [`dashboard`]: what the dashboard's page asks for.
 //! * [`error`] and [`metadata`]: what all planes share; `status`: an error as the status of a gRPC call.
 //! * [`trace`]: to which trace a message belongs.
 //! * [`bounds`]: limits on what a peer may say. Every length is checked here, once; the core types carry the proof.
@@ -25,6 +26,7 @@ pub const PROTOCOL_VERSION: u32 = 5;
 
 pub mod socket_path;
 
+pub mod dashboard;
 pub mod data;
 pub mod directory;
 pub mod local;

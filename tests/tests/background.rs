@@ -157,7 +157,10 @@ fn a_store_whose_process_cannot_be_noted_is_stopped() {
     }
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("store.pid: No space left"), "{text}");
-    assert!(!text.contains("store.sock") && !text.contains("store.pid\n") && text.contains("store.log"), "{text}");
+    assert!(
+        !text.contains("store.sock") && !text.contains("store.pid\n") && text.contains("store.log"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -5,135 +5,68 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hoplite_core::error::Result;
-use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
+use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::load::{Load, ReduceLoad};
 use hoplite_core::shard::{
     CopyOverview, Found, GrantRecord, LocationState, Loss, NodeOverview, ObjectOverview, ObjectTree,
-    Retention, Search, Shard, ShardStatus,
+    Retention, Shard, ShardStatus,
 };
 use hoplite_core::time::Time;
 use hoplite_daemon::metrics::label_of;
+use hoplite_proto::dashboard::query::to_hex;
+use hoplite_proto::dashboard::{MAX_NODES, Question};
 use serde::Serialize;
 
 use super::Sights;
 use super::heat::Heat;
-use super::query::{from_hex, number, to_hex, value};
 use crate::events::PastEvent;
 
-/// Most nodes of one answer: about 400 KiB of JSON. As many are grouped by their labels.
-const MAX_NODES: u64 = 1000;
-/// Longest name of a label that nodes can be grouped by, in bytes.
-const MAX_KEY_BYTES: usize = 255;
-/// Most objects of one answer.
-const MAX_OBJECTS: u64 = 200;
 /// Most objects that are shown as being on their way.
 const MAX_BUSY: usize = 50;
 /// Most reduces that are shown.
 const MAX_REDUCES: usize = 200;
 
-/// What can be asked.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Question {
-    /// How the shard is, and the cluster as a whole.
-    Overview,
-    /// Nodes, by name.
-    Nodes { after: String, limit: usize },
-    /// Objects, by id.
-    Objects(Search),
-    /// One object.
-    Object(ObjectId),
-    /// What is on its way.
-    Transfers,
-    /// Reduces that are under way.
-    Reduces,
-    /// Links between nodes, or groups of nodes with the same value of a label; of no label if it is empty.
-    Links { group: String },
-    /// What has happened.
-    Events,
-}
-
-impl Question {
-    /// What a path and a query ask for; `None` if they make no sense.
-    pub(super) fn parse(path: &str, query: &[u8]) -> Option<Self> {
-        let limit =
-            |most: u64| Some(usize::try_from(number(query, "limit", 100)?.clamp(1, most)).unwrap_or(1));
-        let id_bytes = |name| match value(query, name) {
-            None => Some(Vec::new()),
-            Some(digits) => from_hex(std::str::from_utf8(&digits).ok()?, MAX_OBJECT_ID_BYTES),
-        };
-        Some(match path {
-            "/api/overview" => Self::Overview,
-            "/api/nodes" => {
-                let after = String::from_utf8(value(query, "after").unwrap_or_default()).ok()?;
-                Self::Nodes { after, limit: limit(MAX_NODES)? }
-            }
-            "/api/objects" => Self::Objects(Search {
-                prefix: Some(value(query, "prefix").unwrap_or_default())
-                    .filter(|prefix| prefix.len() <= MAX_OBJECT_ID_BYTES)?,
-                after: id_bytes("after")?,
-                min_size_bytes: number(query, "size", 0)?,
-                min_copies: usize::try_from(number(query, "copies", 0)?).ok()?,
-                limit: limit(MAX_OBJECTS)?,
-            }),
-            "/api/object" => Self::Object(ObjectId::new(id_bytes("id")?).ok()?),
-            "/api/transfers" => Self::Transfers,
-            "/api/reduces" => Self::Reduces,
-            "/api/links" => {
-                let group = String::from_utf8(value(query, "group").unwrap_or_default()).ok()?;
-                Self::Links { group: Some(group).filter(|group| group.len() <= MAX_KEY_BYTES)? }
-            }
-            "/api/events" => Self::Events,
-            _ => return None,
-        })
-    }
-
-    /// The answer.
-    pub(super) async fn answer(self, sights: &Sights) -> Result<String> {
-        let shard = &sights.shard;
-        Ok(match self {
-            Self::Overview => {
-                let look =
-                    |shard: &Shard| (shard.counters(), shard.node_counts(), shard.shard_list().cloned());
-                let (status, nodes, shards) = shard.inspect(look).await?;
-                let shards = shards.iter().flat_map(|list| list.names()).map(str::to_owned).collect();
-                json(&Overview::new(sights, status, nodes, shards))
-            }
-            Self::Nodes { after, limit } => {
-                let (nodes, more) = shard.inspect(move |shard| shard.node_overviews(&after, limit)).await?;
-                let loads = sights.loads.of(nodes.iter().map(|node| &node.node));
-                let nodes = nodes
-                    .into_iter()
-                    .zip(loads)
-                    .map(|(node, load)| Node::new(node, load.as_deref()))
-                    .collect();
-                json(&Nodes { nodes, more })
-            }
-            Self::Objects(search) => {
-                let Found { objects, next } = shard.inspect(move |shard| shard.search(&search)).await?;
-                let objects = objects.into_iter().map(Object::from).collect();
-                json(&Objects { objects, next: next.map(|id| to_hex(id.as_bytes())) })
-            }
-            Self::Object(id) => {
-                let asked = id.clone();
-                let tree = shard.inspect(move |shard| shard.object_tree(&asked)).await?;
-                json(&Tree::new(sights, &id, tree))
-            }
-            Self::Transfers => {
-                let busy = shard.inspect(|shard| shard.busiest_objects(MAX_BUSY)).await?;
-                json(&Objects { objects: busy.into_iter().map(Object::from).collect(), next: None })
-            }
-            Self::Reduces => json(&Reduces::new(&sights.loads.all())),
-            Self::Links { group } => {
-                let most = usize::try_from(MAX_NODES).unwrap_or(usize::MAX);
-                let (nodes, _) = shard.inspect(move |shard| shard.node_overviews("", most)).await?;
-                json(&Links::new(&sights.loads.all(), &nodes, &group))
-            }
-            Self::Events => {
-                let losses = shard.inspect(Shard::losses).await?;
-                json(&events(shard.uptime(), sights.events.latest(), losses))
-            }
-        })
-    }
+/// The answer to a question.
+pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String> {
+    let shard = &sights.shard;
+    Ok(match question {
+        Question::Overview => {
+            let look = |shard: &Shard| (shard.counters(), shard.node_counts(), shard.shard_list().cloned());
+            let (status, nodes, shards) = shard.inspect(look).await?;
+            let shards = shards.iter().flat_map(|list| list.names()).map(str::to_owned).collect();
+            json(&Overview::new(sights, status, nodes, shards))
+        }
+        Question::Nodes { after, limit } => {
+            let (nodes, more) = shard.inspect(move |shard| shard.node_overviews(&after, limit)).await?;
+            let loads = sights.loads.of(nodes.iter().map(|node| &node.node));
+            let nodes =
+                nodes.into_iter().zip(loads).map(|(node, load)| Node::new(node, load.as_deref())).collect();
+            json(&Nodes { nodes, more })
+        }
+        Question::Objects(search) => {
+            let Found { objects, next } = shard.inspect(move |shard| shard.search(&search)).await?;
+            let objects = objects.into_iter().map(Object::from).collect();
+            json(&Objects { objects, next: next.map(|id| to_hex(id.as_bytes())) })
+        }
+        Question::Object(id) => {
+            let asked = id.clone();
+            let tree = shard.inspect(move |shard| shard.object_tree(&asked)).await?;
+            json(&Tree::new(sights, &id, tree))
+        }
+        Question::Transfers => {
+            let busy = shard.inspect(|shard| shard.busiest_objects(MAX_BUSY)).await?;
+            json(&Objects { objects: busy.into_iter().map(Object::from).collect(), next: None })
+        }
+        Question::Reduces => json(&Reduces::new(&sights.loads.all())),
+        Question::Links { group } => {
+            let (nodes, _) = shard.inspect(|shard| shard.node_overviews("", MAX_NODES)).await?;
+            json(&Links::new(&sights.loads.all(), &nodes, &group))
+        }
+        Question::Events => {
+            let losses = shard.inspect(Shard::losses).await?;
+            json(&events(shard.uptime(), sights.events.latest(), losses))
+        }
+    })
 }
 
 fn json(answer: &impl Serialize) -> String {
@@ -502,46 +435,4 @@ fn events(uptime: Duration, past: Vec<PastEvent>, losses: Vec<Loss>) -> EventLis
     let mut events: Vec<EventRow> = past.chain(losses).collect();
     events.sort_by_key(|event| std::cmp::Reverse(event.at_ms));
     EventList { events }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(url: &str) -> Option<Question> {
-        let (path, query) = url.split_once('?').unwrap_or((url, ""));
-        Question::parse(path, query.as_bytes())
-    }
-
-    #[test]
-    fn questions_are_bounded() {
-        let Some(Question::Objects(search)) =
-            parse("/api/objects?prefix=a%2F&after=ff&size=7&copies=2&limit=9999")
-        else {
-            panic!("not understood");
-        };
-        assert_eq!((&search.prefix[..], &search.after[..]), (&b"a/"[..], &b"\xff"[..]));
-        assert_eq!((search.min_size_bytes, search.min_copies, search.limit), (7, 2, 200));
-        assert!(matches!(parse("/api/objects"), Some(Question::Objects(search)) if search.limit == 100));
-        assert!(matches!(parse("/api/nodes?limit=0"), Some(Question::Nodes { limit: 1, .. })));
-        assert!(matches!(parse("/api/object?id=78"), Some(Question::Object(id)) if id.as_bytes() == b"x"));
-        for nonsense in [
-            "/api/object".to_owned(),
-            "/api/object?id=".to_owned(),
-            "/api/object?id=7".to_owned(),
-            "/api/object?id=../../etc/passwd".to_owned(),
-            "/api/objects?after=xy".to_owned(),
-            "/api/objects?size=-1".to_owned(),
-            "/api/objects?size=18446744073709551616".to_owned(),
-            format!("/api/objects?prefix={}", "x".repeat(256)),
-            format!("/api/object?id={}", "00".repeat(256)),
-            "/api/nodes?after=%ff".to_owned(),
-            "/api".to_owned(),
-            "/api/".to_owned(),
-            "/api/overview/".to_owned(),
-            "/api/../overview".to_owned(),
-        ] {
-            assert_eq!(parse(&nonsense), None, "{nonsense}");
-        }
-    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hoplite_daemon::Token;
 use hoplite_daemon::http::{HeaderMap, header};
+use hoplite_proto::dashboard::query::from_hex;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
@@ -87,7 +88,7 @@ impl Door {
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut pairs = cookies.flat_map(|line| line.split("; ")).filter_map(|pair| pair.split_once('='));
         let (_, value) = pairs.find(|(name, _)| *name == self.cookie)?;
-        Some(fingerprint(&super::query::from_hex(value, SECRET_BYTES)?))
+        Some(fingerprint(&from_hex(value, SECRET_BYTES)?))
     }
 
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, Instant>> {

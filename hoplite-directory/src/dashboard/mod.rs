@@ -3,13 +3,12 @@
 //! Off unless an address is given. Nothing can be changed here. With a token, only who has logged in with it is told
 //! anything; with TLS and no token, only who has a certificate of the cluster gets as far as a request.
 //!
-//! * `login`: who is in. `api`: what the page asks for. `page`: what browsers load. `query`: what is in URLs and forms.
+//! * `login`: who is in. `api`: what the page asks for. `page`: what browsers load.
 
 mod api;
 mod heat;
 mod login;
 mod page;
-mod query;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_daemon::http::{self, Bytes, HttpRequest, HttpResponse, Method, Scheme, StatusCode, Uri, header};
 use hoplite_daemon::metrics::IntCounter;
 use hoplite_daemon::{Credentials, is_notable};
+use hoplite_proto::dashboard::{Question, query};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -114,12 +114,11 @@ impl Dashboard {
     }
 
     async fn tell(&self, uri: &Uri) -> HttpResponse {
-        let Some(question) = api::Question::parse(uri.path(), uri.query().unwrap_or_default().as_bytes())
-        else {
+        let Some(question) = Question::parse(uri.path(), uri.query().unwrap_or_default().as_bytes()) else {
             return page::text(StatusCode::NOT_FOUND, "not found, or a parameter is invalid");
         };
         self.sights.loads.look();
-        match timeout(ANSWER_TIMEOUT, question.answer(&self.sights)).await {
+        match timeout(ANSWER_TIMEOUT, api::answer(question, &self.sights)).await {
             Ok(Ok(json)) => page::json(json),
             Ok(Err(error)) => page::text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
             Err(_) => page::text(StatusCode::SERVICE_UNAVAILABLE, "the shard is too busy"),

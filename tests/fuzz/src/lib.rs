@@ -3,6 +3,7 @@
 //! * [`local`] and [`session`]: the decoders of the local and the control plane. No input makes them panic, and what
 //!   they accept is encoded to something that they decode to the same value.
 //! * [`data`]: the same for the frames of the data plane.
+//! * [`dashboard`]: what the dashboard may be asked. No input makes it panic, and what it understands is bounded.
 //! * [`shard`] and [`node`]: the state machines, which are given any sequence of events that their shells may give them.
 //! * [`collective`]: a session of a collective, its coordinator's machine and its members', with any order of messages and failures.
 //! * [`samples`]: valid messages to start from.
@@ -10,6 +11,7 @@
 //! `run.sh` builds and runs the targets.
 #![forbid(unsafe_code)]
 
+pub mod dashboard;
 pub mod data;
 pub mod local;
 pub mod session;

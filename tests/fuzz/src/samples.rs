@@ -40,6 +40,20 @@ pub fn write(samples: impl IntoIterator<Item = Vec<u8>>) {
     }
 }
 
+/// What the page asks for.
+pub fn questions() -> Vec<Vec<u8>> {
+    let questions = [
+        "/api/overview",
+        "/api/nodes?after=node-1&limit=50",
+        "/api/objects?prefix=a%2Fb&after=ff00&size=7&copies=2&limit=9999",
+        "/api/object?id=78",
+        "/api/links?group=rack",
+        "token=a+secret%21&limit=1",
+        "00ff",
+    ];
+    questions.map(|question| question.as_bytes().to_vec()).to_vec()
+}
+
 /// What clients send.
 pub fn requests() -> Vec<Vec<u8>> {
     let ids = || vec![object(), ObjectId::new("y").expect("the id is short")];

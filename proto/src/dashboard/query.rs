@@ -1,14 +1,14 @@
 //! What is written in a URL or a form: names, values, and bytes of ids.
 
 /// The value of `name` in `a=b&c=d`, decoded; `None` if it is not there, or not encoded as it should be.
-pub(super) fn value(query: &[u8], name: &str) -> Option<Vec<u8>> {
+pub fn value(query: &[u8], name: &str) -> Option<Vec<u8>> {
     let pairs = query.split(|byte| *byte == b'&');
     let mut values = pairs.filter_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
     decode(values.next()?)
 }
 
 /// The number that `name` says, or else `default`.
-pub(super) fn number(query: &[u8], name: &str, default: u64) -> Option<u64> {
+pub fn number(query: &[u8], name: &str, default: u64) -> Option<u64> {
     match value(query, name) {
         None => Some(default),
         Some(text) if text.is_empty() => Some(default),
@@ -17,7 +17,7 @@ pub(super) fn number(query: &[u8], name: &str, default: u64) -> Option<u64> {
 }
 
 /// The bytes that hexadecimal digits stand for, at most `max`.
-pub(super) fn from_hex(text: &str, max: usize) -> Option<Vec<u8>> {
+pub fn from_hex(text: &str, max: usize) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     if digits.len() > 2 * max || !digits.len().is_multiple_of(2) {
         return None;
@@ -26,7 +26,7 @@ pub(super) fn from_hex(text: &str, max: usize) -> Option<Vec<u8>> {
 }
 
 /// The hexadecimal digits of bytes.
-pub(super) fn to_hex(bytes: &[u8]) -> String {
+pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

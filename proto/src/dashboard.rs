@@ -1,0 +1,123 @@
+//! What the dashboard's page asks a shard for, by HTTP. The answers are JSON.
+
+use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
+use hoplite_core::shard::Search;
+
+use self::query::{from_hex, number, value};
+
+pub mod query;
+
+/// Most nodes of one answer: about 400 KiB of JSON. As many are grouped by their labels.
+pub const MAX_NODES: usize = 1000;
+/// Longest name of a label that nodes can be grouped by, in bytes.
+pub const MAX_KEY_BYTES: usize = 255;
+/// Most objects of one answer.
+pub const MAX_OBJECTS: usize = 200;
+/// What can be asked.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Question {
+    /// How the shard is, and the cluster as a whole.
+    Overview,
+    /// Nodes, by name.
+    Nodes {
+        /// Those whose names come after this one.
+        after: String,
+        /// At most so many.
+        limit: usize,
+    },
+    /// Objects, by id.
+    Objects(Search),
+    /// One object.
+    Object(ObjectId),
+    /// What is on its way.
+    Transfers,
+    /// Reduces that are under way.
+    Reduces,
+    /// Links between nodes, or groups of nodes with the same value of a label; of no label if it is empty.
+    Links {
+        /// The key of the label.
+        group: String,
+    },
+    /// What has happened.
+    Events,
+}
+
+impl Question {
+    /// What a path and a query ask for; `None` if they make no sense.
+    pub fn parse(path: &str, query: &[u8]) -> Option<Self> {
+        let limit = |most: usize| {
+            let wanted = number(query, "limit", 100)?;
+            Some(usize::try_from(wanted).unwrap_or(usize::MAX).clamp(1, most))
+        };
+        let id_bytes = |name| match value(query, name) {
+            None => Some(Vec::new()),
+            Some(digits) => from_hex(std::str::from_utf8(&digits).ok()?, MAX_OBJECT_ID_BYTES),
+        };
+        Some(match path {
+            "/api/overview" => Self::Overview,
+            "/api/nodes" => {
+                let after = String::from_utf8(value(query, "after").unwrap_or_default()).ok()?;
+                Self::Nodes { after, limit: limit(MAX_NODES)? }
+            }
+            "/api/objects" => Self::Objects(Search {
+                prefix: Some(value(query, "prefix").unwrap_or_default())
+                    .filter(|prefix| prefix.len() <= MAX_OBJECT_ID_BYTES)?,
+                after: id_bytes("after")?,
+                min_size_bytes: number(query, "size", 0)?,
+                min_copies: usize::try_from(number(query, "copies", 0)?).ok()?,
+                limit: limit(MAX_OBJECTS)?,
+            }),
+            "/api/object" => Self::Object(ObjectId::new(id_bytes("id")?).ok()?),
+            "/api/transfers" => Self::Transfers,
+            "/api/reduces" => Self::Reduces,
+            "/api/links" => {
+                let group = String::from_utf8(value(query, "group").unwrap_or_default()).ok()?;
+                Self::Links { group: Some(group).filter(|group| group.len() <= MAX_KEY_BYTES)? }
+            }
+            "/api/events" => Self::Events,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Option<Question> {
+        let (path, query) = url.split_once('?').unwrap_or((url, ""));
+        Question::parse(path, query.as_bytes())
+    }
+
+    #[test]
+    fn questions_are_bounded() {
+        let Some(Question::Objects(search)) =
+            parse("/api/objects?prefix=a%2F&after=ff&size=7&copies=2&limit=9999")
+        else {
+            panic!("not understood");
+        };
+        assert_eq!((&search.prefix[..], &search.after[..]), (&b"a/"[..], &b"\xff"[..]));
+        assert_eq!((search.min_size_bytes, search.min_copies, search.limit), (7, 2, 200));
+        assert!(matches!(parse("/api/objects"), Some(Question::Objects(search)) if search.limit == 100));
+        assert!(matches!(parse("/api/nodes?limit=0"), Some(Question::Nodes { limit: 1, .. })));
+        assert!(matches!(parse("/api/object?id=78"), Some(Question::Object(id)) if id.as_bytes() == b"x"));
+        for nonsense in [
+            "/api/object".to_owned(),
+            "/api/object?id=".to_owned(),
+            "/api/object?id=7".to_owned(),
+            "/api/object?id=../../etc/passwd".to_owned(),
+            "/api/objects?after=xy".to_owned(),
+            "/api/objects?size=-1".to_owned(),
+            "/api/objects?size=18446744073709551616".to_owned(),
+            format!("/api/objects?prefix={}", "x".repeat(256)),
+            format!("/api/object?id={}", "00".repeat(256)),
+            "/api/nodes?after=%ff".to_owned(),
+            "/api".to_owned(),
+            "/api/".to_owned(),
+            "/api/overview/".to_owned(),
+            "/api/../overview".to_owned(),
+        ] {
+            assert_eq!(parse(&nonsense), None, "{nonsense}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What browsers, and whatever else reaches the port of the dashboard, may ask.
+
+use hoplite_core::id::MAX_OBJECT_ID_BYTES;
+use hoplite_proto::dashboard::query::{from_hex, number, to_hex, value};
+use hoplite_proto::dashboard::{MAX_KEY_BYTES, MAX_NODES, MAX_OBJECTS, Question};
+
+/// A path and a query, as in a URL: what is understood of it is bounded. And the same bytes as a form and as a cookie.
+pub fn question(bytes: &[u8]) {
+    let (path, query) = bytes.split_at(bytes.iter().position(|byte| *byte == b'?').unwrap_or(bytes.len()));
+    let query = query.get(1..).unwrap_or_default();
+    if let Ok(path) = std::str::from_utf8(path) {
+        match Question::parse(path, query) {
+            Some(Question::Nodes { after, limit }) => {
+                assert!(after.len() <= query.len() && (1..=MAX_NODES).contains(&limit));
+            }
+            Some(Question::Objects(search)) => {
+                assert!(
+                    search.prefix.len() <= MAX_OBJECT_ID_BYTES && search.after.len() <= MAX_OBJECT_ID_BYTES
+                );
+                assert!((1..=MAX_OBJECTS).contains(&search.limit));
+            }
+            Some(Question::Object(id)) => {
+                let again = format!("id={}", to_hex(id.as_bytes()));
+                assert_eq!(Question::parse(path, again.as_bytes()), Some(Question::Object(id)));
+            }
+            Some(Question::Links { group }) => assert!(group.len() <= MAX_KEY_BYTES),
+            Some(Question::Overview | Question::Transfers | Question::Reduces | Question::Events) | None => {}
+        }
+    }
+    for name in ["token", "limit", ""] {
+        if let Some(decoded) = value(bytes, name) {
+            assert!(decoded.len() <= bytes.len());
+        }
+    }
+    let _ = number(bytes, "size", 7);
+    if let Some(decoded) = std::str::from_utf8(bytes).ok().and_then(|text| from_hex(text, 32)) {
+        assert!(decoded.len() <= 32);
+        assert_eq!(from_hex(&to_hex(&decoded), 32), Some(decoded));
+    }
+}
