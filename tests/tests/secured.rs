@@ -2,10 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, run_to_end};
@@ -134,6 +137,57 @@ fn a_store_says_so_if_only_one_side_speaks_tls() {
         await_that(says, || store.log().contains(says));
         store.kill();
     }
+}
+
+/// A ClientHello of TLS 1.2 (RFC 5246, section 7.4.1.2), with ciphers and curves that everybody knew.
+fn hello_of_tls_1_2() -> Vec<u8> {
+    let extensions = [
+        &[0x00, 0x0a, 0, 4, 0, 2, 0, 23][..],  // supported_groups: secp256r1
+        &[0x00, 0x0b, 0, 2, 1, 0],             // ec_point_formats: uncompressed
+        &[0x00, 0x0d, 0, 6, 0, 4, 4, 3, 8, 4], // signature_algorithms
+        &[0x00, 0x17, 0, 0],                   // extended_master_secret
+        &[0xff, 0x01, 0, 1, 0],                // renegotiation_info
+    ]
+    .concat();
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.push(0);
+    body.extend([0, 4, 0xc0, 0x2b, 0xc0, 0x2f, 1, 0]);
+    body.extend((extensions.len() as u16).to_be_bytes());
+    body.extend(extensions);
+    let mut handshake = vec![1, 0];
+    handshake.extend((body.len() as u16).to_be_bytes());
+    handshake.extend(body);
+    let mut record = vec![22, 3, 1];
+    record.extend((handshake.len() as u16).to_be_bytes());
+    record.extend(handshake);
+    record
+}
+
+#[test]
+fn tls_1_2_is_refused_on_every_port() {
+    let place = tempfile::tempdir().unwrap();
+    let [cert, key, ca] = certificates(&place.path().join("ours"), "n,127.0.0.1");
+    let flags = arguments(&[("--tls-cert", &cert), ("--tls-key", &key), ("--tls-ca", &ca)]);
+    let dashboard = ["--dashboard", "0"].map(str::to_owned);
+    let mut cluster = Cluster::start(Plan {
+        nodes: 1,
+        shards: 1,
+        store_arguments: flags.clone(),
+        shard_arguments: [dashboard.to_vec(), flags].concat(),
+        ..Plan::default()
+    });
+    let page = cluster.shards[0].as_ref().unwrap().addresses().dashboard.unwrap();
+    for address in [cluster.data_address(0), cluster.shard_addresses[0].clone(), page.to_string()] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(&hello_of_tls_1_2()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        // A fatal alert, in the clear: 70 is protocol_version.
+        assert_eq!(answer, [21, 3, 3, 0, 2, 2, 70]);
+    }
+    cluster.assert_serves();
 }
 
 #[test]

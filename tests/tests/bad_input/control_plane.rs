@@ -1,5 +1,8 @@
 //! What is not of the protocol, on the ports of the directory.
 
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
+
 use hoplite_core::{Error, ErrorCode};
 use hoplite_proto::PROTOCOL_VERSION;
 use hoplite_proto::status::from_status;
@@ -11,6 +14,8 @@ use hoplite_tests::cluster::{Cluster, Plan};
 use hoplite_tests::raw::RawPeer;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The frame that comes next, with no settings.
+const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 #[test]
 fn bytes_that_are_not_grpc_are_survived() {
@@ -35,6 +40,42 @@ fn bytes_that_are_not_grpc_are_survived() {
         eprintln!("{what} was survived");
     }
     drop(RawPeer::connect(&address));
+    cluster.assert_serves();
+}
+
+/// A frame of HTTP/2 on stream 1 (RFC 9113, section 4.1).
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
+    [&length[1..], &[kind, 0], &[0, 0, 0, 1], payload].concat()
+}
+
+#[test]
+fn headers_are_bounded() {
+    let mut cluster = Cluster::of(1);
+    let address = cluster.shard_addresses[0].clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut client = DirectoryClient::connect(format!("http://{address}")).await.expect("it listens");
+        for length in [20_000, 1_000_000] {
+            let mut request = tonic::Request::new(ListRequest::default());
+            request.metadata_mut().insert("x", "y".repeat(length).parse().expect("it is text"));
+            assert!(client.list(request).await.is_err(), "{length} bytes");
+        }
+    });
+    // Without an end: each piece has a header that is not kept (RFC 7541, section 6.2.2), with a name and a value of one byte.
+    let piece = [0x00, 1, b'x', 1, b'y'].repeat(3000);
+    let mut peer = TcpStream::connect(&address).expect("it listens");
+    peer.set_write_timeout(Some(super::PATIENCE)).expect("a socket has a timeout");
+    let (headers, continuation) = (frame(1, &piece), frame(9, &piece));
+    let said = [PREFACE, &SETTINGS, &headers].concat();
+    let mut sent = peer.write_all(&said).map(|()| said.len());
+    while let Ok(bytes) = sent
+        && bytes < 64 << 20
+    {
+        sent = peer.write_all(&continuation).map(|()| bytes + continuation.len());
+    }
+    let ended = sent.expect_err("it is not heard to its end").kind();
+    assert!(matches!(ended, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{ended}");
     cluster.assert_serves();
 }
 
