@@ -18,12 +18,13 @@ ACCOUNT = 7400
 PREPARE = """
 mount -t tmpfs none /mnt && mkdir /mnt/cgroup /mnt/bin && mount -t cgroup2 none /mnt/cgroup &&
 mkdir "/mnt/cgroup/$NAME" && echo $$ >"/mnt/cgroup/$NAME/cgroup.procs" && umount /mnt/cgroup &&
-exec unshare --cgroup --net --uts --ipc --pid --fork --kill-child --mount-proc sh -c "$BOOT"
+exec ${NETWORK:+nsenter --net="$NETWORK"} unshare --cgroup $OWN_NETWORK --uts --ipc --pid --fork --kill-child \
+  --mount-proc sh -c "$BOOT"
 """
 BOOT = """
 mount --bind "$BINARIES" /mnt/bin && mount -t tmpfs none /run && mount --bind "$PLACE/etc" /etc &&
 mount --bind "$PLACE/units" /usr/lib/systemd/system && mount -t cgroup2 none /sys/fs/cgroup && ip link set lo up &&
-exec env -i container=other PATH="$PATH" "$SYSTEMD" --system --unit=hoplite.target --log-target=console --show-status=false
+ip address add "$ADDRESS/32" dev lo && exec env -i container=other PATH="$PATH" "$SYSTEMD" --system --unit=hoplite.target --log-target=console --show-status=false
 """
 # Again and again, until the last process is gone. Where this may not mount, nothing was made.
 REMOVE = """
@@ -33,18 +34,22 @@ done; exit 1
 """
 
 TARGET = "[Unit]\nDescription=of the test\nDefaultDependencies=no\n"
-CONFIG = {
-    "directory": 'listen = "127.0.0.1:7401"\n',
-    "store": 'directory = ["127.0.0.1:7401"]\nmemory = "16MiB"\n',
-}
+TOKEN = "a secret of the tests"
 
 
-@unittest.skipIf(os.geteuid() != 0, "only root runs a systemd")
-@unittest.skipUnless(SYSTEMD.exists(), "there is no systemd")
-class Systemd(unittest.TestCase):
-    def setUp(self) -> None:
+class Host:
+    """What a systemd sees: its own processes, files and names. The network is that of another host, if there is one."""
+
+    def __init__(
+        self,
+        test: unittest.TestCase,
+        config: dict[str, str],
+        address: str = "10.9.0.1",
+        network_of: "Host | None" = None,
+    ) -> None:
+        self.config = config
         self.place = Path(tempfile.mkdtemp(prefix="hoplite-systemd-"))
-        self.addCleanup(shutil.rmtree, self.place)
+        test.addCleanup(shutil.rmtree, self.place)
         self.environment = os.environ | {
             "NAME": self.place.name,
             "PLACE": str(self.place),
@@ -52,35 +57,30 @@ class Systemd(unittest.TestCase):
             "SYSTEMD": str(SYSTEMD),
             "BOOT": BOOT,
             "REMOVE": REMOVE,
+            "ADDRESS": address,
+            "OWN_NETWORK": "--net",
         }
+        if network_of is not None:
+            network = f"/proc/{network_of.systemd}/ns/net"
+            self.environment |= {"NETWORK": network, "OWN_NETWORK": ""}
         self.write_etc()
         self.write_units()
-        self.addCleanup(
+        test.addCleanup(
             subprocess.run,
             ["sh", "-c", "unshare --mount true || exit 0; exec unshare --mount sh -c \"$REMOVE\""],
             env=self.environment,
             check=True,
         )
         # It ends with this process, however that ends, and with it all that it has started.
-        command = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "unshare",
-            "--mount",
-            "sh",
-            "-c",
-            PREPARE,
-        ]
         self.outer = subprocess.Popen(
-            command,
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "sh", "-c", PREPARE],
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.addCleanup(self.end)
+        test.addCleanup(self.end)
         self.systemd = self.child()
 
     def write_etc(self) -> None:
@@ -95,8 +95,12 @@ class Systemd(unittest.TestCase):
         )
         (etc / "group").write_text(f"root:x:0:\nhoplite:x:{ACCOUNT}:\n")
         (etc / "machine-id").write_text("0" * 31 + "1\n")
-        for daemon, text in CONFIG.items():
+        for daemon, text in self.config.items():
             (etc / f"hoplite/{daemon}.toml").write_text(text)
+        token = etc / "hoplite/token"
+        token.write_text(TOKEN)
+        token.chmod(0o400)
+        os.chown(token, ACCOUNT, ACCOUNT)
         # There is no journal.
         (etc / "systemd/system.conf").write_text(
             "[Manager]\nDefaultStandardOutput=null\n"
@@ -190,36 +194,93 @@ class Systemd(unittest.TestCase):
 
     def end(self) -> None:
         self.outer.kill()
-        self.outer.communicate()
+        self.outer.wait()
+        self.outer.stderr.close()
 
+
+@unittest.skipIf(os.geteuid() != 0, "only root runs a systemd")
+@unittest.skipUnless(SYSTEMD.exists(), "there is no systemd")
+class Systemd(unittest.TestCase):
     def test_they_start_serve_are_started_again_and_stop(self) -> None:
-        self.run_("systemctl", "start", "hoplite-directory", "hoplite-store")
+        host = Host(
+            self,
+            {
+                "directory": 'listen = "127.0.0.1:7401"\n',
+                "store": 'directory = ["127.0.0.1:7401"]\nmemory = "16MiB"\n',
+            },
+        )
+        host.run_("systemctl", "start", "hoplite-directory", "hoplite-store")
         for daemon in DAEMONS:
-            self.assertEqual(self.of(daemon, "SubState"), "running")
-            status = self.run_("cat", f"/proc/{self.of(daemon, 'MainPID')}/status")
+            self.assertEqual(host.of(daemon, "SubState"), "running")
+            status = host.run_("cat", f"/proc/{host.of(daemon, 'MainPID')}/status")
             self.assertIn(f"\nUid:\t{ACCOUNT}\t{ACCOUNT}\t", status)
             self.assertIn("\nCapEff:\t0000000000000000\n", status)
         self.assertEqual(
-            self.run_("stat", "--format", "%U %a", "/run/hoplite/store.sock"),
+            host.run_("stat", "--format", "%U %a", "/run/hoplite/store.sock"),
             "hoplite 660",
         )
         # The hardening lets them do all of their work.
-        self.hoplite("put", "x", "/etc/passwd")
-        self.assertIn("hoplite:x:7400", self.hoplite("get", "x"))
-        self.run_("kill", "-KILL", self.of("store", "MainPID"))
+        host.hoplite("put", "x", "/etc/passwd")
+        self.assertIn("hoplite:x:7400", host.hoplite("get", "x"))
+        host.run_("kill", "-KILL", host.of("store", "MainPID"))
         limit = time.monotonic() + PATIENCE_S
-        while (self.of("store", "NRestarts"), self.of("store", "SubState")) != (
+        while (host.of("store", "NRestarts"), host.of("store", "SubState")) != (
             "1",
             "running",
         ):
             self.assertLess(time.monotonic(), limit, "it is not started again")
             time.sleep(0.1)
-        self.hoplite("put", "y", "/etc/group")
-        self.run_("systemctl", "stop", "hoplite-store", "hoplite-directory")
+        host.hoplite("put", "y", "/etc/group")
+        host.run_("systemctl", "stop", "hoplite-store", "hoplite-directory")
         for daemon in DAEMONS:
             self.assertEqual(
-                (self.of(daemon, "SubState"), self.of(daemon, "Result")),
+                (host.of(daemon, "SubState"), host.of(daemon, "Result")),
                 ("dead", "success"),
             )
         with self.assertRaises(AssertionError):
-            self.run_("test", "-e", "/run/hoplite/store.sock")
+            host.run_("test", "-e", "/run/hoplite/store.sock")
+
+    def test_three_nodes_with_a_token_are_a_cluster_that_a_stranger_does_not_join(
+        self,
+    ) -> None:
+        token = 'token-file = "/etc/hoplite/token"\n'
+
+        def store(address: str) -> str:
+            # The numbers of their processes may be the same, too, and there is one host name.
+            return (
+                f'listen = "{address}:7400"\nnode-id = "at-{address}"\n'
+                'directory = ["10.9.0.1:7401"]\nmemory = "16MiB"\n'
+            )
+
+        first = Host(
+            self,
+            {
+                "directory": f'listen = "10.9.0.1:7401"\n{token}',
+                "store": store("10.9.0.1") + token,
+            },
+        )
+        others = [
+            Host(self, {"store": store(address) + token}, address, first)
+            for address in ("10.9.0.2", "10.9.0.3")
+        ]
+        first.run_("systemctl", "start", "hoplite-directory", "hoplite-store")
+        for host in others:
+            host.run_("systemctl", "start", "hoplite-store")
+        first.hoplite("put", "x", "/etc/passwd")
+        for host in others:
+            self.assertIn("hoplite:x:7400", host.hoplite("get", "x"))
+        stranger = Host(
+            self,
+            {"store": store("10.9.0.4") + "insecure = true\n"},
+            "10.9.0.4",
+            first,
+        )
+        stranger.run_("systemctl", "start", "hoplite-store")
+        with self.assertRaises(AssertionError):
+            stranger.hoplite("get", "x")
+        # It ends, since the directory refuses it, and is started again.
+        limit = time.monotonic() + PATIENCE_S
+        while stranger.of("store", "NRestarts") == "0":
+            self.assertLess(time.monotonic(), limit, "it is not refused")
+            time.sleep(0.1)
+        others[0].hoplite("get", "x")
