@@ -65,12 +65,19 @@ class Process:
 
 
 @contextmanager
-def directory(*arguments: object) -> Iterator[dict[str, Any]]:
-    """A shard with a dashboard; yields its addresses."""
+def directory_process(*arguments: object) -> Iterator[tuple[Process, dict[str, Any]]]:
+    """A shard with a dashboard; yields it and its addresses."""
     where = ("--listen", "127.0.0.1:0", "--dashboard", "0", "--print-addresses")
     with Process("hoplite-directory", *where, *arguments) as process:
         addresses = json.loads(process.line())
         assert process.line() == "ready"
+        yield process, addresses
+
+
+@contextmanager
+def directory(*arguments: object) -> Iterator[dict[str, Any]]:
+    """A shard with a dashboard; yields its addresses."""
+    with directory_process(*arguments) as (_, addresses):
         yield addresses
 
 
