@@ -1,4 +1,6 @@
-//! What a store has yet to say to one shard: a queue that decides which messages share a frame, and when it leaves.
+//! What a store and a shard have yet to say to each other: queues that decide which messages share a frame, and when it leaves.
+//!
+//! What a shard says leaves at once, in an [`AnswerQueue`]. What a store says, in a [`BatchQueue`], may wait.
 //!
 //! Publications of small objects come in bursts, and a frame for each of them would cost the processor more than the puts
 //! themselves, in the store and in the shard. Such messages are *deferrable*: after a frame that nothing else needed, they wait
@@ -8,6 +10,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::node::Urgency;
+use crate::shard::ToStore;
 use crate::time::Time;
 
 /// How long a deferrable message waits for others: about ten small puts, and less than a person or a task can tell from the
@@ -15,12 +18,10 @@ use crate::time::Time;
 pub const LINGER: Duration = Duration::from_micros(200);
 /// Most messages that may wait for one session: a full publication of a store with the default limit on copies fits.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
-/// Most messages that may wait in a shard for one store; 16 times the default limit on the open requests of one client. A store
-/// that does not listen loses its session.
+/// Most messages that may wait in a shard for one store; 16 times the default limit on the open requests of one client.
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
-/// A shard reads no more requests of a store while so many answers wait: one that only asks faster than it listens is slowed down
-/// long before it loses its session.
-pub const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
+/// A shard reads no more requests of a store while more answers wait.
+const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
 /// Most messages in one frame: enough that the cost of a frame is shared by many, and a fraction of what a frame may hold.
 pub const MAX_BATCH_MESSAGES: usize = 256;
 /// A batch is closed when it holds about so many bytes of inline objects: the receiver's limit is 4 MiB.
@@ -102,9 +103,110 @@ impl<T> BatchQueue<T> {
     }
 }
 
+/// What a shard has yet to say to one store, in order.
+#[derive(Debug, Default)]
+pub struct AnswerQueue {
+    messages: VecDeque<ToStore>,
+}
+
+impl AnswerQueue {
+    /// Adds a message.
+    ///
+    /// # Errors
+    /// [`Full`] if [`MAX_QUEUED_ANSWERS`] wait: the store does not listen, and its session is to be ended.
+    pub fn push(&mut self, message: ToStore) -> Result<(), Full> {
+        if self.messages.len() >= MAX_QUEUED_ANSWERS {
+            return Err(Full);
+        }
+        self.messages.push_back(message);
+        Ok(())
+    }
+
+    /// Whether more may be read of what the store asks: one that only asks faster than it listens is slowed down long before
+    /// it loses its session.
+    pub fn has_room(&self) -> bool {
+        self.messages.len() <= PAUSE_ABOVE_ANSWERS
+    }
+
+    /// Takes the messages of the next frame; none if none wait.
+    pub fn take_batch(&mut self) -> Vec<ToStore> {
+        let mut batch = Vec::with_capacity(self.messages.len().min(MAX_BATCH_MESSAGES));
+        let mut bytes = 0;
+        while batch.len() < MAX_BATCH_MESSAGES
+            && bytes < MAX_BATCH_BYTES
+            && let Some(message) = self.messages.pop_front()
+        {
+            bytes += about_bytes(&message);
+            batch.push(message);
+        }
+        batch
+    }
+
+    /// Drops all that waits: the session ends without it.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+    }
+}
+
+/// About how many bytes `message` has on the wire, where that matters for a frame.
+fn about_bytes(message: &ToStore) -> u64 {
+    match message {
+        ToStore::Inline { bytes, .. } | ToStore::TakeOver { bytes, .. } => 256 + bytes.len() as u64,
+        ToStore::Locations { locations, .. } => {
+            let slow_peers = locations.locations.iter().map(|location| location.slow_peers.len());
+            256 + 128 * slow_peers.map(|count| 1 + count as u64).sum::<u64>()
+        }
+        _ => 256,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::id::{ObjectId, PutId};
+    use crate::metadata::Metadata;
+    use crate::shard::RequestId;
+
+    fn promote(number: u64) -> ToStore {
+        ToStore::Promote { id: ObjectId::new("x").unwrap(), put: PutId(number) }
+    }
+
+    fn inline(length: usize) -> ToStore {
+        let (id, bytes) = (ObjectId::new("x").unwrap(), Bytes::from(vec![0; length]));
+        ToStore::Inline { request: RequestId(1), id, put: PutId(1), metadata: Metadata::default(), bytes }
+    }
+
+    #[test]
+    fn answers_leave_at_once_in_bounded_frames() {
+        let mut queue = AnswerQueue::default();
+        for number in 0..300 {
+            queue.push(promote(number)).unwrap();
+        }
+        let mut lengths = || std::iter::repeat_with(|| queue.take_batch().len()).take(3).collect::<Vec<_>>();
+        assert_eq!(lengths(), [256, 44, 0]);
+        for _ in 0..3 {
+            queue.push(inline(600_000)).unwrap();
+        }
+        let mut lengths = || std::iter::repeat_with(|| queue.take_batch().len()).take(3).collect::<Vec<_>>();
+        assert_eq!(lengths(), [2, 1, 0]);
+    }
+
+    #[test]
+    fn answers_are_bounded_and_reading_pauses_long_before() {
+        let mut queue = AnswerQueue::default();
+        for number in 0..MAX_QUEUED_ANSWERS {
+            assert_eq!(queue.has_room(), number <= PAUSE_ABOVE_ANSWERS);
+            queue.push(promote(0)).unwrap();
+        }
+        assert_eq!(queue.push(promote(0)), Err(Full));
+        while !queue.has_room() {
+            assert!(!queue.take_batch().is_empty());
+        }
+        queue.clear();
+        assert_eq!(queue.take_batch(), []);
+    }
 
     const fn at(micros: u64) -> Time {
         Time::from_micros(micros)

@@ -101,7 +101,9 @@ impl Cluster {
                     labels: Vec::new(),
                     shards: ShardList::default(),
                 };
-                cluster.queue.push_back(Message::ToShard(shard, shard::Event::Connected(info)));
+                let mut effects = Vec::new();
+                let reception = cluster.shards[shard].connect(Time::ZERO, info, &mut effects);
+                assert_eq!((reception, effects), (shard::Reception::Accepted, Vec::new()));
                 cluster.queue.push_back(Message::ToNode(node, node::Event::ShardUp { shard }));
             }
         }

@@ -33,7 +33,7 @@ fn a_million_objects_fit_in_a_gibibyte() {
             labels: Vec::new(),
             shards: ShardList::default(),
         };
-        shard.apply(Time::ZERO, Event::Connected(info), &mut effects);
+        shard.connect(Time::ZERO, info, &mut effects);
     }
     let before = resident_bytes();
     for number in 0..OBJECTS {

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use hoplite_core::Time;
 use hoplite_core::TraceContext;
-use hoplite_core::batch::MAX_QUEUED_ANSWERS;
+use hoplite_core::batch::{Full, MAX_QUEUED_ANSWERS};
 use hoplite_core::error::{Error, Result};
 use hoplite_core::id::{Incarnation, NodeId};
-use hoplite_core::shard::{Effect, Event, NodeInfo, PullOutcome, Shard, ShardConfig, ToShard, ToStore};
+use hoplite_core::shard::{
+    Effect, Event, NodeInfo, PullOutcome, Reception, Shard, ShardConfig, ToShard, ToStore,
+};
 use hoplite_core::topology::measured::MeasuredPlaces;
 use hoplite_daemon::Tracer;
 use hoplite_daemon::metrics::label_of;
@@ -19,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::events::{EventKind, Events};
 use crate::metrics::{SessionEnd, ShardMetrics};
-use crate::send_queue::{Overflow, SendQueue};
+use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
 /// Most commands that wait; a session has at most one of them, so this only limits what is done between two looks at
@@ -235,22 +237,16 @@ impl ShardOwner {
     fn open(&mut self, info: NodeInfo, send_queue: Arc<SendQueue>) -> Result<SessionId> {
         let (node, incarnation) = (info.node.clone(), info.incarnation);
         let mut effects = Vec::new();
-        self.shard.apply(self.now(), Event::Connected(info), &mut effects);
-        let refusal = effects.iter().find_map(|effect| match effect {
-            Effect::Refuse { node: refused, error, .. } if *refused == node => Some(error.clone()),
-            _ => None,
-        });
-        if let Some(error) = refusal {
-            tracing::warn!(%node, %error, "refused a store");
-            self.events.push(EventKind::Refused, &node, error.to_string());
-            self.count(ShardMetrics::refused);
-            self.carry_out(effects);
-            return Err(error);
-        }
-        let is_older =
-            |effect: &Effect| matches!(effect, Effect::Replaced { node: older, .. } if *older == node);
-        if effects.iter().any(is_older) {
-            self.end_replaced(&node);
+        match self.shard.connect(self.now(), info, &mut effects) {
+            Reception::Accepted => {}
+            Reception::Replaces => self.end_replaced(&node),
+            Reception::Refused(error) => {
+                tracing::warn!(%node, %error, "refused a store");
+                self.events.push(EventKind::Refused, &node, error.to_string());
+                self.count(ShardMetrics::refused);
+                self.carry_out(effects);
+                return Err(error);
+            }
         }
         let session = SessionId(self.next_session);
         self.next_session += 1;
@@ -311,7 +307,7 @@ impl ShardOwner {
         for effect in effects {
             match effect {
                 Effect::Send { node, message } => {
-                    if let Err((session, Overflow)) = self.send(&node, message) {
+                    if let Err((session, Full)) = self.send(&node, message) {
                         deaf.push(session);
                     }
                 }
@@ -321,8 +317,6 @@ impl ShardOwner {
                 Effect::PlaceKeysDiffer { counts } => tracing::warn!(
                     "stores say by different keys where they are, so that those of one rack may share no group: {counts}"
                 ),
-                // Both are about the session that is being opened, and `open` has seen to them.
-                Effect::Refuse { .. } | Effect::Replaced { .. } => {}
             }
         }
         for session in deaf {
@@ -344,14 +338,14 @@ impl ShardOwner {
         }
     }
 
-    fn send(&mut self, node: &NodeId, message: ToStore) -> Result<(), (SessionId, Overflow)> {
+    fn send(&mut self, node: &NodeId, message: ToStore) -> Result<(), (SessionId, Full)> {
         if let Some(traces) = &mut self.traces {
             traces.answers(node, &message);
         }
         let Some(session) = self.current.get(node) else { return Ok(()) };
         let Some(Session { send_queue, .. }) = self.sessions.get(session) else { return Ok(()) };
         self.count(|metrics| metrics.sent(&message));
-        send_queue.push(message).map_err(|overflow| (*session, overflow))
+        send_queue.push(message).map_err(|full| (*session, full))
     }
 
     fn count(&self, what: impl FnOnce(&ShardMetrics)) {

@@ -4,11 +4,10 @@
 //! batches. A store that does not listen runs into the limit and loses its session. One that only asks faster than it
 //! listens is slowed down before that: its session reads on when there is [`SendQueue::room`].
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::stream::{self, Stream, StreamExt};
-use hoplite_core::batch::{MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MAX_QUEUED_ANSWERS, PAUSE_ABOVE_ANSWERS};
+use hoplite_core::batch::{AnswerQueue, Full};
 use hoplite_core::error::Error;
 use hoplite_core::shard::ToStore;
 use hoplite_proto::directory::{encode_to_store, welcome};
@@ -17,10 +16,6 @@ use hoplite_proto::v1::ShardMessages;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-
-/// The store does not listen: more than the limit of messages wait for it.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Overflow;
 
 /// The queue of one session.
 #[derive(Debug, Default)]
@@ -33,7 +28,7 @@ pub(crate) struct SendQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<ToStore>,
+    queue: AnswerQueue,
     /// Why the session ends, until the store was told.
     error: Option<Error>,
 }
@@ -42,17 +37,12 @@ impl SendQueue {
     /// Queues `message`; does nothing once the queue is closed.
     ///
     /// # Errors
-    /// [`Overflow`] if the queue is full.
-    pub(crate) fn push(&self, message: ToStore) -> Result<(), Overflow> {
+    /// [`Full`] if the queue is full.
+    pub(crate) fn push(&self, message: ToStore) -> Result<(), Full> {
         if self.closed.is_cancelled() {
             return Ok(());
         }
-        let mut state = self.lock();
-        if state.queue.len() >= MAX_QUEUED_ANSWERS {
-            return Err(Overflow);
-        }
-        state.queue.push_back(message);
-        drop(state);
+        self.lock().queue.push(message)?;
         self.filled.notify_one();
         Ok(())
     }
@@ -79,7 +69,7 @@ impl SendQueue {
 
     /// Ends when few enough messages wait. For one waiter at a time.
     pub(crate) async fn room(&self) {
-        while self.lock().queue.len() > PAUSE_ABOVE_ANSWERS {
+        while !self.lock().queue.has_room() {
             self.drained.notified().await;
         }
     }
@@ -107,7 +97,7 @@ impl SendQueue {
                 if let Some(error) = state.error.take() {
                     return Some(Err(error));
                 }
-                take_batch(&mut state.queue)
+                state.queue.take_batch()
             };
             if !batch.is_empty() {
                 self.drained.notify_one();
@@ -136,32 +126,9 @@ impl Drop for CloseOnDrop {
     }
 }
 
-fn take_batch(queue: &mut VecDeque<ToStore>) -> Vec<ToStore> {
-    let mut batch = Vec::with_capacity(queue.len().min(MAX_BATCH_MESSAGES));
-    let mut bytes = 0;
-    while batch.len() < MAX_BATCH_MESSAGES && bytes < MAX_BATCH_BYTES {
-        let Some(message) = queue.pop_front() else { break };
-        bytes += about_bytes(&message);
-        batch.push(message);
-    }
-    batch
-}
-
-/// About how many bytes `message` has on the wire.
-fn about_bytes(message: &ToStore) -> u64 {
-    match message {
-        ToStore::Inline { bytes, .. } | ToStore::TakeOver { bytes, .. } => 256 + bytes.len() as u64,
-        ToStore::Locations { locations, .. } => 256 + 128 * locations.locations.len() as u64,
-        _ => 256,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use hoplite_core::Metadata;
     use hoplite_core::id::{ObjectId, PutId};
-    use hoplite_core::shard::RequestId;
 
     use super::*;
 
@@ -182,26 +149,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_messages_fill_a_batch_early() {
-        let send_queue = Arc::new(SendQueue::default());
-        for _ in 0..3 {
-            let id = ObjectId::new("x").unwrap();
-            let bytes = Bytes::from(vec![0; 600_000]);
-            let inline = ToStore::Inline {
-                request: RequestId(1),
-                id,
-                put: PutId(1),
-                metadata: Metadata::default(),
-                bytes,
-            };
-            send_queue.push(inline).unwrap();
-        }
-        send_queue.close();
-        let frames: Vec<_> = send_queue.into_stream().map(Result::unwrap).collect().await;
-        assert_eq!(frames.iter().map(|frame| frame.messages.len()).collect::<Vec<_>>(), [0, 2, 1]);
-    }
-
-    #[tokio::test]
     async fn a_failure_is_said_at_once_and_ends_the_stream() {
         let send_queue = Arc::new(SendQueue::default());
         send_queue.push(promote(1)).unwrap();
@@ -213,15 +160,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_queue_is_bounded_and_room_returns_when_it_is_drained() {
+    async fn room_returns_when_the_queue_is_drained() {
         let send_queue = Arc::new(SendQueue::default());
-        for number in 0..MAX_QUEUED_ANSWERS as u64 {
-            send_queue.push(promote(number)).unwrap();
-        }
-        assert_eq!(send_queue.push(promote(0)), Err(Overflow));
+        while send_queue.push(promote(0)).is_ok() {}
         let mut stream = Box::pin(send_queue.clone().into_stream());
         let drain = async {
-            while send_queue.lock().queue.len() > PAUSE_ABOVE_ANSWERS {
+            while !send_queue.lock().queue.has_room() {
                 stream.next().await.unwrap().unwrap();
             }
         };

@@ -161,7 +161,7 @@ fn in_process(arguments: &Arguments, wanted: Wanted) -> anyhow::Result<Speed> {
     let (holders, receivers) =
         (stores("holder", arguments.copies)?, stores("receiver", arguments.receivers)?);
     for store in holders.iter().chain(&receivers) {
-        shard.apply(Time::ZERO, Event::Connected(store.clone()), &mut effects);
+        shard.connect(Time::ZERO, store.clone(), &mut effects);
     }
     for (number, holder) in holders.iter().enumerate() {
         for publish in held_by(number, arguments)? {

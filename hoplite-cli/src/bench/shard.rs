@@ -122,7 +122,7 @@ impl Bench {
                 labels,
                 shards: ShardList::default(),
             };
-            bench.shard.apply(Time::ZERO, Event::Connected(info), &mut bench.effects);
+            bench.shard.connect(Time::ZERO, info, &mut bench.effects);
             bench.nodes.push(node);
         }
         Ok(bench)

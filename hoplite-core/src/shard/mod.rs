@@ -98,9 +98,6 @@ impl Default for ShardConfig {
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A store has opened a session. Effects that are sent to the node from now on belong to this session, unless it is
-    /// refused.
-    Connected(NodeInfo),
     /// The session of a store is gone. Not said of a session that was refused or replaced.
     Disconnected {
         /// The store that was connected.
@@ -131,22 +128,6 @@ pub enum Effect {
         /// The message to send.
         message: ToStore,
     },
-    /// Answer the session that was just opened with an error, and close it.
-    Refuse {
-        /// The store that is refused.
-        node: NodeId,
-        /// The run of the store that is refused.
-        incarnation: Incarnation,
-        /// The reason, which the store is told.
-        error: Error,
-    },
-    /// Close the older session of this node: the one just opened takes its place.
-    Replaced {
-        /// The store that has two sessions.
-        node: NodeId,
-        /// The run of the store; both sessions have the same.
-        incarnation: Incarnation,
-    },
     /// Log that a slot was granted.
     Granted {
         /// The object that is granted.
@@ -159,6 +140,17 @@ pub enum Effect {
         /// How many stores have which keys.
         counts: KeyCounts,
     },
+}
+
+/// How a shard receives a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reception {
+    /// It is the session of its node now.
+    Accepted,
+    /// So it is, and the older one of that node is to be closed. Both are of the same run of the store.
+    Replaces,
+    /// It is to be closed with this error. An older one stays.
+    Refused(Error),
 }
 
 /// The state of one shard.
@@ -274,28 +266,43 @@ impl Shard {
         }
     }
 
+    /// Receives the session that a store has opened, and appends what the shell must do to `effects`. What is sent to the node
+    /// from now on, with these effects, belongs to this session, unless it is refused.
+    pub fn connect(&mut self, now: Time, info: NodeInfo, effects: &mut Vec<Effect>) -> Reception {
+        self.turn(now, effects, |shard, turn| shard.connected(turn, info))
+    }
+
     /// Does what is due, then what `event` asks for, and appends what the shell must do to `effects`.
     ///
     /// A message of a node that is not connected is ignored.
     pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
+        self.turn(now, effects, |shard, turn| match event {
+            Event::Disconnected { node, incarnation } => shard.disconnected(turn, &node, incarnation),
+            Event::Message { node, message } => {
+                if let Some(node) = shard.nodes.connected(&node) {
+                    shard.received_messages += 1;
+                    shard.receive(turn, node, message);
+                }
+            }
+            Event::Places(places) => shard.take_places(turn, places),
+            Event::Tick => {}
+        });
+    }
+
+    fn turn<T>(
+        &mut self,
+        now: Time,
+        effects: &mut Vec<Effect>,
+        happen: impl FnOnce(&mut Self, &mut Turn<'_>) -> T,
+    ) -> T {
         let earlier = effects.len();
         let turn = &mut Turn { now, effects };
         self.expire(turn);
-        match event {
-            Event::Connected(info) => self.connect(turn, info),
-            Event::Disconnected { node, incarnation } => self.disconnected(turn, &node, incarnation),
-            Event::Message { node, message } => {
-                if let Some(node) = self.nodes.connected(&node) {
-                    self.received_messages += 1;
-                    self.receive(turn, node, message);
-                }
-            }
-            Event::Places(places) => self.take_places(turn, places),
-            Event::Tick => {}
-        }
+        let happened = happen(self, turn);
         self.settle(turn);
         let sent = effects[earlier..].iter().filter(|effect| matches!(effect, Effect::Send { .. }));
         self.sent_messages += sent.count() as u64;
+        happened
     }
 
     /// The next time at which [`Event::Tick`] has something to do.

@@ -8,29 +8,33 @@
 use super::copies::LocationRecord;
 use super::message::{NodeInfo, RequestId, ToStore};
 use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Presence};
-use super::{DropReason, Effect, Shard, Turn};
+use super::{DropReason, Effect, Reception, Shard, Turn};
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId};
 
 impl Shard {
-    pub(super) fn connect(&mut self, turn: &mut Turn<'_>, info: NodeInfo) {
+    pub(super) fn connected(&mut self, turn: &mut Turn<'_>, info: NodeInfo) -> Reception {
         if let Some(error) = self.list_mismatch(&info) {
-            let (node, incarnation) = (info.node, info.incarnation);
-            return turn.effects.push(Effect::Refuse { node, incarnation, error });
+            return Reception::Refused(error);
         }
         let known = self.nodes.index(&info.node);
         let known = known.and_then(|index| Some((index, self.nodes.get(index)?)));
         let Some((index, record)) = known else { return self.connect_new(turn, info) };
         let (connected, same_run) = (record.is_connected(), record.info.incarnation == info.incarnation);
         match (connected, same_run) {
-            (_, true) => self.reconnect(turn, index, info),
-            (true, false) => {
-                let error = Error::NodeIdInUse { node: info.node.clone() };
-                turn.effects.push(Effect::Refuse { node: info.node, incarnation: info.incarnation, error });
+            (true, true) => {
+                self.go_away(turn, index);
+                self.reconnect(turn, index, info);
+                Reception::Replaces
             }
+            (false, true) => {
+                self.reconnect(turn, index, info);
+                Reception::Accepted
+            }
+            (true, false) => Reception::Refused(Error::NodeIdInUse { node: info.node }),
             (false, false) => {
                 self.lose_node(turn, index);
-                self.connect_new(turn, info);
+                self.connect_new(turn, info)
             }
         }
     }
@@ -55,23 +59,18 @@ impl Shard {
             .then(|| Error::ShardListMismatch { refused: refused.to_string(), in_use: in_use.to_string() })
     }
 
-    fn connect_new(&mut self, turn: &mut Turn<'_>, info: NodeInfo) {
-        let (node, incarnation) = (info.node.clone(), info.incarnation);
+    fn connect_new(&mut self, turn: &mut Turn<'_>, info: NodeInfo) -> Reception {
         let Some(index) = self.nodes.add(info, turn.now) else {
-            let error = Error::limit_exceeded("nodes", u64::try_from(MAX_NODES).unwrap_or(u64::MAX));
-            return turn.effects.push(Effect::Refuse { node, incarnation, error });
+            let limit = u64::try_from(MAX_NODES).unwrap_or(u64::MAX);
+            return Reception::Refused(Error::limit_exceeded("nodes", limit));
         };
         self.compare_keys(turn);
         self.place_newcomer(turn, index);
         self.reconsider_orphans(turn.now);
+        Reception::Accepted
     }
 
     fn reconnect(&mut self, turn: &mut Turn<'_>, index: NodeIndex, info: NodeInfo) {
-        if self.nodes.is_connected(index) {
-            self.go_away(turn, index);
-            let (node, incarnation) = (info.node.clone(), info.incarnation);
-            turn.effects.push(Effect::Replaced { node, incarnation });
-        }
         let Some(record) = self.nodes.get_mut(index) else { return };
         if let Presence::Away { until, .. } = record.presence {
             self.due.nodes.remove(until, index);

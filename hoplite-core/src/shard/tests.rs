@@ -43,7 +43,14 @@ impl World {
     }
 
     fn connect(&mut self, name: &str, incarnation: u64) -> Vec<Effect> {
-        self.apply(Event::Connected(info(name, incarnation)))
+        self.receive(info(name, incarnation)).1
+    }
+
+    fn receive(&mut self, info: NodeInfo) -> (Reception, Vec<Effect>) {
+        let mut effects = Vec::new();
+        let reception = self.shard.connect(self.now, info, &mut effects);
+        invariants::check(&self.shard, self.now);
+        (reception, effects)
     }
 
     fn disconnect(&mut self, name: &str, incarnation: u64) -> Vec<Effect> {

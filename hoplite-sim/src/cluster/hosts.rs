@@ -8,7 +8,7 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::node::{self, CombineId, CopyId, Node, NodeConfig, Producer, PullId, ServeId};
 use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::session::Attempts;
-use hoplite_core::shard::{self, NodeInfo, Shard, ShardConfig};
+use hoplite_core::shard::{self, NodeInfo, Reception, Shard, ShardConfig};
 use hoplite_core::stall::Sign;
 use hoplite_core::topology::Place;
 use hoplite_core::{Error, NodeId, ObjectId, PutId, Time};
@@ -153,14 +153,6 @@ fn introduction(store: usize, run: u64, config: &Config) -> NodeInfo {
         labels: config.labels.of(store, run),
         shards: ShardList::new((0..config.shards).map(shard_name)),
     }
-}
-
-/// How a shard receives a session that was just opened.
-pub(super) enum Reception {
-    Accepted,
-    /// It takes the place of the one that the shard has.
-    Replaces,
-    Refused(Error),
 }
 
 impl<A: Application> Cluster<A> {
@@ -332,20 +324,37 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Feeds a shard, and performs what it decides. Returns how it receives a session, if the event is a new one.
-    pub(super) fn shard_event(&mut self, shard: usize, event: shard::Event) -> Reception {
+    /// Feeds a shard, and performs what it decides.
+    pub(super) fn shard_event(&mut self, shard: usize, event: shard::Event) {
+        if self.config.checks_slots() {
+            self.shards[shard].slots.before(&event);
+        }
+        self.shard_turn(shard, |shard, now, effects| shard.apply(now, event, effects));
+    }
+
+    /// Introduces a store to a shard that is alive, and performs what that decides.
+    pub(super) fn shard_connect(&mut self, shard: usize, info: NodeInfo) -> Reception {
+        if self.config.checks_slots() {
+            self.shards[shard].slots.forget_node(&info.node);
+        }
+        let received = self.shard_turn(shard, |shard, now, effects| shard.connect(now, info, effects));
+        received.expect("a shard that is not alive receives nobody")
+    }
+
+    /// Has a shard do something if it is alive, and performs what it decides.
+    fn shard_turn<T>(
+        &mut self,
+        shard: usize,
+        turn: impl FnOnce(&mut Shard, Time, &mut Vec<shard::Effect>) -> T,
+    ) -> Option<T> {
         let (now, mut effects) = (self.now(), Vec::new());
         let host = &mut self.shards[shard];
         if !host.is_alive {
-            return Reception::Accepted;
-        }
-        if self.config.checks_slots() {
-            host.slots.before(&event);
+            return None;
         }
         let began = Instant::now();
-        host.shard.apply(now, event, &mut effects);
+        let answer = turn(&mut host.shard, now, &mut effects);
         host.thought += began.elapsed();
-        let mut reception = Reception::Accepted;
         for effect in effects {
             match effect {
                 shard::Effect::Send { node, message } => {
@@ -356,8 +365,6 @@ impl<A: Application> Cluster<A> {
                     let store = self.store_named(&node);
                     self.send_to_store(shard, store, message);
                 }
-                shard::Effect::Refuse { error, .. } => reception = Reception::Refused(error),
-                shard::Effect::Replaced { .. } => reception = Reception::Replaces,
                 shard::Effect::Granted { .. } => self.counts.grants += 1,
                 shard::Effect::PlaceKeysDiffer { .. } => {}
             }
@@ -373,7 +380,7 @@ impl<A: Application> Cluster<A> {
                 }
             });
         }
-        reception
+        Some(answer)
     }
 
     /// Feeds a store, and performs what it decides.

@@ -6,9 +6,8 @@ use hoplite_core::Error;
 use hoplite_core::batch::{BatchQueue, NextFrame};
 use hoplite_core::node::{self, Urgency};
 use hoplite_core::session::{CONNECT_TIMEOUT, Next, SHARD_PINGS, STORE_PINGS};
-use hoplite_core::shard::{self, NodeInfo, ToShard, ToStore};
+use hoplite_core::shard::{self, NodeInfo, Reception, ToShard, ToStore};
 
-use super::hosts::Reception;
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster};
 
@@ -108,7 +107,7 @@ impl<A: Application> Cluster<A> {
     /// Introduces a store to a shard.
     fn introduce(&mut self, shard: usize, store: usize, info: NodeInfo) -> Reception {
         let previous = self.shards[shard].known[store].replace(info.incarnation);
-        let reception = self.shard_event(shard, shard::Event::Connected(info));
+        let reception = self.shard_connect(shard, info);
         if matches!(reception, Reception::Refused(_)) {
             self.shards[shard].known[store] = previous;
         }

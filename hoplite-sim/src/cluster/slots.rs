@@ -30,7 +30,6 @@ impl Slots {
             } => {
                 self.granted.remove(grant);
             }
-            Event::Connected(info) => self.forget_node(&info.node),
             Event::Disconnected { node, .. } => self.forget_node(node),
             _ => {}
         }
@@ -62,7 +61,7 @@ impl Slots {
         }
     }
 
-    fn forget_node(&mut self, node: &NodeId) {
+    pub(super) fn forget_node(&mut self, node: &NodeId) {
         self.granted.retain(|_, slot| slot.sender != *node && slot.receiver != *node);
     }
 }

@@ -13,8 +13,8 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::link::Uplink;
 use hoplite_core::shard::{
-    Effect, Event, GrantId, LocationState, NodeInfo, Placed, Publish, PullOutcome, Query, RequestId,
-    Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason,
+    Effect, Event, GrantId, LocationState, NodeInfo, Placed, Publish, PullOutcome, Query, Reception,
+    RequestId, Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -36,8 +36,13 @@ pub fn events(bytes: &[u8]) {
 fn run(input: &mut Unstructured<'_>) -> Result<()> {
     let mut world = World::new(config(input)?);
     while !input.is_empty() {
-        let event = event(input, &mut world)?;
-        world.apply(event);
+        match input.int_in_range(0..=7)? {
+            0 => world.connect(info(input)?),
+            _ => {
+                let event = event(input, &mut world)?;
+                world.apply(event);
+            }
+        }
     }
     world.finish();
     Ok(())
@@ -75,11 +80,9 @@ impl World {
         }
         let mut effects = Vec::new();
         self.shard.apply(self.now, event.clone(), &mut effects);
-        // Time passes with ticks only, so that all effects of these two are of the session that is now.
-        match &event {
-            Event::Connected(info) => self.connected(info, &effects),
-            Event::Disconnected { node, .. } => drop(self.sessions.remove(node)),
-            Event::Message { .. } | Event::Places(_) | Event::Tick => {}
+        // Time passes with ticks only, so that all effects are of the sessions that are there now.
+        if let Event::Disconnected { node, .. } = &event {
+            self.sessions.remove(node);
         }
         for effect in effects {
             self.check(effect);
@@ -91,21 +94,30 @@ impl World {
         }
     }
 
-    fn connected(&mut self, info: &NodeInfo, effects: &[Effect]) {
-        let is_refused = effects.iter().any(|effect| matches!(effect, Effect::Refuse { .. }));
-        let previous = self.sessions.get(&info.node);
-        let is_replaced = effects.iter().any(|effect| matches!(effect, Effect::Replaced { .. }));
-        if is_refused {
-            return;
+    fn connect(&mut self, info: NodeInfo) {
+        let (node, incarnation) = (info.node.clone(), info.incarnation);
+        let mut effects = Vec::new();
+        let reception = self.shard.connect(self.now, info, &mut effects);
+        if !matches!(reception, Reception::Refused(_)) {
+            let session = Session {
+                incarnation,
+                unanswered: BTreeMap::new(),
+                queries: BTreeSet::new(),
+                subscriptions: BTreeSet::new(),
+            };
+            let previous = self.sessions.insert(node, session);
+            assert_eq!(
+                previous.is_some(),
+                reception == Reception::Replaces,
+                "only an open session is replaced"
+            );
         }
-        assert!(!is_replaced || previous.is_some(), "only a session that is open is replaced");
-        let session = Session {
-            incarnation: info.incarnation,
-            unanswered: BTreeMap::new(),
-            queries: BTreeSet::new(),
-            subscriptions: BTreeSet::new(),
-        };
-        self.sessions.insert(info.node.clone(), session);
+        for effect in effects {
+            self.check(effect);
+        }
+        if self.shard.next_deadline().is_some_and(|due| due <= self.now) {
+            self.apply(Event::Tick);
+        }
     }
 
     fn check(&mut self, effect: Effect) {
@@ -123,7 +135,7 @@ impl World {
                 let is_connected = |node| self.sessions.contains_key(node);
                 assert!(is_connected(&record.sender) && is_connected(&record.receiver), "{record:?}");
             }
-            Effect::Refuse { .. } | Effect::Replaced { .. } | Effect::PlaceKeysDiffer { .. } => {}
+            Effect::PlaceKeysDiffer { .. } => {}
         }
     }
 
@@ -214,15 +226,14 @@ fn config(input: &mut Unstructured<'_>) -> Result<ShardConfig> {
 }
 
 fn event(input: &mut Unstructured<'_>, world: &mut World) -> Result<Event> {
-    let event = match input.int_in_range(0..=15)? {
-        0 | 1 => connected(input)?,
-        2 => match world.sessions.get_key_value(&node(input)?) {
+    let event = match input.int_in_range(0..=12)? {
+        0 => match world.sessions.get_key_value(&node(input)?) {
             Some((node, session)) => {
                 Event::Disconnected { node: node.clone(), incarnation: session.incarnation }
             }
             None => Event::Tick,
         },
-        3 | 4 => {
+        1 | 2 => {
             world.now = world.now + Duration::from_millis(input.int_in_range(0..=2000)?);
             Event::Tick
         }
@@ -231,8 +242,8 @@ fn event(input: &mut Unstructured<'_>, world: &mut World) -> Result<Event> {
     Ok(event)
 }
 
-fn connected(input: &mut Unstructured<'_>) -> Result<Event> {
-    Ok(Event::Connected(NodeInfo {
+fn info(input: &mut Unstructured<'_>) -> Result<NodeInfo> {
+    Ok(NodeInfo {
         node: node(input)?,
         incarnation: Incarnation(input.int_in_range(1..=3)?),
         data_address: SocketAddr::from(([127, 0, 0, 1], input.int_in_range(7000..=7003)?)),
@@ -241,7 +252,7 @@ fn connected(input: &mut Unstructured<'_>) -> Result<Event> {
             rack => vec![("rack".to_owned(), rack.to_string())],
         },
         shards: ShardList::new([if input.ratio(1, 8)? { "a:1" } else { "b:1" }, "c:1"]),
-    }))
+    })
 }
 
 fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {

@@ -74,6 +74,8 @@ struct Scenario {
     slots: BTreeMap<String, GrantId>,
     /// The latest request of each node.
     latest: BTreeMap<String, RequestId>,
+    /// Of sessions, as the lines that tell of them.
+    receptions: Vec<String>,
 }
 
 impl Scenario {
@@ -89,12 +91,15 @@ impl Scenario {
             labels: BTreeMap::new(),
             slots: BTreeMap::new(),
             latest: BTreeMap::new(),
+            receptions: Vec::new(),
         };
         let mut happened = Vec::new();
         for line in lines.iter().filter(|line| !line.starts_with("->")) {
             happened.push((*line).to_owned());
             let words: Vec<&str> = line.split_whitespace().collect();
-            for effect in scenario.act(&words) {
+            let effects = scenario.act(&words);
+            happened.extend(scenario.receptions.drain(..).map(|text| format!("-> {text}")));
+            for effect in effects {
                 happened.extend(scenario.render(effect).map(|text| format!("-> {text}")));
             }
         }
@@ -117,7 +122,7 @@ impl Scenario {
             ["join", name, "naming", shards @ ..] => {
                 let incarnation = *self.incarnations.entry((*name).to_owned()).or_insert(1);
                 let shards = ShardList::new(shards.iter().copied());
-                self.world.apply(Event::Connected(NodeInfo { shards, ..info(name, incarnation) }))
+                self.receive(NodeInfo { shards, ..info(name, incarnation) })
             }
             ["join", names @ ..] => names.iter().flat_map(|name| self.join(name)).collect(),
             ["leave", name] => self.world.disconnect(name, self.incarnations[*name]),
@@ -206,7 +211,18 @@ impl Scenario {
     fn join(&mut self, name: &str) -> Vec<Effect> {
         let incarnation = *self.incarnations.entry(name.to_owned()).or_insert(1);
         let labels = self.labels.get(name).cloned().unwrap_or_default();
-        self.world.apply(Event::Connected(NodeInfo { labels, ..info(name, incarnation) }))
+        self.receive(NodeInfo { labels, ..info(name, incarnation) })
+    }
+
+    fn receive(&mut self, info: NodeInfo) -> Vec<Effect> {
+        let name = info.node.clone();
+        let (reception, effects) = self.world.receive(info);
+        match reception {
+            Reception::Accepted => {}
+            Reception::Replaces => self.receptions.push(format!("{name} replaced")),
+            Reception::Refused(error) => self.receptions.push(format!("{name} refused {:?}", error.code())),
+        }
+        effects
     }
 
     fn publish(
@@ -236,8 +252,6 @@ impl Scenario {
     fn render(&mut self, effect: Effect) -> Option<String> {
         let (node, message) = match effect {
             Effect::Send { node, message } => (node, message),
-            Effect::Refuse { node, error, .. } => return Some(format!("{node} refused {:?}", error.code())),
-            Effect::Replaced { node, .. } => return Some(format!("{node} replaced")),
             // The first says the same as the message to the receiver; the other is for the log.
             Effect::Granted { .. } | Effect::PlaceKeysDiffer { .. } => return None,
         };

@@ -34,7 +34,7 @@ impl Broadcast {
         let shard = Shard::new(config, Time::ZERO);
         let mut world = Self { shard, now: Time::ZERO, transfers: BTreeMap::new(), reasons: BTreeMap::new() };
         for number in 0..=receivers {
-            world.apply(Event::Connected(NodeInfo { node: name(number), ..info("n", 1) }));
+            world.connect(NodeInfo { node: name(number), ..info("n", 1) });
         }
         world.say(0, ToShard::Publish(Publish { size_bytes, ..complete("x", 1) }));
         for number in 1..=receivers {
@@ -43,9 +43,19 @@ impl Broadcast {
         world
     }
 
+    fn connect(&mut self, info: NodeInfo) {
+        let mut effects = Vec::new();
+        self.shard.connect(self.now, info, &mut effects);
+        self.note(effects);
+    }
+
     fn apply(&mut self, event: Event) {
         let mut effects = Vec::new();
         self.shard.apply(self.now, event, &mut effects);
+        self.note(effects);
+    }
+
+    fn note(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             if let Effect::Send { node, message: ToStore::Granted(grant) } = effect {
                 self.transfers.insert(number(&node), (number(&grant.sender), grant.grant));
@@ -190,7 +200,7 @@ fn hops_are_measured_where_chains_began_together() {
     let mut late = Broadcast::new(1, 1);
     for number in 2..30 {
         late.wait(8000);
-        late.apply(Event::Connected(NodeInfo { node: name(number), ..info("n", 1) }));
+        late.connect(NodeInfo { node: name(number), ..info("n", 1) });
         late.say(number, ToShard::Query(query("x", number)));
     }
     for done in 1..30 {
@@ -218,7 +228,7 @@ fn subscribers_hear_of_many_copies_in_intervals_and_of_the_last_change_too() {
     let mut world = Broadcast::new(100, 1);
     let mut news = Vec::new();
     let mut effects = Vec::new();
-    world.apply(Event::Connected(info("watcher", 1)));
+    world.connect(info("watcher", 1));
     let watch = ToShard::Subscribe { request: RequestId(1), id: id("x") };
     world.apply(Event::Message { node: node("watcher"), message: watch });
     for done in 1..=60 {

@@ -220,7 +220,7 @@ impl Observer {
                         self.connected.contains(&record.sender) && self.connected.contains(&record.receiver)
                     );
                 }
-                Effect::Refuse { .. } | Effect::Replaced { .. } | Effect::PlaceKeysDiffer { .. } => {}
+                Effect::PlaceKeysDiffer { .. } => {}
             }
         }
         for (query, deadline) in &self.queries {
@@ -363,9 +363,9 @@ impl Run {
     fn connect(&mut self, name: &str, incarnation: u64, rack: u8) {
         let label = (rack > 0).then(|| ("rack".to_owned(), rack.to_string()));
         let labels = label.into_iter().collect();
-        let effects = self.world.apply(Event::Connected(NodeInfo { labels, ..info(name, incarnation) }));
+        let (reception, effects) = self.world.receive(NodeInfo { labels, ..info(name, incarnation) });
         let name = node(name);
-        let was_refused = effects.iter().any(|effect| matches!(effect, Effect::Refuse { .. }));
+        let was_refused = matches!(reception, Reception::Refused(_));
         let is_another = self.incarnations.get(&name) != Some(&incarnation);
         assert_eq!(was_refused, self.observer.connected.contains(&name) && is_another);
         if !was_refused {

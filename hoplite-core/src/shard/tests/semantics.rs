@@ -34,7 +34,7 @@ fn who_watches_an_object_is_told_in_which_groups_its_copies_are() {
     let labels = vec![("rack".to_owned(), "7".to_owned())];
     let path = Place::of_labels(&labels).path;
     assert_ne!(path, EVERYWHERE);
-    world.apply(Event::Connected(NodeInfo { labels, ..info("b", 1) }));
+    world.receive(NodeInfo { labels, ..info("b", 1) });
     for name in ["a", "b"] {
         let copy = publication("x", 1, LocationState::Complete, Retention::Pinned);
         world.say(name, ToShard::Publish(copy));
@@ -245,7 +245,7 @@ fn that_stores_say_their_places_by_other_keys_is_said_once_for_each_set_of_keys(
     let mut world = small_world(Limits::default());
     let mut said_of = |name: &str, incarnation: u64, keys: &[&str]| {
         let labels = keys.iter().map(|key| ((*key).to_owned(), "7".to_owned())).collect();
-        let effects = world.apply(Event::Connected(NodeInfo { labels, ..info(name, incarnation) }));
+        let effects = world.receive(NodeInfo { labels, ..info(name, incarnation) }).1;
         let said = effects.into_iter().filter_map(|effect| match effect {
             Effect::PlaceKeysDiffer { counts } => Some(counts.to_string()),
             _ => None,
@@ -288,7 +288,7 @@ fn nodes_without_labels_are_where_was_measured() {
     let mut world = small_world(Limits::default());
     let labels = vec![("rack".to_owned(), "7".to_owned())];
     let labelled = Place::of_labels(&labels).path[2];
-    world.apply(Event::Connected(NodeInfo { labels, ..info("c", 1) }));
+    world.receive(NodeInfo { labels, ..info("c", 1) });
     let mut measure = |places: MeasuredPlaces| told(world.apply(Event::Places(places)));
     let three = |version, racks: [u32; 2], permille| {
         ["a", "b", "c"]
@@ -305,7 +305,7 @@ fn nodes_without_labels_are_where_was_measured() {
     assert_eq!(measure(measured(5, 250, &[("a", 1)])), [], "of two with a version, one wins everywhere");
     // Who comes later hears of it too, and so does who comes again.
     for incarnation in [1, 1] {
-        let told = told(world.apply(Event::Connected(info("later", incarnation))));
+        let told = told(world.receive(info("later", incarnation)).1);
         assert_eq!(told, [("later".to_owned(), 5, 1, 250)]);
     }
     world.apply(Event::Disconnected { node: node("later"), incarnation: Incarnation(1) });
@@ -320,19 +320,19 @@ fn what_uplinks_carry_counts_once_a_node_is_where_was_measured() {
     let mut world = World::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
     let labels = vec![("rack".to_owned(), "7".to_owned())];
     let rack = Place::of_labels(&labels).path[2];
-    world.apply(Event::Connected(NodeInfo { labels, ..info("a", 1) }));
+    world.receive(NodeInfo { labels, ..info("a", 1) });
     let a = |version, permille| ("a".to_owned(), version, rack, permille);
     let effects = world.apply(Event::Places(measured(5, 250, &[("a", 1), ("b", 2)])));
     assert_eq!((told(effects), world.shard.measured_nodes()), (vec![a(5, 0)], 0), "all have labels");
     assert_eq!(world.shard.status().measured, (5, Uplink::default()));
     // It was not measured where this one is.
-    let effects = world.apply(Event::Connected(info("c", 1)));
+    let effects = world.receive(info("c", 1)).1;
     assert_eq!(told(effects), [("c".to_owned(), 5, 0, 0)]);
-    let effects = world.apply(Event::Connected(info("b", 1)));
+    let effects = world.receive(info("b", 1)).1;
     let [b, c] = [("b", 2), ("c", 0)].map(|(name, rack)| (name.to_owned(), 5, rack, 250));
     assert_eq!((told(effects), world.shard.measured_nodes()), (vec![a(5, 250), c, b.clone()], 1));
     assert_eq!(world.shard.status().measured, (5, Uplink::measured(250)));
-    assert_eq!(told(world.apply(Event::Connected(info("b", 1)))), [b], "the others know it");
+    assert_eq!(told(world.receive(info("b", 1)).1), [b], "the others know it");
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn a_shard_that_was_restarted_learns_from_stores_where_they_are() {
     let mut world = small_world(Limits::default());
     let labels = vec![("rack".to_owned(), "7".to_owned())];
     let labelled = Place::of_labels(&labels).path;
-    world.apply(Event::Connected(NodeInfo { labels, ..info("c", 1) }));
+    world.receive(NodeInfo { labels, ..info("c", 1) });
     let recalled = |version, rack, permille| {
         let uplink = Uplink::measured(permille);
         ToShard::Placed(Placed { version, path: [0, 0, rack, 0], uplink })
@@ -377,7 +377,7 @@ fn a_shard_that_was_restarted_learns_from_stores_where_they_are() {
     let again = Placed { version: 5, path: [0, 0, 2, 0], uplink };
     assert_eq!(world.shard.nodes.recall(b, again), Some(Vec::new()));
     assert_eq!((world.shard.measured_nodes(), world.shard.status().measured), (2, (5, uplink)));
-    assert_eq!(told(world.apply(Event::Connected(info("b", 1)))), [row("b", 5, 2, 250)]);
+    assert_eq!(told(world.receive(info("b", 1)).1), [row("b", 5, 2, 250)]);
     // All that was found is more than what stores remember, and they add nothing to it.
     let whole = measured(5, 250, &[("a", 1), ("b", 2), ("later", 1)]);
     assert_eq!(told(world.apply(Event::Places(whole.clone()))).len(), 3);
@@ -413,7 +413,7 @@ fn nobody_starves_while_closer_receivers_keep_coming() {
     let mut world = World::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
     let mut join = |name: &str, rack: &str| {
         let labels = vec![("rack".to_owned(), rack.to_owned())];
-        world.apply(Event::Connected(NodeInfo { labels, ..info(name, 1) }))
+        world.receive(NodeInfo { labels, ..info(name, 1) }).1
     };
     join("s", "near");
     (0..1000).for_each(|number| assert_eq!(join(&format!("near{number}"), "near"), []));
