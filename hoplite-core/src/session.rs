@@ -42,7 +42,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// How long a refusal that may pass may last: longer than it takes a shard to notice that the previous run of this node is
 /// dead.
-const REFUSAL_LIMIT: Duration = Duration::from_secs(10);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The attempts of a store to keep a session with one shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Attempts {
         let was_up = std::mem::take(&mut self.is_up);
         if let Some(error) = error.filter(|error| self.is_refusal(error, was_up)) {
             let since = *self.refused_since.get_or_insert(now);
-            if !may_pass(error) || now.since(since) > REFUSAL_LIMIT {
+            if !may_pass(error) || now.since(since) > REFUSAL_TIMEOUT {
                 return Next::GiveUp;
             }
         }

@@ -26,7 +26,7 @@ use crate::traces::Traces;
 
 /// Most commands that wait; a session has at most one of them, so this only limits what is done between two looks at
 /// the clock.
-const QUEUE_COMMANDS: usize = 256;
+const MAX_QUEUED_COMMANDS: usize = 256;
 
 /// One session; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,7 +147,7 @@ impl ShardOwner {
         metrics: Option<ShardMetrics>,
         events: Events,
     ) -> (Self, ShardHandle) {
-        let (sender, commands) = mpsc::channel(QUEUE_COMMANDS);
+        let (sender, commands) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let started = Instant::now();
         let owner = Self {
             shard: Shard::new(config, Time::ZERO),
@@ -177,7 +177,7 @@ impl ShardOwner {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                count = self.commands.recv_many(&mut commands, QUEUE_COMMANDS) => {
+                count = self.commands.recv_many(&mut commands, MAX_QUEUED_COMMANDS) => {
                     if count == 0 {
                         break;
                     }

@@ -30,7 +30,7 @@ use super::report::{Figure, Report};
 use crate::cluster::Cluster;
 
 /// How long anything may take that is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Fewer than a shard lets share one connection.
 const SESSIONS_PER_CONNECTION: usize = 100;
 /// Frames that wait to be sent in one session: each is an answer to one that came.
@@ -243,7 +243,7 @@ fn query(turn: u64, wanted: Wanted) -> anyhow::Result<Query> {
         Wanted::Each(objects) => object_id(turn % objects)?,
         Wanted::Hot => hot()?,
     };
-    Ok(Query { request: RequestId(turn), id, timeout: PATIENCE, resume: None, avoid: Vec::new() })
+    Ok(Query { request: RequestId(turn), id, timeout: TIMEOUT, resume: None, avoid: Vec::new() })
 }
 
 /// What a store says that has got an object, and evicts it.
@@ -303,7 +303,7 @@ impl Session {
         outbound.send(hello).await?;
         let frames = futures::stream::poll_fn(move |context| frames.poll_recv(context));
         let mut inbound = DirectoryClient::new(service).session(frames).await?.into_inner();
-        let first = timeout(PATIENCE, inbound.message()).await??;
+        let first = timeout(TIMEOUT, inbound.message()).await??;
         let welcome = first.and_then(|first| first.welcome).context("the shard did not welcome a store")?;
         check_welcome(&welcome)?;
         Ok(Self { outbound, inbound })
@@ -315,7 +315,7 @@ impl Session {
     }
 
     async fn hear(&mut self) -> anyhow::Result<Vec<ToStore>> {
-        let batch = timeout(PATIENCE, self.inbound.message()).await??;
+        let batch = timeout(TIMEOUT, self.inbound.message()).await??;
         Ok(decode_shard_batch(batch.context("the shard has ended a session")?)?)
     }
 

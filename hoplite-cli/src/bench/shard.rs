@@ -19,7 +19,7 @@ use super::report::{Figure, Measurement, Report};
 /// Messages that are made before the clock starts, and then timed together.
 const BATCH: u64 = 10_000;
 /// How long a query would wait; none has to.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The target, in messages of gets to one shard on one core in a second.
 const TARGET_OPERATIONS: f64 = 100_000.0;
 /// The target: a million objects in less than 1 GiB.
@@ -244,7 +244,7 @@ struct Get {
 impl Get {
     fn new(id: ObjectId, object: u64, receiver: NodeId) -> anyhow::Result<Self> {
         let request = RequestId(object);
-        let query = Query { request, id, timeout: PATIENCE, resume: None, avoid: Vec::new() };
+        let query = Query { request, id, timeout: TIMEOUT, resume: None, avoid: Vec::new() };
         let complete = publication(object, Retention::Evictable)?;
         Ok(Self { receiver, query: ToShard::Query(query), complete })
     }

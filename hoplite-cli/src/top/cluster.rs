@@ -1,9 +1,8 @@
 //! What the store of this node and the directory say.
 
-use std::time::Duration;
-
 use anyhow::{Context, bail};
 use hoplite_client::{Client, Description, Locations, NodeStatus, ObjectId};
+use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_daemon::{Bearer, Credentials};
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
@@ -17,8 +16,6 @@ use crate::arguments::StoreArguments;
 
 /// Objects in one page.
 const PAGE_OBJECTS: usize = 200;
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer: that of a directory of 65,536 nodes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -76,7 +73,7 @@ impl Cluster {
         answers: mpsc::Sender<Result<Snapshot, String>>,
     ) {
         while let Some(question) = questions.recv().await {
-            let answer = match timeout(2 * PATIENCE, self.ask(question)).await {
+            let answer = match timeout(2 * ANSWER_TIMEOUT, self.ask(question)).await {
                 Ok(answer) => answer.map_err(|error| format!("{error:#}")),
                 Err(_) => Err("the store takes too long".to_owned()),
             };
@@ -116,7 +113,7 @@ impl Cluster {
         let mut last = None;
         for shard in store.shards.iter().filter(|shard| shard.connected) {
             let endpoint = Endpoint::from_shared(format!("http://{}", shard.address));
-            let endpoint = endpoint.context("the address of a shard")?.connect_timeout(PATIENCE);
+            let endpoint = endpoint.context("the address of a shard")?.connect_timeout(ANSWER_TIMEOUT);
             let channel = self.credentials.channel(&endpoint);
             let service = InterceptedService::new(channel, self.credentials.bearer());
             let mut client = DirectoryClient::new(service).max_decoding_message_size(MAX_ANSWER_BYTES);
@@ -140,6 +137,6 @@ async fn status(
     credentials: &Credentials,
 ) -> anyhow::Result<StatusReply> {
     let request = StatusRequest { loads: true };
-    let reply = timeout(PATIENCE, shard.status(request)).await.context("it takes too long")?;
+    let reply = timeout(ANSWER_TIMEOUT, shard.status(request)).await.context("it takes too long")?;
     Ok(reply.map_err(|status| from_status(&credentials.explained(status)))?.into_inner())
 }

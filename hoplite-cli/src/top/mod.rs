@@ -27,7 +27,7 @@ use crate::arguments::{StoreArguments, parse_duration};
 /// Asking more often than this would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(250);
 /// How long the thread that reads keys waits for one before it looks whether it is still needed.
-const KEY_PATIENCE: Duration = Duration::from_millis(100);
+const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 /// Most keys that wait while the screen is drawn.
 const MAX_KEYS: usize = 64;
 
@@ -112,7 +112,7 @@ fn keys() -> io::Result<mpsc::Receiver<Event>> {
     let (sender, receiver) = mpsc::channel(MAX_KEYS);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {
         while !sender.is_closed() {
-            match event::poll(KEY_PATIENCE) {
+            match event::poll(KEY_TIMEOUT) {
                 Ok(false) => {}
                 Ok(true) => {
                     let Ok(event) = event::read() else { return };

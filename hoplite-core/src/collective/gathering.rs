@@ -22,7 +22,7 @@ pub const MAX_STAR_BYTES: u64 = 64 << 10;
 /// n(n-1) gets, so that a session pays off sooner: measured on 4, 8 and 16 hosts.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 /// How long to wait at least for those who are late: some wake-ups and round trips of the directory.
-const MIN_PATIENCE: Duration = Duration::from_millis(2);
+const MIN_WAIT: Duration = Duration::from_millis(2);
 
 /// Whether no session is made of sources that have so many bytes together.
 pub const fn is_little(kind: Kind, all_bytes: u64) -> bool {
@@ -245,5 +245,5 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
 /// broadcast move twice its size over the link of the last one once it is there, a session 2(n-1)/n times.
 fn patience(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_PATIENCE)
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)
 }

@@ -28,11 +28,11 @@ use crate::plan::collective::{Arrangement, Kind, arrange, arrange_parts, frame_b
 use crate::shard::{Locations, RequestId, UnpublishReason};
 use crate::time::Time;
 use crate::topology::place::Path;
-use audience::{ATTEMPT_PATIENCE, Audiences};
+use audience::{Audiences, MIN_ATTEMPT_TIMEOUT};
 
 /// How long a store expects to be asked to be a member before it asks the directory for a target that a participant wants: twice as
 /// long as it takes until the last of 16 members on 2 cores has its plan, and less than the target takes to be made otherwise.
-const SESSION_PATIENCE: Duration = Duration::from_millis(10);
+const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 /// Targets of sessions that have no more bytes are copied in some microseconds, less than a participant needs to hear of
 /// one range: it hears of the whole.
 const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
@@ -183,7 +183,7 @@ impl Node {
             return self.ctx.reply(key, Err(error));
         }
         if !is_again && self.copies.live(&target).is_none() && agreement.promises_session(source_bytes) {
-            let until = self.ctx.now() + SESSION_PATIENCE;
+            let until = self.ctx.now() + INVITATION_TIMEOUT;
             self.fetches.expect(&mut self.ctx, &target, until);
         }
         self.get_or_join(key, target.clone(), Until::Started, Some(agreement), timeout);
@@ -192,7 +192,7 @@ impl Node {
             && let Some((too_old, _)) = self.collectives.audiences.disagreement(&target)
             && self.ctx.now() < too_old
         {
-            let until = too_old.max(self.ctx.now() + ATTEMPT_PATIENCE);
+            let until = too_old.max(self.ctx.now() + MIN_ATTEMPT_TIMEOUT);
             self.ctx.schedule(until, Deadline::Join(key));
         }
     }

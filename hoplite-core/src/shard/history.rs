@@ -7,9 +7,9 @@ use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
 
 /// Most grants that are remembered per object.
-pub(super) const PER_OBJECT: usize = 64;
+pub(super) const MAX_GRANTS_PER_OBJECT: usize = 64;
 /// Most grants that are remembered in all: about 16 MiB.
-pub(super) const IN_ALL: usize = 1 << 16;
+pub(super) const MAX_GRANTS: usize = 1 << 16;
 
 /// One grant, as tools see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,12 +39,12 @@ impl GrantHistory {
         let records = self.by_object.entry(id.clone()).or_default();
         records.push_back((grant, record));
         self.order.insert(grant, id.clone());
-        if records.len() > PER_OBJECT
+        if records.len() > MAX_GRANTS_PER_OBJECT
             && let Some((oldest, _)) = records.pop_front()
         {
             self.order.remove(&oldest);
         }
-        if self.order.len() > IN_ALL
+        if self.order.len() > MAX_GRANTS
             && let Some((_, id)) = self.order.pop_first()
             && let Some(records) = self.by_object.get_mut(&id)
         {
@@ -93,7 +93,7 @@ mod tests {
         for number in 0..100 {
             history.record(&first, GrantId(number), record(number));
         }
-        assert_eq!(history.of(&first).len(), PER_OBJECT);
+        assert_eq!(history.of(&first).len(), MAX_GRANTS_PER_OBJECT);
         assert_eq!(history.of(&first)[0].at, Time::from_micros(36));
 
         history.conclude(GrantId(99), &NodeId::new("other").unwrap(), PullOutcome::Corrupt);
@@ -101,10 +101,10 @@ mod tests {
         history.conclude(GrantId(99), &receiver, PullOutcome::Cancelled);
         assert_eq!(history.of(&first)[63].outcome, Some(PullOutcome::Complete));
 
-        for number in 100..100 + u64::try_from(IN_ALL).unwrap() {
+        for number in 100..100 + u64::try_from(MAX_GRANTS).unwrap() {
             history.record(&ObjectId::new(number.to_le_bytes()).unwrap(), GrantId(number), record(number));
         }
-        assert_eq!(history.order.len(), IN_ALL);
+        assert_eq!(history.order.len(), MAX_GRANTS);
         assert!(history.of(&first).is_empty() && !history.by_object.contains_key(&first));
     }
 }

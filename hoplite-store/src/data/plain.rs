@@ -23,7 +23,7 @@ const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
 /// How long the reader sleeps over bytes that have come, of a sender that is too slow to fill the low water mark.
-const PATIENCE: Duration = Duration::from_millis(100);
+const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A TCP connection, with the bytes of objects going straight from one arena to the other.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl PlainStream {
         };
         // Where the kernel does not know of it, the reader wakes for less.
         if self.wake_from(low_water_bytes).is_ok() && low_water_bytes > 1 {
-            if let Ok(readable) = timeout(PATIENCE, self.socket.readable()).await {
+            if let Ok(readable) = timeout(LOW_WATER_TIMEOUT, self.socket.readable()).await {
                 return readable;
             }
             self.wake_from(1)?;
@@ -158,7 +158,7 @@ mod tests {
         let began = Instant::now();
         let (read, ()) = tokio::join!(stream.read(&mut into), async { peer.write_all(&[7]).unwrap() });
         assert_eq!((read.unwrap(), into[0]), (1, 7));
-        assert!(began.elapsed() >= PATIENCE / 2, "one byte woke the reader");
+        assert!(began.elapsed() >= LOW_WATER_TIMEOUT / 2, "one byte woke the reader");
     }
 
     #[tokio::test]

@@ -30,11 +30,11 @@ use super::answers::{Answer, Answers, Work};
 use super::{LocalPeer, LocalPlane, Role, inspect};
 
 /// While so many bytes of answers wait to be written, no further request is read and no further answer is made.
-const OUTBOX_BYTES: usize = 1 << 20;
+const MAX_UNWRITTEN_BYTES: usize = 1 << 20;
 /// How many requests of one client are handled before others have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
 /// How much is read at once.
-const INBOX_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// What is done for a call, and what comes of it; `None` if the call ended before.
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<Finding>)> + Send>>;
@@ -121,7 +121,7 @@ async fn greet(
     plane: &LocalPlane,
     role: Result<Role, Error>,
 ) -> Result<Option<Greeted>, ConnectionError> {
-    let mut inbox = BytesMut::with_capacity(INBOX_BYTES);
+    let mut inbox = BytesMut::with_capacity(READ_BYTES);
     let hello = loop {
         match framing::decode::<v1::ClientHello>(&mut inbox, MAX_HELLO_BYTES) {
             Ok(None) => {}
@@ -222,7 +222,7 @@ impl Connection {
                 // What was answered because of the shutdown has gone out, if the client takes it at once.
                 return Ok(());
             }
-            let has_room = self.outbox.len() < OUTBOX_BYTES;
+            let has_room = self.outbox.len() < MAX_UNWRITTEN_BYTES;
             tokio::select! {
                 // Requests first: a reader that is ready is the common case, and polling the others costs.
                 biased;
@@ -291,7 +291,7 @@ impl Connection {
     }
 
     fn write_answers(&mut self) -> Result<(), Error> {
-        while self.outbox.len() < OUTBOX_BYTES
+        while self.outbox.len() < MAX_UNWRITTEN_BYTES
             && let Some(answer) = self.answers.take()
         {
             self.write(answer)?;

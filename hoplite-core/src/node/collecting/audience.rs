@@ -18,7 +18,7 @@ use crate::time::Time;
 const DENIAL_TTL: Duration = Duration::from_secs(10);
 /// How long a participant waits at least for another attempt, however old the disagreement is: for ranks that try again at the same
 /// time, and a store that is busy.
-pub(super) const ATTEMPT_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most targets of which it is remembered.
 const MAX_DENIALS: usize = 256;
 
@@ -82,7 +82,7 @@ impl Audiences {
 
     /// Whether this store has heard of that, or has found it out itself. Remembers it.
     fn remember_denial(&mut self, now: Time, target: &ObjectId, error: &Error) -> bool {
-        let is_old = |(_, at, _): &(ObjectId, Time, Error)| now.since(*at) > DENIAL_TTL + ATTEMPT_PATIENCE;
+        let is_old = |(_, at, _): &(ObjectId, Time, Error)| now.since(*at) > DENIAL_TTL + MIN_ATTEMPT_TIMEOUT;
         while self.denials.front().is_some_and(is_old) {
             self.denials.pop_front();
         }

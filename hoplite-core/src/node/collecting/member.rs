@@ -16,10 +16,10 @@ use crate::metadata::Metadata;
 
 /// How long those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
 /// may be silent.
-const ORPHAN_PATIENCE: Duration = Duration::from_secs(5);
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a member that has its parts lets the others wait for the end of the exchange, if participants of its node have not
 /// called yet: those who call later get their parts in a way that costs more. In general they call when their source is put.
-const CALL_PATIENCE: Duration = Duration::from_secs(1);
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most sessions that this store remembers to have left: those of some seconds, in which others may ask for them.
 const MAX_ENDED: usize = 256;
 
@@ -145,7 +145,7 @@ impl Node {
         if member.plan().is_of_parts() {
             let put = member.plan().put;
             if !member.has_answered_all() {
-                let until = self.ctx.now() + CALL_PATIENCE;
+                let until = self.ctx.now() + CALL_TIMEOUT;
                 member.await_calls(until);
                 self.ctx.schedule(until, Deadline::Membership(membership));
                 return self.answer_coordinator(put);
@@ -251,7 +251,7 @@ impl Node {
         self.end_membership(membership, Error::Superseded { id: id.clone() });
         if is_orphan {
             self.collectives.orphans.insert(membership, id);
-            self.ctx.schedule(self.ctx.now() + ORPHAN_PATIENCE, Deadline::Membership(membership));
+            self.ctx.schedule(self.ctx.now() + ORPHAN_TIMEOUT, Deadline::Membership(membership));
         }
         if !has_its_parts {
             self.remember_membership(membership);

@@ -22,7 +22,7 @@ const MAX_SILENT: u32 = 4;
 /// After so many asks without a reply, where there have been replies, no more are sent.
 const MAX_LOST_IN_A_ROW: u32 = 8;
 /// How many asks may still be replied to: a reply that is late is a round trip all the same.
-const REMEMBERED: usize = 8;
+const MAX_REMEMBERED: usize = 8;
 /// A block of asks takes at least so long: 10,000 a second, with 100 bytes each on the wire, are 0.8% of a gigabit.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
 /// No pair takes longer, whatever its round trip is.
@@ -79,7 +79,7 @@ pub struct Asker {
     forth: Samples,
     back: Samples,
     next_number: u32,
-    sent: [Option<(u32, u64)>; REMEMBERED],
+    sent: [Option<(u32, u64)>; MAX_REMEMBERED],
     /// When the latest ask is given up.
     awaited_until_ns: Option<u64>,
     is_prompt: bool,
@@ -113,7 +113,7 @@ impl Asker {
             forth: Samples::default(),
             back: Samples::default(),
             next_number: 0,
-            sent: [None; REMEMBERED],
+            sent: [None; MAX_REMEMBERED],
             awaited_until_ns: None,
             is_prompt: false,
             not_before_ns: now_ns,
@@ -149,7 +149,7 @@ impl Asker {
         }
         let number = self.next_number;
         self.next_number += 1;
-        self.sent[number as usize % REMEMBERED] = Some((number, now_ns));
+        self.sent[number as usize % MAX_REMEMBERED] = Some((number, now_ns));
         self.awaited_until_ns = Some(now_ns.saturating_add(self.timeout_ns));
         let kind = PacketKind::Ask { is_prompt: self.is_prompt };
         Action::Send(Packet { kind, nonce: self.nonce, number, round_trip_ns: 0 })
@@ -157,7 +157,7 @@ impl Asker {
 
     /// Takes in a packet, which may be anything.
     pub fn received(&mut self, now_ns: u64, packet: &Packet) {
-        let sent = &mut self.sent[packet.number as usize % REMEMBERED];
+        let sent = &mut self.sent[packet.number as usize % MAX_REMEMBERED];
         let is_reply = packet.kind == PacketKind::Reply && packet.nonce == self.nonce;
         let Some((number, sent_ns)) = sent.filter(|(number, _)| is_reply && *number == packet.number) else {
             return;
