@@ -186,18 +186,23 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let answers = join_all(shards.iter().map(|link| {
         let (mut client, request) = (link.client(), request.clone());
-        async move { ask(client.describe(request)).await.ok() }
+        async move {
+            let object = ask(client.describe(request)).await?;
+            let locations = object.locations.clone();
+            let locations = locations.ok_or(Error::malformed(Plane::Control, "nothing of the object"))?;
+            Ok((object, decode_locations(locations, Plane::Control)?))
+        }
     }));
-    let mut answers = answers.await;
-    let decode = |object: &v1::ObjectDescription| {
-        object.locations.clone().map(|locations| decode_locations(locations, Plane::Control)).transpose()
+    let mut answers: Vec<Result<_, Error>> = answers.await;
+    let known = answers.iter().map(|answer| Some(&answer.as_ref().ok()?.1));
+    let Some(best) = best_informed(known) else {
+        // Why the first one, which was to say it, could not.
+        return Err(answers.into_iter().find_map(Result::err).unwrap_or(Error::unavailable("the directory")));
     };
-    let known = answers.iter().map(|answer| answer.as_ref().map_or(Ok(None), decode));
-    let known = known.collect::<Result<Vec<_>, Error>>()?;
-    let best = best_informed(known.iter().map(Option::as_ref)).ok_or(Error::unavailable("the directory"))?;
+    let (object, _) = answers.swap_remove(best)?;
     Ok(Response::Description(Box::new(v1::response::Description {
         shard: shards[best].address.clone(),
-        object: answers.swap_remove(best),
+        object: Some(object),
         reduce,
     })))
 }

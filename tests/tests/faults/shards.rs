@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use hoplite_tests::cluster::{Cluster, Plan, await_that};
+use hoplite_core::ErrorCode;
+use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
 use super::{PATIENCE, begin, finish, gets};
@@ -93,6 +94,31 @@ fn with_two_shards_one_may_die_and_come_back() {
         }
     }
     cluster.assert_serves();
+}
+
+#[test]
+fn what_is_known_of_an_object_is_told_by_the_shard_that_knows_it() {
+    let mut cluster = Cluster::start(Plan { shards: 2, ..Plan::default() });
+    cluster.put_zeros(0, "x");
+    let copies = |cluster: &Cluster| {
+        let described = cluster.client(1).describe("x")?;
+        hoplite_client::Result::Ok(described.locations.locations.len())
+    };
+    for shard in 0..2 {
+        await_that("both shards to know it", || {
+            cluster.client(1).status().unwrap().shards.iter().all(|shard| shard.objects == 1)
+        });
+        cluster.kill_shard(shard);
+        assert_eq!(copies(&cluster).unwrap(), 1, "without shard {shard}");
+        cluster.restart_shard(shard);
+        cluster.await_sessions(0);
+        // Whether or not it has been told again what is there.
+        assert_eq!(copies(&cluster).unwrap(), 1, "after a restart of shard {shard}");
+    }
+    cluster.kill_shard(0);
+    cluster.kill_shard(1);
+    let error = refusal(copies(&cluster));
+    assert_eq!(error.code(), ErrorCode::Unavailable, "{error}");
 }
 
 #[test]
