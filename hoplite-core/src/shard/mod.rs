@@ -8,6 +8,7 @@
 //! * `publish`: copies come and go; the first put of an id wins.
 //! * `query`: receivers ask for senders, wait, are served; slots are granted and returned.
 //! * `vicinity`: receivers wait for copies that are close, and take slots over from receivers that are not.
+//! * `slow`: receivers get around links that stores say are slow.
 //! * `places`: nodes that do not say where they are are where measurements say.
 //! * `delete`: copies are removed everywhere, and tombstones keep them from coming back.
 //! * `loss`: objects whose last complete copy is gone.
@@ -35,6 +36,7 @@ mod places;
 mod publish;
 mod query;
 mod session;
+mod slow;
 mod subscribe;
 #[cfg(test)]
 mod tests;

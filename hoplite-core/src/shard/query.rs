@@ -24,9 +24,6 @@ const MAX_AVOIDED: usize = 64;
 /// Most copies of either class that are looked at for one receiver, the best of the free ones first: more than it can avoid.
 pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 
-/// For fewer bytes the link does not matter: they are over before a receiver could give way.
-pub(super) const MIN_ROUTED_BYTES: u64 = 1 << 20;
-
 /// How a waiting query can be answered.
 pub(super) enum Answer {
     /// With the bytes themselves.
@@ -72,17 +69,6 @@ impl Shard {
         let id = query.id.clone();
         self.join_queue(node, request, query);
         self.mark_servable(&id);
-    }
-
-    /// How long a receiver waits rather than that it takes a sender that it avoids, or one over a slow link.
-    fn patience(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
-        match entry {
-            _ if !avoid.is_empty() => AGED_AFTER,
-            _ if !self.nodes.has_slow_links() => Duration::ZERO,
-            // A slow link takes twice as long as others, at least. One who was asked to give way hears of it over that link too.
-            Some(entry) => self.transfer_times.recall_until(entry.size_bytes),
-            None => AGED_AFTER,
-        }
     }
 
     /// Answers a query that has just arrived, if that is possible.
@@ -142,12 +128,6 @@ impl Shard {
     pub(super) fn time_out(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) {
         if let Some(query) = self.take_query(node, request) {
             self.send(turn, node, ToStore::Failed { request, error: timed_out(&query) });
-        }
-    }
-
-    pub(super) fn patience_ended(&mut self, node: NodeIndex, request: RequestId) {
-        if let Some(id) = self.waiting_query(node, request).map(|query| query.id.clone()) {
-            self.mark_servable(&id);
         }
     }
 
@@ -248,39 +228,7 @@ impl Shard {
         slow.or(avoided).filter(|(_, choice)| !self.waits_for_better(now, entry, node, query, choice.reason))
     }
 
-    /// Whether a receiver does not take what was chosen for such a reason: another location that is busy now is worth a short wait.
-    pub(super) fn waits_for_better(
-        &self,
-        now: Time,
-        entry: &Entry,
-        node: NodeIndex,
-        query: &WaitingQuery,
-        reason: GrantReason,
-    ) -> bool {
-        if !reason.is_last_resort() || now >= query.patient_until {
-            return false;
-        }
-        let serves = self.serves(entry, node);
-        let is_slow =
-            |record: &LocationRecord| reason == GrantReason::SlowButOnly && self.is_slow(entry, record, node);
-        let is_better = |record: &LocationRecord| {
-            !record.is_away
-                && !query.avoid.contains(&record.node)
-                && !is_slow(record)
-                && !self.is_behind(entry, record, node, serves)
-        };
-        entry.copies.iter().take(MAX_CONSIDERED).any(is_better)
-    }
-
-    /// Whether the bytes of a copy would reach `node` over a link that is known to be slow, if that matters for so many.
-    pub(super) fn is_slow(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex) -> bool {
-        if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
-            return false;
-        }
-        record.is_held_up() || self.nodes.is_slow_link(record.node, node)
-    }
-
-    /// The same, of those in a group.
+    /// The best of the free locations of these classes in a group.
     pub(super) fn offer_in(
         &self,
         now: Time,

@@ -7,18 +7,18 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::iter::successors;
 
 use super::copies::{Class, LocationRecord};
-use super::entry::{Entry, Transfer};
+use super::entry::Entry;
 use super::message::{GrantId, GrantReason, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
-use super::query::{Answer, MAX_CONSIDERED, MIN_ROUTED_BYTES};
+use super::query::{Answer, MAX_CONSIDERED};
 use super::{Shard, Turn};
-use crate::id::{NodeId, ObjectId, PutId};
+use crate::id::{ObjectId, PutId};
 use crate::plan::broadcast::{AGED_AFTER, SenderChoice};
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 
 /// Most groups in which somebody waits that are looked at for one event.
-const MAX_GROUPS: usize = 64;
+pub(super) const MAX_GROUPS: usize = 64;
 
 /// The queries that wait for an object, by group and arrival.
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
@@ -198,53 +198,6 @@ impl Shard {
             }
             self.send(turn, receiver, ToStore::GiveWay { grant });
         }
-    }
-
-    /// A node says to which peers its links are slow. Those who wait may take now what was slow before.
-    pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) {
-        if self.nodes.set_slow_peers(index, peers) {
-            let is_large = |id: &&ObjectId| {
-                self.entries.get(*id).is_some_and(|entry| entry.size_bytes >= MIN_ROUTED_BYTES)
-            };
-            self.to_serve.extend(self.waiting.keys().filter(is_large).cloned());
-        }
-    }
-
-    /// Asks a receiver over a slow link to give way to one that waits and can have the same sender over a better link. The one that
-    /// gives way goes on where it is, behind the other.
-    pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
-        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
-        let is_recalled = |(.., transfer): (_, _, &Transfer)| transfer.is_recalled;
-        if entry.transfers.slow().next().is_none() || entry.transfers.slow().any(is_recalled) {
-            return;
-        }
-        let waiting = queue.values().take(MAX_GROUPS);
-        let waiting =
-            waiting.filter_map(|(node, request)| Some((*node, self.waiting_query(*node, *request)?)));
-        let waiting: Vec<(NodeIndex, &WaitingQuery)> = waiting.collect();
-        let may_have = |transfer: &Transfer, node: NodeIndex, query: &WaitingQuery| {
-            let copy = entry.copies.get(transfer.sender);
-            copy.is_some_and(|copy| {
-                !query.avoid.contains(&copy.node)
-                    && !self.is_slow(entry, copy, node)
-                    && !self.is_behind(entry, copy, node, self.serves(entry, node))
-            })
-        };
-        let is_slow_still = |receiver: NodeIndex, transfer: &Transfer| {
-            entry.copies.get(transfer.sender).is_some_and(|copy| self.is_slow(entry, copy, receiver))
-        };
-        let recalled = entry.transfers.slow().find(|(receiver, _, transfer)| {
-            is_slow_still(*receiver, transfer)
-                && waiting.iter().any(|(node, query)| {
-                    // One that began later has given way to this one already, and has found nothing better.
-                    node != receiver && transfer.began <= query.since && may_have(transfer, *node, query)
-                })
-        });
-        let Some((receiver, grant)) = recalled.map(|(receiver, grant, _)| (receiver, grant)) else { return };
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.transfers.recall(receiver, grant);
-        }
-        self.send(turn, receiver, ToStore::GiveWay { grant });
     }
 
     /// Which transfer out of a group is to be given up for one within it: one that has begun lately, and one at a time.

@@ -1,0 +1,117 @@
+//! Receivers get around links that stores say are slow: they take another sender, or wait for one for a while.
+//!
+//! Nobody is excluded: who has waited in vain takes what there is.
+
+use std::time::Duration;
+
+use super::copies::LocationRecord;
+use super::entry::{Entry, Transfer};
+use super::message::{GrantReason, RequestId, ToStore};
+use super::nodes::{NodeIndex, WaitingQuery};
+use super::query::MAX_CONSIDERED;
+use super::vicinity::MAX_GROUPS;
+use super::{Shard, Turn};
+use crate::id::{NodeId, ObjectId};
+use crate::plan::broadcast::AGED_AFTER;
+use crate::time::Time;
+
+/// For fewer bytes the link does not matter: they are over before a receiver could give way.
+const MIN_ROUTED_BYTES: u64 = 1 << 20;
+
+impl Shard {
+    /// How long a receiver waits rather than that it takes a sender that it avoids, or one over a slow link.
+    pub(super) fn patience(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
+        match entry {
+            _ if !avoid.is_empty() => AGED_AFTER,
+            _ if !self.nodes.has_slow_links() => Duration::ZERO,
+            // A slow link takes twice as long as others, at least. One who was asked to give way hears of it over that link too.
+            Some(entry) => self.transfer_times.recall_until(entry.size_bytes),
+            None => AGED_AFTER,
+        }
+    }
+
+    pub(super) fn patience_ended(&mut self, node: NodeIndex, request: RequestId) {
+        if let Some(id) = self.waiting_query(node, request).map(|query| query.id.clone()) {
+            self.mark_servable(&id);
+        }
+    }
+
+    /// Whether a receiver does not take what was chosen for such a reason: another location that is busy now is worth a short wait.
+    pub(super) fn waits_for_better(
+        &self,
+        now: Time,
+        entry: &Entry,
+        node: NodeIndex,
+        query: &WaitingQuery,
+        reason: GrantReason,
+    ) -> bool {
+        if !reason.is_last_resort() || now >= query.patient_until {
+            return false;
+        }
+        let serves = self.serves(entry, node);
+        let is_slow =
+            |record: &LocationRecord| reason == GrantReason::SlowButOnly && self.is_slow(entry, record, node);
+        let is_better = |record: &LocationRecord| {
+            !record.is_away
+                && !query.avoid.contains(&record.node)
+                && !is_slow(record)
+                && !self.is_behind(entry, record, node, serves)
+        };
+        entry.copies.iter().take(MAX_CONSIDERED).any(is_better)
+    }
+
+    /// Whether the bytes of a copy would reach `node` over a link that is known to be slow, if that matters for so many.
+    pub(super) fn is_slow(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex) -> bool {
+        if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
+            return false;
+        }
+        record.is_held_up() || self.nodes.is_slow_link(record.node, node)
+    }
+
+    /// A node says to which peers its links are slow. Those who wait may take now what was slow before.
+    pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) {
+        if self.nodes.set_slow_peers(index, peers) {
+            let is_large = |id: &&ObjectId| {
+                self.entries.get(*id).is_some_and(|entry| entry.size_bytes >= MIN_ROUTED_BYTES)
+            };
+            self.to_serve.extend(self.waiting.keys().filter(is_large).cloned());
+        }
+    }
+
+    /// Asks a receiver over a slow link to give way to one that waits and can have the same sender over a better link. The one that
+    /// gives way goes on where it is, behind the other.
+    pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
+        let is_recalled = |(.., transfer): (_, _, &Transfer)| transfer.is_recalled;
+        if entry.transfers.slow().next().is_none() || entry.transfers.slow().any(is_recalled) {
+            return;
+        }
+        let waiting = queue.values().take(MAX_GROUPS);
+        let waiting =
+            waiting.filter_map(|(node, request)| Some((*node, self.waiting_query(*node, *request)?)));
+        let waiting: Vec<(NodeIndex, &WaitingQuery)> = waiting.collect();
+        let may_have = |transfer: &Transfer, node: NodeIndex, query: &WaitingQuery| {
+            let copy = entry.copies.get(transfer.sender);
+            copy.is_some_and(|copy| {
+                !query.avoid.contains(&copy.node)
+                    && !self.is_slow(entry, copy, node)
+                    && !self.is_behind(entry, copy, node, self.serves(entry, node))
+            })
+        };
+        let is_slow_still = |receiver: NodeIndex, transfer: &Transfer| {
+            entry.copies.get(transfer.sender).is_some_and(|copy| self.is_slow(entry, copy, receiver))
+        };
+        let recalled = entry.transfers.slow().find(|(receiver, _, transfer)| {
+            is_slow_still(*receiver, transfer)
+                && waiting.iter().any(|(node, query)| {
+                    // One that began later has given way to this one already, and has found nothing better.
+                    node != receiver && transfer.began <= query.since && may_have(transfer, *node, query)
+                })
+        });
+        let Some((receiver, grant)) = recalled.map(|(receiver, grant, _)| (receiver, grant)) else { return };
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.transfers.recall(receiver, grant);
+        }
+        self.send(turn, receiver, ToStore::GiveWay { grant });
+    }
+}
