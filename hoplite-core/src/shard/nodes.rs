@@ -187,6 +187,12 @@ impl Nodes {
         !self.slow_reports.is_empty()
     }
 
+    /// Whether some node says that its link to this one is slow.
+    pub(super) fn is_called_slow(&self, node: NodeIndex) -> bool {
+        self.has_slow_links()
+            && self.get(node).is_some_and(|record| self.slow_reports.contains_key(&record.info.node))
+    }
+
     /// Whether what goes from one node to another is slow: as the sender says, or since so many say it of one of them. Between groups
     /// it is the uplink that is slow, which the groups stand for already.
     pub(super) fn is_slow_link(&self, from: NodeIndex, to: NodeIndex) -> bool {

@@ -11,6 +11,7 @@ use super::message::{
     DropReason, Grant, GrantId, GrantReason, LocationState, PullOutcome, Query, RequestId, Retention, ToStore,
 };
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
+use super::slow::MAX_PASSED;
 use super::{Effect, Shard, Turn};
 use crate::error::{Error, Operation};
 use crate::id::ObjectId;
@@ -31,6 +32,9 @@ pub(super) enum Answer {
     /// With a slot of this sender.
     Grant(NodeIndex, SenderChoice),
 }
+
+/// Which request of which node is answered how.
+pub(super) type Answered = (NodeIndex, RequestId, Answer);
 
 impl Shard {
     pub(super) fn query(&mut self, turn: &mut Turn<'_>, node: NodeIndex, query: Query) {
@@ -158,7 +162,7 @@ impl Shard {
     }
 
     /// Who of the queue of an object is to be answered next: from the inline bytes, or by this sender.
-    pub(super) fn next_answer(&self, now: Time, id: &ObjectId) -> Option<(NodeIndex, RequestId, Answer)> {
+    pub(super) fn next_answer(&self, now: Time, id: &ObjectId) -> Option<Answered> {
         let entry = self.entries.get(id).filter(|entry| !entry.is_lost())?;
         let queue = self.waiting.get(id)?;
         if entry.inline.is_some() {
@@ -173,9 +177,11 @@ impl Shard {
             let query = self.waiting_query(node, request)?;
             let (sender, choice) =
                 self.offer(now, entry, &[Class::Complete, Class::Unfinished], node, query)?;
-            Some((now - query.since, (node, request, Answer::Grant(sender, choice))))
+            let gives_precedence = self.gives_precedence(now, entry, query, &choice);
+            let waited = if gives_precedence { Duration::ZERO } else { now - query.since };
+            Some((gives_precedence, (waited, (node, request, Answer::Grant(sender, choice)))))
         };
-        let first = anybody.filter_map(answer).next();
+        let first = first_by_precedence(anybody.filter_map(answer)).map(|(_, answer)| answer);
         if queue.last_key_value().is_some_and(|((group, _), _)| *group == EVERYWHERE) {
             return first.map(|(_, answer)| answer);
         }
@@ -475,6 +481,15 @@ impl Shard {
         self.mark_servable(&id);
         Some((id, link))
     }
+}
+
+/// The first of these answers that does not give precedence to others, or else the first.
+pub(super) fn first_by_precedence<A>(mut answers: impl Iterator<Item = (bool, A)>) -> Option<(bool, A)> {
+    let first = answers.next()?;
+    if !first.0 {
+        return Some(first);
+    }
+    answers.take(MAX_PASSED).find(|(gives_precedence, _)| !gives_precedence).or(Some(first))
 }
 
 fn timed_out(query: &WaitingQuery) -> Error {

@@ -7,16 +7,20 @@ use std::time::Duration;
 use super::copies::LocationRecord;
 use super::entry::{Entry, Transfer};
 use super::message::{GrantReason, RequestId, ToStore};
-use super::nodes::{NodeIndex, WaitingQuery};
+use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
 use super::query::MAX_CONSIDERED;
 use super::vicinity::MAX_GROUPS;
 use super::{Shard, Turn};
 use crate::id::{NodeId, ObjectId};
-use crate::plan::broadcast::AGED_AFTER;
+use crate::plan::broadcast::{AGED_AFTER, SenderChoice};
 use crate::time::Time;
+use crate::topology::live::MAX_TOLD;
 
 /// For fewer bytes the link does not matter: they are over before a receiver could give way.
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
+
+/// Most waiting receivers that are looked at for one that can have its sender over a usual link: more than a store calls slow.
+pub(super) const MAX_PASSED: usize = 2 * MAX_TOLD;
 
 impl Shard {
     /// How long a receiver waits rather than that it takes a sender that it avoids, or one over a slow link.
@@ -26,8 +30,42 @@ impl Shard {
             _ if !self.nodes.has_slow_links() => Duration::ZERO,
             // A slow link takes twice as long as others, at least. One who was asked to give way hears of it over that link too.
             Some(entry) => self.transfer_times.recall_until(entry.size_bytes),
-            None => AGED_AFTER,
+            // It is timed anew when the object is put.
+            None => Duration::ZERO,
         }
+    }
+
+    /// An object is put for which receivers wait: those that have asked before are as patient as those that ask now.
+    pub(super) fn renew_patience(&mut self, now: Time, id: &ObjectId) {
+        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
+        if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
+            return;
+        }
+        let until = now + self.transfer_times.recall_until(entry.size_bytes);
+        for (node, request) in queue.values() {
+            let record = self.nodes.get_mut(*node);
+            let open = record.and_then(|record| record.requests.get_mut(request));
+            if let Some(OpenRequest::Query(query)) = open
+                && query.avoid.is_empty()
+            {
+                self.due.patience.remove(query.patient_until, (*node, *request));
+                self.due.patience.insert(until, (*node, *request));
+                query.patient_until = until;
+            }
+        }
+    }
+
+    /// Whether others that wait are served before this receiver, which would take a slow sender: what they get is for it too then. But
+    /// not for longer than a transfer takes.
+    pub(super) fn gives_precedence(
+        &self,
+        now: Time,
+        entry: &Entry,
+        query: &WaitingQuery,
+        choice: &SenderChoice,
+    ) -> bool {
+        choice.reason == GrantReason::SlowButOnly
+            && now < query.patient_until + self.transfer_times.recall_until(entry.size_bytes)
     }
 
     pub(super) fn patience_ended(&mut self, node: NodeIndex, request: RequestId) {

@@ -10,7 +10,8 @@ use super::copies::{Class, LocationRecord};
 use super::entry::Entry;
 use super::message::{GrantId, GrantReason, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
-use super::query::{Answer, MAX_CONSIDERED};
+use super::query::{Answer, Answered, MAX_CONSIDERED, first_by_precedence};
+use super::slow::MAX_PASSED;
 use super::{Shard, Turn};
 use crate::id::{ObjectId, PutId};
 use crate::plan::broadcast::{AGED_AFTER, SenderChoice};
@@ -37,6 +38,13 @@ enum Nearby {
     /// All copies in this group serve others.
     Busy(Path),
     Nothing,
+}
+
+/// Who of a group is served next, by a sender that was found so many groups outwards.
+struct Nearest {
+    steps: usize,
+    is_in_group: bool,
+    answer: Answered,
 }
 
 impl Shard {
@@ -84,37 +92,63 @@ impl Shard {
     }
 
     /// Who of those who wait in groups is served next, and whether that is before those who are in no group. Those come first who
-    /// have waited for long while nobody of their own group had a copy, then those whose sender is closest.
-    pub(super) fn nearest_answer(
-        &self,
-        now: Time,
-        entry: &Entry,
-        queue: &Queue,
-    ) -> Option<(bool, (NodeIndex, RequestId, Answer))> {
+    /// have waited for long while nobody of their own group had a copy, then those whose sender is closest. Who would take a slow
+    /// sender gives precedence to the others.
+    pub(super) fn nearest_answer(&self, now: Time, entry: &Entry, queue: &Queue) -> Option<(bool, Answered)> {
         let aged = self.heads(queue).filter(|(group, _, query, _)| {
             now - query.since >= AGED_AFTER && entry.copies.at_hand(*group) == 0
         });
-        if let Some((_, node, query, request)) = aged.min_by_key(|(_, _, query, _)| query.arrival)
-            && let Nearby::Sender { sender, choice, .. } = self.nearby(now, entry, node, query)
-        {
-            return Some((true, (node, request, Answer::Grant(sender, choice))));
-        }
-        let mut best: Option<(usize, bool, (NodeIndex, RequestId, Answer))> = None;
-        for (_, node, query, request) in self.heads(queue) {
-            if let Nearby::Sender { steps, is_in_group, sender, choice } =
-                self.nearby(now, entry, node, query)
-                && best.as_ref().is_none_or(|(fewest, ..)| steps < *fewest)
-            {
-                best = Some((steps, is_in_group, (node, request, Answer::Grant(sender, choice))));
-                if steps == 0 {
-                    break;
-                }
+        let oldest = aged.min_by_key(|(_, _, query, _)| query.arrival);
+        let oldest = oldest.and_then(|(group, ..)| self.nearest_in(now, entry, queue, group));
+        let passed = match oldest {
+            Some((false, oldest)) => return Some((true, oldest.answer)),
+            oldest => oldest.map(|(_, oldest)| (true, oldest.answer)),
+        };
+        let mut best: Option<(bool, Nearest)> = None;
+        for (group, ..) in self.heads(queue) {
+            let Some((gives_precedence, nearest)) = self.nearest_in(now, entry, queue, group) else {
+                continue;
+            };
+            let may_be_beaten = gives_precedence || nearest.steps > 0;
+            if best.as_ref().is_none_or(|(best_gives, best)| {
+                (gives_precedence, nearest.steps) < (*best_gives, best.steps)
+            }) {
+                best = Some((gives_precedence, nearest));
+            }
+            if !may_be_beaten {
+                break;
             }
         }
-        best.map(|(_, is_in_group, answer)| (is_in_group, answer))
+        match (best, passed) {
+            (Some((true, _)) | None, Some(passed)) => Some(passed),
+            (best, _) => best.map(|(_, best)| (best.is_in_group, best.answer)),
+        }
     }
 
-    /// The receiver that came first in each group in which some wait. What there is for it is the best for all of them.
+    /// Who of those who wait in a group is served next: the first, or those behind it as long as they come behind receivers to which
+    /// links are slow. Also whether it gives precedence.
+    fn nearest_in(&self, now: Time, entry: &Entry, queue: &Queue, group: Path) -> Option<(bool, Nearest)> {
+        let waiters = queue.range((group, 0)..=(group, u64::MAX)).map(|(_, waiter)| *waiter);
+        let mut is_last = false;
+        let waiters = waiters.take(MAX_PASSED).take_while(|(node, _)| {
+            // What there is for this one is the best for all behind it.
+            !std::mem::replace(&mut is_last, !self.nodes.is_called_slow(*node))
+        });
+        let answer = |(node, request): (NodeIndex, RequestId)| {
+            let query = self.waiting_query(node, request)?;
+            let Nearby::Sender { steps, is_in_group, sender, choice } = self.nearby(now, entry, node, query)
+            else {
+                return None;
+            };
+            let gives_precedence = self.gives_precedence(now, entry, query, &choice);
+            let answer = (node, request, Answer::Grant(sender, choice));
+            Some((gives_precedence, Nearest { steps, is_in_group, answer }))
+        };
+        first_by_precedence(waiters.filter_map(answer))
+    }
+
+    /// The receiver that came first in each group in which some wait. What there is for it is the best for all of
+    /// them, if no links to it are slow.
     fn heads<'a>(
         &'a self,
         queue: &'a Queue,
