@@ -104,6 +104,11 @@ impl LocationRecord {
         self.comes_slowly = comes_slowly;
     }
 
+    /// Whether its bytes come over a slow link, as was noted.
+    pub(super) const fn comes_slowly(&self) -> bool {
+        self.comes_slowly
+    }
+
     /// Whether whoever follows it has to wait for bytes that come over a slow link.
     pub(super) fn is_held_up(&self) -> bool {
         self.comes_slowly && self.state == LocationState::Partial

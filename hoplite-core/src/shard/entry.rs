@@ -134,6 +134,21 @@ impl Transfers {
         links.filter_map(|key| Some((key.0, key.1, self.links.get(key)?)))
     }
 
+    /// Notes whether a transfer goes over a slow link, or is behind one.
+    pub(super) fn set_slow(&mut self, receiver: NodeIndex, grant: GrantId, is_slow: bool) {
+        let Some(link) = self.links.get_mut(&(receiver, grant)).filter(|link| link.is_slow != is_slow) else {
+            return;
+        };
+        link.is_slow = is_slow;
+        // Part of its time was that of another link.
+        link.is_paced = false;
+        if is_slow {
+            self.slow.insert((receiver, grant));
+        } else {
+            self.slow.remove(&(receiver, grant));
+        }
+    }
+
     /// Notes that a receiver was asked to give way.
     pub(super) fn recall(&mut self, receiver: NodeIndex, grant: GrantId) {
         if let Some(link) = self.links.get_mut(&(receiver, grant)) {

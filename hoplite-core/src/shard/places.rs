@@ -49,7 +49,8 @@ impl Shard {
 
     /// These nodes are elsewhere now.
     fn move_nodes(&mut self, moved: Vec<NodeIndex>) {
-        if !moved.is_empty() {
+        let is_any_moved = !moved.is_empty();
+        if is_any_moved {
             self.to_serve.extend(self.waiting.keys().cloned());
         }
         for index in moved {
@@ -57,6 +58,9 @@ impl Shard {
             self.nodes.place(index);
             let path = self.nodes.get(index).map_or(EVERYWHERE, |record| record.place.path);
             self.mark_copies(index, |copy| copy.path = path);
+        }
+        if is_any_moved && self.nodes.has_slow_links() {
+            self.mark_all_slow_transfers();
         }
     }
 
@@ -70,6 +74,7 @@ impl Shard {
     /// Tells a store that has come in which groups it is. The first one that is where was measured makes what uplinks carry count
     /// for all.
     pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+        self.mark_slow_transfers_from(index);
         if self.nodes.use_measured(index) {
             self.tell_places(turn);
         } else {

@@ -122,7 +122,11 @@ impl Shard {
             self.fail_waiting(turn, &id, &lost, |query| query.resume.is_some_and(|put| put != publish.put));
         }
         self.keep_inline(&publish);
+        let was_held_up = self.is_held_up(&id, node);
         let must_promote_again = self.update_location(turn.now, node, &publish);
+        if self.is_held_up(&id, node) != was_held_up {
+            self.mark_slow_transfers(&id);
+        }
         self.has_begun(node, &id);
         if let Some(sender) = publish.pulling_from.as_ref().and_then(|name| self.nodes.index(name)) {
             self.has_begun(sender, &id);
@@ -270,9 +274,13 @@ impl Shard {
     ) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let Some(removed) = entry.copies.remove(node) else { return };
+        let has_followers = entry.transfers.served_by(node) > 0;
         let lost_its_pin = removed.retention == Retention::Pinned && !entry.copies.is_pinned();
         if let Some(record) = self.nodes.get_mut(node) {
             record.holdings.remove(id);
+        }
+        if has_followers && self.nodes.has_slow_links() {
+            self.mark_slow_transfers(id);
         }
         if lost_its_pin {
             self.ensure_pinned(turn, id);

@@ -355,13 +355,17 @@ impl Shard {
             entry.copies.insert(copy);
             record.holdings.insert(id.clone());
         }
-        entry.copies.change(node, |own| {
-            if own.state == LocationState::Partial {
+        let has_turned = entry.copies.change(node, |own| {
+            let is_partial = own.state == LocationState::Partial;
+            let has_turned = is_partial && own.comes_slowly() != is_slow;
+            if is_partial {
                 own.session = record.session_number;
                 own.pulling_from = Some(sender_name.clone());
                 own.set_comes_slowly(is_slow);
             }
+            has_turned
         });
+        let has_followers = entry.transfers.served_by(node) > 0;
         let is_timed = sender_state == LocationState::Partial && turn.now < sender_has;
         let leaves = groups_left(sender_path, record.place.path);
         let is_paced = is_fresh && sender_state == LocationState::Complete;
@@ -391,6 +395,9 @@ impl Shard {
             reason: choice.reason,
         });
         self.has_begun(node, id);
+        if has_followers && has_turned == Some(true) {
+            self.mark_slow_transfers(id);
+        }
         self.mark_changed(id);
         self.send(turn, node, message);
         turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });

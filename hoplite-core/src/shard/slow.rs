@@ -2,11 +2,12 @@
 //!
 //! Nobody is excluded: who has waited in vain takes what there is.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::copies::LocationRecord;
 use super::entry::{Entry, Transfer};
-use super::message::{GrantReason, RequestId, ToStore};
+use super::message::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
 use super::query::MAX_CONSIDERED;
 use super::vicinity::MAX_GROUPS;
@@ -109,11 +110,93 @@ impl Shard {
     /// A node says to which peers its links are slow. Those who wait may take now what was slow before.
     pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) {
         if self.nodes.set_slow_peers(index, peers) {
+            self.mark_all_slow_transfers();
             let is_large = |id: &&ObjectId| {
                 self.entries.get(*id).is_some_and(|entry| entry.size_bytes >= MIN_ROUTED_BYTES)
             };
             self.to_serve.extend(self.waiting.keys().filter(is_large).cloned());
         }
+    }
+
+    /// Links are slow that were not, or the other way around.
+    pub(super) fn mark_all_slow_transfers(&mut self) {
+        let transferred: BTreeSet<ObjectId> = self.grants.values().cloned().collect();
+        for id in transferred {
+            self.mark_slow_transfers(&id);
+        }
+    }
+
+    /// The links of a node may be slow now that were not, or the other way around, since it is in other groups.
+    pub(super) fn mark_slow_transfers_from(&mut self, index: NodeIndex) {
+        let Some(record) = self.nodes.get(index).filter(|_| self.nodes.has_slow_links()) else { return };
+        let serves =
+            |id: &&ObjectId| self.entries.get(*id).is_some_and(|entry| entry.transfers.served_by(index) > 0);
+        let served: Vec<ObjectId> = record.holdings.iter().filter(serves).cloned().collect();
+        for id in served {
+            self.mark_slow_transfers(&id);
+        }
+    }
+
+    /// Whether a node's copy of an object has to wait for bytes that come over a slow link.
+    pub(super) fn is_held_up(&self, id: &ObjectId, node: NodeIndex) -> bool {
+        let copy = self.entries.get(id).and_then(|entry| entry.copies.get(node));
+        copy.is_some_and(LocationRecord::is_held_up)
+    }
+
+    /// Marks anew which transfers of an object go over slow links, or follow one that does.
+    pub(super) fn mark_slow_transfers(&mut self, id: &ObjectId) {
+        let Some(entry) = self.entries.get(id) else { return };
+        if entry.size_bytes < MIN_ROUTED_BYTES || entry.transfers.is_empty() {
+            return;
+        }
+        // The latest slot of a receiver counts, so that these are trees.
+        let senders: BTreeMap<NodeIndex, NodeIndex> =
+            entry.transfers.iter().map(|(receiver, _, transfer)| (receiver, transfer.sender)).collect();
+        let mut receivers: BTreeMap<NodeIndex, Vec<NodeIndex>> = BTreeMap::new();
+        for (receiver, sender) in &senders {
+            receivers.entry(*sender).or_default().push(*receiver);
+        }
+        let mut slowly: BTreeMap<NodeIndex, bool> = BTreeMap::new();
+        let mut open: Vec<NodeIndex> =
+            receivers.keys().filter(|sender| !senders.contains_key(sender)).copied().collect();
+        while let Some(sender) = open.pop() {
+            for receiver in receivers.remove(&sender).unwrap_or_default() {
+                slowly.insert(receiver, self.is_slow_behind(entry, &slowly, sender, receiver));
+                open.push(receiver);
+            }
+        }
+        let slow: Vec<(NodeIndex, GrantId, bool)> = entry
+            .transfers
+            .iter()
+            .map(|(receiver, grant, transfer)| {
+                (receiver, grant, self.is_slow_behind(entry, &slowly, transfer.sender, receiver))
+            })
+            .collect();
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        for (receiver, grant, is_slow) in slow {
+            entry.transfers.set_slow(receiver, grant, is_slow);
+        }
+        for (receiver, comes_slowly) in slowly {
+            if entry.copies.get(receiver).is_some_and(|copy| copy.comes_slowly() != comes_slowly) {
+                entry.copies.change(receiver, |copy| copy.set_comes_slowly(comes_slowly));
+            }
+        }
+        self.mark_servable(id);
+    }
+
+    /// Whether a transfer is slow, if it is known of its sender whether what it receives comes slowly.
+    fn is_slow_behind(
+        &self,
+        entry: &Entry,
+        slowly: &BTreeMap<NodeIndex, bool>,
+        sender: NodeIndex,
+        receiver: NodeIndex,
+    ) -> bool {
+        let is_held_up = entry.copies.get(sender).is_some_and(|copy| match slowly.get(&sender) {
+            Some(comes_slowly) => *comes_slowly && copy.state == LocationState::Partial,
+            None => copy.is_held_up(),
+        });
+        is_held_up || self.nodes.is_slow_link(sender, receiver)
     }
 
     /// Asks a receiver over a slow link to give way to one that waits and can have the same sender over a better link. The one that

@@ -60,6 +60,10 @@ fn entries(shard: &Shard) {
             assert_ne!(link.sender, receiver, "nobody pulls from itself");
             assert!(shard.grants.contains_key(&grant));
             assert!(shard.nodes.is_connected(receiver));
+            if let Some(copy) = entry.copies.get(link.sender) {
+                let is_slow = shard.is_slow(entry, copy, receiver);
+                assert_eq!(link.is_slow, is_slow, "what is known of links is known of transfers");
+            }
             let is_cycle = pulls_from(link.sender, receiver, |node| entry.transfers.senders_of(node));
             assert!(!is_cycle, "grants form no cycle");
         }
