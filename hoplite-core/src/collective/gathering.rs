@@ -13,6 +13,7 @@ use crate::plan::collective::{Kind, MAX_MEMBERS, SlowLinks};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Location, LocationState, Locations, Retention};
 use crate::time::Time;
+use crate::topology::live::MIN_REPORTS;
 use crate::topology::place::Path;
 
 /// Allreduces whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
@@ -56,14 +57,24 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Which links between the members are slow.
+    /// Which links between the members are slow: those of which a member of the same group says so, and all from and to one of which
+    /// enough of its group do. Between groups it is the uplink that is slow.
     pub fn slow_links(&self) -> SlowLinks {
         let index = |name: &NodeId| self.members.iter().position(|seated| seated.member.node == *name);
         let links_of = |(from, seated): (usize, &Seated)| {
-            let peers: Vec<usize> = seated.slow_peers.iter().filter_map(index).collect();
-            peers.into_iter().map(move |to| (from, to))
+            let peers = seated.slow_peers.iter().filter_map(index);
+            let near = peers.filter(|to| *to != from && self.members[*to].path == seated.path);
+            near.map(|to| (from, to)).collect::<Vec<_>>()
         };
-        self.members.iter().enumerate().flat_map(links_of).collect()
+        let said: SlowLinks = self.members.iter().enumerate().flat_map(links_of).collect();
+        let members = 0..self.members.len();
+        let is_slow = |node: &usize| said.iter().filter(|(_, to)| to == node).count() >= MIN_REPORTS;
+        let slow: Vec<usize> = members.clone().filter(is_slow).collect();
+        let own = slow.into_iter().flat_map(|node| {
+            let others = members.clone().filter(move |other| *other != node);
+            others.flat_map(move |other| [(node, other), (other, node)])
+        });
+        own.chain(said.iter().copied()).collect()
     }
 }
 
@@ -246,4 +257,41 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
 fn patience(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Members in these racks, each with the members to which its links are slow.
+    fn slow_links(members: &[(u32, &[usize])]) -> Vec<(usize, usize)> {
+        let name = |number: usize| NodeId::new(&format!("n{number}")).unwrap();
+        let seated = |(number, (rack, slow)): (usize, &(u32, &[usize]))| Seated {
+            member: Member { node: name(number), address: "127.0.0.1:1".parse().unwrap() },
+            path: [0, 0, *rack, 0],
+            slow_peers: slow.iter().map(|peer| name(*peer)).collect(),
+            ranks: vec![number],
+            sources: Vec::new(),
+        };
+        let members = members.iter().enumerate().map(seated).collect();
+        let roster = Roster { members, size_bytes: 0, metadata: Metadata::default() };
+        roster.slow_links().into_iter().collect()
+    }
+
+    #[test]
+    fn one_member_tells_of_a_link_and_two_of_a_node() {
+        assert_eq!(slow_links(&[(0, &[1, 9]), (0, &[]), (0, &[])]), [(0, 1)]);
+        assert_eq!(slow_links(&[(0, &[1]), (0, &[]), (0, &[1])]), [(0, 1), (1, 0), (1, 2), (2, 1)]);
+    }
+
+    #[test]
+    fn between_racks_it_is_the_uplink_that_is_slow() {
+        assert_eq!(slow_links(&[(1, &[1]), (2, &[]), (1, &[1])]), []);
+        assert_eq!(slow_links(&[(1, &[1]), (2, &[]), (2, &[1])]), [(2, 1)]);
+        // Of a node that is slow itself, all links are, those to other racks too.
+        assert_eq!(
+            slow_links(&[(1, &[]), (2, &[]), (2, &[1]), (2, &[1])]),
+            [(0, 1), (1, 0), (1, 2), (1, 3), (2, 1), (3, 1)]
+        );
+    }
 }

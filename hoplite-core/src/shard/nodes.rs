@@ -9,14 +9,12 @@ use crate::placement::{fnv1a, mix};
 use crate::plan::link::Uplink;
 use crate::time::Time;
 use crate::topology::keys::KeyCounts;
+use crate::topology::live::MIN_REPORTS;
 use crate::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
 use crate::topology::place::{EVERYWHERE, Path, Place};
 
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
 pub(super) const MAX_NODES: usize = 1 << 16;
-
-/// If so many nodes say that their link to a node is slow, it is the node's own, and all from and to it are taken for slow.
-const MIN_REPORTS: usize = 2;
 
 /// A run of a node, as entries refer to it. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

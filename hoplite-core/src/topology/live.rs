@@ -50,6 +50,8 @@ const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
 /// Most links that the directory is told of, to have transfers go elsewhere: those that carry least.
 pub const MAX_TOLD: usize = 8;
+/// If so many nodes of a group say that their link to one of it is slow, it is that node's own, and all from and to it count as slow.
+pub const MIN_REPORTS: usize = 2;
 /// It is told of links that carry less than half of what is usual. More than that also happens when a receiver has several senders.
 const TOLD_PERCENT: u64 = 200;
 /// The directory is told that a link has got slow, or is not any more, when that has lasted for so long.

@@ -100,6 +100,15 @@ fn a_ring_goes_around_a_slow_link() {
 }
 
 #[test]
+fn a_slow_link_that_no_stream_uses_is_not_spoken_of() {
+    let slow = SlowLinks::from([(0, 4)]);
+    let chosen = collective::arrange(&[[0; 4]; 8], &slow, 64 << 20, LINK, SchedulePreference::Auto);
+    assert_eq!((chosen.order, chosen.remark.as_str()), ((0..8).collect(), ""));
+    let parts = collective::arrange_parts(&[[0; 4]; 8], &slow, 64 << 20, LINK);
+    assert_eq!(parts.remark, "");
+}
+
+#[test]
 fn what_cannot_go_around_is_estimated_at_twice_the_time() {
     let slow: SlowLinks = (1..4).map(|to| (0, to)).collect();
     let flat = vec![[0; 4]; 4];
@@ -284,6 +293,27 @@ fn what_is_forced_is_taken_and_what_does_not_fit_is_not() {
     let uneven = &alternating(2, 4)[..7];
     assert!(chosen(uneven, SchedulePreference::Hierarchical).1.contains("does not fit"));
     assert_eq!(chosen(&alternating(3, 4), SchedulePreference::Hierarchical).0, "hierarchical of 4x3");
+}
+
+#[test]
+fn with_hdrm_the_slow_links_of_its_own_order_count() {
+    let paths: Vec<Path> = (0..16).map(|host| [0, 1 + host % 2, 1 + host / 2 % 4, 0]).collect();
+    let usual = arrange(&paths, 64 << 20, LINK, SchedulePreference::Hdrm);
+    let mut used = 0;
+    for link in (0..16).flat_map(|from| (0..16).map(move |to| (from, to))).filter(|(from, to)| from != to) {
+        let slow = SlowLinks::from([link]);
+        let chosen = collective::arrange(&paths, &slow, 64 << 20, LINK, SchedulePreference::Hdrm);
+        assert_eq!(chosen.order, usual.order);
+        if slow_streams(&chosen, &slow).is_empty() {
+            assert_eq!((chosen.choice.estimate, &chosen.remark), (usual.choice.estimate, &usual.remark));
+        } else {
+            assert!(
+                chosen.choice.estimate > usual.choice.estimate && chosen.remark.ends_with("over a slow link")
+            );
+            used += 1;
+        }
+    }
+    assert_eq!(used, 16 * 4, "each member gives to four others");
 }
 
 #[test]

@@ -110,12 +110,13 @@ fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize,
 
 /// The order of a collective of parts: a ring in which members of a group are next to each other. It is half an allreduce.
 pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: LinkEstimate) -> Arrangement {
-    let order = around_slow_links(by_groups(paths), paths, slow);
+    let usual_order = by_groups(paths);
+    let order = around_slow_links(usual_order.clone(), paths, slow);
     let ordered: Vec<Path> = order.iter().map(|member| paths[*member]).collect();
     let schedule = Schedule::ring(paths.len());
     let slow = by_rank(&order, slow);
     let estimate = estimate(&schedule, size_bytes, link, &ordered, &slow) / 2;
-    let remark = remark_on_links(&schedule, &slow).to_owned();
+    let remark = remark_on_links(&schedule, &slow, order != usual_order).to_owned();
     Arrangement { order, choice: Choice { schedule, estimate, runner_up: None }, remark }
 }
 
@@ -126,12 +127,15 @@ fn by_rank(order: &[usize], slow: &SlowLinks) -> SlowLinks {
     slow.iter().filter_map(|(from, to)| Some((*ranks.get(from)?, *ranks.get(to)?))).collect()
 }
 
-fn remark_on_links(schedule: &Schedule, slow: &SlowLinks) -> &'static str {
-    let mut streams = (0..schedule.radices().len()).flat_map(|stage| schedule.gives(stage));
-    match slow.is_empty() {
-        true => "",
-        false if streams.any(|stream| slow.contains(&stream)) => "over a slow link",
-        false => "around slow links",
+/// What is to be said of slow links, by rank, where the order may have been changed for them.
+fn remark_on_links(schedule: &Schedule, slow: &SlowLinks, is_around: bool) -> &'static str {
+    let gives = (0..schedule.radices().len()).flat_map(|stage| schedule.gives(stage));
+    if gives.chain(schedule.folds()).any(|stream| slow.contains(&stream)) {
+        "over a slow link"
+    } else if is_around {
+        "around slow links"
+    } else {
+        ""
     }
 }
 
@@ -145,7 +149,8 @@ pub fn arrange(
 ) -> Arrangement {
     let members = paths.len();
     let is_flat = paths.windows(2).all(|pair| pair[0] == pair[1]);
-    let order = around_slow_links(by_groups(paths), paths, slow);
+    let usual_order = by_groups(paths);
+    let order = around_slow_links(usual_order.clone(), paths, slow);
     let slow_ranks = by_rank(&order, slow);
     let ordered: Vec<Path> =
         if is_flat { Vec::new() } else { order.iter().map(|member| paths[*member]).collect() };
@@ -184,6 +189,11 @@ pub fn arrange(
         (_, Some(_), _) => "as the setting says",
         (_, None, _) => "what the setting says does not fit the places of the members",
     };
+    let is_around = by_hdrm.is_none() && order != usual_order;
+    let (order, slow_ranks) = match &by_hdrm {
+        Some(by_hdrm) => (by_hdrm.clone(), by_rank(by_hdrm, slow)),
+        None => (order, slow_ranks),
+    };
     if let Some(forced) = forced {
         // No two streams of a step share a link then.
         let shared = if by_hdrm.is_some() { &[] } else { &ordered[..] };
@@ -193,8 +203,7 @@ pub fn arrange(
     }
     let mut ranked = ranked.into_iter();
     let (schedule, estimate) = ranked.next().unwrap_or((Schedule::ring(members), Duration::ZERO));
-    let order = by_hdrm.unwrap_or(order);
-    let remarks = [remark, remark_on_links(&schedule, &by_rank(&order, slow))];
+    let remarks = [remark, remark_on_links(&schedule, &slow_ranks, is_around)];
     let remarks = remarks.into_iter().filter(|remark| !remark.is_empty());
     let remark = remarks.collect::<Vec<_>>().join(", ");
     let choice = Choice { schedule, estimate, runner_up: ranked.next() };
