@@ -344,6 +344,13 @@ fn fabrics_are_simulated_and_drawn() {
         failure(&["simulate", "--fabric", &matrix, "--nodes", "9", "--collective", "hd", "--size", "1"])
             .contains("8 nodes")
     );
+    let bandwidth = ["--bandwidth", "1e-320"];
+    let simulated =
+        ["simulate", "--fabric", "torus", "--nodes", "8", "--collective", "ring", "--size", "1M", "--json"];
+    assert!(failure(&[&simulated[..], &bandwidth].concat()).contains("longer than a number"));
+    let decomposed =
+        ["decompose", "--ranks", "8", "--levels", "8", "--latency", "0", "--size", "1M", "--json"];
+    assert!(failure(&[&decomposed[..], &bandwidth].concat()).contains("a time of inf"));
 }
 
 #[test]

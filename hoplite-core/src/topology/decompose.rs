@@ -288,6 +288,12 @@ fn check(
             return Err(DecomposeError::OutOfRange { what, value });
         }
     }
+    // More than any plan takes, whose rings share a link with no more than all ranks.
+    let slowest = bytes_per_second.iter().copied().fold(f64::INFINITY, f64::min);
+    let seconds = 2.0 * f64::from(MAX_LEVELS as u32) * ranks as f64 * (latency_s + bytes / slowest);
+    if !seconds.is_finite() {
+        return Err(DecomposeError::OutOfRange { what: "a time", value: seconds });
+    }
     let levels = factors.iter().zip(bytes_per_second);
     Ok(levels.map(|(&nodes, &bytes_per_second)| Level { nodes, bytes_per_second }).collect())
 }

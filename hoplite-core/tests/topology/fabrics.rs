@@ -271,3 +271,13 @@ fn probing_ends_when_the_percentile_holds_still() {
         9 * BLOCK
     );
 }
+
+#[test]
+fn a_time_that_is_no_number_is_refused() {
+    let network = Network::torus(8).unwrap();
+    let order: Vec<u32> = (0..8).collect();
+    for (latency_s, bytes_per_second) in [(LATENCY_S, 1e-320), (1e308, BYTES_PER_SECOND)] {
+        let outcome = allreduce(&network, &Algorithm::Ring, &order, 1e6, latency_s, bytes_per_second);
+        assert!(matches!(outcome, Err(SimulationError::TooLong)), "{outcome:?}");
+    }
+}

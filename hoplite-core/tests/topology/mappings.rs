@@ -249,3 +249,14 @@ fn bad_decompositions_are_refused() {
     }
     assert_eq!(decompose::check_ranks(&[4, 16], 63), Err(DecomposeError::Product { product: 64, ranks: 63 }));
 }
+
+#[test]
+fn a_plan_whose_time_is_no_number_is_refused() {
+    for (bandwidth, latency) in [(1e-320, 0.0), (1e9, 1e308)] {
+        let refused = |result: Result<f64, DecomposeError>| {
+            assert!(matches!(result, Err(DecomposeError::OutOfRange { what: "a time", .. })), "{result:?}");
+        };
+        refused(decompose::best(&[8], &[bandwidth], latency, 1e6).map(|plan| plan.seconds));
+        refused(decompose::one_ring(&[8], &[bandwidth], latency, 1e6));
+    }
+}

@@ -82,6 +82,9 @@ pub enum SimulationError {
         /// How many hosts there are.
         hosts: u32,
     },
+    /// A bandwidth is so small, or a latency so large, that the time is no number.
+    #[error("it would take longer than a number can say")]
+    TooLong,
 }
 
 /// How long an allreduce of `bytes` takes if rank r is at host `order[r]`. Steps of a measured network have the largest latency of
@@ -89,7 +92,7 @@ pub enum SimulationError {
 ///
 /// # Errors
 ///
-/// If the network does not exist, the order is none of its hosts, or the algorithm does not exist for so many.
+/// If the network does not exist, the order is none of its hosts, the algorithm does not exist for so many, or the time is no number.
 pub fn allreduce(
     network: &Network,
     algorithm: &Algorithm,
@@ -143,6 +146,9 @@ pub fn allreduce(
     };
     // The sum of nothing would be -0.
     let seconds = steps.iter().fold(0.0, |sum, step| sum + f64::from(step.count) * step.seconds);
+    if !(seconds.is_finite() && steps.iter().all(|step| step.load.is_finite())) {
+        return Err(SimulationError::TooLong);
+    }
     Ok(Outcome { steps, seconds })
 }
 
