@@ -90,6 +90,7 @@ impl Shard {
         }
         let offered = self.offer(turn.now, entry, &[Class::Complete, Class::Unfinished], node, query);
         let Some((sender, choice)) = offered else { return false };
+        debug_assert!(self.is_without_better(&query.id, node, query, &choice), "slow, but not the only one");
         self.grant(turn, node, request, &query.id, sender, choice);
         // The sender now feeds one more node, which those who wait may have preferred to a sender that they avoid.
         self.mark_servable(&query.id);
@@ -139,10 +140,14 @@ impl Shard {
     /// again when a chain has bytes at its end.
     pub(super) fn serve(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
-            self.take_query(node, request);
+            let query = self.take_query(node, request);
             match answer {
                 Answer::Inline => self.answer_inline(turn, node, request, id),
-                Answer::Grant(sender, choice) => self.grant(turn, node, request, id, sender, choice),
+                Answer::Grant(sender, choice) => {
+                    let is_better = |query| !self.is_without_better(id, node, query, &choice);
+                    debug_assert!(!query.as_ref().is_some_and(is_better), "slow, but not the only one");
+                    self.grant(turn, node, request, id, sender, choice);
+                }
             }
         }
         self.hold_back(turn, id);

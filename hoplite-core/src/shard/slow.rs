@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::copies::LocationRecord;
+use super::copies::{Class, LocationRecord};
 use super::entry::{Entry, Transfer};
 use super::message::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
@@ -16,6 +16,7 @@ use crate::id::{NodeId, ObjectId};
 use crate::plan::broadcast::{AGED_AFTER, SenderChoice};
 use crate::time::Time;
 use crate::topology::live::MAX_TOLD;
+use crate::topology::place::EVERYWHERE;
 
 /// For fewer bytes the link does not matter: they are over before a receiver could give way.
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
@@ -105,6 +106,27 @@ impl Shard {
             return false;
         }
         record.is_held_up() || self.nodes.is_slow_link(record.node, node)
+    }
+
+    /// Whether no complete copy is free that would reach the receiver over a usual link, if it is sent to a slow sender. True of all
+    /// grants.
+    pub(super) fn is_without_better(
+        &self,
+        id: &ObjectId,
+        node: NodeIndex,
+        query: &WaitingQuery,
+        choice: &SenderChoice,
+    ) -> bool {
+        let Some(entry) = self.entries.get(id).filter(|_| choice.reason == GrantReason::SlowButOnly) else {
+            return true;
+        };
+        let serves = self.serves(entry, node);
+        let is_better = |record: &LocationRecord| {
+            !query.avoid.contains(&record.node)
+                && !self.is_slow(entry, record, node)
+                && !self.is_behind(entry, record, node, serves)
+        };
+        !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
     /// A node says to which peers its links are slow. Those who wait may take now what was slow before.

@@ -168,11 +168,20 @@ impl Shard {
         let key = (query.id.clone(), query.group);
         let is_patient = self.held_back.get(&key).is_none_or(|until| now < *until);
         let classes = [Class::Complete, Class::Unfinished];
+        let mut slow = None;
         for (steps, group) in groups_of(record.place.path).enumerate() {
             let offered = self.offer_in(now, entry, group, &classes, node, query);
             let waits = |choice: &SenderChoice| self.waits_for_better(now, entry, node, query, choice.reason);
             if let Some((sender, choice)) = offered.filter(|(_, choice)| !waits(choice)) {
-                return Nearby::Sender { steps, is_in_group: group != EVERYWHERE, sender, choice };
+                let found = Nearby::Sender { steps, is_in_group: group != EVERYWHERE, sender, choice };
+                if choice.reason != GrantReason::SlowButOnly {
+                    return found;
+                }
+                slow = slow.or(Some(found));
+            }
+            if slow.is_some() {
+                // There may be a usual link to one that is farther.
+                continue;
             }
             if group == EVERYWHERE || entry.copies.at_hand(group) == 0 {
                 continue;
@@ -195,7 +204,7 @@ impl Shard {
                 return Nearby::Busy(group);
             }
         }
-        Nearby::Nothing
+        slow.unwrap_or(Nearby::Nothing)
     }
 
     /// Has those wait whose group has copies, all of which serve others, and asks receivers of other groups to give way to them.
