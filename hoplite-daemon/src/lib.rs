@@ -44,8 +44,9 @@ pub use memory::available_bytes;
 pub use notable::is_notable;
 pub use run::{Process, run};
 pub use security::{
-    Bearer, Credentials, FileError, HalfOpen, HalfOpenPlace, NotLoopback, Protocol, Purpose, Security,
-    SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError, cause,
+    Bearer, CertificateFacts, Credentials, FileError, HalfOpen, HalfOpenPlace, NotLoopback, Protocol,
+    Purpose, Security, SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError, cause,
+    handshake_error, speaks_tls,
 };
 pub use size::{NotASize, Size};
 pub use time_span::{NotADuration, TimeSpan};

@@ -7,6 +7,7 @@ mod command_line;
 mod configuration;
 mod conformance;
 mod dashboard;
+mod doctor;
 mod exchange;
 mod faults;
 mod labels;

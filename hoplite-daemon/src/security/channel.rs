@@ -2,10 +2,15 @@
 
 use std::error::Error;
 use std::io;
+use std::net::Ipv4Addr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore, version};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -15,7 +20,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
 use super::Credentials;
-use super::tls::{Protocol, Tls};
+use super::tls::{Protocol, Tls, provider};
 
 /// The port of a host that has none said: that of HTTP, as elsewhere.
 const DEFAULT_PORT: u16 = 80;
@@ -46,6 +51,36 @@ impl Credentials {
             Some(hint) => Status::new(status.code(), format!("{}; {hint}", status.message())),
             None => status,
         }
+    }
+}
+
+/// What is wrong in the handshake of TLS with the peer at `host`. Waits for its first word, since a certificate is refused
+/// after the handshake.
+pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
+    let name = tls.name_at(host).ok()?;
+    let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;
+    let heard = match shaken {
+        Ok(mut stream) => stream.read_u8().await.map(drop),
+        Err(error) => Err(error),
+    };
+    heard.err().and_then(|error| cause(&error).cloned())
+}
+
+/// Whether the peer answers a greeting of TLS as one who speaks it. Neither side proves anything.
+pub async fn speaks_tls(stream: TcpStream) -> bool {
+    let config = ClientConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&version::TLS13])
+        .map(|config| config.with_root_certificates(RootCertStore::empty()).with_no_client_auth());
+    let Ok(mut config) = config else { return false };
+    config.alpn_protocols = vec![Protocol::Http2.name().to_vec()];
+    let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
+    match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+        Ok(_) => true,
+        // Its certificate comes from nobody that is trusted here, or it asks for one of ours.
+        Err(error) => matches!(
+            cause::<rustls::Error>(&error),
+            Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
+        ),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! * `token`: a secret that all of them share.
 //! * `tls`: certificates, and whose are accepted.
+//! * `facts`: what certificates say of themselves.
 //! * `channel`: how clients of the control plane connect.
 //! * `file`: reads secrets and certificates.
 //! * `bearer`: what calls of the control plane carry.
@@ -9,6 +10,7 @@
 
 mod bearer;
 mod channel;
+mod facts;
 mod file;
 mod half_open;
 mod tls;
@@ -18,7 +20,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use bearer::Bearer;
-pub use channel::cause;
+pub use channel::{cause, handshake_error, speaks_tls};
+pub use facts::CertificateFacts;
 pub use file::FileError;
 pub use half_open::{HalfOpen, HalfOpenPlace};
 pub use tls::{Protocol, Tls, TlsError, TlsFiles};

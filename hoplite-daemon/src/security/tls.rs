@@ -17,6 +17,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoClientAuth, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{
     ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
     version,
@@ -41,7 +42,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    const fn name(self) -> &'static [u8] {
+    pub(super) const fn name(self) -> &'static [u8] {
         match self {
             Self::Http2 => b"h2",
             Self::Data => b"hoplite-data",
@@ -73,6 +74,23 @@ pub enum TlsError {
         /// The cause.
         #[source]
         source: rustls::Error,
+    },
+    /// The key is none that can be used.
+    #[error("the key in {} cannot be used", path.display())]
+    Key {
+        /// Its file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: rustls::Error,
+    },
+    /// The key belongs to another certificate.
+    #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
+    KeyMismatch {
+        /// The file of the key.
+        key: PathBuf,
+        /// The file of the certificate.
+        cert: PathBuf,
     },
     /// The authority cannot be used.
     #[error("the authority in {} cannot be used", path.display())]
@@ -213,26 +231,31 @@ impl TlsFiles {
         })
     }
 
+    /// Judges the certificate by the authority, as peers with the same settings will, and says what is wrong with either.
+    ///
+    /// # Errors
+    /// [`TlsError`], never of the key.
+    pub fn check_trust(&self, name: Option<&str>) -> Result<(), TlsError> {
+        let name = name.map(server_name).transpose()?;
+        self.trust(name.as_ref(), &Arc::new(provider())).map(drop)
+    }
+
+    /// Whether the key can be used, and is that of the certificate.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn check_key(&self) -> Result<(), TlsError> {
+        let provider = provider();
+        let key = read_key(&self.key, &provider)?;
+        self.check_pair(&certificates(&self.cert)?, &key, &provider)
+    }
+
     fn load(&self, name: Option<&ServerName<'static>>) -> Result<Configs, TlsError> {
-        let chain = certificates(&self.cert)?;
-        let key = file::read_private(&self.key, MAX_FILE_BYTES)?;
-        let key = PrivateKeyDer::from_pem_slice(&key)
-            .map_err(|_| TlsError::Missing { path: self.key.clone(), what: "private key" })?;
-        let mut roots = RootCertStore::empty();
+        let provider = Arc::new(provider());
+        let Trust { chain, roots, clients } = self.trust(name, &provider)?;
+        let key = read_key(&self.key, &provider)?;
+        self.check_pair(&chain, &key, &provider)?;
         let unusable = |source| TlsError::Unusable { path: self.cert.clone(), source };
-        for root in certificates(&self.ca)? {
-            roots.add(root).map_err(|source| TlsError::Unusable { path: self.ca.clone(), source })?;
-        }
-        let (roots, provider) = (Arc::new(roots), Arc::new(provider()));
-        let algorithms = provider.signature_verification_algorithms;
-        let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-            .build()
-            .map_err(|source| TlsError::Authority { path: self.ca.clone(), source })?;
-        let clients: Arc<dyn ClientCertVerifier> = match name {
-            Some(name) => Arc::new(NamedClients { inner: clients, name: name.clone() }),
-            None => clients,
-        };
-        check_own(&chain, &*clients, &roots, algorithms).map_err(unusable)?;
         let versions = &[&version::TLS13];
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)
@@ -253,11 +276,65 @@ impl TlsFiles {
         let anybody = server(Arc::new(NoClientAuth)).map_err(unusable)?;
         Ok(Configs { client, server: server(clients).map_err(unusable)?, anybody })
     }
+
+    fn trust(
+        &self,
+        name: Option<&ServerName<'static>>,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Trust, TlsError> {
+        let chain = certificates(&self.cert)?;
+        let mut roots = RootCertStore::empty();
+        for root in certificates(&self.ca)? {
+            roots.add(root).map_err(|source| TlsError::Unusable { path: self.ca.clone(), source })?;
+        }
+        let roots = Arc::new(roots);
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
+            .build()
+            .map_err(|source| TlsError::Authority { path: self.ca.clone(), source })?;
+        let clients: Arc<dyn ClientCertVerifier> = match name {
+            Some(name) => Arc::new(NamedClients { inner: clients, name: name.clone() }),
+            None => clients,
+        };
+        check_own(&chain, &*clients, &roots, provider.signature_verification_algorithms)
+            .map_err(|source| TlsError::Unusable { path: self.cert.clone(), source })?;
+        Ok(Trust { chain, roots, clients })
+    }
+
+    fn check_pair(
+        &self,
+        chain: &[CertificateDer<'static>],
+        key: &PrivateKeyDer<'static>,
+        provider: &CryptoProvider,
+    ) -> Result<(), TlsError> {
+        match CertifiedKey::from_der(chain.to_vec(), key.clone_key(), provider) {
+            Ok(_) => Ok(()),
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                Err(TlsError::KeyMismatch { key: self.key.clone(), cert: self.cert.clone() })
+            }
+            Err(source) => Err(TlsError::Unusable { path: self.cert.clone(), source }),
+        }
+    }
+}
+
+/// A certificate that was judged by its authority, and who else is.
+struct Trust {
+    chain: Vec<CertificateDer<'static>>,
+    roots: Arc<RootCertStore>,
+    clients: Arc<dyn ClientCertVerifier>,
+}
+
+fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let pem = file::read_private(path, MAX_FILE_BYTES)?;
+    let key = PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|_| TlsError::Missing { path: path.to_owned(), what: "private key" })?;
+    let usable = provider.key_provider.load_private_key(key.clone_key());
+    usable.map_err(|source| TlsError::Key { path: path.to_owned(), source })?;
+    Ok(key)
 }
 
 /// That of rustls, with the ciphers in the order of their speed where the processor has instructions for AES: 128 bits
 /// are plenty.
-fn provider() -> CryptoProvider {
+pub(super) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
         cipher_suite::TLS13_AES_256_GCM_SHA384,
@@ -280,7 +357,7 @@ fn check_own(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, others, now, algorithms.all)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let pem = file::read(path, MAX_FILE_BYTES)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {

@@ -1,30 +1,38 @@
 //! `hoplite doctor`: what on this machine would keep Hoplite from working, or slow it down.
 //!
-//! Each check looks at one thing and says one line. None changes anything, none takes longer than a second, and those that
-//! wait for the network run at the same time.
+//! Each check looks at one thing and says one line. None changes anything. Those that wait for something, the network, a
+//! program or a disk, run at the same time, so that all is said within two seconds.
+//!
+//! * `credentials`: the token and the certificates.
+//! * `directory`: its shards.
+
+mod credentials;
+mod directory;
 
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use futures::future::join_all;
 use hoplite_client::{Client, ConnectOptions};
-use hoplite_daemon::{available_bytes, launch};
+use hoplite_daemon::{Security, available_bytes, launch};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
-use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::status::{PlaceKeys, keys_differ};
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// How long a peer may take to accept a connection.
+/// How long the store of this host, or a program, may take.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the files of the credentials may take. The network is asked after that.
+const FILES_TIMEOUT: Duration = Duration::from_millis(400);
 /// Fewer file descriptors than this are too few for a store with a hundred clients and peers.
 const FEW_DESCRIPTORS: u64 = 4096;
 /// The MTU of Ethernet; less means a tunnel, with more packets and less speed.
@@ -40,18 +48,8 @@ pub(crate) struct Arguments {
     /// An address that a daemon is to listen on: is it free?
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     listen: Vec<SocketAddr>,
-    /// The token that a daemon is to use
-    #[arg(long, env = "HOPLITE_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// The certificate, key and authority that a daemon is to use
-    #[arg(long, env = "HOPLITE_TLS_CERT", value_name = "FILE")]
-    tls_cert: Option<PathBuf>,
-    /// The key of that certificate
-    #[arg(long, env = "HOPLITE_TLS_KEY", value_name = "FILE")]
-    tls_key: Option<PathBuf>,
-    /// The authority that the certificates of others are checked with
-    #[arg(long, env = "HOPLITE_TLS_CA", value_name = "FILE")]
-    tls_ca: Option<PathBuf>,
+    #[command(flatten)]
+    security: Security,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -102,24 +100,41 @@ struct Ill {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let mut findings = vec![versions(), memory(), shared_memory(), descriptors()];
-    let listen = join_all(arguments.listen.iter().map(|address| port(*address)));
-    let reached = join_all(arguments.directory.iter().map(|address| shard(address)));
-    let (listen, reached, running) = tokio::join!(listen, reached, running(store));
+    let Arguments { directory, listen, security, json } = arguments;
+    let judged = security.clone();
+    let secured = async {
+        let Some((found, credentials)) = within(FILES_TIMEOUT, move || credentials::examine(&judged)).await
+        else {
+            let says =
+                "the files of the token and the certificates take too long to read: is their disk away?";
+            return (vec![finding("credentials", Verdict::Bad, says)], Vec::new());
+        };
+        let shards = directory.iter().map(|address| directory::shard(address, credentials.as_ref()));
+        (found, join_all(shards).await)
+    };
+    let listen = join_all(listen.iter().map(|address| port(*address, &security)));
+    let (versions, listen, (secured, shards), running) =
+        tokio::join!(within(NETWORK_TIMEOUT, versions), listen, secured, running(store));
+    let mut findings = vec![versions.unwrap_or_else(|| {
+        finding("programs", Verdict::Bad, "a daemon takes longer than a second to say its version")
+    })];
+    findings.extend([memory(), shared_memory(), descriptors()]);
     findings.extend(listen);
-    findings.extend(reached);
+    findings.extend(shards);
     findings.push(running);
     findings.extend(interfaces(Path::new("/sys/class/net")));
     findings.push(clock());
-    let secrets = [("token", &arguments.token_file), ("key", &arguments.tls_key)];
-    findings.extend(secrets.into_iter().filter_map(|(what, path)| Some(secret(what, path.as_deref()?))));
-    let certificates = [("certificate", &arguments.tls_cert), ("authority", &arguments.tls_ca)];
-    findings.extend(
-        certificates.into_iter().filter_map(|(what, path)| Some(certificate(what, path.as_deref()?))),
-    );
-    print(&findings, arguments.json)?;
+    findings.extend(secured);
+    print(&findings, json)?;
     let bad = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).count();
     if bad > 0 { Err(Ill { bad, all: findings.len() }.into()) } else { Ok(()) }
+}
+
+/// What `check` answers, if it does in time. Nobody waits for the thread of one that does not.
+async fn within<T: Send + 'static>(limit: Duration, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = oneshot::channel();
+    std::thread::spawn(move || drop(tell.send(check())));
+    timeout(limit, told).await.ok()?.ok()
 }
 
 fn print(findings: &[Finding], json: bool) -> anyhow::Result<()> {
@@ -206,26 +221,14 @@ fn descriptors() -> Finding {
 }
 
 /// Whether `address` can be listened on.
-async fn port(address: SocketAddr) -> Finding {
+async fn port(address: SocketAddr, security: &Security) -> Finding {
     let what = format!("listen {address}");
+    if let Err(error) = security.check(address) {
+        return finding(what, Verdict::Bad, error.to_string());
+    }
     match TcpListener::bind(address).await {
         Ok(_) => finding(what, Verdict::Good, "free"),
         Err(error) => finding(what, Verdict::Bad, error.to_string()),
-    }
-}
-
-/// Whether a shard is reached.
-async fn shard(address: &str) -> Finding {
-    let what = format!("directory {address}");
-    let reached = async {
-        let found: Vec<_> = lookup_host(address).await?.collect();
-        let stream = TcpStream::connect(found.as_slice()).await?;
-        stream.peer_addr()
-    };
-    match timeout(NETWORK_TIMEOUT, reached).await {
-        Ok(Ok(peer)) => finding(what, Verdict::Good, format!("reached at {peer}")),
-        Ok(Err(error)) => finding(what, Verdict::Bad, error.to_string()),
-        Err(_) => finding(what, Verdict::Bad, "does not answer within a second: a firewall?"),
     }
 }
 
@@ -306,77 +309,30 @@ fn clock() -> Finding {
     }
 }
 
-/// Whether a file with a secret is there, and for its owner alone.
-fn secret(what: &str, path: &Path) -> Finding {
-    let metadata = match fs::File::open(path).and_then(|file| file.metadata()) {
-        Ok(metadata) => metadata,
-        Err(error) => return finding(what, Verdict::Bad, format!("{}: {error}", path.display())),
-    };
-    let mode = metadata.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        let says = format!("{} may be read by others (mode {mode:o}): daemons refuse it", path.display());
-        return finding(what, Verdict::Bad, says);
-    }
-    finding(what, Verdict::Good, path.display().to_string())
-}
-
-/// Whether a file of certificates is there and looks like one; and until when it is valid, if OpenSSL is there to tell.
-fn certificate(what: &str, path: &Path) -> Finding {
-    match fs::read_to_string(path) {
-        Err(error) => return finding(what, Verdict::Bad, format!("{}: {error}", path.display())),
-        Ok(text) if !text.contains("-----BEGIN CERTIFICATE-----") => {
-            return finding(what, Verdict::Bad, format!("{} has no certificate", path.display()));
-        }
-        Ok(_) => {}
-    }
-    let openssl = |flags: &[&str]| {
-        let output = Command::new("openssl").args(["x509", "-noout", "-in"]).arg(path).args(flags).output();
-        output.ok().map(|output| (output.status.success(), output.stdout))
-    };
-    let Some((_, end)) = openssl(&["-enddate"]) else {
-        return finding(what, Verdict::Unknown, "until when it is valid, openssl would tell");
-    };
-    let end = String::from_utf8_lossy(&end).trim().replace("notAfter=", "valid until ");
-    let holds = |seconds: &str| openssl(&["-checkend", seconds]).is_some_and(|(holds, _)| holds);
-    if !holds("0") {
-        finding(what, Verdict::Bad, format!("expired: {end}"))
-    } else if !holds("604800") {
-        finding(what, Verdict::Doubtful, format!("expires within a week: {end}"))
-    } else {
-        finding(what, Verdict::Good, end)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[tokio::test]
-    async fn ports_and_shards_are_tried() {
+    async fn ports_are_tried() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
-        assert_eq!(port(address).await.verdict, Verdict::Bad);
-        let reached = shard(&format!("localhost:{}", address.port())).await;
-        assert_eq!(reached.verdict, Verdict::Good, "{}", reached.says);
+        let open = Security::default();
+        assert_eq!(port(address, &open).await.verdict, Verdict::Bad);
         drop(taken);
-        assert_eq!(port(address).await.verdict, Verdict::Good);
-        assert_eq!(shard(&address.to_string()).await.verdict, Verdict::Bad);
-        assert_eq!(shard("nowhere").await.verdict, Verdict::Bad);
+        assert_eq!(port(address, &open).await.verdict, Verdict::Good);
+        let everywhere = "0.0.0.0:0".parse().unwrap();
+        let refused = port(everywhere, &open).await;
+        assert!(refused.verdict == Verdict::Bad && refused.says.contains("--token-file"), "{refused:?}");
+        let meant = Security { insecure: Some(true), ..Security::default() };
+        assert_eq!(port(everywhere, &meant).await.verdict, Verdict::Good);
     }
 
-    #[test]
-    fn secrets_are_for_their_owner_alone() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("token");
-        assert_eq!(secret("token", &path).verdict, Verdict::Bad);
-        fs::write(&path, "x").unwrap();
-        for (mode, verdict) in [(0o600, Verdict::Good), (0o400, Verdict::Good), (0o640, Verdict::Bad)] {
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(secret("token", &path).verdict, verdict, "{mode:o}");
-        }
-        assert_eq!(certificate("certificate", &path).verdict, Verdict::Bad);
+    #[tokio::test]
+    async fn what_takes_too_long_is_not_waited_for() {
+        assert_eq!(within(NETWORK_TIMEOUT, || 7).await, Some(7));
+        let (_hold, never) = std::sync::mpsc::channel::<()>();
+        assert_eq!(within(Duration::from_millis(10), move || never.recv()).await, None);
     }
 
     #[test]

@@ -1,0 +1,158 @@
+//! Whether a shard answers a call with the credentials of this host; and if it does not, what is between.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hoplite_core::Error;
+use hoplite_daemon::{Credentials, cause, handshake_error, speaks_tls};
+use hoplite_proto::status::from_status;
+use hoplite_proto::v1::directory_client::DirectoryClient;
+use hoplite_proto::v1::{StatusReply, StatusRequest};
+use rustls::{AlertDescription, CertificateError};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::Status;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Endpoint;
+
+use super::{Finding, Verdict, finding};
+
+/// How long the call may take.
+const CALL_TIMEOUT: Duration = Duration::from_millis(800);
+/// How long all may take that is done to find out why there is no answer.
+const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
+
+const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";
+/// Much more than a shard of thousands of nodes says.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// Asks the shard at `address` for its status, as members do. Without credentials that can be used it only connects.
+pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> Finding {
+    let what = format!("directory {address}");
+    let found = match credentials {
+        Some(credentials) => ask(address, credentials).await,
+        None => match connect(address, Instant::now() + CALL_TIMEOUT).await {
+            Ok((_, peer)) => {
+                let says = "and was not asked: the credentials cannot be used";
+                Ok((Verdict::Unknown, format!("is reached at {peer}, {says}")))
+            }
+            Err(says) => Err(says),
+        },
+    };
+    let (verdict, says) = found.unwrap_or_else(|says| (Verdict::Bad, says));
+    finding(what, verdict, says)
+}
+
+async fn ask(address: &str, credentials: &Credentials) -> Result<(Verdict, String), String> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"));
+    let endpoint = endpoint.map_err(|_| "is no HOST:PORT".to_owned())?;
+    let service = InterceptedService::new(credentials.channel(&endpoint), credentials.bearer());
+    let mut client = DirectoryClient::new(service).max_decoding_message_size(MAX_ANSWER_BYTES);
+    match timeout(CALL_TIMEOUT, client.status(StatusRequest { loads: false })).await {
+        Ok(Ok(reply)) => Ok(answered(&reply.into_inner())),
+        Ok(Err(status)) => Err(refusal(address, credentials, &status).await),
+        Err(_) => Err(diagnosis(address, credentials, "does not answer in time").await),
+    }
+}
+
+fn answered(reply: &StatusReply) -> (Verdict, String) {
+    let own = env!("CARGO_PKG_VERSION");
+    let stores = reply.nodes.iter().filter(|node| node.connected).count();
+    let says = format!("answers, for cluster {:?} with {stores} stores", reply.cluster);
+    if reply.version == own {
+        return (Verdict::Good, says);
+    }
+    let version = reply.version.escape_debug();
+    (Verdict::Doubtful, format!("{says}; it is of version {version}, and this is {own}"))
+}
+
+/// Why the call was answered with `status`.
+async fn refusal(address: &str, credentials: &Credentials, status: &Status) -> String {
+    if let Error::PermissionDenied { .. } = from_status(status) {
+        return match credentials.token {
+            Some(_) => "refuses the token: that of the directory is another one".to_owned(),
+            None => "demands a token, and none is named: --token-file, with that of the directory".to_owned(),
+        };
+    }
+    if let Some(error) = cause::<rustls::Error>(status) {
+        return unshaken(error);
+    }
+    let answer = format!("does not answer as a directory does: {}", from_status(status));
+    diagnosis(address, credentials, &answer).await
+}
+
+/// Why no connection of TLS came about.
+fn unshaken(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidMessage(_) => {
+            "does not speak TLS, and this host is to: leave the certificates out, or give it some".to_owned()
+        }
+        rustls::Error::InvalidCertificate(error) => unaccepted(error),
+        rustls::Error::AlertReceived(alert) => alerted(*alert),
+        error => format!("breaks off the handshake of TLS: {error}"),
+    }
+}
+
+fn unaccepted(error: &CertificateError) -> String {
+    let why = match error {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "it does not come from the authority that --tls-ca names here"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "it is neither for the host or address that is named here, nor for what --tls-name says"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
+        error => return format!("shows a certificate that this host does not accept: {error}"),
+    };
+    format!("shows a certificate that this host does not accept: {why}")
+}
+
+fn alerted(alert: AlertDescription) -> String {
+    match alert {
+        AlertDescription::ProtocolVersion => "speaks TLS older than 1.3: it is no directory".to_owned(),
+        AlertDescription::NoApplicationProtocol => {
+            "speaks TLS, but is no directory: is it the port of the data plane or of the dashboard?"
+                .to_owned()
+        }
+        alert => format!(
+            "refuses the certificate of this host ({alert:?}): it trusts another authority, or wants a name"
+        ),
+    }
+}
+
+/// Whether it is reached at all, and speaks TLS; if so, `otherwise` says what is wrong.
+async fn diagnosis(address: &str, credentials: &Credentials, otherwise: &str) -> String {
+    let deadline = Instant::now() + DIAGNOSIS_TIMEOUT;
+    let (stream, peer) = match connect(address, deadline).await {
+        Ok(reached) => reached,
+        Err(says) => return says,
+    };
+    if let Some(tls) = &credentials.tls {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        // A certificate that is refused often shows only as a connection that ended.
+        if let Ok(Some(error)) = timeout_at(deadline, handshake_error(tls, host, stream)).await {
+            return unshaken(&error);
+        }
+    } else if timeout_at(deadline, speaks_tls(stream)).await == Ok(true) {
+        return "speaks TLS, and this host does not: name certificates, with --tls-cert, --tls-key and --tls-ca"
+            .to_owned();
+    }
+    format!("is reached at {peer}, but {otherwise}")
+}
+
+async fn connect(address: &str, deadline: Instant) -> Result<(TcpStream, SocketAddr), String> {
+    let reached = async {
+        let found: Vec<_> = match lookup_host(address).await {
+            Ok(found) => found.collect(),
+            Err(error) => return Err(format!("cannot be looked up: {error}")),
+        };
+        let connected = async {
+            let stream = TcpStream::connect(found.as_slice()).await?;
+            let peer = stream.peer_addr()?;
+            Ok::<_, std::io::Error>((stream, peer))
+        };
+        connected.await.map_err(|error| format!("is not reached: {error}; does it run, and listen there?"))
+    };
+    timeout_at(deadline, reached).await.unwrap_or_else(|_| Err(NO_ANSWER.to_owned()))
+}
