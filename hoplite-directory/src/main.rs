@@ -25,6 +25,9 @@ fn main() -> ExitCode {
 
 async fn serve(plan: Plan, process: Process) -> anyhow::Result<()> {
     let Process { announcer, metrics, tracer, shutdown } = process;
+    if let (Some(metrics), Some(tls)) = (&metrics, &plan.directory.credentials.tls) {
+        metrics.certificate(tls);
+    }
     let cannot_tell = "cannot tell the address that is listened on";
     let control =
         TcpListener::bind(plan.listen).await.with_context(|| format!("cannot listen on {}", plan.listen))?;

@@ -23,6 +23,9 @@ fn main() -> ExitCode {
 
 async fn serve(config: StoreConfig, process: Process) -> anyhow::Result<()> {
     let Process { announcer, metrics, tracer, shutdown } = process;
+    if let (Some(metrics), Some(tls)) = (&metrics, &config.credentials.tls) {
+        metrics.certificate(tls);
+    }
     let StoreConfig { node, cluster, memory_bytes, .. } = config.clone();
     let tell = |milestone: Milestone| match milestone {
         Milestone::Listening(addresses) => {

@@ -294,6 +294,48 @@ fn garbage_on_the_port_does_not_disturb_the_store() {
     assert_eq!(get(metrics, "/healthz").0, 200);
 }
 
+/// The arguments for a certificate that is made in `place`, valid for 30 days.
+fn certificate(place: &Path) -> Vec<String> {
+    let mut command = Command::new(program("hoplite"));
+    let (code, text) =
+        run_to_end(command.arg("certs").arg(place).args(["n,127.0.0.1", "--days", "30", "--force"]));
+    assert_eq!(code, 0, "{text}");
+    let file = |name: &str| place.join(name).display().to_string();
+    let flags = [("--tls-cert", "n.pem"), ("--tls-key", "n-key.pem"), ("--tls-ca", "ca.pem")];
+    flags.into_iter().flat_map(|(flag, name)| [flag.to_owned(), file(name)]).collect()
+}
+
+#[test]
+fn daemons_tell_when_their_certificate_expires_and_follow_it() {
+    const NAME: &str = "hoplite_tls_certificate_expiry_timestamp_seconds";
+    let days_left = |daemon: &Option<Daemon>| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        (value(&text(daemon), NAME) - now) / 86_400.0
+    };
+    let place = tempfile::tempdir().unwrap();
+    let flags = [&["--metrics", "0"].map(str::to_owned)[..], &certificate(place.path())].concat();
+    let cluster = Cluster::start(Plan {
+        nodes: 1,
+        shards: 1,
+        store_arguments: flags.clone(),
+        shard_arguments: flags,
+        ..Plan::default()
+    });
+    let daemons = [&cluster.stores[0], &cluster.shards[0]];
+    for daemon in daemons {
+        assert!((29.0..30.1).contains(&days_left(daemon)), "{}", days_left(daemon));
+    }
+    let mut command = Command::new(program("hoplite"));
+    let shorter = ["n,127.0.0.1", "--days", "3", "--force"];
+    let (code, text) = run_to_end(command.arg("certs").arg(place.path()).args(shorter));
+    assert_eq!(code, 0, "{text}");
+    for daemon in daemons {
+        await_that("the new certificate counts", || days_left(daemon) < 3.1);
+    }
+    let without = self::cluster();
+    assert!(!self::text(&without.stores[0]).contains(NAME), "only with TLS");
+}
+
 /// One row for each metric: its name, type and labels, and what it is.
 fn rows(texts: &[String]) -> BTreeMap<String, String> {
     let mut rows = BTreeMap::new();
@@ -327,7 +369,13 @@ fn rows(texts: &[String]) -> BTreeMap<String, String> {
 
 #[test]
 fn the_page_lists_all_that_is_exported_and_nothing_else() {
-    let cluster = cluster();
+    // With all that is exported only if it is set.
+    let place = tempfile::tempdir().unwrap();
+    let flags = certificate(place.path());
+    let metrics = ["--metrics", "0"].map(str::to_owned);
+    let flags = [&metrics[..], &flags].concat();
+    let cluster =
+        Cluster::start(Plan { store_arguments: flags.clone(), shard_arguments: flags, ..Plan::default() });
     work(&cluster);
     let rows = rows(&[text(&cluster.stores[0]), text(&cluster.shards[0])]);
     let table: String = rows.into_values().collect();

@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, Opts, Registry, TextEncoder};
@@ -27,6 +27,7 @@ use process::ProcessMetrics;
 
 use crate::http::HttpAddress;
 use crate::logging;
+use crate::security::Tls;
 
 /// Upper bounds of the buckets of durations, in seconds: a put of a small object takes tens of microseconds, a get may wait
 /// half a minute.
@@ -163,6 +164,20 @@ impl Metrics {
         let histograms = registered(&self.0.registry, HistogramVec::new(options, &[label]));
         values.iter().for_each(|value| drop(histograms.with_label_values(&[value])));
         histograms
+    }
+
+    /// Exports when the certificate of this daemon expires. Follows the files; a metric only of daemons that have one.
+    pub fn certificate(&self, tls: &Tls) {
+        let expiry = self.gauge(
+            "hoplite_tls_certificate_expiry_timestamp_seconds",
+            "When the certificate that the daemon uses expires, in seconds since 1970; only with TLS.",
+        );
+        let tls = tls.clone();
+        self.look_when_asked(Box::new(move || {
+            let since = tls.expiry().and_then(|expiry| expiry.duration_since(UNIX_EPOCH).ok());
+            expiry.set(since.map_or(0, |since| level(since.as_secs())));
+            Box::pin(std::future::ready(Ok(())))
+        }));
     }
 
     /// Calls `look` whenever somebody asks, until the daemon ends.

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::ring::{cipher_suite, default_provider};
@@ -23,6 +23,7 @@ use rustls::{
     version,
 };
 
+use super::facts::CertificateFacts;
 use super::file::{self, FileError};
 
 /// How often the files are looked at, at most.
@@ -146,6 +147,7 @@ struct Configs {
     server: ServerConfig,
     /// As `server`, but asks for no certificate.
     anybody: ServerConfig,
+    expiry: Option<SystemTime>,
 }
 
 impl Tls {
@@ -181,6 +183,11 @@ impl Tls {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
+    }
+
+    /// When the certificate that is used now expires, if it says so in a form that is understood.
+    pub fn expiry(&self) -> Option<SystemTime> {
+        self.current().expiry
     }
 
     /// What the certificate of a peer that is reached at `host` must be for.
@@ -274,7 +281,8 @@ impl TlsFiles {
             Ok(server)
         };
         let anybody = server(Arc::new(NoClientAuth)).map_err(unusable)?;
-        Ok(Configs { client, server: server(clients).map_err(unusable)?, anybody })
+        let expiry = chain.first().and_then(CertificateFacts::parse).map(|facts| facts.validity.end);
+        Ok(Configs { client, server: server(clients).map_err(unusable)?, anybody, expiry })
     }
 
     fn trust(
