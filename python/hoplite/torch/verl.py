@@ -6,7 +6,7 @@
 The first rank of the trainer puts the tensors into the store of its node, as they are gathered; the rollouts get them as
 they come, and serve each other. Replicas may be added and removed between two updates: there is no group to build anew.
 
-Written for verl 0.9.1.
+Written for verl 0.9.1. Another version is refused if its base class and registry are not there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 import hoplite
+from hoplite.torch._needed import needed
 from hoplite.torch._weights import delete_state_dict, put_tensors, stream_state_dict
+
+try:
+    from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+except ImportError as error:
+    raise needed("verl", "verl", "the checkpoint engines of verl 0.9", error) from error
 
 __all__ = ["HopliteCheckpointEngine"]
 

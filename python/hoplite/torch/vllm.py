@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 import hoplite
+from hoplite.torch._needed import needed
 from hoplite.torch._weights import delete_state_dict, put_tensors, stream_state_dict
 
 if TYPE_CHECKING:
@@ -44,15 +45,7 @@ try:
         WeightTransferTrainerFactory,
     )
 except ImportError as error:
-    import importlib.metadata
-
-    try:
-        found = f"this is vLLM {importlib.metadata.version('vllm')}"
-    except importlib.metadata.PackageNotFoundError:
-        found = "vLLM is not installed"
-    raise ImportError(
-        f"hoplite {hoplite.__version__} needs the weight transfer of vLLM 0.33, and {found}: {error}"
-    ) from error
+    raise needed("vllm", "vLLM", "the weight transfer of vLLM 0.33", error) from error
 
 __all__ = [
     "HopliteInitInfo",

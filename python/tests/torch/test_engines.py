@@ -206,6 +206,14 @@ def test_another_vllm_is_refused(package: Any) -> None:
         importlib.import_module("hoplite.torch.vllm")
 
 
+def test_another_verl_is_refused(package: Any) -> None:
+    package("verl.checkpoint_engine.base", CheckpointEngine=object)
+    with pytest.raises(
+        ImportError, match=r"hoplite .* needs the checkpoint engines of verl 0\.9, and verl is not installed"
+    ):
+        importlib.import_module("hoplite.torch.verl")
+
+
 def test_verl(package: Any) -> None:
     registry: dict[str, Any] = {}
 
