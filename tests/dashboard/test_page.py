@@ -1,4 +1,4 @@
-"""The page in a real browser. With HOPLITE_WRITE_DOCS=1, its photograph in the documentation is made anew."""
+"""The page in a real browser. With HOPLITE_WRITE_DOCS=1, its photographs in the documentation are made anew."""
 
 import os
 import tempfile
@@ -12,8 +12,7 @@ from dashboard.browser import Browser
 from dashboard.cluster import BINARIES, TOKEN, Process, crowd, directory, store, token_file
 
 ROOT = Path(__file__).resolve().parents[2]
-PHOTOGRAPH = ROOT / "docs/images/dashboard-broadcast.png"
-LINKS = ROOT / "docs/images/dashboard-links.png"
+IMAGES = ROOT / "docs/images"
 ROWS = "return document.querySelectorAll(arguments[0]).length"
 NARROW = 380
 
@@ -28,6 +27,11 @@ class Page(unittest.TestCase):
         window_ = self.stack.enter_context(Browser(**window))  # type: ignore[arg-type]
         window_.open(f"http://{addresses['dashboard']}/{view}")
         return window_
+
+    @staticmethod
+    def document(page: Browser, name: str) -> None:
+        if "HOPLITE_WRITE_DOCS" in os.environ:
+            page.photograph(IMAGES / f"dashboard-{name}.png")
 
     def test_a_running_broadcast_of_real_stores_is_a_tree(self) -> None:
         addresses = self.stack.enter_context(directory())
@@ -50,6 +54,7 @@ class Page(unittest.TestCase):
         page.wait_for("return [...document.querySelectorAll('.number')].filter((cell) => cell.innerText === '50%').length >= 3")
         self.assertIn("first of group", page.text("main"))
         self.assertEqual(page.run(ROWS, ".branch svg .edge.live"), 6, "both halves of each link are drawn")
+        self.document(page, "stores")
         page.open(f"http://{addresses['dashboard']}/#nodes")
         page.wait_for_text("rack=3", "table")
         page.wait_for_text("64.0 MiB", "table")
@@ -102,8 +107,7 @@ class Page(unittest.TestCase):
         page.open(f"http://{addresses['dashboard']}/#transfers")
         page.wait_for_text("complete before partial")
         page.wait_for("return document.querySelectorAll('.branch svg').length === 61")
-        if "HOPLITE_WRITE_DOCS" in os.environ:
-            page.photograph(PHOTOGRAPH)
+        self.document(page, "broadcast")
         page.open(f"http://{addresses['dashboard']}/#reduces")
         page.wait_for_text("chain of 2 dimensions")
 
@@ -116,8 +120,7 @@ class Page(unittest.TestCase):
         stories = page.run(slow)
         self.assertEqual(len(stories), 62, "both directions of the links of the broken port that are in the picture")
         self.assertTrue(all("gpu-0007" in story and "round trip, slow" in story for story in stories), stories)
-        if "HOPLITE_WRITE_DOCS" in os.environ:
-            page.photograph(LINKS)
+        self.document(page, "links")
         page.run("const group = document.getElementById('group'); group.value = 'rack'; group.dispatchEvent(new Event('change'))")
         page.wait_for("return document.querySelector('.heat tbody th')?.innerText === '00'")
         self.assertIn("the worst of", page.run("return document.querySelector('.heat td.slow').innerText"))
@@ -130,6 +133,7 @@ class Page(unittest.TestCase):
             page = self.open(addresses, "#events")
             page.wait_for_text("connected", "table")
         page.wait_for_text("No answer", "#trouble")
+        self.document(page, "error")
         self.assertIn("gpu-0001", page.text("table"))
 
     def test_the_token_is_the_login(self) -> None:
