@@ -114,8 +114,13 @@ impl Daemon {
 pub(crate) fn last_words(log: &Path) -> String {
     let log = fs::read(log).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
-    let mut last: Vec<_> =
-        log.lines().rev().map(str::trim).filter(|line| !line.is_empty()).take(LAST_LINES).collect();
+    let lines = || log.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    // What it complains about, if it does.
+    let is_complaint = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
+    let mut last: Vec<_> = lines().filter(is_complaint).take(LAST_LINES).collect();
+    if last.is_empty() {
+        last = lines().take(LAST_LINES).collect();
+    }
     last.reverse();
     if last.is_empty() { "it said nothing".to_owned() } else { last.join("; ") }
 }
@@ -133,5 +138,7 @@ mod tests {
         assert_eq!(last_words(&log), "started; port in use");
         fs::write(&log, "1\n2\n3\n4\n").unwrap();
         assert_eq!(last_words(&log), "2; 3; 4");
+        fs::write(&log, "a  WARN no peer\na  INFO 2\na  INFO 3\na  INFO 4\n").unwrap();
+        assert_eq!(last_words(&log), "a  WARN no peer");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -23,10 +23,11 @@ const EXAMPLES: &str = "Examples:
   hoplite start --head --host 10.0.0.1                   the first node of a cluster, with the directory in its store
   hoplite start --address 10.0.0.1:7401 --host 10.0.0.2  another node of it
   hoplite start -- --token-file /etc/hoplite/token       with more flags of hoplite-store
+  hoplite start --head -- --dashboard 7402 --metrics 9740
   hoplite stop                                           ends it
 
 On other than loopback addresses the store wants to authenticate those who connect: see `hoplite-store --help`. Its environment
-variables, such as HOPLITE_TOKEN_FILE, count too. Its log and the number of its process are beside its socket.";
+variables, such as HOPLITE_TOKEN_FILE and HOPLITE_TLS_CERT, count too. Its log and the number of its process are beside its socket.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
     /// Join the cluster whose directory is here: all its shards
     #[arg(long, value_name = "HOST:PORT,...")]
     address: Option<String>,
-    /// The address of this host at which others reach it
+    /// The address of this host at which others reach it; to be said if the directory is on another machine
     #[arg(long, value_name = "ADDR", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
     /// The port at which other stores reach this one [default: 7400, or any on loopback]
@@ -58,6 +59,17 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// Whether nobody on another machine can reach the store.
+    fn is_alone(&self) -> bool {
+        let is_said = |flag: &OsString| {
+            let flag = flag.to_string_lossy();
+            ["--listen", "--advertise"].iter().any(|name| flag.starts_with(name))
+        };
+        self.host.is_loopback()
+            && !self.store.iter().any(is_said)
+            && std::env::var_os("HOPLITE_ADVERTISE").is_none()
+    }
+
     fn command(&self, background: &Background) -> Command {
         let mut command = Command::new(launch::program("hoplite-store"));
         let any_or = |port| if self.host.is_loopback() { 0 } else { port };
@@ -83,7 +95,25 @@ impl Arguments {
     }
 }
 
+/// Whether no shard that is named is on loopback, as far as that is known.
+fn serves_others(shards: &str) -> bool {
+    let serves_others = |shard: &str| {
+        let found = shard.to_socket_addrs();
+        found.is_ok_and(|mut found| !found.any(|address| address.ip().is_loopback()))
+    };
+    shards.split(',').map(str::trim).all(serves_others)
+}
+
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(shards) = arguments.address.as_deref().filter(|shards| serves_others(shards))
+        && arguments.is_alone()
+    {
+        bail!(
+            "the directory at {shards} serves other machines, whose stores cannot reach this one at {}: say with --host which \
+             address of this machine they can",
+            arguments.host
+        );
+    }
     let background = Background::of(store.socket());
     let _preparation = background.prepare()?;
     if let Some(running) = background.running()? {
@@ -105,9 +135,10 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         match timeout(arguments.wait, ready).await {
             Ok(started) => started,
             Err(_) => bail!(
-                "the store was not ready within {}: {}",
+                "the store was not ready within {}: {}; log: {}",
                 humantime::format_duration(arguments.wait),
-                last_words(&background.log())
+                last_words(&background.log()),
+                background.log().display()
             ),
         }
     })
@@ -162,6 +193,18 @@ mod tests {
         let command = line.arguments.command(&Background::of("/s/store.sock".into()));
         let flags: Vec<_> = command.get_args().map(|flag| flag.to_string_lossy().into_owned()).collect();
         flags.join(" ")
+    }
+
+    #[test]
+    fn a_directory_serves_others_if_no_shard_is_on_loopback() {
+        for (shards, expected) in [
+            ("192.0.2.1:7401", true),
+            ("192.0.2.1:1,127.0.0.1:1", false),
+            ("localhost:1", false),
+            ("[::1]:1", false),
+        ] {
+            assert_eq!(serves_others(shards), expected, "{shards}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore, version};
+use rustls::{CertificateError, ClientConfig, InvalidMessage, RootCertStore, version};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -34,21 +34,26 @@ impl Credentials {
         }
     }
 
-    /// The status of a call that ended before its peer had answered anything: if it looks as if just one of the two speaks
-    /// TLS, it says so.
+    /// The status of a call that ended before its peer had answered anything: it says so if it looks as if just one of the two
+    /// speaks TLS, or as if they trust different authorities.
     pub fn explained(&self, status: Status) -> Status {
         let hint = match &self.tls {
-            Some(_) => matches!(
-                cause::<rustls::Error>(&status),
-                Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType))
-            )
-            .then_some("this side speaks TLS and the other one does not"),
+            Some(_) => match cause::<rustls::Error>(&status) {
+                Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+                    Some("this side speaks TLS and the other one does not")
+                }
+                // An authority of the same name with another key shows as a bad signature.
+                Some(rustls::Error::InvalidCertificate(
+                    CertificateError::UnknownIssuer | CertificateError::BadSignature,
+                )) => Some("its certificate does not come from the authority that --tls-ca names here"),
+                _ => None,
+            },
             // It was reached and broke off, with or without an alert that is no HTTP.
             None => cause::<hyper::Error>(&status)
 .map(|_| "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"),
         };
         match hint {
-            Some(hint) => Status::new(status.code(), format!("{}; {hint}", status.message())),
+            Some(hint) => Status::new(status.code(), format!("{hint} ({})", status.message())),
             None => status,
         }
     }
