@@ -39,8 +39,11 @@ impl Shard {
 
     /// An object is put for which receivers wait: those that have asked before are as patient as those that ask now.
     pub(super) fn renew_patience(&mut self, now: Time, id: &ObjectId) {
+        if !self.nodes.has_slow_links() {
+            return;
+        }
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
-        if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
+        if entry.size_bytes < MIN_ROUTED_BYTES {
             return;
         }
         let until = now + self.transfer_times.recall_until(entry.size_bytes);
@@ -161,6 +164,9 @@ impl Shard {
 
     /// Whether a node's copy of an object has to wait for bytes that come over a slow link.
     pub(super) fn is_held_up(&self, id: &ObjectId, node: NodeIndex) -> bool {
+        if !self.nodes.has_slow_links() {
+            return false;
+        }
         let copy = self.entries.get(id).and_then(|entry| entry.copies.get(node));
         copy.is_some_and(LocationRecord::is_held_up)
     }
