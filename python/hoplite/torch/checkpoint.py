@@ -38,9 +38,10 @@ import hoplite
 from hoplite._calls import Deadline
 from hoplite._group import link as links
 from hoplite.errors import Timeout
+from hoplite.torch._opened import opened
 from hoplite.torch._state import Entry, bytes_of, copy_overlap, dtype_of
 from hoplite.torch._versions import Turn, Version, Versions, Wanted, object_id
-from hoplite.torch._weights import PUT_TIMEOUT, at_once, opened
+from hoplite.torch._writing import PUT_TIMEOUT, at_once
 
 __all__ = ["HopliteReader", "HopliteWriter", "delete"]
 

@@ -293,7 +293,7 @@ def test_other_values_that_are_missing(client: hoplite.Client, name: str) -> Non
 
 
 def test_a_dtype_of_another_version_of_torch(client: hoplite.Client, name: str) -> None:
-    from hoplite.torch._weights import _Writing
+    from hoplite.torch._writing import _Writing
 
     with _Writing(name, client, 0, 1) as writing:
         writing.begin({"x": torch.empty(0)}, None)
@@ -366,7 +366,7 @@ def test_readers_learn_that_a_version_could_not_be_put(client: hoplite.Client, n
 
 HALF = """
 import sys, time, torch, hoplite, hoplite.torch
-from hoplite.torch._weights import MAX_PUTS
+from hoplite.torch._writing import MAX_PUTS
 def tensors():
     for index in range(MAX_PUTS):
         yield str(index), torch.full((400_000,), 666.0)
@@ -433,12 +433,12 @@ def _put_sharded(rank: int, name: str) -> Any:
 
 
 def _put_with_one_who_fails(rank: int, name: str, when: str) -> str:
-    import hoplite.torch._weights as weights
+    import hoplite.torch._writing as writing
 
     mesh = init_device_mesh("cpu", (3,))
     state: dict[str, Any] = {"rows": distribute_tensor(torch.ones(6, 4), mesh, [Shard(0)])}
 
-    pieces = weights._pieces
+    pieces = writing._pieces
 
     def broken(bundle: Any) -> list[Any]:
         raise ValueError("the memory is broken")
@@ -447,14 +447,14 @@ def _put_with_one_who_fails(rank: int, name: str, when: str) -> str:
         if when == "before":
             state["bad"] = object()
         else:
-            weights._pieces = broken
+            writing._pieces = broken
     with pytest.raises((TypeError, ValueError) if rank == 1 else RankFailed) as error:
         put_state_dict(name, state, version=1)
     if rank != 1:
         assert error.value.ranks == (1,)  # type: ignore[attr-defined]
     with pytest.raises((VersionLost, hoplite.Timeout)):
         get_state_dict(name, version=1, timeout=0.1)
-    weights._pieces = pieces
+    writing._pieces = pieces
     state.pop("bad", None)
     put_state_dict(name, state, version=2)
     return str(error.value)

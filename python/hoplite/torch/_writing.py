@@ -1,0 +1,263 @@
+"""How a state dict is put. See `docs/weights.md`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future, wait
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+import hoplite
+from hoplite._group import link as links
+from hoplite.errors import HopliteError
+from hoplite.torch._opened import opened
+from hoplite.torch._state import (
+    Bundle,
+    Part,
+    bundled,
+    bytes_of,
+    flatten,
+    has_distributed,
+    is_distributed,
+    is_first_copy,
+    named,
+    part_of,
+)
+from hoplite.torch._together import together
+from hoplite.torch._versions import Page, Turn, Version, object_id
+
+if TYPE_CHECKING:
+    from typing import Self
+
+#: How long a put may take, unless it is said: as long as a gigabyte takes over a slow network.
+PUT_TIMEOUT = 300.0
+#: How many objects are put at once: while one is copied, the next is announced.
+MAX_PUTS = 4
+#: How long puts may still take when others have failed: longer, and they wait for room.
+END_TIMEOUT = 5.0
+
+
+def put_state_dict(
+    name: str,
+    state_dict: Any,
+    *,
+    version: Version | None = None,
+    keep: int = 2,
+    group: dist.ProcessGroup | None = None,
+    client: hoplite.Client | None = None,
+    timeout: float | None = PUT_TIMEOUT,
+) -> Version:
+    """Puts a new version of a state dict. Others can get its tensors while the last of them are still being put.
+
+    If there are `DTensor`s in it, all ranks of the group call this, and each puts its part of them. Else one process does.
+    If some ranks have no `DTensor` in their part, all pass the `group`: else those would each put a version of their own.
+
+    Args:
+        name: what the readers call it.
+        state_dict: dicts, lists and tuples of tensors, numbers, strings; nested as you like. It may be changed again when
+            this returns.
+        version: what this version is called, such as the number of a training step; None for the next number. Versions are
+            in the order in which they were begun, whatever they are called.
+        keep: how many complete versions stay, with this one; older ones are deleted. Whoever reads one of those begins anew.
+        group: the ranks that call this, if it is not all of them.
+        client: of the store that the tensors are put into; None for that of `hoplite.init`.
+        timeout: how long each object may wait for room, in seconds.
+    Returns:
+        What the version is called.
+    Raises:
+        TypeError: for what a state dict cannot have.
+        StoreFull, Timeout; and what `hoplite.Client.put` raises.
+        RankFailed: if another rank raised. Then none has put it: who waits for it gets `VersionLost`, or the next version.
+    """
+    if keep < 1:
+        raise ValueError(f"at least one version has to be kept, not {keep}")
+    is_shared = group is not None or has_distributed(state_dict)
+    rank, size = (dist.get_rank(group), dist.get_world_size(group)) if is_shared else (0, 1)
+    what = f"put_state_dict of {name!r}"
+    with _Writing(name, client, rank, size) as writing:
+        turn, *_ = together(what, group, size, lambda: writing.begin(state_dict, version))
+        assert turn is not None
+        writing.turn = turn
+        together(what, group, size, lambda: writing.write(timeout))
+        writing.forget_old(keep)
+    return turn.version
+
+
+def put_tensors(
+    name: str,
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    *,
+    version: Version | None = None,
+    keep: int = 2,
+    client: hoplite.Client | None = None,
+    timeout: float | None = PUT_TIMEOUT,
+) -> Version:
+    """Puts a new version, as `put_state_dict` does, of tensors that are made one after the other.
+
+    Each is put when it comes, so that they need not be in memory all at once. It must not be changed until this returns.
+    """
+    if keep < 1:
+        raise ValueError(f"at least one version has to be kept, not {keep}")
+
+    def parts() -> Iterator[Part]:
+        for key, tensor in tensors:
+            part = part_of((("d", key),), tensor)
+            if part is None or not part.entry.is_whole:
+                raise TypeError(f"{key} is not a whole tensor: put_state_dict puts DTensors")
+            if part.local.numel() == 0:
+                raise TypeError(f"{key} has no elements: put_state_dict puts such tensors")
+            yield part
+
+    with _Writing(name, client, 0, 1) as writing:
+        turn = writing.announce(version)
+        writing.bundles = bundled(parts())
+        writing.write(timeout)
+        writing.forget_old(keep)
+    return turn.version
+
+
+class _Writing:
+    """One rank's part in a version that is put. If that ends with an error, readers learn that they wait in vain."""
+
+    def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
+        self._opened = opened(name, client)
+        self._rank, self._size = rank, size
+        self.turn: Turn | None = None
+        self.bundles: Iterator[Bundle] = iter(())
+        self._pages = 0
+        self._last = Page([], {}, {})
+        self._is_finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and not self._is_finished:
+                self._fail(error)
+        finally:
+            self._opened.__exit__()
+
+    def begin(self, state_dict: Any, version: Version | None) -> Turn | None:
+        """Prepares what this rank puts. The first one announces the version, for all."""
+        leaves = flatten(state_dict)
+        parts = [part_of(path, tensor) for path, tensor in leaves.tensors.items()]
+        own = [
+            part
+            for part, tensor in zip(parts, leaves.tensors.values(), strict=True)
+            if part is not None
+            and part.local.numel()
+            and is_first_copy(tensor)
+            # Of what all ranks have, one puts it.
+            and (self._rank == 0 or is_distributed(tensor))
+        ]
+        self.bundles = bundled(own)
+        if self._rank != 0:
+            self._link, self._versions = self._opened.__enter__()
+            return None
+        empty = {
+            path: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+            for path, tensor in leaves.tensors.items()
+            if not tensor.numel()
+        }
+        self._last = Page([], leaves.values, empty)
+        return self.announce(version)
+
+    def announce(self, version: Version | None) -> Turn:
+        self._link, self._versions = self._opened.__enter__()
+        self.turn = self._link.run(self._versions.announce(version, self._size))
+        return self.turn
+
+    def write(self, timeout: float | None) -> None:
+        """Puts what this rank has."""
+        assert self.turn is not None
+        turn, versions = self.turn, self._versions
+
+        async def put(index: int, page: Page, pieces: list[Any]) -> None:
+            await versions.put_page(turn, self._rank, index, page)
+            await versions.put(f"{object_id(turn, self._rank)}{index}", pieces, timeout)
+
+        def puts() -> Iterator[Coroutine[Any, Any, None]]:
+            for bundle in self.bundles:
+                index = self._pages
+                pieces = _pieces(bundle)
+                self._pages += 1
+                yield put(index, Page([part.entry for part in bundle.parts], {}, {}), pieces)
+            self._pages += 1
+            yield versions.put_page(turn, self._rank, self._pages - 1, self._last)
+
+        try:
+            at_once(self._link, puts(), self._tell)
+            self._link.run(versions.finish(turn, self._rank))
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def forget_old(self, keep: int) -> None:
+        """The version is complete: the first rank deletes others."""
+        self._is_finished = True
+        if self._rank == 0:
+            self._link.run(self._versions.forget_old(keep))
+
+    def _tell(self, error: BaseException) -> None:
+        """Tells the readers. They hear it before what they read disappears."""
+        # The store may be what has failed.
+        if self.turn is not None:
+            with contextlib.suppress(HopliteError, ValueError):
+                self._link.run(self._versions.fail(self.turn, f"{type(error).__name__}: {error}"))
+
+    def _fail(self, error: BaseException) -> None:
+        self._tell(error)
+        if self.turn is not None:
+            with contextlib.suppress(HopliteError, ValueError):
+                self._link.run(self._versions.delete_data(self.turn, self._rank, self._pages))
+
+
+def at_once(
+    link: links.Link,
+    calls: Iterable[Coroutine[Any, Any, None]],
+    failed: Callable[[BaseException], None] = lambda _: None,
+) -> None:
+    """Makes several calls, a few at a time.
+
+    If one fails, or making the next one does, `failed` is told of it. Those that are under way then end by themselves, so
+    that what they have done is known; but for those that wait for something.
+    """
+    running: deque[Future[None]] = deque()
+    try:
+        for call in calls:
+            running.append(asyncio.run_coroutine_threadsafe(call, link.loop))
+            if len(running) >= MAX_PUTS:
+                running.popleft().result()
+        while running:
+            running.popleft().result()
+    except BaseException as error:
+        failed(error)
+        for future in wait(running, END_TIMEOUT).not_done:
+            future.cancel()
+        raise
+
+
+def _pieces(bundle: Bundle) -> list[Any]:
+    """The bytes of several parts, each at its place."""
+    pieces: list[Any] = []
+    end = 0
+    for part, start in zip(bundle.parts, bundle.starts(), strict=False):
+        if start > end:
+            pieces.append(bytes(start - end))
+        contents = bytes_of(part.local)
+        if contents.nbytes != part.entry.nbytes:
+            raise ValueError(
+                f"{named(part.entry.path)} has {contents.nbytes} bytes here, not {part.entry.nbytes}"
+            )
+        pieces.append(contents)
+        end = start + part.entry.nbytes
+    return pieces
