@@ -57,9 +57,9 @@ impl Shard {
         self.next_arrival += 1;
         let deadline = turn.now + timeout;
         let is_last_chance = deadline <= turn.now;
-        let group = if is_last_chance { EVERYWHERE } else { self.waiting_group(node, &id, resume, &avoid) };
+        let group = if is_last_chance { EVERYWHERE } else { self.waiting_group(node, entry, resume, &avoid) };
         // Those who wait come first.
-        let may_overtake = is_last_chance || (group == EVERYWHERE && !self.waiting.contains_key(&id));
+        let may_overtake = is_last_chance || !self.waiting.contains_key(&id);
         let since = turn.now;
         let patient_until = since + self.patience(entry, &avoid);
         let query =
@@ -88,7 +88,11 @@ impl Shard {
             self.answer_inline(turn, node, request, &query.id);
             return true;
         }
-        let offered = self.offer(turn.now, entry, &[Class::Complete, Class::Unfinished], node, query);
+        let offered = if query.group == EVERYWHERE {
+            self.offer(turn.now, entry, &[Class::Complete, Class::Unfinished], node, query)
+        } else {
+            self.offer_nearby(turn.now, entry, node, query)
+        };
         let Some((sender, choice)) = offered else { return false };
         debug_assert!(self.is_without_better(&query.id, node, query, &choice), "slow, but not the only one");
         self.grant(turn, node, request, &query.id, sender, choice);

@@ -1,6 +1,6 @@
 //! Receivers wait for copies that are close, and take slots over from receivers that are not.
 //!
-//! Each query of a node that is in a group waits in its group, and is served by the closest copy that may serve it. See
+//! Each query of a node that is in a group is served by the closest copy that may serve it, or waits in its group. See
 //! [`plan::vicinity`](crate::plan::vicinity) for the reasons.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
@@ -53,14 +53,12 @@ impl Shard {
     pub(super) fn waiting_group(
         &self,
         node: NodeIndex,
-        id: &ObjectId,
+        entry: Option<&Entry>,
         resume: Option<PutId>,
         avoid: &[NodeIndex],
     ) -> Path {
-        let has_begun = self
-            .entries
-            .get(id)
-            .is_some_and(|entry| entry.copies.get(node).is_some() || self.serves(entry, node));
+        let has_begun =
+            entry.is_some_and(|entry| entry.copies.get(node).is_some() || self.serves(entry, node));
         if has_begun || resume.is_some() || !avoid.is_empty() {
             return EVERYWHERE;
         }
@@ -162,11 +160,25 @@ impl Shard {
         })
     }
 
+    /// The sender for a receiver that waits in a group, if it need not wait.
+    pub(super) fn offer_nearby(
+        &self,
+        now: Time,
+        entry: &Entry,
+        node: NodeIndex,
+        query: &WaitingQuery,
+    ) -> Option<(NodeIndex, SenderChoice)> {
+        match self.nearby(now, entry, node, query) {
+            Nearby::Sender { sender, choice, .. } => Some((sender, choice)),
+            Nearby::Soon | Nearby::Busy(_) | Nearby::Nothing => None,
+        }
+    }
+
     /// What there is for a receiver that may wait, the closest first.
     fn nearby(&self, now: Time, entry: &Entry, node: NodeIndex, query: &WaitingQuery) -> Nearby {
         let Some(record) = self.nodes.get(node) else { return Nearby::Nothing };
-        let key = (query.id.clone(), query.group);
-        let is_patient = self.held_back.get(&key).is_none_or(|until| now < *until);
+        let is_patient =
+            || self.held_back.get(&(query.id.clone(), query.group)).is_none_or(|until| now < *until);
         let classes = [Class::Complete, Class::Unfinished];
         let mut slow = None;
         for (steps, group) in groups_of(record.place.path).enumerate() {
@@ -200,7 +212,7 @@ impl Shard {
             if entry.copies.free(group, Class::Unfinished).any(is_other) {
                 return Nearby::Soon;
             }
-            if is_patient {
+            if is_patient() {
                 return Nearby::Busy(group);
             }
         }
