@@ -4,19 +4,20 @@
 //! through. An object with more than [`MAX_FEW`] copies has indices, so that nothing that is done for one of its copies takes
 //! longer the more there are.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod many;
 
+use self::many::Many;
 use super::message::{LocationState, Retention};
 use super::nodes::NodeIndex;
 use crate::id::NodeId;
 use crate::time::Time;
-use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
+use crate::topology::place::{EVERYWHERE, Path, is_in};
 
 /// Most copies that are looked through. 32 of them are 3 KiB, as fast to search as a tree.
 const MAX_FEW: usize = 32;
 
 /// One copy of an object.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct LocationRecord {
     pub(super) node: NodeIndex,
     /// In which groups the node is.
@@ -58,21 +59,6 @@ pub(super) enum Copies {
     /// By node.
     Few(Vec<LocationRecord>),
     Many(Box<Many>),
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Many {
-    by_node: BTreeMap<NodeIndex, LocationRecord>,
-    /// Those with a free slot, once for each group that they are in, the best of each group first.
-    free: BTreeSet<(Path, Rank)>,
-    /// How many there are at connected nodes of each group, but for the group of all nodes.
-    at_hand: BTreeMap<Path, usize>,
-    /// Those that are complete, or will be by themselves.
-    rooted: BTreeSet<NodeIndex>,
-    complete: usize,
-    pinned: usize,
-    /// How many say that they are pulled from a node.
-    pulled: BTreeMap<NodeId, usize>,
 }
 
 impl LocationRecord {
@@ -141,7 +127,7 @@ impl Copies {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Few(records) => records.len(),
-            Self::Many(many) => many.by_node.len(),
+            Self::Many(many) => many.len(),
         }
     }
 
@@ -153,7 +139,7 @@ impl Copies {
     pub(super) fn iter(&self) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => (Some(records.iter()), None),
-            Self::Many(many) => (None, Some(many.by_node.values())),
+            Self::Many(many) => (None, Some(many.iter())),
         };
         few.into_iter().flatten().chain(many.into_iter().flatten())
     }
@@ -164,7 +150,7 @@ impl Copies {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 records.get(position)
             }
-            Self::Many(many) => many.by_node.get(&node),
+            Self::Many(many) => many.get(node),
         }
     }
 
@@ -179,12 +165,7 @@ impl Copies {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 records.get_mut(position).map(change)
             }
-            Self::Many(many) => {
-                let mut record = many.remove(node)?;
-                let result = change(&mut record);
-                many.insert(record);
-                Some(result)
-            }
+            Self::Many(many) => many.change(node, change),
         }
     }
 
@@ -218,9 +199,8 @@ impl Copies {
             }
             Self::Many(many) => {
                 let removed = many.remove(node);
-                if many.by_node.len() <= MAX_FEW / 2 {
-                    let records = std::mem::take(&mut many.by_node).into_values().collect();
-                    *self = Self::Few(records);
+                if many.len() <= MAX_FEW / 2 {
+                    *self = Self::Few(std::mem::take(&mut **many).into_records());
                 }
                 removed
             }
@@ -249,23 +229,18 @@ impl Copies {
                 ranked.sort_unstable_by_key(|(rank, _)| *rank);
                 (ranked, None)
             }
-            Self::Many(many) => {
-                let ranks = many.free.range((group, first)..);
-                let ranks = ranks.take_while(move |(of, rank)| *of == group && rank.0 == first.0);
-                let records = ranks.filter_map(|(_, (_, _, _, node))| many.by_node.get(node));
-                (Vec::new(), Some(records))
-            }
+            Self::Many(many) => (Vec::new(), Some(many.free_from(group, first))),
         };
         few.into_iter().map(|(_, record)| record).chain(many.into_iter().flatten())
     }
 
-    /// How many there are at connected nodes of a group other than that of all nodes, free or not.
+    /// How many there are at connected nodes of a group, free or not.
     pub(super) fn at_hand(&self, group: Path) -> usize {
         match self {
             Self::Few(records) => {
                 records.iter().filter(|record| !record.is_away && is_in(record.path, group)).count()
             }
-            Self::Many(many) => many.at_hand.get(&group).copied().unwrap_or(0),
+            Self::Many(many) => many.at_hand(group),
         }
     }
 
@@ -273,7 +248,7 @@ impl Copies {
     pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),
-            Self::Many(many) => (None, Some(many.rooted.iter().filter_map(|node| many.by_node.get(node)))),
+            Self::Many(many) => (None, Some(many.rooted())),
         };
         few.into_iter().flatten().chain(many.into_iter().flatten())
     }
@@ -284,14 +259,14 @@ impl Copies {
             Self::Few(records) => {
                 records.iter().filter(|record| record.state == LocationState::Complete).count()
             }
-            Self::Many(many) => many.complete,
+            Self::Many(many) => many.complete(),
         }
     }
 
     pub(super) fn is_pinned(&self) -> bool {
         match self {
             Self::Few(records) => records.iter().any(|record| record.retention == Retention::Pinned),
-            Self::Many(many) => many.pinned > 0,
+            Self::Many(many) => many.is_pinned(),
         }
     }
 
@@ -299,56 +274,7 @@ impl Copies {
     pub(super) fn is_pulled_from(&self, name: &NodeId) -> bool {
         match self {
             Self::Few(records) => records.iter().any(|record| record.pulling_from.as_ref() == Some(name)),
-            Self::Many(many) => many.pulled.contains_key(name),
-        }
-    }
-}
-
-impl Many {
-    fn insert(&mut self, record: LocationRecord) {
-        for group in groups_of(record.path) {
-            self.free.extend(record.rank().map(|rank| (group, rank)));
-            if group != EVERYWHERE && !record.is_away {
-                *self.at_hand.entry(group).or_default() += 1;
-            }
-        }
-        if record.is_rooted() {
-            self.rooted.insert(record.node);
-        }
-        self.complete += usize::from(record.state == LocationState::Complete);
-        self.pinned += usize::from(record.retention == Retention::Pinned);
-        if let Some(sender) = &record.pulling_from {
-            *self.pulled.entry(sender.clone()).or_default() += 1;
-        }
-        self.by_node.insert(record.node, record);
-    }
-
-    fn remove(&mut self, node: NodeIndex) -> Option<LocationRecord> {
-        let record = self.by_node.remove(&node)?;
-        for group in groups_of(record.path) {
-            if let Some(rank) = record.rank() {
-                self.free.remove(&(group, rank));
-            }
-            if group != EVERYWHERE && !record.is_away {
-                decrement(&mut self.at_hand, &group);
-            }
-        }
-        self.rooted.remove(&node);
-        self.complete -= usize::from(record.state == LocationState::Complete);
-        self.pinned -= usize::from(record.retention == Retention::Pinned);
-        if let Some(sender) = &record.pulling_from {
-            decrement(&mut self.pulled, sender);
-        }
-        Some(record)
-    }
-}
-
-/// Counts one less of `key`.
-fn decrement<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
-    if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
+            Self::Many(many) => many.is_pulled_from(name),
         }
     }
 }
@@ -442,9 +368,7 @@ mod tests {
                         let found: Vec<Rank> = copies.free(group, class).filter_map(LocationRecord::rank).collect();
                         prop_assert_eq!(&found, &free);
                     }
-                    if group != EVERYWHERE {
-                        prop_assert_eq!(copies.at_hand(group), members().filter(|r| !r.is_away).count());
-                    }
+                    prop_assert_eq!(copies.at_hand(group), members().filter(|r| !r.is_away).count());
                 }
                 let now = Time::from_micros(20);
                 let later = all.iter().filter(|r| r.class() == Class::Unfinished && r.rank().is_some() && r.since > now);

@@ -1,0 +1,191 @@
+//! Many copies of one object, with indices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{LocationRecord, Rank};
+use crate::id::NodeId;
+use crate::shard::message::{LocationState, Retention};
+use crate::shard::nodes::NodeIndex;
+use crate::topology::place::{Path, groups_of};
+
+#[derive(Debug, Default)]
+pub(in crate::shard) struct Many {
+    by_node: BTreeMap<NodeIndex, LocationRecord>,
+    indices: Indices,
+}
+
+/// What of the copies can be told without looking at all.
+#[derive(Debug, Default)]
+struct Indices {
+    /// Those at connected nodes, by the groups that they are in.
+    groups: BTreeMap<Path, Group>,
+    /// Those that are complete, or will be by themselves.
+    rooted: BTreeSet<NodeIndex>,
+    complete: usize,
+    pinned: usize,
+    /// How many say that they are pulled from a node.
+    pulled: BTreeMap<NodeId, usize>,
+}
+
+/// The copies at connected nodes of a group.
+#[derive(Debug, Default)]
+struct Group {
+    /// How many there are.
+    copies: usize,
+    /// Those with a free slot, the best first.
+    free: BTreeSet<Rank>,
+}
+
+impl Many {
+    pub(super) fn len(&self) -> usize {
+        self.by_node.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LocationRecord> {
+        self.by_node.values()
+    }
+
+    pub(super) fn get(&self, node: NodeIndex) -> Option<&LocationRecord> {
+        self.by_node.get(&node)
+    }
+
+    pub(super) fn into_records(self) -> Vec<LocationRecord> {
+        self.by_node.into_values().collect()
+    }
+
+    /// Adds a copy at a node that has none yet.
+    pub(super) fn insert(&mut self, record: LocationRecord) {
+        self.indices.update(None, Some(&record));
+        self.by_node.insert(record.node, record);
+    }
+
+    pub(super) fn change<R>(
+        &mut self,
+        node: NodeIndex,
+        change: impl FnOnce(&mut LocationRecord) -> R,
+    ) -> Option<R> {
+        let record = self.by_node.get_mut(&node)?;
+        let before = record.clone();
+        let result = change(record);
+        self.indices.update(Some(&before), Some(record));
+        Some(result)
+    }
+
+    pub(super) fn remove(&mut self, node: NodeIndex) -> Option<LocationRecord> {
+        let record = self.by_node.remove(&node)?;
+        self.indices.update(Some(&record), None);
+        Some(record)
+    }
+
+    /// Those of a group with a free slot that are of the class of `first`, and come no earlier.
+    pub(super) fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
+        let free = self.indices.groups.get(&group).map(|group| group.free.range(first..));
+        let ranks = free.into_iter().flatten().take_while(move |rank| rank.0 == first.0);
+        ranks.filter_map(|(_, _, _, node)| self.by_node.get(node))
+    }
+
+    /// How many there are at connected nodes of a group.
+    pub(super) fn at_hand(&self, group: Path) -> usize {
+        self.indices.groups.get(&group).map_or(0, |group| group.copies)
+    }
+
+    pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
+        self.indices.rooted.iter().filter_map(|node| self.by_node.get(node))
+    }
+
+    pub(super) fn complete(&self) -> usize {
+        self.indices.complete
+    }
+
+    pub(super) fn is_pinned(&self) -> bool {
+        self.indices.pinned > 0
+    }
+
+    pub(super) fn is_pulled_from(&self, name: &NodeId) -> bool {
+        self.indices.pulled.contains_key(name)
+    }
+}
+
+impl Indices {
+    /// A copy is new, has changed, or is gone. What of it is as before is not looked up.
+    fn update(&mut self, before: Option<&LocationRecord>, after: Option<&LocationRecord>) {
+        let at_hand = |copy: &LocationRecord| (!copy.is_away).then(|| (copy.path, copy.rank()));
+        match difference(before, after, at_hand) {
+            (Some((path, old)), Some((to, new))) if path == to => {
+                for group in groups_of(path) {
+                    if let Some(group) = self.groups.get_mut(&group) {
+                        group.change(old, new);
+                    }
+                }
+            }
+            (old, new) => {
+                if let Some((path, rank)) = old {
+                    groups_of(path).for_each(|group| self.leave(group, rank));
+                }
+                if let Some((path, rank)) = new {
+                    groups_of(path).for_each(|group| self.join(group, rank));
+                }
+            }
+        }
+        let (old, new) = difference(before, after, |copy| copy.is_rooted().then_some(copy.node));
+        if let Some(node) = old {
+            self.rooted.remove(&node);
+        }
+        self.rooted.extend(new);
+        let is_complete = |copy: &LocationRecord| copy.state == LocationState::Complete;
+        self.complete += usize::from(after.is_some_and(is_complete));
+        self.complete -= usize::from(before.is_some_and(is_complete));
+        let is_pinned = |copy: &LocationRecord| copy.retention == Retention::Pinned;
+        self.pinned += usize::from(after.is_some_and(is_pinned));
+        self.pinned -= usize::from(before.is_some_and(is_pinned));
+        let (old, new) = difference(before, after, |copy| copy.pulling_from.as_ref());
+        if let Some(sender) = old {
+            self.no_longer_pulled_from(sender);
+        }
+        if let Some(sender) = new {
+            *self.pulled.entry(sender.clone()).or_default() += 1;
+        }
+    }
+
+    fn join(&mut self, path: Path, rank: Option<Rank>) {
+        let group = self.groups.entry(path).or_default();
+        group.copies += 1;
+        group.change(None, rank);
+    }
+
+    fn leave(&mut self, path: Path, rank: Option<Rank>) {
+        let Some(group) = self.groups.get_mut(&path) else { return };
+        group.copies -= 1;
+        group.change(rank, None);
+        if group.copies == 0 {
+            self.groups.remove(&path);
+        }
+    }
+
+    fn no_longer_pulled_from(&mut self, sender: &NodeId) {
+        let Some(count) = self.pulled.get_mut(sender) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.pulled.remove(sender);
+        }
+    }
+}
+
+impl Group {
+    fn change(&mut self, old: Option<Rank>, new: Option<Rank>) {
+        if let Some(rank) = old {
+            self.free.remove(&rank);
+        }
+        self.free.extend(new);
+    }
+}
+
+/// Something that was so of a copy, and what it is now; nothing if that is the same.
+fn difference<'a, T: PartialEq>(
+    before: Option<&'a LocationRecord>,
+    after: Option<&'a LocationRecord>,
+    of: impl Fn(&'a LocationRecord) -> Option<T>,
+) -> (Option<T>, Option<T>) {
+    let (old, new) = (before.and_then(&of), after.and_then(&of));
+    if old == new { (None, None) } else { (old, new) }
+}
