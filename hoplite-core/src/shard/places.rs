@@ -59,7 +59,7 @@ impl Shard {
             let path = self.nodes.get(index).map_or(EVERYWHERE, |record| record.place.path);
             self.mark_copies(index, |copy| copy.path = path);
         }
-        if is_any_moved && self.nodes.has_slow_links() {
+        if is_any_moved {
             self.mark_all_slow_transfers();
         }
     }
@@ -74,7 +74,6 @@ impl Shard {
     /// Tells a store that has come in which groups it is. The first one that is where was measured makes what uplinks carry count
     /// for all.
     pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
-        self.mark_slow_transfers_from(index);
         if self.nodes.use_measured(index) {
             self.tell_places(turn);
         } else {

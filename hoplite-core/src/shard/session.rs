@@ -80,6 +80,7 @@ impl Shard {
         record.presence = Presence::Connected { sweep_at: Some(sweep_at) };
         record.session_number = record.session_number.wrapping_add(1);
         record.refreshed = turn.now;
+        let path_before = record.place.path;
         self.nodes.renew(index, info);
         self.set_slow_peers(index, Vec::new());
         self.compare_keys(turn);
@@ -88,6 +89,9 @@ impl Shard {
             copy.is_away = false;
             copy.path = path;
         });
+        if path != path_before {
+            self.mark_all_slow_transfers();
+        }
         self.place_newcomer(turn, index);
         self.resend_drops(turn, index);
         self.mark_holdings_servable(index);

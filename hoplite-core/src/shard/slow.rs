@@ -151,17 +151,6 @@ impl Shard {
         }
     }
 
-    /// The links of a node may be slow now that were not, or the other way around, since it is in other groups.
-    pub(super) fn mark_slow_transfers_from(&mut self, index: NodeIndex) {
-        let Some(record) = self.nodes.get(index).filter(|_| self.nodes.has_slow_links()) else { return };
-        let serves =
-            |id: &&ObjectId| self.entries.get(*id).is_some_and(|entry| entry.transfers.served_by(index) > 0);
-        let served: Vec<ObjectId> = record.holdings.iter().filter(serves).cloned().collect();
-        for id in served {
-            self.mark_slow_transfers(&id);
-        }
-    }
-
     /// Whether a node's copy of an object has to wait for bytes that come over a slow link.
     pub(super) fn is_held_up(&self, id: &ObjectId, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() {
@@ -220,6 +209,9 @@ impl Shard {
         sender: NodeIndex,
         receiver: NodeIndex,
     ) -> bool {
+        if !self.nodes.has_slow_links() {
+            return false;
+        }
         let is_held_up = entry.copies.get(sender).is_some_and(|copy| match slowly.get(&sender) {
             Some(comes_slowly) => *comes_slowly && copy.state == LocationState::Partial,
             None => copy.is_held_up(),
