@@ -211,19 +211,21 @@ fn elements_of_every_type_are_reduced() {
         }
         let expected = arrays.reduced(ReduceOp::Sum, &ALL);
         for order in [ReduceOrder::Any, ReduceOrder::Fixed] {
+            // Another node may still have the last round's copy when its delete has returned.
+            let target = &format!("{dtype}-{order:?}");
             scope(|scope| {
                 let calls: Vec<_> = (0..3)
                     .map(|rank| {
                         let (client, options) =
                             (cluster.client(rank), AllreduceOptions { order, ..options(ReduceOp::Sum) });
-                        scope.spawn(move || client.allreduce("target", ids(&ALL), rank, options))
+                        scope.spawn(move || client.allreduce(target.as_str(), ids(&ALL), rank, options))
                     })
                     .collect();
                 for call in calls {
                     assert!(call.join().unwrap().unwrap() == expected, "{dtype}, {order:?}");
                 }
             });
-            cluster.client(0).delete(["target"], PATIENCE).unwrap();
+            cluster.client(0).delete([target.as_str()], PATIENCE).unwrap();
         }
         cluster.client(0).delete(ids(&ALL), PATIENCE).unwrap();
     }
