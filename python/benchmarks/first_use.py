@@ -9,6 +9,8 @@ Hoplite and Gloo take turns, round by round, so that a disturbance of the machin
 from __future__ import annotations
 
 import argparse
+import compileall
+import importlib.util
 import json
 import multiprocessing
 import socket
@@ -33,6 +35,7 @@ def main() -> int:
     from contestants import HopliteStore, NotThere
 
     args = _parser().parse_args()
+    compile_package()
     # Forked from one that has imported torch, as each of them would, and nothing else.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed"])
@@ -57,6 +60,16 @@ def main() -> int:
             f"({_ms(theirs['minimum'])}): {ours['median'] / theirs['median']:.2f} x"
         )
     return 0
+
+
+def compile_package() -> None:
+    """Writes the bytecode of the package, as pip does where it installs one; torch's is there.
+
+    From a checkout, where PYTHONDONTWRITEBYTECODE is set, each rank would compile the package anew.
+    """
+    found = importlib.util.find_spec("hoplite")
+    for directory in (found.submodule_search_locations if found else None) or ():
+        compileall.compile_dir(directory, quiet=1)
 
 
 def _ms(seconds: float) -> str:
