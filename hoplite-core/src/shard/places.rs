@@ -49,9 +49,8 @@ impl Shard {
 
     /// These nodes are elsewhere now.
     fn move_nodes(&mut self, moved: Vec<NodeIndex>) {
-        let is_any_moved = !moved.is_empty();
-        if is_any_moved {
-            self.to_serve.extend(self.waiting.keys().cloned());
+        if moved.is_empty() {
+            return;
         }
         for index in moved {
             self.forget_groups(index);
@@ -59,7 +58,13 @@ impl Shard {
             let path = self.nodes.get(index).map_or(EVERYWHERE, |record| record.place.path);
             self.mark_copies(index, |copy| copy.path = path);
         }
-        if is_any_moved {
+        self.reconsider_places();
+    }
+
+    /// Nodes are in other groups: those who wait may be served from there, and links may be slow that were not, or the other way around.
+    pub(super) fn reconsider_places(&mut self) {
+        self.to_serve.extend(self.waiting.keys().cloned());
+        if self.nodes.has_slow_links() {
             self.mark_all_slow_transfers();
         }
     }

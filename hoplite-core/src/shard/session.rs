@@ -90,7 +90,7 @@ impl Shard {
             copy.path = path;
         });
         if path != path_before {
-            self.mark_all_slow_transfers();
+            self.reconsider_places();
         }
         self.place_newcomer(turn, index);
         self.resend_drops(turn, index);
