@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import importlib.util
 import json
 import multiprocessing
 import socket
@@ -67,9 +66,9 @@ def compile_package() -> None:
 
     From a checkout, where PYTHONDONTWRITEBYTECODE is set, each rank would compile the package anew.
     """
-    found = importlib.util.find_spec("hoplite")
-    for directory in (found.submodule_search_locations if found else None) or ():
-        compileall.compile_dir(directory, quiet=1)
+    import hoplite
+
+    compileall.compile_dir(hoplite.__path__[0], quiet=1)
 
 
 def _ms(seconds: float) -> str:

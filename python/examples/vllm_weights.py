@@ -54,9 +54,8 @@ class Servers:
 
 
 def train(model: torch.nn.Module, urls: list[str], steps: int) -> None:
-    about = hoplite.torch.vllm.HopliteTrainerInitInfo(
-        rank=0
-    )  # With FSDP, each rank does this, as its own rank.
+    # With FSDP, each rank does this, as its own rank.
+    about = hoplite.torch.vllm.HopliteTrainerInitInfo(rank=0)
     source = transfer.ModuleSource(model)
     engine = transfer.WeightTransferTrainerFactory.trainer_init(about, client=Servers(urls), source=source)
     for step in range(steps):

@@ -17,7 +17,7 @@ from stores import PATIENCE, Cluster, await_that
 
 pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
-STAND_INS = Path(__file__).parent / "stand_ins"
+STAND_INS = Path(__file__).parent.parent / "stand_ins"
 ON_RAY = str(Path(__file__).parent / "on_ray.py")
 STEPS = 3
 

@@ -4,7 +4,7 @@ import torch
 
 
 class Model(torch.nn.Linear):  # type: ignore[misc]
-    """What trainers and servers have; a server loads weights as models of vLLM do."""
+    """Loads weights as models of vLLM do."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -15,10 +15,3 @@ class Model(torch.nn.Linear):  # type: ignore[misc]
         with torch.no_grad():
             for name, tensor in weights:  # type: ignore[attr-defined]
                 parameters[name].copy_(tensor)
-
-
-class AutoModelForCausalLM:
-    @staticmethod
-    def from_pretrained(name: str) -> Model:
-        assert name == "some-model"
-        return Model()

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import torch
-from transformers import Model
 
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.model_executor.models import Model
 
 
 class Worker:
