@@ -6,6 +6,7 @@
 //!   many that have not done so are listened to.
 //! * [`http`]: how a daemon serves HTTP; [`metrics`]: what it tells Prometheus there.
 //! * [`Tracer`]: what it tells collectors of OpenTelemetry.
+//! * [`EventLoop`]: a thread for small messages.
 //! * [`Announcer`]: how a daemon tells the program that started it where it is reached, and when it is ready.
 //! * [`launch`]: the other side of that, for programs that start daemons.
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ mod security;
 mod accept;
 mod accounts;
 mod authority;
+mod event_loop;
 
 pub mod http;
 mod logging;
@@ -40,6 +42,7 @@ pub use accept::ACCEPT_PAUSE;
 pub use accounts::{Group, NoSuchAccount, User};
 pub use announce::{Addresses, Announcer, READY};
 pub use authority::{Authority, Issued, NotIssued};
+pub use event_loop::EventLoop;
 pub use memory::available_bytes;
 pub use notable::is_notable;
 pub use run::{Process, run};

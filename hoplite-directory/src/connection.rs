@@ -2,7 +2,7 @@
 //!
 //! HTTP/2 itself does not limit how long a peer may take to send its first bytes, nor can a server be told to drop a
 //! connection; both are done here. A connection is half open until its peer has sent the preface of HTTP/2 and, if the
-//! directory has a token, made a call with it.
+//! directory has a token, made a call with it. One that begins as a bypass does is none of gRPC's.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 use futures::stream::{self, Stream};
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_daemon::{ACCEPT_PAUSE, HalfOpen, HalfOpenPlace, Protocol, Tls};
+use hoplite_proto::directory::FIRST_BYTE;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -23,10 +24,11 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tonic::transport::server::Connected;
 
+use crate::bypass::{Bypasses, Stranger};
 use crate::wire::Wire;
 
-/// Most connections at once: one per store of the largest cluster, and some for tools.
-const MAX_CONNECTIONS: usize = 16_384;
+/// Most connections at once: two per store of the largest cluster, and some for tools.
+const MAX_CONNECTIONS: usize = 32_768;
 /// Most connections that are half open; when there are more, the oldest is closed. Enough for all stores of a large cluster
 /// to come back at once.
 const MAX_HALF_OPEN: usize = 1024;
@@ -72,19 +74,22 @@ pub(crate) enum Admission {
     ByCall,
 }
 
-/// The connections that `listener` accepts. `abort` breaks all of them; `tasks` knows of each while it lasts.
+/// The connections that `listener` accepts. `abort` breaks all of them; `tasks` knows of each while it lasts. Those that begin as a
+/// bypass go to `bypasses`, without TLS.
 pub(crate) fn accept(
     listener: TcpListener,
     admission: Admission,
     strangers: Arc<Strangers>,
     tls: Option<Tls>,
+    bypasses: Option<Bypasses>,
     abort: CancellationToken,
     tasks: TaskTracker,
 ) -> impl Stream<Item = io::Result<Incoming>> {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let half_open = HalfOpen::new(MAX_HALF_OPEN);
-    let state = (listener, strangers, tls, abort, tasks, permits, half_open);
-    stream::unfold(state, move |(listener, strangers, tls, abort, tasks, permits, half_open)| async move {
+    let state = (listener, strangers, tls, bypasses, abort, tasks, permits, half_open);
+    stream::unfold(state, move |state| async move {
+        let (listener, strangers, tls, bypasses, abort, tasks, permits, half_open) = state;
         let permit = permits.clone().acquire_owned().await.ok()?;
         let (stream, address) = loop {
             match listener.accept().await {
@@ -106,10 +111,10 @@ pub(crate) fn accept(
             peer: Peer { address, is_admitted: Arc::default() },
             abort: Box::pin(abort.clone().cancelled_owned()),
             half_open: Some(HalfOpenState::new(admission, half_open.enter(), strangers.clone())),
-            _task: tasks.token(),
-            _permit: permit,
+            bypass: bypasses.clone().map(|bypasses| (bypasses, abort.clone())),
+            held: Some((tasks.token(), permit)),
         };
-        Some((Ok(connection), (listener, strangers, tls, abort, tasks, permits, half_open)))
+        Some((Ok(connection), (listener, strangers, tls, bypasses, abort, tasks, permits, half_open)))
     })
 }
 
@@ -119,8 +124,9 @@ pub(crate) struct Incoming {
     peer: Peer,
     abort: Pin<Box<WaitForCancellationFutureOwned>>,
     half_open: Option<HalfOpenState>,
-    _task: TaskTrackerToken,
-    _permit: OwnedSemaphorePermit,
+    /// Who takes it over if it turns out to be a bypass, until its first byte is there.
+    bypass: Option<(Bypasses, CancellationToken)>,
+    held: Option<(TaskTrackerToken, OwnedSemaphorePermit)>,
 }
 
 /// What bounds a connection while it is half open.
@@ -133,7 +139,7 @@ struct HalfOpenState {
     received: usize,
     /// Where it is counted if it is closed; once.
     strangers: Option<Arc<Strangers>>,
-    _place: HalfOpenPlace,
+    place: HalfOpenPlace,
 }
 
 impl HalfOpenState {
@@ -144,7 +150,7 @@ impl HalfOpenState {
             lost: Box::pin(place.lost()),
             received: 0,
             strangers: Some(strangers),
-            _place: place,
+            place,
         }
     }
 
@@ -187,6 +193,28 @@ impl Incoming {
         Ok(())
     }
 
+    /// Waits for the first byte, and gives the connection away if it is that of a bypass. HTTP/2 would speak before it listens.
+    fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.bypass.is_none() {
+            return Poll::Ready(Ok(()));
+        }
+        self.check(cx)?;
+        let Wire::Plain(stream) = &self.wire else { return Poll::Ready(Ok(())) };
+        let mut first = [0; 1];
+        ready!(stream.poll_peek(cx, &mut ReadBuf::new(&mut first)))?;
+        let Some((bypasses, abort)) = self.bypass.take() else { return Poll::Ready(Ok(())) };
+        if first != [FIRST_BYTE] {
+            return Poll::Ready(Ok(()));
+        }
+        if let Wire::Plain(stream) = std::mem::replace(&mut self.wire, Wire::Gone)
+            && let Some(HalfOpenState { place, .. }) = self.half_open.take()
+            && let Some((task, permit)) = self.held.take()
+        {
+            bypasses.adopt(Stranger { stream, place, abort, task, permit });
+        }
+        Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
+    }
+
     /// Counts a handshake of TLS that fails, which is made by whoever reads or writes first.
     fn noted<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(_)) = outcome
@@ -205,6 +233,7 @@ impl AsyncRead for Incoming {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.poll_first_byte(cx))?;
         self.check(cx)?;
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.wire).poll_read(cx, buffer);
@@ -218,6 +247,7 @@ impl AsyncRead for Incoming {
 
 impl AsyncWrite for Incoming {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_first_byte(cx))?;
         if self.half_open.is_some() {
             self.check(cx)?;
         }
@@ -226,6 +256,7 @@ impl AsyncWrite for Incoming {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_first_byte(cx))?;
         if self.half_open.is_some() {
             self.check(cx)?;
         }
@@ -242,6 +273,7 @@ impl AsyncWrite for Incoming {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_first_byte(cx))?;
         if self.half_open.is_some() {
             self.check(cx)?;
         }

@@ -5,7 +5,7 @@
 //! * `server`: what runs, and how it stops; start here.
 //! * `connection`: below gRPC; `wire`: TCP or TLS.
 //! * `guard`: who may make them; `service`: the calls.
-//! * `session`: one session with a store: hello, then messages in.
+//! * `session`: one session with a store: hello, then messages in; `bypass`: the same messages past gRPC.
 //! * `owner`: the task that owns the shard, and the only one that touches it.
 //! * `send_queue`: messages out.
 //! * `metrics`: what Prometheus is told; `dashboard`: what people see; `events`: what has happened lately; `watch`: how the
@@ -15,6 +15,7 @@
 
 mod server;
 
+mod bypass;
 mod connection;
 mod guard;
 mod service;

@@ -1,16 +1,17 @@
 //! What a shard has still to say to one store.
 //!
-//! The task that owns the shard puts messages in without ever waiting; the stream that gRPC drives takes them out in
-//! batches. A store that does not listen runs into the limit and loses its session. One that only asks faster than it
+//! The task that owns the shard puts messages in without ever waiting; the stream that gRPC drives, or the bypass, takes them out
+//! in batches. A store that does not listen runs into the limit and loses its session. One that only asks faster than it
 //! listens is slowed down before that: its session reads on when there is [`SendQueue::room`].
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::stream::{self, Stream, StreamExt};
 use hoplite_core::batch::{AnswerQueue, Full};
 use hoplite_core::error::Error;
 use hoplite_core::shard::ToStore;
-use hoplite_proto::directory::{encode_to_store, welcome};
+use hoplite_proto::directory::{BypassKey, encode_to_store, welcome};
 use hoplite_proto::status::to_status;
 use hoplite_proto::v1::ShardMessages;
 use tokio::sync::Notify;
@@ -21,7 +22,10 @@ use tonic::Status;
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     state: Mutex<State>,
-    filled: Notify,
+    /// Wakes the stream that gRPC drives.
+    stream: Notify,
+    /// Wakes the bypass.
+    bypass: Notify,
     drained: Notify,
     closed: CancellationToken,
 }
@@ -29,8 +33,20 @@ pub(crate) struct SendQueue {
 #[derive(Debug, Default)]
 struct State {
     queue: AnswerQueue,
+    course: Course,
     /// Why the session ends, until the store was told.
     error: Option<Error>,
+}
+
+/// Which way the messages go.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    #[default]
+    Grpc,
+    /// Past gRPC, which is yet to say so.
+    Diverted,
+    /// Past gRPC.
+    Bypass,
 }
 
 impl SendQueue {
@@ -42,15 +58,27 @@ impl SendQueue {
         if self.closed.is_cancelled() {
             return Ok(());
         }
-        self.lock().queue.push(message)?;
-        self.filled.notify_one();
+        let mut state = self.lock();
+        state.queue.push(message)?;
+        match state.course {
+            Course::Grpc => self.stream.notify_one(),
+            Course::Diverted | Course::Bypass => self.bypass.notify_one(),
+        }
         Ok(())
+    }
+
+    /// From now on messages go past gRPC, whose stream says so.
+    pub(crate) fn divert(&self) {
+        self.lock().course = Course::Diverted;
+        self.stream.notify_one();
+        self.bypass.notify_one();
     }
 
     /// Ends the session after what is queued.
     pub(crate) fn close(&self) {
         self.closed.cancel();
-        self.filled.notify_one();
+        self.stream.notify_one();
+        self.bypass.notify_one();
     }
 
     /// Ends the session at once with `error`; what is queued is not said any more.
@@ -67,28 +95,35 @@ impl SendQueue {
         self.closed.cancelled().await;
     }
 
-    /// Ends when few enough messages wait. For one waiter at a time.
+    /// Ends when few enough messages wait.
     pub(crate) async fn room(&self) {
-        while !self.lock().queue.has_room() {
-            self.drained.notified().await;
+        loop {
+            let mut drained = pin!(self.drained.notified());
+            // From here on it is told, so that it does not miss what happens after the look.
+            drained.as_mut().enable();
+            if self.lock().queue.has_room() {
+                return;
+            }
+            drained.await;
         }
     }
 
-    /// The messages as the frames of a session, a welcome first. There is to be one stream per queue; when it is
-    /// dropped the queue is closed.
+    /// The messages as the frames of a session, a welcome first, which offers `bypass`. There is to be one stream per queue;
+    /// when it is dropped the queue is closed.
     pub(crate) fn into_stream(
         self: Arc<Self>,
+        bypass: Option<BypassKey>,
     ) -> impl Stream<Item = Result<ShardMessages, Status>> + Send + 'static {
-        let hello = ShardMessages { welcome: Some(welcome()), messages: Vec::new() };
+        let hello = ShardMessages { welcome: Some(welcome(bypass)), ..Default::default() };
         let guard = CloseOnDrop(self);
         let batches = stream::unfold(guard, |guard| async move {
-            let batch = guard.0.next_batch().await?;
+            let batch = guard.0.next_of_stream().await?;
             Some((batch.map_err(|error| to_status(&error)), guard))
         });
         stream::once(std::future::ready(Ok(hello))).chain(batches)
     }
 
-    async fn next_batch(&self) -> Option<Result<ShardMessages, Error>> {
+    async fn next_of_stream(&self) -> Option<Result<ShardMessages, Error>> {
         loop {
             // Looked at before the queue: what was queued before the end is still said.
             let is_closed = self.closed.is_cancelled();
@@ -97,18 +132,44 @@ impl SendQueue {
                 if let Some(error) = state.error.take() {
                     return Some(Err(error));
                 }
-                state.queue.take_batch()
+                match state.course {
+                    Course::Grpc => state.queue.take_batch(),
+                    Course::Diverted => {
+                        state.course = Course::Bypass;
+                        return Some(Ok(ShardMessages { bypassed: true, ..Default::default() }));
+                    }
+                    Course::Bypass => Vec::new(),
+                }
             };
             if !batch.is_empty() {
-                self.drained.notify_one();
-                let messages = batch.into_iter().map(encode_to_store).collect();
-                return Some(Ok(ShardMessages { welcome: None, messages }));
+                return Some(Ok(self.frame(batch)));
             }
             if is_closed {
                 return None;
             }
-            self.filled.notified().await;
+            self.stream.notified().await;
         }
+    }
+
+    /// The next frame past gRPC, once there is one; `None` at the end of the session, whose reason gRPC says.
+    pub(crate) async fn next_of_bypass(&self) -> Option<ShardMessages> {
+        loop {
+            let is_closed = self.closed.is_cancelled();
+            let batch = self.lock().queue.take_batch();
+            if !batch.is_empty() {
+                return Some(self.frame(batch));
+            }
+            if is_closed {
+                return None;
+            }
+            self.bypass.notified().await;
+        }
+    }
+
+    fn frame(&self, batch: Vec<ToStore>) -> ShardMessages {
+        self.drained.notify_waiters();
+        let messages = batch.into_iter().map(encode_to_store).collect();
+        ShardMessages { messages, ..Default::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -143,7 +204,7 @@ mod tests {
             send_queue.push(promote(number)).unwrap();
         }
         send_queue.close();
-        let frames: Vec<_> = send_queue.into_stream().map(Result::unwrap).collect().await;
+        let frames: Vec<_> = send_queue.into_stream(None).map(Result::unwrap).collect().await;
         assert!(frames[0].welcome.is_some());
         assert_eq!(frames.iter().map(|frame| frame.messages.len()).collect::<Vec<_>>(), [0, 256, 44]);
     }
@@ -153,7 +214,7 @@ mod tests {
         let send_queue = Arc::new(SendQueue::default());
         send_queue.push(promote(1)).unwrap();
         send_queue.fail(Error::ShuttingDown);
-        let frames: Vec<_> = send_queue.into_stream().collect().await;
+        let frames: Vec<_> = send_queue.into_stream(None).collect().await;
         assert_eq!(frames.len(), 2);
         let status = frames[1].as_ref().unwrap_err();
         assert_eq!(hoplite_proto::status::from_status(status), Error::ShuttingDown);
@@ -163,7 +224,7 @@ mod tests {
     async fn room_returns_when_the_queue_is_drained() {
         let send_queue = Arc::new(SendQueue::default());
         while send_queue.push(promote(0)).is_ok() {}
-        let mut stream = Box::pin(send_queue.clone().into_stream());
+        let mut stream = Box::pin(send_queue.clone().into_stream(None));
         let drain = async {
             while !send_queue.lock().queue.has_room() {
                 stream.next().await.unwrap().unwrap();
@@ -172,5 +233,23 @@ mod tests {
         tokio::join!(send_queue.room(), drain);
         drop(stream);
         send_queue.closed().await;
+    }
+
+    #[tokio::test]
+    async fn a_diverted_queue_says_so_and_then_all_else_past_the_stream() {
+        let send_queue = Arc::new(SendQueue::default());
+        send_queue.push(promote(1)).unwrap();
+        let mut stream = Box::pin(send_queue.clone().into_stream(None));
+        assert!(stream.next().await.unwrap().unwrap().welcome.is_some());
+        assert_eq!(stream.next().await.unwrap().unwrap().messages.len(), 1);
+        send_queue.push(promote(2)).unwrap();
+        send_queue.divert();
+        assert!(stream.next().await.unwrap().unwrap().bypassed);
+        send_queue.push(promote(3)).unwrap();
+        assert_eq!(send_queue.next_of_bypass().await.unwrap().messages.len(), 2);
+        send_queue.fail(Error::ShuttingDown);
+        assert!(send_queue.next_of_bypass().await.is_none());
+        assert!(stream.next().await.unwrap().is_err());
+        assert!(stream.next().await.is_none());
     }
 }

@@ -1,5 +1,6 @@
 //! The daemon's table of contents: what runs, and how it stops.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use hoplite_core::limits::Limits;
 use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::ShardConfig;
 use hoplite_daemon::metrics::Metrics;
-use hoplite_daemon::{Credentials, Tracer};
+use hoplite_daemon::{Credentials, EventLoop, Tracer};
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::v1::directory_server::DirectoryServer;
 use tokio::net::TcpListener;
@@ -17,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
+use crate::bypass::Bypasses;
 use crate::connection::{self, Admission, Strangers};
 use crate::dashboard::{self, Sights};
 use crate::events::Events;
@@ -83,6 +85,9 @@ pub enum DirectoryError {
     /// The server failed.
     #[error("the directory's server failed")]
     Serve(#[source] tonic::transport::Error),
+    /// The thread of the shard cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
     /// The task that owns the shard ended: a bug.
     #[error("the shard stopped by itself")]
     ShardEnded,
@@ -103,6 +108,8 @@ pub async fn run(
     let tasks = TaskTracker::new();
     // Not `shutdown` itself: what this function stops is not the caller's.
     let stop = shutdown.child_token();
+    let event_loop = EventLoop::start("shard", stop.clone()).map_err(DirectoryError::Thread)?;
+    let _stop_on_drop = stop.clone().drop_guard();
     let abort = CancellationToken::new();
 
     let Listeners { control: listener, dashboard } = listeners.into();
@@ -113,7 +120,7 @@ pub async fn run(
     if let Some(metrics) = &metrics {
         metrics::look(metrics, shard.clone(), strangers.clone());
     }
-    let mut owner = tasks.spawn(owner.run(stop.clone()));
+    let mut owner = event_loop.spawn(owner.run(stop.clone()));
 
     if let Some(listener) = dashboard {
         let (shard, cluster) = (shard.clone(), config.cluster.clone());
@@ -128,14 +135,15 @@ pub async fn run(
         tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, refused, stop.clone()));
     }
 
-    let host = Host { shard, cluster: config.cluster, loads, stop: stop.clone() };
+    let Credentials { token, tls } = config.credentials;
+    let bypasses = tls.is_none().then(|| Bypasses::new(shard.clone(), event_loop.clone()));
+    let host = Host { shard, cluster: config.cluster, loads, bypasses: bypasses.clone(), stop: stop.clone() };
     let directory = DirectoryServer::new(DirectoryService { host, tasks: tasks.clone() })
         .max_decoding_message_size(MAX_BATCH_BYTES)
         .max_encoding_message_size(MAX_SENT_BYTES);
     let (health, health_server) = tonic_health::server::health_reporter();
     health.set_serving::<DirectoryServer<DirectoryService>>().await;
 
-    let Credentials { token, tls } = config.credentials;
     let admission = if token.is_some() { Admission::ByCall } else { Admission::ByPreface };
     let guard = Guard::new(token, events, Arc::clone(&strangers));
 
@@ -157,7 +165,7 @@ pub async fn run(
             guard,
         ))
         .serve_with_incoming_shutdown(
-            connection::accept(listener, admission, strangers, tls, abort.clone(), tasks.clone()),
+            connection::accept(listener, admission, strangers, tls, bypasses, abort.clone(), tasks.clone()),
             stop.clone().cancelled_owned(),
         );
     let overdue = async {
@@ -180,6 +188,7 @@ pub async fn run(
     abort.cancel();
     tasks.close();
     tasks.wait().await;
+    event_loop.ended().await;
     ended
 }
 

@@ -43,9 +43,9 @@ impl Directory for DirectoryService {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (opened, answer) = oneshot::channel();
         self.tasks.spawn(session::serve(self.host.clone(), request.into_inner(), opened));
-        let send_queue =
-            answer.await.unwrap_or(Err(Error::ShuttingDown)).map_err(|error| to_status(&error))?;
-        Ok(Response::new(Box::pin(send_queue.into_stream())))
+        let opened = answer.await.unwrap_or(Err(Error::ShuttingDown));
+        let (send_queue, bypass) = opened.map_err(|error| to_status(&error))?;
+        Ok(Response::new(Box::pin(send_queue.into_stream(bypass))))
     }
 
     type WatchStream = Orders;

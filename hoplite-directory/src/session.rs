@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hoplite_core::error::{Error, Operation, Plane, Result};
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
-use hoplite_proto::directory::{decode_hello, decode_store_batch};
+use hoplite_proto::directory::{BypassKey, decode_hello, decode_store_batch};
 use hoplite_proto::status::from_status;
 use hoplite_proto::trace;
 use hoplite_proto::v1::StoreMessages;
@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
+use crate::bypass::Bypasses;
 use crate::owner::{Said, SessionId, ShardHandle};
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
@@ -27,18 +28,20 @@ pub(crate) struct Host {
     pub(crate) cluster: ClusterId,
     /// How the stores are.
     pub(crate) loads: Loads,
+    /// How sessions get past gRPC, if they may.
+    pub(crate) bypasses: Option<Bypasses>,
     /// Says that the daemon stops.
     pub(crate) stop: CancellationToken,
 }
 
 /// Serves what arrives in one session.
 ///
-/// `opened` is given the queue once the store is accepted, or the reason why not. The session is closed in any case,
+/// `opened` is given the queue once the store is accepted, and how to get past gRPC, or the reason why not. The session is closed in any case,
 /// also when the call that opened it is gone by then.
 pub(crate) async fn serve(
     host: Host,
     mut inbound: Streaming<StoreMessages>,
-    opened: oneshot::Sender<Result<Arc<SendQueue>>>,
+    opened: oneshot::Sender<Result<(Arc<SendQueue>, Option<BypassKey>)>>,
 ) {
     let opening = tokio::select! {
         opening = open(&host, &mut inbound) => opening,
@@ -52,7 +55,8 @@ pub(crate) async fn serve(
             return;
         }
     };
-    if opened.send(Ok(send_queue.clone())).is_ok() {
+    let offer = host.bypasses.as_ref().and_then(|bypasses| bypasses.offer(session, send_queue.clone()));
+    if opened.send(Ok((send_queue.clone(), offer.as_ref().map(|offer| offer.key)))).is_ok() {
         match read(&host.shard, session, &send_queue, inbound).await {
             Ok(()) => {}
             Err(error) => {
@@ -104,7 +108,11 @@ async fn read(
     }
 }
 
-fn decode(batch: StoreMessages) -> Result<Vec<Said>> {
+/// What a store said in one frame.
+///
+/// # Errors
+/// What of it makes no sense.
+pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<Said>> {
     let traces: Vec<_> = batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
     Ok(decode_store_batch(batch)?.into_iter().zip(traces).collect())
 }

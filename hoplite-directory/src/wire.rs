@@ -20,6 +20,8 @@ pub(crate) enum Wire {
     Handshake(Box<Accept<TcpStream>>),
     /// TLS.
     Tls(Box<TlsStream<TcpStream>>),
+    /// Somebody else has it.
+    Gone,
 }
 
 impl Wire {
@@ -36,7 +38,7 @@ impl Wire {
         Poll::Ready(match self {
             Self::Plain(stream) => Ok(Pin::new(stream)),
             Self::Tls(stream) => Ok(Pin::new(stream.as_mut())),
-            Self::Handshake(_) => Err(io::ErrorKind::NotConnected.into()),
+            Self::Handshake(_) | Self::Gone => Err(io::ErrorKind::NotConnected.into()),
         })
     }
 }
@@ -81,7 +83,7 @@ impl AsyncWrite for Wire {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
             // As the stream of TLS says once it is there.
-            Self::Handshake(_) | Self::Tls(_) => true,
+            Self::Handshake(_) | Self::Tls(_) | Self::Gone => true,
         }
     }
 }

@@ -14,11 +14,11 @@ use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::topology::Place;
-use hoplite_daemon::Credentials;
 use hoplite_daemon::metrics::Metrics;
+use hoplite_daemon::{Credentials, EventLoop};
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -34,7 +34,7 @@ use crate::local::{self, LocalListener, LocalPlane, SocketAccess};
 use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
 use crate::report::Teller;
-use crate::session::{Session, SessionState, ShardLink};
+use crate::session::{Passage, Session, SessionState, ShardLink};
 use crate::traces::Traces;
 
 /// How long the end of the daemon may take after it was asked for.
@@ -139,8 +139,10 @@ struct Running {
     directory_failed: DirectoryFailure,
     /// Ends when the arena's pages are touched; `None` if that is not to be waited for.
     prefaulted: Option<JoinHandle<()>>,
-    /// Told when the last client is gone.
-    local_end: oneshot::Receiver<()>,
+    /// Ends when the last client is gone.
+    clients: JoinHandle<()>,
+    /// Where clients and shards are listened to: a small message of one leads to one of the other.
+    event_loop: EventLoop,
     /// Ends the conversations, while `stop` ends everything.
     leaving: CancellationToken,
     stop: DropGuard,
@@ -160,6 +162,7 @@ impl Running {
         let EmbeddedDirectory { shards, address: directory, dashboard, failure: directory_failed } =
             start_directory(&config, exported.clone(), &stop, &tasks).await?;
         let links = links(&shards, &config.credentials)?;
+        let event_loop = EventLoop::start("control", stop.clone()).map_err(StoreError::Thread)?;
 
         let data_config = DataConfig::new(config.cluster.clone(), config.node.clone());
         let Credentials { token, tls } = config.credentials.clone();
@@ -192,7 +195,7 @@ impl Running {
         };
         let sessions =
             start_sessions(&engine, &links, (&info, &advertised), &config.cluster, |session, state| {
-                tasks.spawn(session.run(state, leaving.clone(), stop.clone()));
+                event_loop.spawn(session.run(state, leaving.clone(), stop.clone()));
             });
         let plane = Arc::new(LocalPlane {
             engine: Arc::clone(&engine),
@@ -205,7 +208,7 @@ impl Running {
             shards: links,
             prefaulted_bytes,
         });
-        let local_end = local::spawn(local, plane, leaving.clone()).map_err(StoreError::Thread)?;
+        let clients = event_loop.spawn(local::run(local, plane, leaving.clone()));
         let addresses = Addresses { socket: config.socket, data: data_address, directory, dashboard };
         let stop = stop_on_drop;
         Ok(Self {
@@ -214,7 +217,8 @@ impl Running {
             sessions,
             directory_failed,
             prefaulted,
-            local_end,
+            clients,
+            event_loop,
             leaving,
             stop,
             tasks,
@@ -226,11 +230,12 @@ impl Running {
         self.engine.apply(Event::ShutDown);
         self.leaving.cancel();
         self.engine.end_sessions();
-        let _ = timeout(SHUTDOWN_TIMEOUT, &mut self.local_end).await;
+        let _ = timeout(SHUTDOWN_TIMEOUT, &mut self.clients).await;
         goodbye(&mut self.sessions).await;
         drop(self.stop);
         self.tasks.close();
-        if timeout(SHUTDOWN_TIMEOUT, self.tasks.wait()).await.is_err() {
+        let ended = async { tokio::join!(self.tasks.wait(), self.event_loop.ended()) };
+        if timeout(SHUTDOWN_TIMEOUT, ended).await.is_err() {
             tracing::warn!("some tasks did not end in time");
         }
     }
@@ -296,6 +301,7 @@ fn start_sessions(
             info: info.clone(),
             advertised: advertised.clone(),
             cluster: cluster.clone(),
+            passage: Passage::Open,
         };
         start(session, state);
         (link.address.clone(), observed)

@@ -1,34 +1,41 @@
 //! The session with one shard: connects, introduces the store, carries messages both ways, and starts again when it is
 //! lost.
+//!
+//! It is opened over gRPC, whose pings tell whether the shard lives. If the shard offers it, the messages go past gRPC.
 
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures::stream::{self, Stream, StreamExt};
-use hoplite_core::error::Error;
+use hoplite_core::error::{Error, Plane};
 use hoplite_core::node::Event;
 use hoplite_core::session::{Attempts, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS};
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Bearer, Credentials, cause};
-use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
+use hoplite_proto::directory::{BypassKey, check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
 use hoplite_proto::trace;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessage, StoreMessages};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
 
 use crate::advertised::Advertised;
+use crate::bypass::{self, Bypass};
 use crate::engine::Engine;
 use crate::metrics;
 use crate::outbox::{Batches, outbox};
 use crate::report::Teller;
+
+/// Most frames that a shard says before the store has said anything.
+const MAX_EARLY_FRAMES: usize = 64;
 
 /// How a session stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,17 +93,26 @@ pub(crate) struct Session {
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Advertised,
     pub(crate) cluster: ClusterId,
+    pub(crate) passage: Passage,
+}
+
+/// Whether messages may go past gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passage {
+    Open,
+    /// The shard offered it, and was not heard there.
+    Blocked,
 }
 
 impl Session {
     /// Keeps a session until it ends while `leaving`, or until `stop`; tells how it stands in `state`.
     pub(crate) async fn run(
-        self,
+        mut self,
         state: watch::Sender<SessionState>,
         leaving: CancellationToken,
         stop: CancellationToken,
     ) {
-        let shard = &self.link.address;
+        let shard = self.link.address.clone();
         let started = Instant::now();
         let mut attempts = Attempts::default();
         while !leaving.is_cancelled() {
@@ -135,13 +151,14 @@ impl Session {
         }
     }
 
-    async fn run_once(&self, state: &watch::Sender<SessionState>) -> Result<(), Failure> {
+    async fn run_once(&mut self, state: &watch::Sender<SessionState>) -> Result<(), Failure> {
         let (outbox, batches) = outbox().map_err(|_| Error::unavailable("a timer"))?;
         let info = NodeInfo { data_address: self.advertised.now().await, ..self.info.clone() };
         let hello = StoreMessages { hello: Some(encode_hello(&info, &self.cluster)), messages: Vec::new() };
+        let (over_grpc, queued) = oneshot::channel();
         let mut client = self.link.client();
         let opening = async {
-            let mut inbound = client.session(outbound(hello, batches)).await?.into_inner();
+            let mut inbound = client.session(outbound(hello, queued)).await?.into_inner();
             let first = inbound.message().await?;
             Ok::<_, Status>((inbound, first))
         };
@@ -149,29 +166,124 @@ impl Session {
         let (mut inbound, first) = opened
             .map_err(|_| Error::unavailable("the directory shard"))?
             .map_err(|status| Failure::of_opening(&self.link.credentials, status))?;
-        let Some(ShardMessages { welcome: Some(welcome), messages: early }) = first else {
+        let Some(ShardMessages { welcome: Some(welcome), messages, .. }) = first else {
             return Err(Error::unavailable("the directory shard").into());
         };
         check_welcome(&welcome)?;
-        tracing::info!(shard = self.link.address, "session with the directory shard is up");
+        let mut early = vec![ShardMessages { messages, ..Default::default() }];
+        let bypass = match BypassKey::of_welcome(&welcome.bypass_key) {
+            Some(key) if self.passage == Passage::Open => self.divert(&key, &mut inbound, &mut early).await?,
+            _ => None,
+        };
+        let (shard, is_past_grpc) = (&self.link.address, bypass.is_some());
+        tracing::info!(shard, is_past_grpc, "session with the directory shard is up");
         self.engine.session_up(self.shard, outbox);
         state.send_replace(SessionState::Up);
-        let mut batch = ShardMessages { welcome: None, messages: early };
-        let mut telling = pin!(self.teller.run(&self.link));
-        loop {
-            for message in decode_shard_batch(batch)? {
-                self.engine.apply(Event::FromShard { shard: self.shard, message });
-            }
-            let next = tokio::select! {
-                next = inbound.message() => next,
-                never = &mut telling => match never {},
-            };
-            match next {
-                Ok(Some(next)) => batch = next,
-                Ok(None) => return Ok(()),
-                Err(status) => return Err(from_status(&status).into()),
-            }
+        for batch in early {
+            self.take(batch)?;
         }
+        let telling = self.teller.run(&self.link);
+        tokio::select! {
+            ended = async {
+                match bypass {
+                    Some(bypass) => self.talk_past_grpc(bypass, batches, &mut inbound).await,
+                    None => {
+                        // Refused only if the call has ended, which shows next.
+                        let _ = over_grpc.send(batches);
+                        self.talk_over_grpc(&mut inbound).await
+                    }
+                }
+            } => Ok(ended?),
+            never = telling => match never {},
+        }
+    }
+
+    /// Has the messages go past gRPC; `None` if the shard cannot be reached for that. What the shard says before is added to
+    /// `early`.
+    async fn divert(
+        &mut self,
+        key: &BypassKey,
+        inbound: &mut Streaming<ShardMessages>,
+        early: &mut Vec<ShardMessages>,
+    ) -> Result<Option<Bypass>, Error> {
+        let bypass = match Bypass::open(&self.link.address, key).await {
+            Ok(bypass) => bypass,
+            Err(error) => {
+                tracing::debug!(shard = self.link.address, %error, "cannot connect past gRPC");
+                return Ok(None);
+            }
+        };
+        // The shard may turn from here on, so it must.
+        self.passage = Passage::Blocked;
+        let turning = async {
+            while early.len() < MAX_EARLY_FRAMES
+                && let Some(next) = inbound.message().await.map_err(|status| from_status(&status))?
+            {
+                if next.bypassed {
+                    return Ok(());
+                }
+                early.push(next);
+            }
+            Err(Error::unavailable("the directory shard past gRPC"))
+        };
+        let turned = timeout(bypass::OPEN_TIMEOUT, turning).await;
+        turned.unwrap_or(Err(Error::unavailable("the directory shard past gRPC")))?;
+        self.passage = Passage::Open;
+        Ok(Some(bypass))
+    }
+
+    async fn talk_over_grpc(&self, inbound: &mut Streaming<ShardMessages>) -> Result<(), Error> {
+        while let Some(batch) = inbound.message().await.map_err(|status| from_status(&status))? {
+            self.take(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Talks past gRPC until that ends; gRPC says why.
+    async fn talk_past_grpc(
+        &self,
+        Bypass { mut reader, mut writer }: Bypass,
+        mut batches: Batches,
+        inbound: &mut Streaming<ShardMessages>,
+    ) -> Result<(), Error> {
+        let talking = async {
+            while let Some(batch) = reader.next().await? {
+                self.take(batch)?;
+            }
+            Ok::<_, Error>(())
+        };
+        let writing = async {
+            while let Some(frame) = next_frame(&mut batches).await {
+                writer.write(&frame).await?;
+            }
+            writer.end().await
+        };
+        // If writing fails, reading does.
+        let writing = async { (writing.await.ok(), pending::<()>().await) };
+        let mut reason = pin!(inbound.message());
+        let said = tokio::select! {
+            biased;
+            ended = talking => {
+                ended?;
+                let waited = timeout(bypass::OPEN_TIMEOUT, &mut reason).await;
+                waited.map_err(|_| Error::unavailable("the directory shard past gRPC"))?
+            }
+            said = &mut reason => said,
+            _ = writing => Ok(None),
+        };
+        match said {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => Err(Error::malformed(Plane::Control, "a message over gRPC after the turn")),
+            Err(status) => Err(from_status(&status)),
+        }
+    }
+
+    /// Tells the node what the shard has said.
+    fn take(&self, batch: ShardMessages) -> Result<(), Error> {
+        for message in decode_shard_batch(batch)? {
+            self.engine.apply(Event::FromShard { shard: self.shard, message });
+        }
+        Ok(())
     }
 }
 
@@ -202,13 +314,20 @@ impl From<Error> for Failure {
     }
 }
 
-/// The stream of frames to the shard: the hello, then what is queued, several messages at a time.
-fn outbound(hello: StoreMessages, batches: Batches) -> impl Stream<Item = StoreMessages> + Send + 'static {
-    let queued = stream::unfold(batches, |mut batches| async move {
-        let encode =
-            |(message, cause)| StoreMessage { trace: trace::encode(cause), ..encode_to_shard(message) };
-        let messages = batches.next().await?.into_iter().map(encode).collect();
-        Some((StoreMessages { hello: None, messages }, batches))
+/// The stream of frames to the shard over gRPC: the hello, then what is queued, if that is to go this way.
+fn outbound(
+    hello: StoreMessages,
+    queued: oneshot::Receiver<Batches>,
+) -> impl Stream<Item = StoreMessages> + Send + 'static {
+    let queued = stream::once(queued).filter_map(async |queued| queued.ok()).flat_map(|batches| {
+        stream::unfold(batches, async |mut batches| Some((next_frame(&mut batches).await?, batches)))
     });
     stream::iter([hello]).chain(queued)
+}
+
+/// What is queued, several messages at a time.
+async fn next_frame(batches: &mut Batches) -> Option<StoreMessages> {
+    let encode = |(message, cause)| StoreMessage { trace: trace::encode(cause), ..encode_to_shard(message) };
+    let messages = batches.next().await?.into_iter().map(encode).collect();
+    Some(StoreMessages { hello: None, messages })
 }

@@ -1,6 +1,6 @@
-//! The framing of the local plane: each message is preceded by its length, four bytes, little-endian.
+//! The framing of the local plane, and of sessions past gRPC: each message is preceded by its length, four bytes, little-endian.
 //!
-//! Works on plain buffers, so that the store, the blocking and the asynchronous client share it.
+//! Works on plain buffers, so that the daemons, the blocking and the asynchronous client share it.
 
 use bytes::{Buf, BytesMut};
 use hoplite_core::error::{Error, Plane, Result};
@@ -55,17 +55,29 @@ pub fn encode(message: &impl Message, out: &mut BytesMut) -> Result<()> {
 /// [`Error::Malformed`] if the length is above the limit or the bytes are not a message of this type. The stream has
 /// no next message then: the connection is to be closed.
 pub fn decode<M: Message + Default>(buffer: &mut BytesMut, limit_bytes: usize) -> Result<Option<M>> {
+    decode_on(Plane::Local, buffer, limit_bytes)
+}
+
+/// As [`decode`], for another plane.
+///
+/// # Errors
+/// As those of [`decode`], naming `plane`.
+pub fn decode_on<M: Message + Default>(
+    plane: Plane,
+    buffer: &mut BytesMut,
+    limit_bytes: usize,
+) -> Result<Option<M>> {
     let Some(prefix) = buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = match usize::try_from(u32::from_le_bytes(*prefix)) {
         Ok(length) if length <= limit_bytes => length,
-        _ => return Err(Error::malformed(Plane::Local, "a frame above the limit")),
+        _ => return Err(Error::malformed(plane, "a frame above the limit")),
     };
     if buffer.len() < LENGTH_BYTES + length {
         return Ok(None);
     }
     buffer.advance(LENGTH_BYTES);
     let frame = buffer.split_to(length).freeze();
-    M::decode(frame).map(Some).map_err(|_| Error::malformed(Plane::Local, "a frame that is not a message"))
+    M::decode(frame).map(Some).map_err(|_| Error::malformed(plane, "a frame that is not a message"))
 }
 
 #[cfg(test)]

@@ -7,15 +7,11 @@ mod listener;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::sync::Arc;
-use std::thread;
 
 use hoplite_core::{ClusterId, Limits, NodeId};
 use hoplite_daemon::ACCEPT_PAUSE;
-use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -43,25 +39,8 @@ pub(crate) struct LocalPlane {
     pub(crate) prefaulted_bytes: Arc<std::sync::atomic::AtomicU64>,
 }
 
-/// Serves clients until `shutdown`, on a thread of its own; the receiver is told when the last connection is closed.
-///
-/// A put or get of a small object is two system calls here. On a thread that also moves bytes or talks to the directory
-/// it would wait behind those.
-pub(crate) fn spawn(
-    listener: LocalListener,
-    plane: Arc<LocalPlane>,
-    shutdown: CancellationToken,
-) -> io::Result<oneshot::Receiver<()>> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let (ended, end) = oneshot::channel();
-    thread::Builder::new().name("local-plane".to_owned()).spawn(move || {
-        runtime.block_on(run(listener, plane, shutdown));
-        let _ = ended.send(());
-    })?;
-    Ok(end)
-}
-
-async fn run(listener: LocalListener, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
+/// Serves clients until `shutdown`, and until the last connection is closed.
+pub(crate) async fn run(listener: LocalListener, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
         match accepted {

@@ -1,5 +1,6 @@
 //! The control plane: sessions between stores and shards, and what tools are told of objects.
 
+mod bypass;
 mod handshake;
 mod load;
 mod locations;
@@ -7,6 +8,7 @@ mod places;
 mod shard_message;
 mod store_message;
 
+pub use bypass::{BypassKey, FIRST_BYTE, KEY_BYTES, OPENING_BYTES};
 pub use handshake::{check_welcome, decode_hello, encode_hello, welcome};
 pub use load::{decode_load, encode_load};
 pub use locations::{decode_locations, encode_locations};

@@ -115,6 +115,9 @@ pub fn decode_shard_batch(batch: ShardMessages) -> Result<Vec<ToStore>> {
     if batch.welcome.is_some() {
         return Err(malformed("a second welcome"));
     }
+    if batch.bypassed {
+        return Err(malformed("no way past gRPC was asked for"));
+    }
     check_count("messages in a batch", batch.messages.len(), MAX_MESSAGES_PER_BATCH)?;
     batch.messages.into_iter().map(decode_to_store).collect()
 }
@@ -248,8 +251,9 @@ mod tests {
         ] {
             assert!(decode_to_store(ShardMessage { body: body.clone() }).is_err(), "{body:?}");
         }
-        let batch = ShardMessages { welcome: Some(v1::Welcome::default()), messages: Vec::new() };
+        let batch = ShardMessages { welcome: Some(v1::Welcome::default()), ..Default::default() };
         assert!(decode_shard_batch(batch).is_err());
+        assert!(decode_shard_batch(ShardMessages { bypassed: true, ..Default::default() }).is_err());
     }
 
     #[test]

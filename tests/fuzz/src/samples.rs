@@ -239,8 +239,8 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         ToStore::Locations { request, locations: locations() },
     ];
     let failures = errors().into_iter().map(|error| ToStore::Failed { request, error });
-    let batch = |message| v1::ShardMessages { welcome: None, messages: vec![encode_to_store(message)] };
-    let first = v1::ShardMessages { welcome: Some(welcome()), messages: Vec::new() };
+    let batch = |message| v1::ShardMessages { messages: vec![encode_to_store(message)], ..Default::default() };
+    let first = v1::ShardMessages { welcome: Some(welcome(None)), ..Default::default() };
     let all = messages.into_iter().chain(failures).map(batch).chain([first]);
     all.map(|batch| batch.encode_to_vec()).collect()
 }

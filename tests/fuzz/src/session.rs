@@ -59,7 +59,7 @@ pub fn shard_batch(bytes: &[u8]) {
 
 fn returned(messages: Vec<ToStore>) -> Vec<ToStore> {
     let messages = messages.into_iter().map(encode_to_store).collect();
-    let encoded = v1::ShardMessages { welcome: None, messages }.encode_to_vec();
+    let encoded = v1::ShardMessages { messages, ..Default::default() }.encode_to_vec();
     let again = v1::ShardMessages::decode(&encoded[..]).expect("what was encoded can be decoded");
     decode_shard_batch(again).expect("what was accepted once is accepted again")
 }

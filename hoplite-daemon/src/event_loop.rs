@@ -1,0 +1,76 @@
+//! A thread of its own for tasks that hand small messages to each other.
+
+use std::future::Future;
+use std::{io, thread};
+
+use tokio::runtime::{Builder, Handle};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A thread with a runtime of its own.
+///
+/// On a runtime of several threads a task that wakes others wakes further threads for them, which costs more than a small message
+/// does. Here it does not; so nothing that takes long belongs here.
+#[derive(Debug, Clone)]
+pub struct EventLoop {
+    runtime: Handle,
+    tasks: TaskTracker,
+}
+
+impl EventLoop {
+    /// Starts the thread `name`. It ends once `stop` is cancelled and its tasks have ended.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn start(name: &str, stop: CancellationToken) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let event_loop = Self { runtime: runtime.handle().clone(), tasks: TaskTracker::new() };
+        let tasks = event_loop.tasks.clone();
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            runtime.block_on(async {
+                stop.cancelled().await;
+                tasks.close();
+                tasks.wait().await;
+            });
+        })?;
+        Ok(event_loop)
+    }
+
+    /// Runs `task` on the thread. After its end, a task is dropped unstarted.
+    pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.tasks.spawn_on(task, &self.runtime)
+    }
+
+    /// Returns when its tasks have ended after `stop`.
+    pub async fn ended(&self) {
+        self.tasks.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn tasks_run_on_the_thread_and_are_waited_for() {
+        let stop = CancellationToken::new();
+        let event_loop = EventLoop::start("loop", stop.clone()).unwrap();
+        let name = event_loop.spawn(async { thread::current().name().map(str::to_owned) }).await.unwrap();
+        assert_eq!(name.as_deref(), Some("loop"));
+        let last = event_loop.spawn({
+            let stop = stop.clone();
+            async move {
+                stop.cancelled().await;
+                tokio::task::yield_now().await;
+                true
+            }
+        });
+        stop.cancel();
+        event_loop.ended().await;
+        assert!(last.await.unwrap());
+    }
+}

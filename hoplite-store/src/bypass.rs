@@ -1,0 +1,109 @@
+//! The connection that carries the messages of a session past gRPC, at the store's end.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use hoplite_core::error::{Error, Plane};
+use hoplite_core::session::STORE_PINGS;
+use hoplite_proto::bounds::MAX_BATCH_BYTES;
+use hoplite_proto::directory::BypassKey;
+use hoplite_proto::framing;
+use hoplite_proto::v1::{ShardMessages, StoreMessages};
+use rustix::net::sockopt::set_tcp_user_timeout;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+/// How long the shard may take to answer there: it has just answered over gRPC.
+pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+/// How much is read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// A connection that the shard takes messages from and says them on.
+#[derive(Debug)]
+pub(crate) struct Bypass {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+}
+
+impl Bypass {
+    /// Connects to the shard at `address` once more, for the session that `key` names.
+    ///
+    /// # Errors
+    /// What the operating system says; [`io::ErrorKind::TimedOut`] after [`OPEN_TIMEOUT`].
+    pub(crate) async fn open(address: &str, key: &BypassKey) -> io::Result<Self> {
+        let opening = async {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            stream.write_all(&key.opening()).await?;
+            Ok::<_, io::Error>(stream)
+        };
+        let stream = timeout(OPEN_TIMEOUT, opening).await??;
+        // Pings go over the connection of gRPC, and do not show that this one is dead.
+        let limit = STORE_PINGS.interval + STORE_PINGS.timeout;
+        let _ = set_tcp_user_timeout(&stream, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX));
+        let (stream, writer) = stream.into_split();
+        Ok(Self {
+            reader: Reader { stream, received: BytesMut::new() },
+            writer: Writer { stream: writer, frame: BytesMut::new() },
+        })
+    }
+}
+
+/// What the shard says.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    stream: OwnedReadHalf,
+    received: BytesMut,
+}
+
+impl Reader {
+    /// The next frame; `None` when the shard has closed the connection.
+    ///
+    /// # Errors
+    /// What the frame is not.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(crate) async fn next(&mut self) -> Result<Option<ShardMessages>, Error> {
+        loop {
+            let frame = framing::decode_on(Plane::Control, &mut self.received, MAX_BATCH_BYTES)?;
+            if frame.is_some() {
+                return Ok(frame);
+            }
+            self.received.reserve(READ_BYTES);
+            match self.stream.read_buf(&mut self.received).await {
+                Ok(0) | Err(_) => return Ok(None),
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+/// What the shard is told.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    stream: OwnedWriteHalf,
+    frame: BytesMut,
+}
+
+impl Writer {
+    /// Writes a frame.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub(crate) async fn write(&mut self, messages: &StoreMessages) -> io::Result<()> {
+        framing::encode(messages, &mut self.frame).map_err(|_| io::ErrorKind::InvalidData)?;
+        self.stream.write_all_buf(&mut self.frame).await
+    }
+
+    /// Says that there will be no more.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub(crate) async fn end(mut self) -> io::Result<()> {
+        self.stream.shutdown().await
+    }
+}
