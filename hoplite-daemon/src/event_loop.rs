@@ -45,6 +45,11 @@ impl EventLoop {
         self.tasks.spawn_on(task, &self.runtime)
     }
 
+    /// Its runtime.
+    pub const fn handle(&self) -> &Handle {
+        &self.runtime
+    }
+
     /// Returns when its tasks have ended after `stop`.
     pub async fn ended(&self) {
         self.tasks.wait().await;

@@ -25,6 +25,7 @@ use hoplite_core::node::{
     ClientId, CombineId, CopyId, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus, PullId,
     ReduceRecord, ServeId,
 };
+use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::time::Time;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress, SurveyReport};
 use hoplite_shm::Arena;
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::copies::{Copies, LiveCopy};
-use crate::data::{DataMetrics, Peer, Puller, SurveyTally, Surveyor};
+use crate::data::{DataMetrics, Peer, Puller, SMALL_BYTES, SurveyTally, Surveyor};
 use crate::local::Answers;
 use crate::metrics::Observer;
 use crate::outbox::Outbox;
@@ -66,6 +67,13 @@ struct State {
     traces: Option<Traces>,
 }
 
+/// What exchanges bytes with other stores, and the runtime to which its connections belong.
+#[derive(Debug)]
+struct Mover {
+    puller: Arc<Puller>,
+    runtime: Handle,
+}
+
 /// The store's state and its hands.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -75,24 +83,26 @@ pub(crate) struct Engine {
     arena: Arc<Arena>,
     copies: Copies,
     clients: DashMap<ClientId, Arc<Answers>>,
-    puller: Puller,
+    /// Moves anything.
+    bulk: Mover,
+    /// Moves small objects, and what is made of them, where clients and shards are listened to.
+    small: Mover,
     surveyor: Arc<Surveyor>,
     metrics: Arc<DataMetrics>,
     tasks: TaskTracker,
-    /// Where tasks run: events also come from the thread of the local plane, which has a runtime of its own.
-    runtime: Handle,
     stop: CancellationToken,
     alarm: Notify,
 }
 
 impl Engine {
-    /// An engine around `node`, whose extents lie in `arena`. Pulls run on `tasks`, in the current runtime, until `stop`.
+    /// An engine around `node`, whose extents lie in `arena`. Pulls run on `tasks` until `stop`, those of small objects in the
+    /// runtime `for_small`, others in the current one.
     pub(crate) fn new(
         node: Node,
         arena: Arc<Arena>,
         puller: Puller,
         metrics: Arc<DataMetrics>,
-        tasks: TaskTracker,
+        (tasks, for_small): (TaskTracker, Handle),
         stop: CancellationToken,
         shards: usize,
     ) -> Arc<Self> {
@@ -119,11 +129,11 @@ impl Engine {
             arena,
             copies: Copies::default(),
             clients: DashMap::new(),
-            puller,
+            small: Mover { puller: Arc::new(puller.for_small()), runtime: for_small },
+            bulk: Mover { puller: Arc::new(puller), runtime: Handle::current() },
             surveyor,
             metrics,
             tasks,
-            runtime: Handle::current(),
             stop,
             alarm: Notify::new(),
         });
@@ -241,9 +251,19 @@ impl Engine {
         &self.copies
     }
 
-    /// The receiving side of the data plane.
-    pub(crate) const fn puller(&self) -> &Puller {
-        &self.puller
+    /// Closes connections to other stores that have been idle for too long, until `stop`.
+    pub(crate) async fn close_idle_connections(&self, stop: CancellationToken) {
+        tokio::join!(self.bulk.puller.maintain(stop.clone()), self.small.puller.maintain(stop));
+    }
+
+    /// What moves an object of so many bytes.
+    const fn mover(&self, size_bytes: u64) -> &Mover {
+        if size_bytes <= SMALL_BYTES { &self.small } else { &self.bulk }
+    }
+
+    /// What the links to other stores do.
+    fn link(&self) -> LinkEstimate {
+        self.bulk.puller.link()
     }
 
     /// How far the probe is that this store coordinates.
@@ -267,14 +287,14 @@ impl Engine {
         options: SurveyOptions,
     ) -> Result<SurveyReport, Error> {
         const PICOSECONDS: u64 = 1_000_000_000_000;
-        let link = self.puller.link();
+        let link = self.link();
         let assumed = u32::try_from(PICOSECONDS / link.bytes_per_second.max(1)).unwrap_or(u32::MAX);
         let engine = Arc::clone(self);
         let task = async move {
             let survey = engine.surveyor.survey(peers, options, assumed);
             engine.stop.run_until_cancelled(survey).await
         };
-        let task = AbortOnDropHandle::new(self.tasks.spawn_on(task, &self.runtime));
+        let task = AbortOnDropHandle::new(self.tasks.spawn_on(task, &self.bulk.runtime));
         match task.await {
             Ok(Some(report)) => report.map_err(Error::from),
             Ok(None) | Err(_) => Err(Error::ShuttingDown),
@@ -403,7 +423,8 @@ mod tests {
             allreduce_schedule: SchedulePreference::Auto,
             seed: 1,
         });
-        Engine::new(node, arena, puller, metrics, TaskTracker::new(), CancellationToken::new(), 1)
+        let running = (TaskTracker::new(), Handle::current());
+        Engine::new(node, arena, puller, metrics, running, CancellationToken::new(), 1)
     }
 
     fn output() -> ObjectId {

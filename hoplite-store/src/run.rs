@@ -171,10 +171,12 @@ impl Running {
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
         let node = new_node(&config, &shards, &arena)?;
+        let running = (tasks.clone(), event_loop.handle().clone());
         let engine =
-            Engine::new(node, arena, puller, Arc::clone(&metrics), tasks.clone(), stop.clone(), links.len());
+            Engine::new(node, arena, puller, Arc::clone(&metrics), running, stop.clone(), links.len());
         start_upkeep(&engine, &stop, &tasks);
-        tasks.spawn(data::run(data, data_config, Arc::clone(&engine), metrics, stop.clone()));
+        let for_small = Some(event_loop.handle().clone());
+        tasks.spawn(data::run(data, data_config, Arc::clone(&engine), metrics, for_small, stop.clone()));
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
         if let Some(exported) = exported {
             engine.observe(Observer::new(&exported));
@@ -277,7 +279,7 @@ fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTrac
     let (alarm, alarm_stop) = (Arc::clone(engine), stop.clone());
     tasks.spawn(async move { alarm_stop.run_until_cancelled(alarm.run_alarm()).await });
     let (pool, pool_stop) = (Arc::clone(engine), stop.clone());
-    tasks.spawn(async move { pool.puller().maintain(pool_stop).await });
+    tasks.spawn(async move { pool.close_idle_connections(pool_stop).await });
 }
 
 /// Hands a session with each shard to `start`.

@@ -13,9 +13,11 @@ use hoplite_proto::data::frame::{FrameError, HEADER_BYTES, Header, Kind};
 use hoplite_proto::v1;
 use hoplite_shm::Buffer;
 use prost::Message;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::transport::Transport;
+use super::{Freight, SMALL_BYTES};
 
 /// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
 /// with its header is copied once more, so this stays small.
@@ -77,6 +79,8 @@ impl ConnectionError {
 #[derive(Debug)]
 pub(super) struct PeerConnection {
     transport: Transport,
+    /// What the peer will ask for.
+    pub(super) freight: Freight,
     /// How long the peer may send nothing; `None` while it has nothing to send.
     read_timeout: Option<Duration>,
     /// How long the peer may accept nothing.
@@ -95,6 +99,7 @@ impl PeerConnection {
         let now = Instant::now();
         Self {
             transport,
+            freight: Freight::Any,
             read_timeout: None,
             write_timeout,
             received_at: now,
@@ -102,6 +107,19 @@ impl PeerConnection {
             buffered: [0; BUFFERED_BYTES],
             unread: 0..0,
         }
+    }
+
+    /// Whether an object of so many bytes may go over it.
+    pub(super) const fn carries(&self, size_bytes: u64) -> bool {
+        matches!(self.freight, Freight::Any) || size_bytes <= SMALL_BYTES
+    }
+
+    /// The same connection, to be used on another runtime.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub(super) fn on(self, runtime: &Handle) -> io::Result<Self> {
+        Ok(Self { transport: self.transport.on(runtime)?, ..self })
     }
 
     /// From now on the peer may send nothing for so long, or for ever.

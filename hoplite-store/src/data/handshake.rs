@@ -16,10 +16,10 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use super::DataConfig;
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
 use super::transport::Transport;
+use super::{DataConfig, Freight};
 
 /// The length of a challenge: no two are ever the same.
 const CHALLENGE_BYTES: usize = 32;
@@ -90,9 +90,11 @@ async fn greet(
         cluster: config.cluster.as_str().into(),
         node: config.node.as_str().into(),
         challenge: config.token.iter().flat_map(|_| challenge).collect(),
+        small: config.freight == Freight::Small && side != Side::Accepting,
     };
     connection.write_control(Kind::Hello, &ours).await?;
     let theirs: v1::DataHello = connection.read_expected(Kind::Hello).await?;
+    connection.freight = if theirs.small { Freight::Small } else { Freight::Any };
     if theirs.version != PROTOCOL_VERSION {
         return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: theirs.version }.into());
     }

@@ -77,6 +77,8 @@ pub(crate) struct DataConfig {
     pub(crate) transport: TransportKind,
     /// What peers must know, too.
     pub(crate) token: Option<Token>,
+    /// What this store asks for over its connections.
+    pub(crate) freight: Freight,
     /// Most connections from other stores at once that are past their handshake; those beyond are closed at once.
     pub(crate) max_connections: usize,
     /// Most connections in their handshake; when there are more, the oldest is closed.
@@ -101,6 +103,19 @@ pub(crate) struct DataConfig {
     pub(crate) server_idle_timeout: Duration,
 }
 
+/// What goes over the connections of a puller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freight {
+    /// Anything.
+    Any,
+    /// Objects of up to [`SMALL_BYTES`], and what is made of such: where clients and shards are listened to. Each switch to another
+    /// thread takes longer than their bytes do.
+    Small,
+}
+
+/// Most bytes of an object that is small: they take as long on a link of 1 Gbit/s as the messages about them.
+pub(crate) const SMALL_BYTES: u64 = 64 << 10;
+
 impl DataConfig {
     /// The defaults, for `node` of `cluster`.
     pub(crate) const fn new(cluster: ClusterId, node: NodeId) -> Self {
@@ -110,6 +125,7 @@ impl DataConfig {
             links: LinkSettings { bytes_per_second: None, latency: None },
             transport: TransportKind::Plain,
             token: None,
+            freight: Freight::Any,
             max_connections: 1024,
             max_half_open: 256,
             max_idle_per_peer: 4,

@@ -12,6 +12,7 @@ use hoplite_shm::{Buffer, set_receive_low_water};
 use rustix::net::{RecvFlags, recv};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
@@ -36,6 +37,13 @@ pub(super) struct PlainStream {
 impl PlainStream {
     pub(super) const fn new(socket: TcpStream) -> Self {
         Self { socket, low_water_bytes: 1 }
+    }
+
+    /// The same, watched by another runtime.
+    pub(super) fn on(self, runtime: &Handle) -> io::Result<Self> {
+        let socket = self.socket.into_std()?;
+        let _there = runtime.enter();
+        Ok(Self { socket: TcpStream::from_std(socket)?, ..self })
     }
 
     pub(super) const fn socket(&self) -> &TcpStream {

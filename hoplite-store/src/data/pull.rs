@@ -24,7 +24,7 @@ use super::handshake;
 use super::pool::{Peer, Pool};
 use super::probe::Surveyor;
 use super::stream::{Arrived, InputStream, RemoteCopy, Sink};
-use super::{DataConfig, DataMetrics, count};
+use super::{DataConfig, DataMetrics, Freight, count};
 use crate::copies::LiveCopy;
 
 /// What to pull, and from whom.
@@ -63,7 +63,7 @@ pub(crate) struct Puller {
     pub(super) config: Arc<DataConfig>,
     pub(super) metrics: Arc<DataMetrics>,
     pub(super) pool: Pool,
-    link: Mutex<LinkEstimator>,
+    link: Arc<Mutex<LinkEstimator>>,
     origin: Instant,
 }
 
@@ -71,8 +71,16 @@ impl Puller {
     /// A puller without any connection.
     pub(crate) fn new(config: Arc<DataConfig>, metrics: Arc<DataMetrics>) -> Self {
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
-        let link = Mutex::new(LinkEstimator::new(config.links.bytes_per_second, config.links.latency));
-        Self { config, metrics, pool, link, origin: Instant::now() }
+        let link = LinkEstimator::new(config.links.bytes_per_second, config.links.latency);
+        Self { config, metrics, pool, link: Arc::new(Mutex::new(link)), origin: Instant::now() }
+    }
+
+    /// Another one for small objects, with connections of its own: each belongs to the runtime in which it was made.
+    pub(crate) fn for_small(&self) -> Self {
+        let config = Arc::new(DataConfig { freight: Freight::Small, ..DataConfig::clone(&self.config) });
+        let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
+        let (metrics, link) = (Arc::clone(&self.metrics), Arc::clone(&self.link));
+        Self { config, metrics, pool, link, origin: self.origin }
     }
 
     /// What coordinates probes of the network for the same store.

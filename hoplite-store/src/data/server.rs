@@ -15,7 +15,8 @@ use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{Pull, decode_deny, decode_pull, decode_take};
 use hoplite_proto::{trace, v1};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,7 +26,9 @@ use super::digest::digest;
 use super::handshake::{self, Side};
 use super::keepalive::{Awaited, Keepalive};
 use super::probe::ProbePlace;
-use super::{DataConfig, DataMetrics, HopHost, MemberHost, ServeRequest, ServeSource, Served, count};
+use super::{
+    DataConfig, DataMetrics, Freight, HopHost, MemberHost, ServeRequest, ServeSource, Served, count,
+};
 
 /// How often a transfer says what the link is like; the first time when TCP has opened its window. Shorter transfers say nothing.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
@@ -33,17 +36,19 @@ pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// why the transfer ends; a block is meant to take a millisecond.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves other stores until `shutdown`, then ends every transfer at once; receivers go on elsewhere.
+/// Serves other stores until `shutdown`, then ends every transfer at once; receivers go on elsewhere. Those that ask for small things
+/// only are served on the runtime `for_small`.
 pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     listener: TcpListener,
     config: Arc<DataConfig>,
     source: Arc<S>,
     metrics: Arc<DataMetrics>,
+    for_small: Option<Handle>,
     shutdown: CancellationToken,
 ) {
     let connections = TaskTracker::new();
     let half_open = HalfOpen::new(config.max_half_open);
-    let permits = Semaphore::new(config.max_connections);
+    let permits = Arc::new(Semaphore::new(config.max_connections));
     let probe = ProbePlace::default();
     let server = Arc::new(Server { config, source, metrics, permits, probe, started: Instant::now() });
     while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
@@ -57,9 +62,21 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
         };
         let place = half_open.enter();
         let server = Arc::clone(&server);
-        let shutdown = shutdown.clone();
+        let (shutdown, for_small, tasks) = (shutdown.clone(), for_small.clone(), connections.clone());
         connections.spawn(async move {
-            shutdown.run_until_cancelled(server.attend(stream, address, place)).await;
+            let admitted = shutdown.run_until_cancelled(server.admit(stream, address, place)).await;
+            let Some(Some(Guest { connection, peer, permit })) = admitted else { return };
+            let serve = |connection| async move {
+                shutdown.run_until_cancelled(server.attend(connection, &peer, address)).await;
+                drop(permit);
+            };
+            match for_small.filter(|_| connection.freight == Freight::Small) {
+                None => serve(connection).await,
+                Some(runtime) => match connection.on(&runtime) {
+                    Ok(connection) => drop(tasks.spawn_on(serve(connection), &runtime)),
+                    Err(error) => tracing::warn!(%address, %error, "cannot serve another store"),
+                },
+            }
         });
     }
     connections.close();
@@ -71,10 +88,17 @@ pub(super) struct Server<S> {
     pub(super) source: Arc<S>,
     pub(super) metrics: Arc<DataMetrics>,
     /// As many as there may be connections past their handshake.
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     /// The probe in which this store takes part.
     pub(super) probe: ProbePlace,
     started: Instant,
+}
+
+/// Another store that has said who it is.
+struct Guest {
+    connection: PeerConnection,
+    peer: NodeId,
+    permit: OwnedSemaphorePermit,
 }
 
 /// How a serve ended, as the receiver is told.
@@ -86,29 +110,34 @@ pub(super) enum Ending {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    async fn attend(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenPlace) {
+    /// Lets another store in, if it may come in.
+    async fn admit(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenPlace) -> Option<Guest> {
         let opening = handshake::open(&self.config, stream, Side::Accepting, self.config.write_stall_timeout);
         let opened = tokio::select! {
             opened = opening => opened,
             () = place.lost() => Err(ConnectionError::Crowded),
         };
         drop(place);
-        let (mut connection, peer) = match opened {
+        let (connection, peer) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 if is_notable(&self.metrics.malformed_connections) {
                     tracing::warn!(%address, %error, "refused a connection to the data plane");
                 }
-                return;
+                return None;
             }
         };
-        let Ok(_permit) = self.permits.try_acquire() else {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             if is_notable(&self.metrics.refused_connections) {
                 tracing::warn!(%peer, %address, limit = self.config.max_connections, "too many connections from other stores");
             }
-            return;
+            return None;
         };
-        match self.answer_requests(&mut connection, &peer).await {
+        Some(Guest { connection, peer, permit })
+    }
+
+    async fn attend(&self, mut connection: PeerConnection, peer: &NodeId, address: SocketAddr) {
+        match self.answer_requests(&mut connection, peer).await {
             Ok(()) => tracing::debug!(%peer, %address, "a store disconnected"),
             Err(error) if error.is_malformed() => {
                 count(&self.metrics.malformed_connections, 1);
@@ -225,6 +254,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         };
         if pull.size_bytes != served.size_bytes() {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
+        }
+        if !connection.carries(pull.size_bytes) {
+            return Ok(Ending::Refused(Error::invalid_request("this connection is for small objects")));
         }
         let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
         let mut sample_at = begun + SAMPLE_INTERVAL;

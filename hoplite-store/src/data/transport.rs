@@ -14,6 +14,7 @@ use hoplite_daemon::Tls;
 use hoplite_shm::Buffer;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 
 use super::plain::PlainStream;
 use super::tls::TlsStream;
@@ -71,6 +72,14 @@ impl Transport {
             #[cfg(test)]
             TransportKind::Buffered => Self::Buffered(Box::new(Buffered::new(stream))),
         })
+    }
+
+    /// The same, to be used on another runtime; if it has buffers, it stays where it is.
+    pub(super) fn on(self, runtime: &Handle) -> io::Result<Self> {
+        match self {
+            Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
+            other => Ok(other),
+        }
     }
 
     /// Reads at least one byte into `into`, which is not empty; answers how many, zero if the peer has closed.

@@ -168,9 +168,9 @@ impl Engine {
                 let engine = Arc::clone(self);
                 let task = async move {
                     let peer = (node, address);
-                    engine.stop.run_until_cancelled(engine.puller.deny(&peer, &target, &error)).await;
+                    engine.stop.run_until_cancelled(engine.bulk.puller.deny(&peer, &target, &error)).await;
                 };
-                self.tasks.spawn_on(task, &self.runtime);
+                self.tasks.spawn_on(task, &self.bulk.runtime);
             }
             CollectiveEffect::StartExchange { combine, copy, sources, plan } => {
                 tracing::debug!(?combine, schedule = %plan.schedule, "exchange starts");

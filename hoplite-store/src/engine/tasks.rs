@@ -8,7 +8,7 @@ use hoplite_core::collective::{CollectiveEvent, EnlistmentId, Plan, Report};
 use hoplite_core::node::{CombineId, CombineOutcome, CopyId, Event, HopId, HopReport, PullId};
 use tokio_util::sync::CancellationToken;
 
-use super::Engine;
+use super::{Engine, Mover};
 use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CompareRequest, Exchange, HopRequest, Peer, PullRequest, Words};
 
@@ -21,17 +21,19 @@ impl Engine {
         cancelled: CancellationToken,
     ) {
         let engine = Arc::clone(self);
+        let Mover { puller, runtime } = self.mover(live.size_bytes());
+        let puller = Arc::clone(puller);
         let task = async move {
             let started = Instant::now();
-            let (valid_bytes, outcome) = engine.puller.pull(&request, &live, &cancelled).await;
+            let (valid_bytes, outcome) = puller.pull(&request, &live, &cancelled).await;
             let seconds = started.elapsed().as_secs_f64();
             tracing::debug!(id = %request.id, sender = %request.sender, ?outcome, valid_bytes, seconds, "pull ended");
             let mut state = engine.lock();
             state.pulls.remove(&pull);
-            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
+            engine.apply_locked(&mut state, Event::Measured { link: engine.link() });
             engine.apply_locked(&mut state, Event::PullEnded { pull, valid_bytes, outcome });
         };
-        self.tasks.spawn_on(task, &self.runtime);
+        self.tasks.spawn_on(task, runtime);
     }
 
     pub(super) fn spawn_combine(
@@ -42,19 +44,21 @@ impl Engine {
         cancelled: CancellationToken,
     ) {
         let engine = Arc::clone(self);
+        let Mover { puller, runtime } = self.mover(live.size_bytes());
+        let puller = Arc::clone(puller);
         let task = async move {
             let started = Instant::now();
-            let (valid_bytes, outcome) = engine.puller.combine(&request, &live, &cancelled).await;
+            let (valid_bytes, outcome) = puller.combine(&request, &live, &cancelled).await;
             let seconds = started.elapsed().as_secs_f64();
             tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
             // The node may free the copies that were read as soon as it hears of the end.
             drop((request, live));
             let mut state = engine.lock();
             state.combines.remove(&combine);
-            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
+            engine.apply_locked(&mut state, Event::Measured { link: engine.link() });
             engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
         };
-        self.tasks.spawn_on(task, &self.runtime);
+        self.tasks.spawn_on(task, runtime);
     }
 
     /// Directs a hop at `host`, and tells the node how it goes.
@@ -66,11 +70,13 @@ impl Engine {
         ended: CancellationToken,
     ) {
         let engine = Arc::clone(self);
+        let Mover { puller, runtime } = self.mover(request.spec.size_bytes);
+        let puller = Arc::clone(puller);
         let task = async move {
             let report = |report| engine.hop_reported(hop, report);
-            engine.stop.run_until_cancelled(engine.puller.direct(&request, &host, &ended, &report)).await;
+            engine.stop.run_until_cancelled(puller.direct(&request, &host, &ended, &report)).await;
         };
-        self.tasks.spawn_on(task, &self.runtime);
+        self.tasks.spawn_on(task, runtime);
     }
 
     /// Tells the node what a host says of a hop, unless the node has ended it.
@@ -93,12 +99,14 @@ impl Engine {
         request: CompareRequest,
     ) {
         let engine = Arc::clone(self);
+        let Mover { puller, runtime } = self.mover(live.size_bytes());
+        let puller = Arc::clone(puller);
         let task = async move {
-            let equal = engine.puller.compare(&request, &live, &engine.stop).await;
+            let equal = puller.compare(&request, &live, &engine.stop).await;
             tracing::info!(id = %request.id, ?equal, "compared with an earlier put of the same id");
             engine.apply(Event::Compared { copy, equal });
         };
-        self.tasks.spawn_on(task, &self.runtime);
+        self.tasks.spawn_on(task, runtime);
     }
 
     pub(super) fn spawn_exchange(
@@ -109,19 +117,21 @@ impl Engine {
         cancelled: CancellationToken,
     ) {
         let engine = Arc::clone(self);
+        let Mover { puller, runtime } = self.mover(live.size_bytes());
+        let puller = Arc::clone(puller);
         let task = async move {
             let filled = || engine.apply(Event::Collective(CollectiveEvent::Filled { combine }));
-            let outcome = engine.puller.exchange(&exchange, &live, &cancelled, filled).await;
+            let outcome = puller.exchange(&exchange, &live, &cancelled, filled).await;
             let valid_bytes = if outcome == CombineOutcome::Complete { live.size_bytes() } else { 0 };
             tracing::debug!(?combine, ?outcome, "exchange ended");
             // The node may free the copies that were read as soon as it hears of the end.
             drop((exchange, live));
             let mut state = engine.lock();
             state.combines.remove(&combine);
-            engine.apply_locked(&mut state, Event::Measured { link: engine.puller.link() });
+            engine.apply_locked(&mut state, Event::Measured { link: engine.link() });
             engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
         };
-        self.tasks.spawn_on(task, &self.runtime);
+        self.tasks.spawn_on(task, runtime);
     }
 
     /// Keeps in touch with a member, and tells the node what it says.
@@ -133,11 +143,13 @@ impl Engine {
         trace: Option<TraceContext>,
     ) {
         let engine = Arc::clone(self);
+        let Mover { puller, runtime } = self.mover(plan.size_bytes);
+        let puller = Arc::clone(puller);
         let task = async move {
             let report = |report| engine.member_reported(enlistment, report);
-            engine.stop.run_until_cancelled(engine.puller.enlist(&plan, words, trace, &report)).await;
+            engine.stop.run_until_cancelled(puller.enlist(&plan, words, trace, &report)).await;
         };
-        self.tasks.spawn_on(task, &self.runtime);
+        self.tasks.spawn_on(task, runtime);
     }
 
     /// Tells the node what a member says, unless it is not needed any more.

@@ -48,7 +48,8 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
         seed: 1,
     });
     let puller = Puller::new(config, Arc::clone(&metrics));
-    let engine = Engine::new(state, arena, puller, metrics, TaskTracker::new(), CancellationToken::new(), 1);
+    let running = (TaskTracker::new(), tokio::runtime::Handle::current());
+    let engine = Engine::new(state, arena, puller, metrics, running, CancellationToken::new(), 1);
     Arc::new(LocalPlane {
         engine,
         access: SocketAccess { mode: 0o600, owner: None, group: None, clients: ClientRules::default() },

@@ -39,6 +39,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let ending = match served.as_ref().and_then(|served| served.exchange()) {
             Some(exchange) => {
                 let served = served.as_deref().expect("its exchange was found");
+                if !connection.carries(served.size_bytes()) {
+                    return Err(ConnectionError::Nonsense("this connection is for small objects"));
+                }
                 self.give(connection, peer, take, exchange, served).await
             }
             None => Ok(Ending::NoCopy),

@@ -143,6 +143,7 @@ impl TestNode {
             Arc::clone(&config),
             Arc::clone(&shelf),
             Arc::clone(&metrics),
+            Some(tokio::runtime::Handle::current()),
             shutdown.clone(),
         ));
         let puller = Arc::new(Puller::new(Arc::clone(&config), Arc::clone(&metrics)));

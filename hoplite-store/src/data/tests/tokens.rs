@@ -41,6 +41,7 @@ fn hello(name: &str, challenge: &[u8]) -> v1::DataHello {
         cluster: "test".into(),
         node: name.into(),
         challenge: challenge.to_vec().into(),
+        small: false,
     }
 }
 

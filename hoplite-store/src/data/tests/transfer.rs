@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::data::CompareRequest;
+use crate::data::{CompareRequest, SMALL_BYTES};
 
 #[tokio::test]
 async fn objects_of_all_sizes_arrive() {
@@ -32,6 +32,29 @@ async fn objects_of_all_sizes_arrive() {
     assert_eq!(read(&receiver.metrics.received_bytes), total_bytes);
     assert_eq!((read(&sender.metrics.serves), read(&receiver.metrics.pulls)), (8, 8));
     assert_eq!(receiver.puller.idle_connections(), 1, "one connection serves all pulls in turn");
+    sender.shelf.wait_for_serves(0).await;
+    sender.stop().await;
+}
+
+#[tokio::test]
+async fn connections_for_small_objects_are_served_elsewhere_and_carry_no_large_ones() {
+    let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
+    let puller = receiver.puller.for_small();
+    let cancel = CancellationToken::new();
+    for (name, size_bytes, ended) in [
+        ("small", SMALL_BYTES, (SMALL_BYTES, PullOutcome::Complete)),
+        ("large", SMALL_BYTES + 1, (0, PullOutcome::SenderHasNoCopy)),
+        ("again", 1, (1, PullOutcome::Complete)),
+    ] {
+        let bytes = content(size_bytes as usize);
+        sender.shelf.add(name, &filled(&bytes));
+        let copy = empty(size_bytes);
+        let request = sender.request(name);
+        let pull = puller.pull(&request, &copy, &cancel);
+        assert_eq!(timeout(PATIENCE, pull).await.unwrap(), ended, "{name}");
+        assert!(prefix(&copy, ended.0) == bytes[..ended.0 as usize]);
+    }
+    assert_eq!((puller.idle_connections(), receiver.puller.idle_connections()), (1, 0));
     sender.shelf.wait_for_serves(0).await;
     sender.stop().await;
 }
