@@ -8,6 +8,8 @@ use crate::topology::place::{MAX_LEVELS, Path};
 
 /// A shorter sample says more about buffers and schedulers than about the link.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
+/// Several short transfers at once say when a link is slow: what buffers take in makes it look faster, not slower.
+const MIN_INTAKE_BYTES: u64 = 128 << 10;
 /// A sender that sends nothing for so long has nothing to send: blocks are meant to take a millisecond.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The weight of a new sample: the mean is over about the last eight.
@@ -106,6 +108,7 @@ pub struct LinkEstimator {
     set_rate: Option<u64>,
     set_latency: Option<Duration>,
     bytes_per_second: Option<f64>,
+    intake_per_second: Option<f64>,
     latency_seconds: Option<f64>,
 }
 
@@ -132,6 +135,16 @@ impl LinkEstimator {
         }
     }
 
+    /// Takes in what transfers have shown that went on at the same time. Until a long one has shown the rate, a link that brought them
+    /// slower than is assumed is taken for that slow.
+    pub fn took_in(&mut self, sample: RateSample) {
+        if let RateSample::Steady { begun, last, bytes } = sample
+            && bytes >= MIN_INTAKE_BYTES
+        {
+            observe(&mut self.intake_per_second, bytes as f64 / last.since(begun).as_secs_f64().max(1e-9));
+        }
+    }
+
     /// In bytes per second, as far as transfers have shown it.
     pub fn measured_rate(&self) -> Option<u64> {
         // A rate has no sign, and the fraction does not matter.
@@ -141,10 +154,13 @@ impl LinkEstimator {
     /// What the links do: as set, or as measured, or as one assumes before that.
     pub fn link(&self) -> LinkEstimate {
         let assumed = LinkEstimate::default();
+        // As of a rate.
+        let intake = self.intake_per_second.map_or(u64::MAX, |rate| rate as u64);
+        let assumed_rate = assumed.bytes_per_second.min(intake);
         let measured_latency =
             self.latency_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         LinkEstimate {
-            bytes_per_second: self.set_rate.or(self.measured_rate()).unwrap_or(assumed.bytes_per_second),
+            bytes_per_second: self.set_rate.or(self.measured_rate()).unwrap_or(assumed_rate),
             latency: self.set_latency.or(measured_latency).unwrap_or(assumed.latency),
             uplink: assumed.uplink,
         }
@@ -186,6 +202,31 @@ impl RateSample {
             }
             Self::Interrupted => {}
         }
+    }
+}
+
+/// What all transfers bring that go on at the same time.
+#[derive(Debug, Default)]
+pub struct Intake {
+    transfers: usize,
+    sample: RateSample,
+}
+
+impl Intake {
+    /// A transfer begins.
+    pub const fn begin(&mut self) {
+        self.transfers += 1;
+    }
+
+    /// A block of one of them has arrived.
+    pub fn arrived(&mut self, now: Time, block_bytes: u64) {
+        self.sample.arrived(now, block_bytes);
+    }
+
+    /// A transfer has ended. Answers what all have brought, if it was the last one.
+    pub fn end(&mut self) -> Option<RateSample> {
+        self.transfers = self.transfers.saturating_sub(1);
+        (self.transfers == 0).then(|| std::mem::take(&mut self.sample))
     }
 }
 
@@ -244,6 +285,33 @@ mod tests {
         estimator.transferred(RateSample::Empty);
         estimator.connected(Duration::from_millis(1001));
         assert_eq!(estimator.link(), LinkEstimate::default());
+    }
+
+    #[test]
+    fn short_transfers_at_once_show_a_link_that_is_slower_than_assumed() {
+        let brought = |transfers: u64, bytes: u64, micros: u64| {
+            let mut intake = Intake::default();
+            (0..transfers).for_each(|_| intake.begin());
+            let mut ended = None;
+            for number in 0..transfers {
+                assert_eq!(ended, None);
+                intake.arrived(Time::from_micros(micros * number / (transfers - 1)), bytes);
+                ended = intake.end();
+            }
+            ended.unwrap()
+        };
+        let mut estimator = LinkEstimator::default();
+        let assumed = estimator.link();
+        // Too little to say something, and faster than is assumed.
+        estimator.took_in(brought(4, 32 << 10, 5_000));
+        estimator.took_in(brought(9, 32 << 10, 100));
+        assert_eq!(estimator.link(), assumed);
+        let mut estimator = LinkEstimator::default();
+        estimator.took_in(brought(9, 25_000, 10_000));
+        assert_eq!(estimator.link().bytes_per_second, 20_000_000);
+        // A long transfer knows better.
+        estimator.transferred(sample(50, Duration::ZERO));
+        assert_eq!(estimator.link().bytes_per_second, 100_000_000);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::plan::link::LinkEstimate;
-use hoplite_core::plan::link::{LinkEstimator, RateSample};
+use hoplite_core::plan::link::{Intake, LinkEstimator, RateSample};
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
@@ -64,7 +64,21 @@ pub(crate) struct Puller {
     pub(super) metrics: Arc<DataMetrics>,
     pub(super) pool: Pool,
     link: Arc<Mutex<LinkEstimator>>,
+    /// What comes in just now.
+    intake: Arc<Mutex<Intake>>,
     origin: Instant,
+}
+
+/// A transfer that goes on, until this is dropped.
+struct TransferInto<'a>(&'a Puller);
+
+impl Drop for TransferInto<'_> {
+    fn drop(&mut self) {
+        let ended = self.0.lock_intake().end();
+        if let Some(sample) = ended {
+            self.0.lock_link().took_in(sample);
+        }
+    }
 }
 
 impl Puller {
@@ -72,7 +86,8 @@ impl Puller {
     pub(crate) fn new(config: Arc<DataConfig>, metrics: Arc<DataMetrics>) -> Self {
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
         let link = LinkEstimator::new(config.links.bytes_per_second, config.links.latency);
-        Self { config, metrics, pool, link: Arc::new(Mutex::new(link)), origin: Instant::now() }
+        let link = Arc::new(Mutex::new(link));
+        Self { config, metrics, pool, link, intake: Arc::default(), origin: Instant::now() }
     }
 
     /// Another one for small objects, with connections of its own: each belongs to the runtime in which it was made.
@@ -80,7 +95,7 @@ impl Puller {
         let config = Arc::new(DataConfig { freight: Freight::Small, ..DataConfig::clone(&self.config) });
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
         let (metrics, link) = (Arc::clone(&self.metrics), Arc::clone(&self.link));
-        Self { config, metrics, pool, link, origin: self.origin }
+        Self { config, metrics, pool, link, intake: Arc::clone(&self.intake), origin: self.origin }
     }
 
     /// What coordinates probes of the network for the same store.
@@ -107,6 +122,11 @@ impl Puller {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_intake(&self) -> MutexGuard<'_, Intake> {
+        // A count that a panic left wrong means samples that are too long, and say nothing.
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn now(&self) -> Time {
         Time::ZERO + self.origin.elapsed()
     }
@@ -130,7 +150,10 @@ impl Puller {
         live: &LiveCopy,
         cancel: &CancellationToken,
     ) -> (u64, PullOutcome) {
+        self.lock_intake().begin();
+        let intake = TransferInto(self);
         let ended = cancel.run_until_cancelled(self.receive(request, live)).await;
+        drop(intake);
         let valid_bytes = live.buffer().valid_bytes().min(live.size_bytes());
         let all_arrived = valid_bytes == live.size_bytes();
         let outcome = match ended {
@@ -167,7 +190,9 @@ impl Puller {
                 Ok(Arrived::Block { length_bytes }) => {
                     offset_bytes += length_bytes;
                     live.advance(offset_bytes);
-                    sample.arrived(self.now(), length_bytes);
+                    let now = self.now();
+                    sample.arrived(now, length_bytes);
+                    self.lock_intake().arrived(now, length_bytes);
                 }
                 Ok(Arrived::Sign(sign)) => live.heard(sign),
                 Ok(Arrived::End(end)) => {
