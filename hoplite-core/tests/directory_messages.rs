@@ -14,7 +14,7 @@ use hoplite_core::node::{
     Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::{ShardList, ShardMap};
-use hoplite_core::plan::collective::{Kind, SchedulePreference};
+use hoplite_core::plan::collective::{Collective, SchedulePreference};
 use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{self, NodeInfo, Placed, PullOutcome, Shard, ShardConfig, ToShard};
@@ -334,13 +334,13 @@ fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
         };
         let join = Request::Join {
             target: reduce.target.clone(),
-            agreement: Agreement::of(Kind::Allreduce, &reduce),
+            agreement: Agreement::of(Collective::Allreduce, &reduce),
             is_again: false,
             source_bytes: SOURCE_BYTES,
             timeout: LONG,
         };
         let joins: Vec<CallId> = (0..members).map(|node| cluster.request(node, join.clone())).collect();
-        let call = cluster.request(0, Request::Collective(Kind::Allreduce, reduce));
+        let call = cluster.request(0, Request::Collective(Collective::Allreduce, reduce));
         assert_eq!(cluster.exchanges.len(), members, "all of them take part");
         cluster.finish_exchanges();
         assert!(joins.iter().enumerate().all(|(node, call)| cluster.is_answered(node, *call)));

@@ -15,7 +15,7 @@ use hoplite_core::node::{
     CallId, ClientId, CombineId, CombineOutcome, CopyId, Effect, Event, HopFailure, HopReport, PullId,
     Request, Response, ServeId,
 };
-use hoplite_core::plan::collective::Kind;
+use hoplite_core::plan::collective::Collective;
 use hoplite_core::shard::{GrantReason, PullOutcome, ToShard, ToStore};
 use hoplite_daemon::metrics::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Metrics, label_of, level,
@@ -28,7 +28,8 @@ const OPERATIONS: [&str; 10] =
     ["put", "get", "reduce", "delete", "wait", "locate", "join", "allreduce", "reduce-scatter", "allgather"];
 /// Those of which the bytes are counted.
 const WITH_BYTES: [&str; 2] = ["put", "get"];
-const COLLECTIVES: [Kind; 3] = [Kind::Allreduce, Kind::ReduceScatter, Kind::Allgather];
+const COLLECTIVES: [Collective; 3] =
+    [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather];
 /// Most stores that are told apart by the label `peer`, so that the number of series does not grow with the cluster.
 const MAX_PEERS: usize = 32;
 /// The label of all further ones; no node can have this name.
@@ -320,9 +321,9 @@ impl Observer {
             Request::Wait { .. } => (OPERATIONS[4], None),
             Request::Locate { .. } => (OPERATIONS[5], None),
             Request::Join { .. } => (OPERATIONS[6], None),
-            Request::Collective(Kind::Allreduce, _) => (OPERATIONS[7], None),
-            Request::Collective(Kind::ReduceScatter, _) => (OPERATIONS[8], None),
-            Request::Collective(Kind::Allgather, _) => (OPERATIONS[9], None),
+            Request::Collective(Collective::Allreduce, _) => (OPERATIONS[7], None),
+            Request::Collective(Collective::ReduceScatter, _) => (OPERATIONS[8], None),
+            Request::Collective(Collective::Allgather, _) => (OPERATIONS[9], None),
             // Not answered any more.
             Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.calls.remove(&(key.0, *call));

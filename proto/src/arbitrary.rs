@@ -14,7 +14,7 @@ use hoplite_core::node::{
     ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
-use hoplite_core::plan::collective::{Kind, Schedule};
+use hoplite_core::plan::collective::{Collective, Schedule};
 use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
@@ -584,8 +584,8 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
         })
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
-    select(vec![Kind::Allreduce, Kind::ReduceScatter, Kind::Allgather])
+fn kind() -> impl Strategy<Value = Collective> {
+    select(vec![Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather])
 }
 
 /// Everything with which a member ends.

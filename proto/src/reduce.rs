@@ -3,7 +3,7 @@
 use hoplite_core::collective::Agreement;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::node::ReduceOrder;
-use hoplite_core::plan::collective::Kind;
+use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::ReduceOp;
 
 use crate::v1;
@@ -29,20 +29,20 @@ pub(crate) fn encode_agreement(agreement: &Agreement) -> v1::Agreement {
     }
 }
 
-pub(crate) fn encode_kind(kind: Kind) -> i32 {
+pub(crate) fn encode_kind(kind: Collective) -> i32 {
     let wire = match kind {
-        Kind::Allreduce => v1::Collective::Allreduce,
-        Kind::ReduceScatter => v1::Collective::ReduceScatter,
-        Kind::Allgather => v1::Collective::Allgather,
+        Collective::Allreduce => v1::Collective::Allreduce,
+        Collective::ReduceScatter => v1::Collective::ReduceScatter,
+        Collective::Allgather => v1::Collective::Allgather,
     };
     wire.into()
 }
 
-pub(crate) fn decode_kind(number: i32, plane: Plane) -> Result<Kind> {
+pub(crate) fn decode_kind(number: i32, plane: Plane) -> Result<Collective> {
     match v1::Collective::try_from(number) {
-        Ok(v1::Collective::Allreduce) => Ok(Kind::Allreduce),
-        Ok(v1::Collective::ReduceScatter) => Ok(Kind::ReduceScatter),
-        Ok(v1::Collective::Allgather) => Ok(Kind::Allgather),
+        Ok(v1::Collective::Allreduce) => Ok(Collective::Allreduce),
+        Ok(v1::Collective::ReduceScatter) => Ok(Collective::ReduceScatter),
+        Ok(v1::Collective::Allgather) => Ok(Collective::Allgather),
         Ok(v1::Collective::Unspecified) | Err(_) => Err(Error::malformed(plane, "unknown collective")),
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hoplite_core::plan::collective::Kind;
+use hoplite_core::plan::collective::Collective;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
 use super::participant::{Joined, Participant};
@@ -34,7 +34,7 @@ impl Client {
         let target = ObjectId::new(target)?;
         let all = async {
             let allreduce =
-                Participant::prepare(&self.connection, Kind::Allreduce, target, sources, rank, options)
+                Participant::prepare(&self.connection, Collective::Allreduce, target, sources, rank, options)
                     .await?;
             // It fits: the source, which is as long, is in the arena, which is mapped.
             let mut out = vec![0; usize::try_from(allreduce.source_bytes()).unwrap_or(usize::MAX)];
@@ -88,7 +88,7 @@ impl Client {
         let target = ObjectId::new(target)?;
         let all = async {
             let allreduce =
-                Participant::prepare(&self.connection, Kind::Allreduce, target, sources, rank, options)
+                Participant::prepare(&self.connection, Collective::Allreduce, target, sources, rank, options)
                     .await?;
             let (needed_bytes, given_bytes) = (allreduce.source_bytes(), out.len() as u64);
             let length = usize::try_from(needed_bytes).unwrap_or(usize::MAX);

@@ -9,7 +9,7 @@ use futures::future::{Either, select};
 use hoplite_core::collective::Agreement;
 use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{self, ByteRange, Reduce, Response};
-use hoplite_core::plan::collective::Kind;
+use hoplite_core::plan::collective::Collective;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
 use super::gather::no_such_rank;
@@ -22,7 +22,7 @@ use crate::reader::ObjectReader;
 /// What a participant does, and what it knows of its own source.
 #[derive(Debug)]
 pub(super) struct Participant {
-    kind: Kind,
+    kind: Collective,
     request: Reduce,
     rank: usize,
     source_bytes: u64,
@@ -43,7 +43,7 @@ impl Participant {
     /// Learns from the participant's own source what all of them are like.
     pub(super) async fn prepare(
         connection: &Arc<Connection>,
-        kind: Kind,
+        kind: Collective,
         target: ObjectId,
         sources: Vec<ObjectId>,
         rank: usize,
@@ -59,7 +59,7 @@ impl Participant {
             let source = ObjectReader::open(connection, own.clone(), deadline.left()).await?;
             (source.size_bytes(), source.metadata().dtype)
         };
-        if kind != Kind::Allgather && !op.is_defined_for(dtype) {
+        if kind != Collective::Allgather && !op.is_defined_for(dtype) {
             let reason = format!("{op} is not defined for elements of type {dtype}").into();
             return Err(ObjectError::TypeMismatch { id: own, reason }.into());
         }
@@ -74,7 +74,7 @@ impl Participant {
         &self.request
     }
 
-    pub(super) const fn kind(&self) -> Kind {
+    pub(super) const fn kind(&self) -> Collective {
         self.kind
     }
 

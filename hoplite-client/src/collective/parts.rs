@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hoplite_core::collective::{MAX_STAR_BYTES, is_little};
 use hoplite_core::node::{ByteRange, ReduceOrder};
-use hoplite_core::plan::collective::Kind;
+use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::combine;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
@@ -40,7 +40,8 @@ impl Client {
         let timeout = options.timeout;
         let all = async {
             let parts =
-                Parts::prepare(&self.connection, Kind::ReduceScatter, target, sources, rank, options).await?;
+                Parts::prepare(&self.connection, Collective::ReduceScatter, target, sources, rank, options)
+                    .await?;
             // It fits: the source, which is longer, is in the arena, which is mapped.
             let mut out = vec![0; to_index(parts.part_bytes)];
             parts.reduce_scatter(self, &mut out).await?;
@@ -81,7 +82,8 @@ impl Client {
         let timeout = options.timeout;
         let all = async {
             let parts =
-                Parts::prepare(&self.connection, Kind::ReduceScatter, target, sources, rank, options).await?;
+                Parts::prepare(&self.connection, Collective::ReduceScatter, target, sources, rank, options)
+                    .await?;
             let out = room(out, parts.part_bytes)?;
             parts.reduce_scatter(self, out).await?;
             Ok(out.len())
@@ -119,7 +121,8 @@ impl Client {
         let options = AllreduceOptions { timeout, ..AllreduceOptions::default() };
         let all = async {
             let parts =
-                Parts::prepare(&self.connection, Kind::Allgather, target, sources, rank, options).await?;
+                Parts::prepare(&self.connection, Collective::Allgather, target, sources, rank, options)
+                    .await?;
             let out = room(out, parts.part_bytes.saturating_mul(parts.count()))?;
             parts.allgather(self, out).await?;
             Ok(out.len())
@@ -144,7 +147,7 @@ struct Parts {
 impl Parts {
     async fn prepare<I>(
         connection: &Arc<Connection>,
-        kind: Kind,
+        kind: Collective,
         target: impl AsRef<[u8]>,
         sources: I,
         rank: usize,
@@ -157,7 +160,7 @@ impl Parts {
         let target = ObjectId::new(target)?;
         let participant = Participant::prepare(connection, kind, target, sources, rank, options).await?;
         let source_bytes = participant.source_bytes();
-        if kind == Kind::Allgather {
+        if kind == Collective::Allgather {
             return Ok(Self { part_bytes: source_bytes, participant });
         }
         let count = participant.request().sources.len() as u64;
@@ -268,7 +271,7 @@ impl Parts {
         out: &mut [u8],
     ) -> Result<bool> {
         let deadline = self.participant.deadline();
-        if self.participant.kind() == Kind::ReduceScatter {
+        if self.participant.kind() == Collective::ReduceScatter {
             let own = self.part(self.participant.rank());
             if !order.contains(&own) {
                 return Ok(false);

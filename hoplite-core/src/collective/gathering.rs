@@ -9,7 +9,7 @@ use super::{Agreement, MAX_SOURCES_PER_MEMBER, Member};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::node::{Reduce, ReduceOrder};
-use crate::plan::collective::{Kind, MAX_MEMBERS, SlowLinks};
+use crate::plan::collective::{Collective, MAX_MEMBERS, SlowLinks};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Location, LocationState, Locations, Retention};
 use crate::time::Time;
@@ -26,7 +26,7 @@ const MAX_GOT_BYTES: u64 = 8 << 10;
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
 /// Whether no session is made of sources that have so many bytes together.
-pub const fn is_little(kind: Kind, all_bytes: u64) -> bool {
+pub const fn is_little(kind: Collective, all_bytes: u64) -> bool {
     all_bytes <= if kind.is_of_parts() { MAX_GOT_BYTES } else { MAX_STAR_BYTES }
 }
 
@@ -92,7 +92,7 @@ pub enum Outlook {
 /// Follows the sources of a collective.
 #[derive(Debug)]
 pub struct Gathering {
-    kind: Kind,
+    kind: Collective,
     request: Reduce,
     news: Vec<Option<Locations>>,
     first_at: Option<Time>,
@@ -100,13 +100,13 @@ pub struct Gathering {
 
 impl Gathering {
     /// Nothing is known yet.
-    pub fn new(kind: Kind, request: Reduce) -> Self {
+    pub fn new(kind: Collective, request: Reduce) -> Self {
         let news = vec![None; request.sources.len()];
         Self { kind, request, news, first_at: None }
     }
 
     /// Which collective it is for.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> Collective {
         self.kind
     }
 
@@ -167,22 +167,22 @@ impl Gathering {
         if is_little(self.kind, all_bytes) {
             return Outlook::General("so little goes through one node at once");
         }
-        if self.kind != Kind::Allgather && !self.request.op.is_defined_for(metadata.dtype)
+        if self.kind != Collective::Allgather && !self.request.op.is_defined_for(metadata.dtype)
             || !source_bytes.is_multiple_of(metadata.dtype.size_bytes())
         {
             return Outlook::General("the operation is not defined for the sources");
         }
-        if self.kind == Kind::ReduceScatter
+        if self.kind == Collective::ReduceScatter
             && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes())
         {
             return Outlook::General("the sources do not divide into equal parts");
         }
-        let size_bytes = if self.kind == Kind::Allgather { all_bytes } else { source_bytes };
+        let size_bytes = if self.kind == Collective::Allgather { all_bytes } else { source_bytes };
         if self.kind.is_of_parts() {
             metadata.shape = None;
         }
         let Some(members) = self.members() else {
-            let waits = self.kind == Kind::Allreduce && self.request.sources.len() <= MAX_MEMBERS;
+            let waits = self.kind == Collective::Allreduce && self.request.sources.len() <= MAX_MEMBERS;
             let due = self.first_at.filter(|_| !waits);
             return match due.map(|first_at| first_at + patience(size_bytes, participants, link)) {
                 Some(due) if due <= now => Outlook::General("not all sources came in time"),

@@ -12,7 +12,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::node::{Reduce, ReduceOrder};
 use crate::placement::mix;
-use crate::plan::collective::{Kind, Program, Schedule, program_of_parts};
+use crate::plan::collective::{Collective, Program, Schedule, program_of_parts};
 use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
 
@@ -38,7 +38,7 @@ pub enum MembershipId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
     /// The collective.
-    pub kind: Kind,
+    pub kind: Collective,
     /// The operation; of an allgather it says nothing.
     pub op: ReduceOp,
     /// The order of the operands.
@@ -51,7 +51,7 @@ pub struct Agreement {
 
 impl Agreement {
     /// What a participant that asks for this has agreed to.
-    pub fn of(kind: Kind, request: &Reduce) -> Self {
+    pub fn of(kind: Collective, request: &Reduce) -> Self {
         let mut digest = 0;
         for id in &request.sources {
             digest = mix(digest ^ id.as_bytes().len() as u64);
@@ -107,9 +107,9 @@ impl fmt::Display for Agreement {
         };
         let Self { kind, op, participants, .. } = self;
         match kind {
-            Kind::Allreduce => write!(f, "{op} of {participants} sources in {order}"),
-            Kind::ReduceScatter => write!(f, "parts of the {op} of {participants} sources in {order}"),
-            Kind::Allgather => write!(f, "all of {participants} sources"),
+            Collective::Allreduce => write!(f, "{op} of {participants} sources in {order}"),
+            Collective::ReduceScatter => write!(f, "parts of the {op} of {participants} sources in {order}"),
+            Collective::Allgather => write!(f, "all of {participants} sources"),
         }
     }
 }
@@ -179,7 +179,7 @@ impl Plan {
     /// After which steps of its program bytes are final, in this order.
     pub fn finals(&self, program: &Program) -> Vec<usize> {
         let mut finals = program.finals();
-        if self.agreement.kind == Kind::ReduceScatter {
+        if self.agreement.kind == Collective::ReduceScatter {
             // Those of the others are passed on.
             let own: Vec<Range<u64>> = self.ranks[self.index].iter().map(|rank| self.part(*rank)).collect();
             finals.retain(|step| own.contains(program.steps()[*step].range()));
@@ -197,20 +197,20 @@ impl Plan {
     /// The size of each source.
     pub fn source_bytes(&self) -> u64 {
         match self.agreement.kind {
-            Kind::Allgather => length(&self.part(0)),
-            Kind::Allreduce | Kind::ReduceScatter => self.size_bytes,
+            Collective::Allgather => length(&self.part(0)),
+            Collective::Allreduce | Collective::ReduceScatter => self.size_bytes,
         }
     }
 
     /// Whether the member's own sources are combined into its copy before anything else. Those of an allgather are only given.
     pub fn is_folded(&self) -> bool {
-        self.sources.len() > 1 && self.agreement.kind != Kind::Allgather
+        self.sources.len() > 1 && self.agreement.kind != Collective::Allgather
     }
 
     /// Which of the member's own sources has a byte of what is made, if they are not folded, and where the first byte of that source
     /// is there.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
-        if self.agreement.kind != Kind::Allgather {
+        if self.agreement.kind != Collective::Allgather {
             return (0, 0);
         }
         let parts = self.ranks[self.index].iter().map(|rank| self.part(*rank));
@@ -221,8 +221,8 @@ impl Plan {
     /// Where the part ends in which a byte of what is made is; of an allreduce all is one part.
     pub fn part_end(&self, at: u64) -> u64 {
         match self.agreement.kind {
-            Kind::Allreduce => self.size_bytes,
-            Kind::ReduceScatter | Kind::Allgather => {
+            Collective::Allreduce => self.size_bytes,
+            Collective::ReduceScatter | Collective::Allgather => {
                 let part_bytes = length(&self.part(0)).max(1);
                 self.size_bytes.min((at / part_bytes + 1) * part_bytes)
             }

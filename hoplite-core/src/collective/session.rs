@@ -3,7 +3,7 @@
 use super::{EnlistmentId, Failure, Report, Word};
 use crate::error::Error;
 use crate::id::ObjectId;
-use crate::plan::collective::Kind;
+use crate::plan::collective::Collective;
 
 /// Whether what a session makes is the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum SessionAction {
 /// One attempt, as its coordinator sees it.
 #[derive(Debug)]
 pub struct Session {
-    kind: Kind,
+    kind: Collective,
     target: ObjectId,
     seats: Vec<Seat>,
     /// The member that is the coordinator's own store, which decides an allreduce when it has all bytes: so its copy stands
@@ -57,7 +57,7 @@ enum SeatState {
 impl Session {
     /// A session of these members, who have just been asked. One of them is the coordinator's own store.
     pub fn new(
-        kind: Kind,
+        kind: Collective,
         target: ObjectId,
         enlistments: impl IntoIterator<Item = EnlistmentId>,
         own: Option<EnlistmentId>,
@@ -167,10 +167,10 @@ mod tests {
     use super::*;
 
     fn session(members: u64) -> Session {
-        session_of(Kind::Allreduce, members)
+        session_of(Collective::Allreduce, members)
     }
 
-    fn session_of(kind: Kind, members: u64) -> Session {
+    fn session_of(kind: Collective, members: u64) -> Session {
         let target = ObjectId::new("t").unwrap();
         Session::new(kind, target, (0..members).map(EnlistmentId), Some(EnlistmentId(0)))
     }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn who_has_its_parts_waits_for_no_word_but_gives_until_all_have_theirs() {
-        let mut session = session_of(Kind::ReduceScatter, 2);
+        let mut session = session_of(Collective::ReduceScatter, 2);
         assert_eq!(session.reported(EnlistmentId(1), Report::Filled), []);
         assert_eq!(session.decision(), Decision::Open);
         let dismissals = [0, 1].map(|member| SessionAction::Dismiss(EnlistmentId(member)));
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn if_one_does_not_get_its_parts_all_are_told_to_do_without() {
-        let mut session = session_of(Kind::Allgather, 3);
+        let mut session = session_of(Collective::Allgather, 3);
         session.reported(EnlistmentId(1), Report::Filled);
         let actions = session.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
         assert_eq!(told(&actions), [(0, false), (1, false)]);

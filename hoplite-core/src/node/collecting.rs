@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::peer::ROOM_TIMEOUT;
-use crate::plan::collective::{Arrangement, Kind, arrange, arrange_parts, frame_bytes};
+use crate::plan::collective::{Arrangement, Collective, arrange, arrange_parts, frame_bytes};
 use crate::shard::{Locations, RequestId, UnpublishReason};
 use crate::time::Time;
 use crate::topology::place::Path;
@@ -75,7 +75,7 @@ struct Coordinated {
     /// The call that waits for it.
     key: Option<CallKey>,
     started: Time,
-    kind: Kind,
+    kind: Collective,
     request: Reduce,
     /// The question whether there is a target, until this session decides that there is.
     existence: Option<RequestId>,
@@ -215,7 +215,7 @@ impl Node {
     }
 
     /// Coordinates a collective.
-    pub(super) fn coordinate(&mut self, key: CallKey, kind: Kind, request: Reduce) {
+    pub(super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
         if let Err(error) = self.check_reduce(key.client, &request) {
             return self.ctx.reply(key, Err(error));
         }
@@ -346,7 +346,7 @@ impl Node {
     fn fall_back(
         &mut self,
         (key, started, existence): (Option<CallKey>, Time, Option<RequestId>),
-        kind: Kind,
+        kind: Collective,
         mut request: Reduce,
         reason: &str,
     ) {
@@ -368,7 +368,7 @@ impl Node {
     fn announce_end(
         &mut self,
         (key, started, existence): (Option<CallKey>, Time, Option<RequestId>),
-        kind: Kind,
+        kind: Collective,
         request: Reduce,
     ) {
         if let Some(existence) = existence {
@@ -398,8 +398,10 @@ impl Node {
         let (link, preference) = (self.ctx.link(), self.ctx.config().allreduce_schedule);
         let paths: Vec<Path> = members.iter().map(|seated| seated.path).collect();
         let Arrangement { order, choice, remark } = match kind {
-            Kind::Allreduce => arrange(&paths, &slow, size_bytes, link, preference),
-            Kind::ReduceScatter | Kind::Allgather => arrange_parts(&paths, &slow, size_bytes, link),
+            Collective::Allreduce => arrange(&paths, &slow, size_bytes, link, preference),
+            Collective::ReduceScatter | Collective::Allgather => {
+                arrange_parts(&paths, &slow, size_bytes, link)
+            }
         };
         let members: Vec<Seated> = order.iter().map(|member| members[*member].clone()).collect();
         let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {

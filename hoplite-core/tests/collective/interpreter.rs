@@ -1,6 +1,6 @@
 //! Runs the programs of all members of a session over symbolic data.
 
-use hoplite_core::plan::collective::{Kind, Program, Schedule, Step, Taking, program_of_parts};
+use hoplite_core::plan::collective::{Collective, Program, Schedule, Step, Taking, program_of_parts};
 
 /// Ranges of programs consist of these, but for the end of the data.
 const UNIT_BYTES: u64 = 64;
@@ -10,7 +10,7 @@ pub(crate) type Value = Option<Vec<u32>>;
 
 /// All members, and how far each stream between them is.
 pub(crate) struct Interpreter {
-    kind: Kind,
+    kind: Collective,
     programs: Vec<Program>,
     /// The writers before each step of each member.
     writers: Vec<Vec<Vec<usize>>>,
@@ -32,7 +32,7 @@ struct Stream {
 }
 
 impl Interpreter {
-    pub(crate) fn new(schedule: &Schedule, kind: Kind, size_bytes: u64) -> Self {
+    pub(crate) fn new(schedule: &Schedule, kind: Collective, size_bytes: u64) -> Self {
         let members = schedule.members();
         let unit = |index| (start_of(index, members, size_bytes.div_ceil(UNIT_BYTES) as usize)) as u64;
         let part =
@@ -50,7 +50,7 @@ impl Interpreter {
         };
         let parts: Vec<_> = (0..members).map(halves).collect();
         let program = |index| match kind {
-            Kind::Allreduce => schedule.program(index, size_bytes),
+            Collective::Allreduce => schedule.program(index, size_bytes),
             kind => program_of_parts(kind, index, &parts),
         };
         let programs: Vec<Program> = (0..members).map(program).collect();
@@ -155,11 +155,13 @@ impl Interpreter {
             for (unit, value) in target.iter().enumerate() {
                 let own_part = || self.part_of(unit, units);
                 match self.kind {
-                    Kind::Allreduce if members > 1 => assert_eq!(*value, Some(vec![1; members]), "{member}"),
-                    Kind::ReduceScatter if members > 1 && own_part() == member => {
+                    Collective::Allreduce if members > 1 => {
+                        assert_eq!(*value, Some(vec![1; members]), "{member}")
+                    }
+                    Collective::ReduceScatter if members > 1 && own_part() == member => {
                         assert_eq!(*value, Some(vec![1; members]), "unit {unit} of {member}");
                     }
-                    Kind::Allgather if own_part() != member => {
+                    Collective::Allgather if own_part() != member => {
                         let mut expected = vec![0; members];
                         expected[own_part()] = 1;
                         assert_eq!(*value, Some(expected), "unit {unit} of {member}");

@@ -1,6 +1,6 @@
 //! Programs give the right result, however their streams are interleaved.
 
-use hoplite_core::plan::collective::{Kind, Schedule};
+use hoplite_core::plan::collective::{Collective, Schedule};
 use proptest::prelude::*;
 
 use super::interpreter::Interpreter;
@@ -19,11 +19,11 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     any.prop_filter("few members", |schedule| schedule.members() <= 40)
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
+fn kind() -> impl Strategy<Value = Collective> {
     prop_oneof![
-        3 => Just(Kind::Allreduce),
-        1 => Just(Kind::ReduceScatter),
-        1 => Just(Kind::Allgather),
+        3 => Just(Collective::Allreduce),
+        1 => Just(Collective::ReduceScatter),
+        1 => Just(Collective::Allgather),
     ]
 }
 
@@ -55,7 +55,7 @@ proptest! {
     ) {
         for schedule in [Schedule::ring(members), Schedule::halving_doubling(1 << members.ilog2())] {
             let members = schedule.members() as u64;
-            let programs = Interpreter::new(&schedule, Kind::Allreduce, size_bytes);
+            let programs = Interpreter::new(&schedule, Collective::Allreduce, size_bytes);
             for program in programs.programs() {
                 // The parts differ by a unit of 64 bytes each.
                 let limit = 2 * (size_bytes * (members - 1)).div_ceil(members) + 2 * 64 * members;
@@ -98,7 +98,7 @@ proptest! {
 
 #[test]
 fn a_large_ring_does_not_wait_for_itself() {
-    let mut interpreter = Interpreter::new(&Schedule::ring(40), Kind::Allreduce, 64 * 40);
+    let mut interpreter = Interpreter::new(&Schedule::ring(40), Collective::Allreduce, 64 * 40);
     while interpreter.step(|count| count - 1) {}
     assert!(interpreter.is_over());
     interpreter.check();
@@ -108,7 +108,7 @@ fn a_large_ring_does_not_wait_for_itself() {
 fn as_many_members_as_there_can_be_get_the_same() {
     // Most of them have no part of their own.
     for schedule in [Schedule::ring(256), Schedule::halving_doubling(256), Schedule::halving_doubling(255)] {
-        let mut interpreter = Interpreter::new(&schedule, Kind::Allreduce, 64 * 3);
+        let mut interpreter = Interpreter::new(&schedule, Collective::Allreduce, 64 * 3);
         while interpreter.step(|_| 0) {}
         assert!(interpreter.is_over(), "{schedule}");
         interpreter.check();

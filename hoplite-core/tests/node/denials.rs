@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::collective::{Agreement, CollectiveEffect, CollectiveEvent};
 use hoplite_core::node::*;
-use hoplite_core::plan::collective::Kind;
+use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::ToStore;
 use hoplite_core::{Dtype, Error, Metadata, PutId};
@@ -19,7 +19,7 @@ fn deny(h: &mut Harness, error: &Error) {
 }
 
 fn join(h: &mut Harness) -> (ClientId, CallId) {
-    let agreement = Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"]));
+    let agreement = Agreement::of(Collective::Allreduce, &reduce("t", &["a", "b"]));
     h.request(
         A,
         Request::Join { target: id("t"), agreement, is_again: false, source_bytes: SIZE, timeout: LONG },
@@ -85,7 +85,7 @@ fn who_comes_after_a_loss_waits_for_another_attempt() {
 
 /// An allreduce of `a`, `b` and `c`, of which `b` is of another type than `a`, and `c` is nowhere yet.
 fn disagree(h: &mut Harness) -> Error {
-    let call = h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b", "c"])));
+    let call = h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c"])));
     for name in ["t", "c"] {
         h.tell(unknown(name));
     }
@@ -141,7 +141,7 @@ fn what_another_collective_or_none_has_made_is_no_answer_to_a_participant() {
     let joined = join(&mut h);
     let reason = "a participant asks for sum of 2 sources in any order, but no collective made what is there";
     assert_eq!(h.error(joined), Error::TypeMismatch { id: id("t"), reason: reason.into() });
-    let agreement = |op| Agreement::of(Kind::Allreduce, &Reduce { op, ..reduce("t", &["a", "b"]) });
+    let agreement = |op| Agreement::of(Collective::Allreduce, &Reduce { op, ..reduce("t", &["a", "b"]) });
     let request = Request::Join {
         target: id("u"),
         agreement: agreement(ReduceOp::Sum),
@@ -168,7 +168,8 @@ fn what_another_collective_or_none_has_made_is_no_answer_to_a_participant() {
 #[test]
 fn if_the_call_of_rank_0_is_cancelled_those_who_wait_elsewhere_are_told() {
     let mut h = Harness::new();
-    let (client, call) = h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b", "c"])));
+    let (client, call) =
+        h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c"])));
     for name in ["t", "c"] {
         h.tell(unknown(name));
     }
@@ -204,7 +205,7 @@ fn who_has_joined_again_does_not_fail_when_the_same_is_said_twice() {
 #[test]
 fn no_client_says_what_participants_have_agreed_to() {
     let mut h = Harness::new();
-    let agreement = Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"]));
+    let agreement = Agreement::of(Collective::Allreduce, &reduce("t", &["a", "b"]));
     let metadata = Metadata { agreement: Some(agreement), ..f32s() };
     let create = Request::Create { id: id("t"), size_bytes: SIZE, metadata: metadata.clone(), timeout: LONG };
     let created = h.request(B, create);

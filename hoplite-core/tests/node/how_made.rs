@@ -2,7 +2,7 @@
 
 use hoplite_core::collective::{CollectiveEvent, Word};
 use hoplite_core::node::*;
-use hoplite_core::plan::collective::Kind;
+use hoplite_core::plan::collective::Collective;
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::time::Time;
 
@@ -76,7 +76,7 @@ fn a_member_that_is_told_to_do_without_says_who_knows_why() {
 fn a_coordinator_tells_for_whom_it_waits_and_how_far_its_own_member_is() {
     let mut h = Harness::new();
     h.put_f32("a", SIZE);
-    h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b"])));
+    h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b"])));
     let gathering = how(&h);
     assert!(gathering.is_running && gathering.plan.contains("waits for the sources"), "{gathering:?}");
     let mut h = Harness::new();

@@ -7,7 +7,7 @@ use hoplite_core::collective::{
     Word,
 };
 use hoplite_core::node::*;
-use hoplite_core::plan::collective::{Kind, Schedule};
+use hoplite_core::plan::collective::{Collective, Schedule};
 use hoplite_core::shard::{DropReason, LocationState, PullOutcome, Retention, ToShard, ToStore, Verdict};
 use hoplite_core::{Error, PutId, Time};
 
@@ -23,7 +23,7 @@ fn plan(a: PutId) -> Box<Plan> {
     Box::new(Plan {
         target: id("t"),
         put: PUT,
-        agreement: Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"])),
+        agreement: Agreement::of(Collective::Allreduce, &reduce("t", &["a", "b"])),
         size_bytes: SIZE,
         metadata: f32s(),
         schedule: Schedule::ring(2),
@@ -38,7 +38,7 @@ fn plan(a: PutId) -> Box<Plan> {
 }
 
 pub(crate) fn join(h: &mut Harness) -> (ClientId, CallId) {
-    let agreement = Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"]));
+    let agreement = Agreement::of(Collective::Allreduce, &reduce("t", &["a", "b"]));
     let (target, is_again, source_bytes) = (id("t"), false, SIZE);
     h.request(A, Request::Join { target, agreement, is_again, source_bytes, timeout: LONG })
 }
@@ -191,7 +191,7 @@ fn a_participant_that_expects_a_session_asks_the_directory_only_after_a_while() 
         let mut h = Harness::new();
         h.put_f32("a", SIZE);
         h.sent();
-        let agreement = Agreement::of(Kind::Allreduce, &reduce("t", &["a", "b"]));
+        let agreement = Agreement::of(Collective::Allreduce, &reduce("t", &["a", "b"]));
         let (target, is_again) = (id("t"), false);
         let request = Request::Join { target, agreement, is_again, source_bytes, timeout: LONG };
         let joined = h.request(A, request);
@@ -272,11 +272,14 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
 
 /// This node has `a` and coordinates; `n1` has `b`. Answers the call, the member there, and the exchange here.
 pub(crate) fn coordinate(h: &mut Harness) -> ((ClientId, CallId), EnlistmentId, CombineId) {
-    coordinate_a(h, Kind::Allreduce)
+    coordinate_a(h, Collective::Allreduce)
 }
 
 /// As [`coordinate`], of any collective.
-pub(crate) fn coordinate_a(h: &mut Harness, kind: Kind) -> ((ClientId, CallId), EnlistmentId, CombineId) {
+pub(crate) fn coordinate_a(
+    h: &mut Harness,
+    kind: Collective,
+) -> ((ClientId, CallId), EnlistmentId, CombineId) {
     let a = h.put_f32("a", SIZE);
     let call = h.request(A, Request::Collective(kind, reduce("t", &["a", "b"])));
     for (shard, message) in h.sent() {
@@ -300,7 +303,7 @@ pub(crate) fn coordinate_a(h: &mut Harness, kind: Kind) -> ((ClientId, CallId), 
 
 #[test]
 fn an_allreduce_waits_for_the_last_source_and_who_want_parts_do_not() {
-    for kind in [Kind::Allreduce, Kind::ReduceScatter, Kind::Allgather] {
+    for kind in [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather] {
         let mut h = Harness::new();
         let a = h.put_f32("a", SIZE);
         let call = h.request(A, Request::Collective(kind, reduce("t", &["a", "b"])));
@@ -318,7 +321,7 @@ fn an_allreduce_waits_for_the_last_source_and_who_want_parts_do_not() {
         }
         h.pass(LONG / 2);
         let how = h.node.how_made(&id("t"), Time::ZERO).map(|how| how.plan);
-        if kind != Kind::Allreduce {
+        if kind != Collective::Allreduce {
             assert_eq!(how.as_deref(), Some("general path: not all sources came in time"), "{kind:?}");
             continue;
         }
@@ -340,7 +343,7 @@ fn more_than_256_members_do_without_a_session() {
         let a = h.put_f32("s0", SIZE);
         let sources: Vec<String> = (0..members).map(|rank| format!("s{rank}")).collect();
         let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
-        h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &sources)));
+        h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &sources)));
         for (shard, message) in h.sent() {
             let ToShard::Subscribe { request, id: object } = message else { continue };
             let locations = match object.to_string().as_str() {
@@ -445,7 +448,7 @@ fn what_was_asked_for_a_session_is_not_asked_again_for_a_reduce() {
     const FEW_BYTES: u64 = 1000;
     let mut h = Harness::new();
     let a = h.put_f32("a", FEW_BYTES);
-    h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b"])));
+    h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b"])));
     for (shard, message) in h.sent() {
         let ToShard::Subscribe { request, id: object } = message else { continue };
         let mut locations = match object.to_string().as_str() {
@@ -464,7 +467,7 @@ fn what_was_asked_for_a_session_is_not_asked_again_for_a_reduce() {
 fn a_session_is_in_the_order_of_the_groups_of_its_members() {
     let mut h = Harness::new();
     let a = h.put_f32("a", SIZE);
-    h.request(A, Request::Collective(Kind::Allreduce, reduce("t", &["a", "b", "c", "d"])));
+    h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c", "d"])));
     for (shard, message) in h.sent() {
         let ToShard::Subscribe { request, id: object } = message else { continue };
         let (put, node, rack) = match object.to_string().as_str() {

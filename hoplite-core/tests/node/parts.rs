@@ -6,7 +6,7 @@ use hoplite_core::collective::{
     Agreement, CollectiveEffect, CollectiveEvent, Failure, Member, Plan, Report, Word,
 };
 use hoplite_core::node::*;
-use hoplite_core::plan::collective::{Kind, Schedule};
+use hoplite_core::plan::collective::{Collective, Schedule};
 use hoplite_core::shard::DropReason;
 use hoplite_core::{Error, PutId, Time};
 
@@ -14,7 +14,7 @@ use crate::harness::*;
 use crate::members::*;
 use crate::reducing::*;
 
-const KINDS: [Kind; 2] = [Kind::ReduceScatter, Kind::Allgather];
+const KINDS: [Collective; 2] = [Collective::ReduceScatter, Collective::Allgather];
 
 /// After which a member does not wait for participants of its node any more.
 const NOBODY_JOINS: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const OWN: ByteRange = ByteRange { offset_bytes: SIZE / 2, length_bytes: SIZE / 
 const OTHER: ByteRange = ByteRange { offset_bytes: 0, length_bytes: SIZE / 2 };
 
 /// This node has `b`, that of rank 1; `n1` has `a`. What is made has `SIZE` bytes.
-fn plan(kind: Kind, b: PutId) -> Box<Plan> {
+fn plan(kind: Collective, b: PutId) -> Box<Plan> {
     let member = |name: &str| Member { node: node_id(name), address: address(name) };
     Box::new(Plan {
         target: id("t"),
@@ -42,14 +42,14 @@ fn plan(kind: Kind, b: PutId) -> Box<Plan> {
     })
 }
 
-fn asked(h: &mut Harness, kind: Kind) -> CombineId {
-    let size_bytes = if kind == Kind::Allgather { SIZE / 2 } else { SIZE };
+fn asked(h: &mut Harness, kind: Collective) -> CombineId {
+    let size_bytes = if kind == Collective::Allgather { SIZE / 2 } else { SIZE };
     let b = h.put_f32("b", size_bytes);
     collective(h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan: plan(kind, b.put) });
     exchange(h)
 }
 
-fn join(h: &mut Harness, kind: Kind) -> (ClientId, CallId) {
+fn join(h: &mut Harness, kind: Collective) -> (ClientId, CallId) {
     let agreement = Agreement::of(kind, &reduce("t", &["a", "b"]));
     let (target, is_again, source_bytes) = (id("t"), false, SIZE);
     h.request(A, Request::Join { target, agreement, is_again, source_bytes, timeout: LONG })
@@ -64,7 +64,7 @@ fn a_member_says_that_it_has_its_parts_when_its_participants_have_called() {
         assert_eq!(reports(&mut h), []);
         let joined = join(&mut h, kind);
         let Some(Ok(Response::Ranges { view, order })) = h.answer(joined) else { panic!("it has them") };
-        assert_eq!(order, [if kind == Kind::Allgather { OTHER } else { OWN }]);
+        assert_eq!(order, [if kind == Collective::Allgather { OTHER } else { OWN }]);
         assert!(view.size_bytes > SIZE, "the end is kept back of what is not complete");
         assert_eq!(reports(&mut h), [Report::Filled]);
         end(&mut h, combine, CombineOutcome::Complete);
@@ -117,7 +117,7 @@ fn published_end(h: &mut Harness) -> bool {
 #[test]
 fn when_all_have_their_parts_the_target_says_so() {
     let mut h = Harness::new();
-    let (call, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
+    let (call, other, combine) = coordinate_a(&mut h, Collective::ReduceScatter);
     h.assert_waits(call);
     collective(&mut h, CollectiveEvent::Filled { combine });
     assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })), "it has its parts");
@@ -128,7 +128,7 @@ fn when_all_have_their_parts_the_target_says_so() {
     assert!(h.effects.contains(&Effect::CancelCombine { combine }));
     assert_eq!(performed(&mut h), [CollectiveEffect::Dismiss { enlistment: other }]);
     end(&mut h, combine, CombineOutcome::Complete);
-    let late = join(&mut h, Kind::ReduceScatter);
+    let late = join(&mut h, Collective::ReduceScatter);
     assert!(matches!(h.answer(late), Some(Ok(Response::Object(view))) if view.size_bytes == 0));
     assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
 }
@@ -137,7 +137,7 @@ fn when_all_have_their_parts_the_target_says_so() {
 fn so_does_the_target_of_an_exchange_that_fails_even_if_the_call_is_gone() {
     for is_gone in [false, true] {
         let mut h = Harness::new();
-        let (call, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
+        let (call, other, combine) = coordinate_a(&mut h, Collective::ReduceScatter);
         if is_gone {
             collective(&mut h, CollectiveEvent::Filled { combine });
             h.gone(A);
@@ -160,7 +160,7 @@ fn so_does_the_target_of_an_exchange_that_fails_even_if_the_call_is_gone() {
 #[test]
 fn an_exchange_whose_call_ends_before_the_parts_are_here_ends_too() {
     let mut h = Harness::new();
-    let (_, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
+    let (_, other, combine) = coordinate_a(&mut h, Collective::ReduceScatter);
     h.gone(A);
     assert!(h.effects.contains(&Effect::CancelCombine { combine }));
     let word = Word::Stop(Error::ObjectLost { id: id("t") });
@@ -174,7 +174,7 @@ fn an_exchange_whose_call_ends_before_the_parts_are_here_ends_too() {
 fn a_participant_of_a_later_round_does_not_join_the_parts_of_an_earlier_one() {
     for kind in KINDS {
         let mut h = Harness::new();
-        let size_bytes = if kind == Kind::Allgather { SIZE / 2 } else { SIZE };
+        let size_bytes = if kind == Collective::Allgather { SIZE / 2 } else { SIZE };
         let b = h.put_f32("b", size_bytes);
         collective(&mut h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan: plan(kind, b.put) });
         let combine = exchange(&mut h);
@@ -195,21 +195,21 @@ fn a_participant_of_a_later_round_does_not_join_the_parts_of_an_earlier_one() {
 #[test]
 fn a_delete_before_the_directory_knows_the_target_takes_it_away() {
     let mut h = Harness::new();
-    let (_, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
+    let (_, other, combine) = coordinate_a(&mut h, Collective::ReduceScatter);
     collective(&mut h, CollectiveEvent::Filled { combine });
     h.pass(NOBODY_JOINS);
     collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
     assert!(published_end(&mut h));
     h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG });
     end(&mut h, combine, CombineOutcome::Complete);
-    let late = join(&mut h, Kind::ReduceScatter);
+    let late = join(&mut h, Collective::ReduceScatter);
     h.assert_waits(late);
 }
 
 #[test]
 fn a_delete_ends_an_exchange_without_a_target() {
     let mut h = Harness::new();
-    let (call, other, combine) = coordinate_a(&mut h, Kind::ReduceScatter);
+    let (call, other, combine) = coordinate_a(&mut h, Collective::ReduceScatter);
     h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG });
     let error = Error::Deleted { id: id("t") };
     assert_eq!(h.error(call), error);

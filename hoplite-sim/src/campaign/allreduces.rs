@@ -122,7 +122,7 @@ impl Simulation {
     fn participate(&mut self, client: u64, request: &Reduce, is_only: bool) {
         let is_mistaken = self.app.scenario.has_mistakes && self.random.chance(10);
         let op = if is_mistaken { *self.random.pick(ReduceOp::ALL) } else { request.op };
-        let agreement = Agreement::of(collective::Kind::Allreduce, &Reduce { op, ..request.clone() });
+        let agreement = Agreement::of(collective::Collective::Allreduce, &Reduce { op, ..request.clone() });
         let timeout = if self.random.chance(10) { self.any_timeout() } else { request.timeout };
         let (started, target) = (self.now(), request.target.clone());
         let deadline = started + timeout;

@@ -2,7 +2,7 @@
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Reduce, ReduceOrder, Request, Response};
-use hoplite_core::plan::collective::Kind as Collective;
+use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Error, ObjectId, Time};
 

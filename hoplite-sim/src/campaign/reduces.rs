@@ -172,7 +172,7 @@ impl Simulation {
         let then = move |sim: &mut Self, answer: Answer| sim.reduce_answered(key, answer);
         let request = match way {
             Way::Reduce => Request::Reduce(request),
-            Way::Allreduce => Request::Collective(collective::Kind::Allreduce, request),
+            Way::Allreduce => Request::Collective(collective::Collective::Allreduce, request),
         };
         let call = self.call_as(key.1, client, request, Some(timeout), Some(Box::new(then)));
         let delay = self.random.micros(0..50_000 * u64::from(self.app.scenario.slowness.min(20)));

@@ -5,7 +5,7 @@ use hoplite_core::collective::{
 };
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::plan::collective::{Kind, MAX_MEMBERS, Schedule};
+use hoplite_core::plan::collective::{Collective, MAX_MEMBERS, Schedule};
 use hoplite_core::text::is_plain;
 
 use super::frame::MAX_BLOCK_BYTES;
@@ -101,7 +101,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     let metadata = metadata::decode(enlist.metadata, size_bytes)?;
     let agreement = decode_agreement(enlist.agreement, Plane::Data)?;
     let element_bytes = metadata.dtype.size_bytes();
-    let is_combined = agreement.kind != Kind::Allgather;
+    let is_combined = agreement.kind != Collective::Allgather;
     if is_combined && !agreement.op.is_defined_for(metadata.dtype)
         || !size_bytes.is_multiple_of(element_bytes)
     {

@@ -12,7 +12,7 @@ use hoplite_core::collective::{
     Stage, Word,
 };
 use hoplite_core::node::{CombineId, CopyId, ReduceOrder};
-use hoplite_core::plan::collective::{Kind, Schedule};
+use hoplite_core::plan::collective::{Collective, Schedule};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::{Dtype, Error, Metadata, NodeId, ObjectId, PutId, Time};
@@ -70,7 +70,7 @@ fn failure(input: &mut Unstructured<'_>, member: usize) -> Result<Failure> {
 
 /// One plan for each member, which all mean the same.
 fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
-    let kind = *input.choose(&[Kind::Allreduce, Kind::ReduceScatter, Kind::Allgather])?;
+    let kind = *input.choose(&[Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather])?;
     let count = input.int_in_range(2..=MAX_MEMBERS)?;
     let schedule = match input.int_in_range(0..=2)? {
         0 => Schedule::ring(count),
@@ -137,10 +137,10 @@ fn check_finals(plans: &[Plan]) {
         let part_bytes = plan.size_bytes / u64::from(plan.agreement.participants);
         let own_bytes = part_bytes * plan.sources.len() as u64;
         let expected = match plan.agreement.kind {
-            Kind::Allreduce => plan.size_bytes,
-            Kind::ReduceScatter => own_bytes,
+            Collective::Allreduce => plan.size_bytes,
+            Collective::ReduceScatter => own_bytes,
             // It has its own already.
-            Kind::Allgather => plan.size_bytes - own_bytes,
+            Collective::Allgather => plan.size_bytes - own_bytes,
         };
         assert_eq!(final_bytes, expected, "{plan:?}");
     }
@@ -149,7 +149,7 @@ fn check_finals(plans: &[Plan]) {
 struct World {
     session: Session,
     seats: Vec<Seat>,
-    kind: Kind,
+    kind: Collective,
     /// Which of them is the coordinator's own.
     own: usize,
     now: Time,

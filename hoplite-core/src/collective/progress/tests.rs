@@ -9,13 +9,13 @@ use super::*;
 use crate::collective::{Agreement, Member};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::node::ReduceOrder;
-use crate::plan::collective::{Kind, Schedule};
+use crate::plan::collective::{Collective, Schedule};
 use crate::reduce::ReduceOp;
 use crate::{Dtype, Metadata};
 
 const ELEMENT_BYTES: u64 = 8;
 
-fn plans(kind: Kind, schedule: &Schedule, ranks: &[Vec<usize>], elements: u64) -> Vec<Plan> {
+fn plans(kind: Collective, schedule: &Schedule, ranks: &[Vec<usize>], elements: u64) -> Vec<Plan> {
     let participants: usize = ranks.iter().map(Vec::len).sum();
     let elements = if kind.is_of_parts() { elements * participants as u64 } else { elements };
     let member = |index| Member {
@@ -186,8 +186,8 @@ impl World {
             for rank in 0..if plan.is_of_parts() { ranks } else { 0 } {
                 let is_own = member.ranks.contains(&rank);
                 let expected = match plan.agreement.kind {
-                    Kind::ReduceScatter if is_own => all,
-                    Kind::Allgather if !is_own => 1 << (8 * rank),
+                    Collective::ReduceScatter if is_own => all,
+                    Collective::Allgather if !is_own => 1 << (8 * rank),
                     _ => continue,
                 };
                 assert_eq!(memory[rank * part..(rank + 1) * part], vec![Some(expected); part]);
@@ -213,7 +213,7 @@ proptest! {
     /// has to be given again has not been overwritten.
     #[test]
     fn all_get_what_they_are_promised(
-        kind in prop_oneof![Just(Kind::Allreduce), Just(Kind::ReduceScatter), Just(Kind::Allgather)],
+        kind in prop_oneof![Just(Collective::Allreduce), Just(Collective::ReduceScatter), Just(Collective::Allgather)],
         members in 2_usize..7,
         which in 0_usize..3,
         doubled in prop::collection::vec(any::<bool>(), 2),
@@ -244,7 +244,7 @@ proptest! {
 #[test]
 fn a_block_of_a_peer_has_to_be_the_next_one_of_its_step() {
     let ranks = [vec![0], vec![1]];
-    let plan = plans(Kind::Allreduce, &Schedule::ring(2), &ranks, 16).swap_remove(0);
+    let plan = plans(Collective::Allreduce, &Schedule::ring(2), &ranks, 16).swap_remove(0);
     let stream = Progress::new(&plan).stream_from(1);
     assert_eq!(stream.check(8, 8), Err(BadBlock::NotNext));
     assert_eq!(stream.check(0, 0), Err(BadBlock::Length));
@@ -256,7 +256,7 @@ fn a_block_of_a_peer_has_to_be_the_next_one_of_its_step() {
 #[test]
 fn who_claims_to_have_more_than_all_is_given_nothing() {
     let ranks = [vec![0], vec![1]];
-    let plan = plans(Kind::Allreduce, &Schedule::ring(2), &ranks, 16).swap_remove(0);
+    let plan = plans(Collective::Allreduce, &Schedule::ring(2), &ranks, 16).swap_remove(0);
     let mut progress = Progress::new(&plan);
     let stream = progress.stream_to(1, u64::MAX);
     assert!(stream.is_over() && progress.ungiven().is_none());

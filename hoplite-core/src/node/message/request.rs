@@ -10,7 +10,7 @@ use crate::collective::Agreement;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
-use crate::plan::collective::Kind;
+use crate::plan::collective::Collective;
 use crate::reduce::ReduceOp;
 use crate::topology::probe::survey::SurveyOptions;
 
@@ -99,7 +99,7 @@ pub enum Request {
     /// * Allreduce: as `Reduce`, of a target that they make together, if they can.
     /// * Collectives of parts: they exchange parts, if they can. The target is an object without bytes that is made when that is over,
     ///   or cannot be done: who has not its parts then gets them otherwise. An allgather does not look at the operation.
-    Collective(Kind, Reduce),
+    Collective(Collective, Reduce),
     /// As a `Get` of the target of a collective until it is started: also answered, by `Ranges`, if its parts come here one after
     /// the other and are worth being followed.
     Join {

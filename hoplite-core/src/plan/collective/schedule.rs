@@ -13,7 +13,7 @@ pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
 /// What the members are to have at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Kind {
+pub enum Collective {
     /// Everybody all of the combination.
     #[default]
     Allreduce,
@@ -23,7 +23,7 @@ pub enum Kind {
     Allgather,
 }
 
-impl Kind {
+impl Collective {
     /// Whether the members end up with what is made of parts, one for each rank, and not with one object that all of them make.
     pub const fn is_of_parts(self) -> bool {
         !matches!(self, Self::Allreduce)
@@ -165,14 +165,14 @@ impl fmt::Display for Schedule {
 /// of member k are at `parts[k]`. Of an allgather, its own are not in its target, where nothing else is written to their place.
 ///
 /// Each member sends and receives all parts but one member's.
-pub fn program_of_parts(kind: Kind, index: usize, parts: &[Vec<Range<u64>>]) -> Program {
+pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>]) -> Program {
     let ring = Stage { first: 0, stride: 1, size: parts.len(), digit: index };
     let of_member = |member: usize| parts[member].iter().cloned();
     let mut program = Program::default();
-    if kind != Kind::Allgather {
+    if kind != Collective::Allgather {
         ring.scatter(&mut program, of_member);
     }
-    if kind != Kind::ReduceScatter {
+    if kind != Collective::ReduceScatter {
         ring.gather(&mut program, of_member);
     }
     program
