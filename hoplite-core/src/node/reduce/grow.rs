@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::Choice;
-use crate::plan::reduce::{Schedule, Vertex, VertexId, choose, choose_for_groups, estimate};
+use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_groups, estimate};
 use crate::shard::Location;
 use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 
@@ -212,7 +212,7 @@ impl Reduction {
         Ok(())
     }
 
-    fn choose_schedule(&self, world: &World<'_>) -> Choice<Schedule> {
+    fn choose_schedule(&self, world: &World<'_>) -> Choice<ReduceSchedule> {
         let mut nodes: BTreeMap<NodeId, Path> = BTreeMap::new();
         let mut at_nodes = 0;
         for index in &self.open {
@@ -227,7 +227,7 @@ impl Reduction {
         // If a part is reduced, the whole counts: others reduce the other parts at the same time, over the same links.
         let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
         if self.is_fixed() {
-            let schedule = Schedule::chain(vertices);
+            let schedule = ReduceSchedule::chain(vertices);
             let estimate = estimate(&schedule, vertices, size_bytes, world.ctx.link());
             return Choice { schedule, estimate, runner_up: None };
         }

@@ -14,7 +14,7 @@ use super::{Action, World};
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::Choice;
-use crate::plan::reduce::{Schedule, Tree, VertexId};
+use crate::plan::reduce::{ReduceSchedule, Tree, VertexId};
 use crate::shard::RequestId;
 use crate::time::Time;
 use crate::topology::place::Path;
@@ -46,7 +46,7 @@ pub(super) struct Reduction {
     pub(super) existence: Option<RequestId>,
     /// What all sources have in common, once one is known.
     pub(super) common: Option<Common>,
-    pub(super) choice: Option<Choice<Schedule>>,
+    pub(super) choice: Option<Choice<ReduceSchedule>>,
     pub(super) tree: Tree<Run>,
     /// The vertices that are new or are to be done again; among them are all whose hop is to be begun.
     pub(super) to_begin: BTreeSet<VertexId>,

@@ -13,7 +13,7 @@ use super::{Action, World};
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::{Dtype, Metadata};
-use crate::plan::reduce::{Schedule, choose, estimate};
+use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention};
 use crate::time::Time;
 use crate::topology::place::level;
@@ -412,7 +412,7 @@ fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     // One of them is mostly here.
     let vertices = request.count.saturating_sub(1).max(1);
     let best = choose(vertices, size_bytes, ctx.link()).estimate;
-    estimate(&Schedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP
+    estimate(&ReduceSchedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP
 }
 
 /// Which location of a source is best, the smallest first: one that stays, and is complete.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::schedule::{Entry, Schedule};
+use super::schedule::{Entry, ReduceSchedule};
 use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 
@@ -12,8 +12,8 @@ const MAX_DIMENSIONS: u32 = 16;
 /// Most streams that a receiver takes in at once by plan. Each needs a connection, and a frame's worth of memory.
 const MAX_STREAMS: usize = 64;
 
-/// How long a reduce takes by this schedule: inflow * S/B + depth * L, see [`Schedule`].
-pub fn estimate(schedule: &Schedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
+/// How long a reduce takes by this schedule: inflow * S/B + depth * L, see [`ReduceSchedule`].
+pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
     let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
         + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
@@ -25,13 +25,14 @@ pub fn estimate(schedule: &Schedule, vertices: usize, size_bytes: u64, link: Lin
 /// tree.
 ///
 /// Source: Hoplite, appendix A: between one and two dimensions this is the test n B L > S.
-pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Schedule> {
-    let mut candidates = vec![Schedule::chain(vertices)];
+pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<ReduceSchedule> {
+    let mut candidates = vec![ReduceSchedule::chain(vertices)];
     if vertices <= MAX_STREAMS {
-        candidates.push(Schedule::Star);
+        candidates.push(ReduceSchedule::Star);
     }
-    candidates.extend((2..=dimensions(vertices)).map(|count| Schedule::chain_of_chains(vertices, count)));
-    candidates.push(Schedule::Tree { vertices });
+    candidates
+        .extend((2..=dimensions(vertices)).map(|count| ReduceSchedule::chain_of_chains(vertices, count)));
+    candidates.push(ReduceSchedule::Tree { vertices });
     cheapest(candidates, vertices, size_bytes, link)
 }
 
@@ -42,11 +43,13 @@ pub fn choose_for_groups(
     (groups, largest): (usize, usize),
     size_bytes: u64,
     link: LinkEstimate,
-) -> Choice<Schedule> {
-    let through = Schedule::Groups { lengths: vec![vertices.max(1)], groups, entry: Entry::First };
-    let within = (1..=dimensions(largest)).map(|count| Schedule::chain_of_chains(largest, count));
+) -> Choice<ReduceSchedule> {
+    let through = ReduceSchedule::Groups { lengths: vec![vertices.max(1)], groups, entry: Entry::First };
+    let within = (1..=dimensions(largest)).map(|count| ReduceSchedule::chain_of_chains(largest, count));
     let of_groups = within.filter_map(|within| match within {
-        Schedule::Chain { lengths } => Some(Schedule::Groups { lengths, groups, entry: Entry::Last }),
+        ReduceSchedule::Chain { lengths } => {
+            Some(ReduceSchedule::Groups { lengths, groups, entry: Entry::Last })
+        }
         _ => None,
     });
     cheapest([through].into_iter().chain(of_groups).collect(), vertices, size_bytes, link)
@@ -58,20 +61,20 @@ fn dimensions(vertices: usize) -> u32 {
 }
 
 fn cheapest(
-    candidates: Vec<Schedule>,
+    candidates: Vec<ReduceSchedule>,
     vertices: usize,
     size_bytes: u64,
     link: LinkEstimate,
-) -> Choice<Schedule> {
-    let estimated = |schedule: Schedule| {
+) -> Choice<ReduceSchedule> {
+    let estimated = |schedule: ReduceSchedule| {
         let time = estimate(&schedule, vertices, size_bytes, link);
         (schedule, time)
     };
-    let mut ranked: Vec<(Schedule, Duration)> = candidates.into_iter().map(estimated).collect();
+    let mut ranked: Vec<(ReduceSchedule, Duration)> = candidates.into_iter().map(estimated).collect();
     // Stable, so that among equals the plainer one stays in front.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let mut ranked = ranked.into_iter();
-    let (schedule, estimate) = ranked.next().unwrap_or((Schedule::Star, Duration::ZERO));
+    let (schedule, estimate) = ranked.next().unwrap_or((ReduceSchedule::Star, Duration::ZERO));
     Choice { runner_up: ranked.find(|(other, _)| *other != schedule), schedule, estimate }
 }
 
@@ -89,11 +92,11 @@ mod tests {
 
     #[test]
     fn large_objects_go_along_a_chain_and_small_ones_along_a_tree() {
-        assert_eq!(choose(16, 64 << 20, link(200, 100)).schedule, Schedule::chain(16));
-        assert_eq!(choose(16, 1 << 20, link(200, 100)).schedule, Schedule::chain(16));
-        assert_eq!(choose(16, 128 << 10, link(10_000, 125)).schedule, Schedule::Tree { vertices: 16 });
-        assert_eq!(choose(1, 1 << 30, link(200, 100)).schedule, Schedule::chain(1));
-        assert_eq!(choose(3, 4096, link(10_000, 125)).schedule, Schedule::Star);
+        assert_eq!(choose(16, 64 << 20, link(200, 100)).schedule, ReduceSchedule::chain(16));
+        assert_eq!(choose(16, 1 << 20, link(200, 100)).schedule, ReduceSchedule::chain(16));
+        assert_eq!(choose(16, 128 << 10, link(10_000, 125)).schedule, ReduceSchedule::Tree { vertices: 16 });
+        assert_eq!(choose(1, 1 << 30, link(200, 100)).schedule, ReduceSchedule::chain(1));
+        assert_eq!(choose(3, 4096, link(10_000, 125)).schedule, ReduceSchedule::Star);
     }
 
     #[test]
@@ -102,11 +105,11 @@ mod tests {
         // 64 nodes, 1 GB/s, 1 ms and the block's 1 ms: n B L = 128 MB.
         let link = link(8000, 1000);
         assert_eq!(chosen(1 << 30, link).entry(), Some(Entry::First));
-        let of_groups = Schedule::Groups { lengths: vec![16], groups: 4, entry: Entry::Last };
+        let of_groups = ReduceSchedule::Groups { lengths: vec![16], groups: 4, entry: Entry::Last };
         assert_eq!(chosen(64 << 20, link), of_groups);
         assert_eq!(of_groups.to_string(), "2D chain of 16 x 4 groups");
         // Recursively: the chains of 16 are broken down too when 16 B L is still more than S.
-        assert!(matches!(chosen(2 << 20, link), Schedule::Groups { lengths, .. } if lengths.len() > 1));
+        assert!(matches!(chosen(2 << 20, link), ReduceSchedule::Groups { lengths, .. } if lengths.len() > 1));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Sources become ready in any order, and the plan grows with them: each new [`Vertex`] takes in some of the streams
 //! that nothing takes in yet, and is such a stream itself from then on. How many it takes in is all that a
-//! [`Schedule`] decides. Once enough sources have joined, the receiver takes in what is left, and its own sources last,
+//! [`ReduceSchedule`] decides. Once enough sources have joined, the receiver takes in what is left, and its own sources last,
 //! since to move them would be a wasted transfer.
 //!
 //! Where nodes are in groups, such as racks, each group makes a stream of its own, and takes in that of the group before it once
@@ -15,5 +15,5 @@ mod schedule;
 mod tree;
 
 pub use cost::{choose, choose_for_groups, estimate};
-pub use schedule::{Entry, Schedule};
+pub use schedule::{Entry, ReduceSchedule};
 pub use tree::{Tree, Vertex, VertexId};

@@ -20,7 +20,7 @@ use std::fmt;
 /// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions; its recursion gives the further
 /// dimensions. A binary tree beats a chain of two dimensions as soon as it has more than four vertices.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Schedule {
+pub enum ReduceSchedule {
     /// Every source goes straight to the receiver.
     Star,
     /// A chain of chains: `lengths[0]` vertices make a chain, `lengths[1]` ends of such chains make another one, and so
@@ -55,7 +55,7 @@ pub enum Entry {
     Last,
 }
 
-impl Schedule {
+impl ReduceSchedule {
     /// The chain in one dimension.
     pub fn chain(vertices: usize) -> Self {
         Self::Chain { lengths: vec![vertices.max(1)] }
@@ -165,7 +165,7 @@ fn children_in_post_order(mut position: usize, mut vertices: usize) -> usize {
     }
 }
 
-impl fmt::Display for Schedule {
+impl fmt::Display for ReduceSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Star => f.write_str("star"),
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     /// Lets `vertices` arrive; answers the longest way to the receiver, the largest inflow, and what the receiver takes in.
-    fn grow(schedule: &Schedule, vertices: usize) -> (usize, usize, usize) {
+    fn grow(schedule: &ReduceSchedule, vertices: usize) -> (usize, usize, usize) {
         let mut loose: Vec<usize> = Vec::new();
         let mut inflow = 0;
         for position in 0..vertices {
@@ -212,11 +212,11 @@ mod tests {
     fn shapes_are_as_deep_and_as_wide_as_they_say() {
         for vertices in 1..200 {
             let shapes = [
-                Schedule::Star,
-                Schedule::chain(vertices),
-                Schedule::chain_of_chains(vertices, 2),
-                Schedule::chain_of_chains(vertices, 3),
-                Schedule::Tree { vertices },
+                ReduceSchedule::Star,
+                ReduceSchedule::chain(vertices),
+                ReduceSchedule::chain_of_chains(vertices, 2),
+                ReduceSchedule::chain_of_chains(vertices, 3),
+                ReduceSchedule::Tree { vertices },
             ];
             for schedule in shapes {
                 let (depth, inflow, ends) = grow(&schedule, vertices);
@@ -226,19 +226,19 @@ mod tests {
                     "{schedule:?} of {vertices}: {depth} {inflow}, said {said:?}"
                 );
                 assert!(
-                    schedule == Schedule::Star || ends <= said.1,
+                    schedule == ReduceSchedule::Star || ends <= said.1,
                     "{schedule:?} of {vertices} leaves {ends}"
                 );
             }
-            assert_eq!(grow(&Schedule::chain(vertices), vertices), (vertices, 1, 1));
-            assert_eq!(grow(&Schedule::Tree { vertices }, vertices).2, 1);
+            assert_eq!(grow(&ReduceSchedule::chain(vertices), vertices), (vertices, 1, 1));
+            assert_eq!(grow(&ReduceSchedule::Tree { vertices }, vertices).2, 1);
         }
     }
 
     #[test]
     fn sixteen_in_two_dimensions_are_four_chains_of_four() {
-        let schedule = Schedule::chain_of_chains(16, 2);
-        assert_eq!(schedule, Schedule::Chain { lengths: vec![4, 4] });
+        let schedule = ReduceSchedule::chain_of_chains(16, 2);
+        assert_eq!(schedule, ReduceSchedule::Chain { lengths: vec![4, 4] });
         let taken: Vec<usize> = (0..16).map(|position| schedule.takes_in(position)).collect();
         assert_eq!(taken, [0, 1, 1, 1, 0, 1, 1, 2, 0, 1, 1, 2, 0, 1, 1, 2]);
         assert_eq!(schedule.to_string(), "2D chain of 4 x 4");
@@ -246,8 +246,11 @@ mod tests {
 
     #[test]
     fn what_nobody_planned_for_goes_on_as_one_chain() {
-        for schedule in [Schedule::chain(4), Schedule::chain_of_chains(4, 2), Schedule::Tree { vertices: 4 }]
-        {
+        for schedule in [
+            ReduceSchedule::chain(4),
+            ReduceSchedule::chain_of_chains(4, 2),
+            ReduceSchedule::Tree { vertices: 4 },
+        ] {
             assert!((4..100).all(|position| schedule.takes_in(position) == 1), "{schedule:?}");
         }
     }

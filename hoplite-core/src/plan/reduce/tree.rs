@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::schedule::{Entry, Schedule};
+use super::schedule::{Entry, ReduceSchedule};
 use crate::topology::place::{EVERYWHERE, Path};
 
 /// The number of a vertex. A [`Tree`] never uses it twice.
@@ -58,7 +58,13 @@ impl<S> Default for Tree<S> {
 impl<S> Tree<S> {
     /// Adds a vertex for `sources`, which takes in as many of the loose streams of its group as `schedule` says. If all streams of
     /// the group go on in others by now, the vertex takes one of them in and takes its place.
-    pub fn grow(&mut self, schedule: &Schedule, group: Path, sources: Vec<usize>, state: S) -> VertexId {
+    pub fn grow(
+        &mut self,
+        schedule: &ReduceSchedule,
+        group: Path,
+        sources: Vec<usize>,
+        state: S,
+    ) -> VertexId {
         let joined = self.joined.entry(group).or_default();
         let taken = schedule.takes_in(*joined);
         *joined += 1;
@@ -326,7 +332,7 @@ mod tests {
     #[test]
     fn a_vertex_in_the_middle_leaves_no_gap() {
         let mut tree = Tree::default();
-        let schedule = Schedule::chain(4);
+        let schedule = ReduceSchedule::chain(4);
         let ids: Vec<VertexId> =
             (0..4).map(|source| tree.grow(&schedule, EVERYWHERE, vec![source], ())).collect();
         assert_eq!(tree.way_to_receiver(ids[1]), ids[1..]);
@@ -344,7 +350,7 @@ mod tests {
     #[test]
     fn what_a_node_cannot_combine_its_consumer_does() {
         let mut tree = Tree::default();
-        let schedule = Schedule::chain(3);
+        let schedule = ReduceSchedule::chain(3);
         let ids: Vec<VertexId> =
             (0..3).map(|source| tree.grow(&schedule, EVERYWHERE, vec![source], ())).collect();
         let (changed, _) = tree.dissolve(ids[1], |_| ());
@@ -367,7 +373,7 @@ mod tests {
             sizes
         });
         let largest = sizes.values().copied().max().unwrap_or(1);
-        let schedule = Schedule::Groups { lengths: vec![largest], groups: sizes.len(), entry };
+        let schedule = ReduceSchedule::Groups { lengths: vec![largest], groups: sizes.len(), entry };
         for (source, rack) in racks.iter().enumerate() {
             tree.grow(&schedule, rack_path(*rack), vec![source], ());
         }
@@ -416,7 +422,7 @@ mod tests {
     #[test]
     fn what_comes_after_the_racks_were_joined_is_put_behind_the_others_of_its_rack() {
         let mut tree = of_racks(Entry::First, &[0, 1, 0, 1]);
-        let schedule = Schedule::Groups { lengths: vec![2], groups: 2, entry: Entry::First };
+        let schedule = ReduceSchedule::Groups { lengths: vec![2], groups: 2, entry: Entry::First };
         tree.remove_source(3);
         let late = tree.grow(&schedule, rack_path(1), vec![3], ());
         let inputs = &tree.get(late).unwrap().inputs;
@@ -461,12 +467,12 @@ mod tests {
             changes in proptest::collection::vec((any::<bool>(), 0_usize..30), 0..30),
         ) {
             let schedule = match shape {
-                0 => Schedule::Star,
-                1 => Schedule::chain(count),
-                2 => Schedule::chain_of_chains(count, 2),
-                3 => Schedule::Groups { lengths: vec![count], groups: racks as usize, entry: Entry::First },
-                4 => Schedule::Groups { lengths: vec![3, 2], groups: racks as usize, entry: Entry::Last },
-                _ => Schedule::Tree { vertices: count },
+                0 => ReduceSchedule::Star,
+                1 => ReduceSchedule::chain(count),
+                2 => ReduceSchedule::chain_of_chains(count, 2),
+                3 => ReduceSchedule::Groups { lengths: vec![count], groups: racks as usize, entry: Entry::First },
+                4 => ReduceSchedule::Groups { lengths: vec![3, 2], groups: racks as usize, entry: Entry::Last },
+                _ => ReduceSchedule::Tree { vertices: count },
             };
             let group = |source: usize| match schedule.entry() {
                 Some(_) => rack_path(source as u32 % racks),
