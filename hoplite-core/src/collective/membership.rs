@@ -6,7 +6,7 @@ use crate::time::Time;
 
 /// How far a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum MemberStage {
     /// There is no room for the target yet, and until then there has to be.
     AwaitingRoom {
         /// When to give up.
@@ -35,7 +35,7 @@ pub enum Stage {
 pub struct Membership {
     plan: Box<Plan>,
     asked_at: Time,
-    stage: Stage,
+    stage: MemberStage,
     combine: Option<CombineId>,
     is_committed: bool,
     /// How many participants were referred to its copy.
@@ -51,7 +51,7 @@ pub struct Membership {
 impl Membership {
     /// A store was asked to follow `plan`.
     pub fn new(plan: Box<Plan>, now: Time) -> Self {
-        let stage = Stage::AwaitingRoom { deadline: now + plan.timeout };
+        let stage = MemberStage::AwaitingRoom { deadline: now + plan.timeout };
         Self {
             plan,
             asked_at: now,
@@ -91,21 +91,21 @@ impl Membership {
     }
 
     /// How far it is.
-    pub const fn stage(&self) -> Stage {
+    pub const fn stage(&self) -> MemberStage {
         self.stage
     }
 
     /// The copy that is not the target yet.
     pub const fn growing_copy(&self) -> Option<CopyId> {
         match self.stage {
-            Stage::Exchanging { copy, .. } | Stage::Filled { copy } => Some(copy),
+            MemberStage::Exchanging { copy, .. } | MemberStage::Filled { copy } => Some(copy),
             _ => None,
         }
     }
 
     /// There is room, and it begins.
     pub fn begin(&mut self, copy: CopyId, combine: CombineId) {
-        self.stage = Stage::Exchanging { copy, combine };
+        self.stage = MemberStage::Exchanging { copy, combine };
         self.combine = Some(combine);
     }
 
@@ -117,8 +117,8 @@ impl Membership {
     /// All bytes are there. Answers the copy if it is the target now.
     pub fn filled(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
-        if let Stage::Exchanging { copy, .. } = self.stage {
-            self.stage = Stage::Filled { copy };
+        if let MemberStage::Exchanging { copy, .. } = self.stage {
+            self.stage = MemberStage::Filled { copy };
         }
         self.settle()
     }
@@ -155,9 +155,9 @@ impl Membership {
     }
 
     fn settle(&mut self) -> Option<CopyId> {
-        let Stage::Filled { copy } = self.stage else { return None };
+        let MemberStage::Filled { copy } = self.stage else { return None };
         self.is_committed.then(|| {
-            self.stage = Stage::Complete;
+            self.stage = MemberStage::Complete;
             copy
         })
     }
@@ -166,8 +166,8 @@ impl Membership {
     pub fn fail(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         let copy = self.growing_copy();
-        if self.stage != Stage::Complete {
-            self.stage = Stage::Over;
+        if self.stage != MemberStage::Complete {
+            self.stage = MemberStage::Over;
         }
         copy
     }

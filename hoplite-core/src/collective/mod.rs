@@ -26,7 +26,7 @@ mod session;
 
 pub use event::{CollectiveEffect, CollectiveEvent};
 pub use gathering::{Gathering, MAX_STAR_BYTES, Outlook, Roster, Seated, is_little};
-pub use membership::{Membership, Stage};
+pub use membership::{MemberStage, Membership};
 pub use message::{
     Agreement, EnlistmentId, Failure, MAX_ACCOUNT_BYTES, MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan,
     Report, Word, describe_plan,

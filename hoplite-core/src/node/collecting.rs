@@ -17,8 +17,8 @@ use super::{
 };
 use crate::collective::{
     Agreement, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Gathering,
-    MAX_ACCOUNT_BYTES, Member, Membership, MembershipId, Outlook, Plan, Report, Roster, Seated, Session,
-    SessionAction, Stage, Word, describe_plan,
+    MAX_ACCOUNT_BYTES, Member, MemberStage, Membership, MembershipId, Outlook, Plan, Report, Roster, Seated,
+    Session, SessionAction, Word, describe_plan,
 };
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
@@ -147,7 +147,7 @@ impl Collectives {
     pub(super) fn has_ended(&self, put: PutId) -> bool {
         let mut members = self.memberships.values().filter(|member| member.plan().put == put);
         self.ended.contains(&put)
-            || members.any(|member| matches!(member.stage(), Stage::Complete | Stage::Over))
+            || members.any(|member| matches!(member.stage(), MemberStage::Complete | MemberStage::Over))
     }
 
     fn growing(&self, target: &ObjectId) -> Option<MembershipId> {

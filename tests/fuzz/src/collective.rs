@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hoplite_core::collective::{
     Agreement, Decision, EnlistmentId, Failure, Member, Membership, Plan, Report, Session, SessionAction,
-    Stage, Word,
+    MemberStage, Word,
 };
 use hoplite_core::node::{CombineId, CopyId, ReduceOrder};
 use hoplite_core::plan::collective::{Collective, Schedule};
@@ -172,7 +172,7 @@ struct Seat {
     is_dismissed: bool,
     /// The copies that were made the target, or dropped.
     ended_copies: usize,
-    stage: Stage,
+    stage: MemberStage,
 }
 
 impl World {
@@ -212,7 +212,7 @@ impl World {
     fn begin(&mut self, index: usize) {
         let number = index as u64;
         let member = &mut self.seats[index].member;
-        if let Stage::AwaitingRoom { .. } = member.stage() {
+        if let MemberStage::AwaitingRoom { .. } = member.stage() {
             member.begin(CopyId(number), CombineId(number));
         }
     }
@@ -221,7 +221,7 @@ impl World {
     fn fill(&mut self, index: usize) {
         self.now = self.now + Duration::from_micros(1);
         let seat = &mut self.seats[index];
-        let Stage::Exchanging { .. } = seat.member.stage() else { return };
+        let MemberStage::Exchanging { .. } = seat.member.stage() else { return };
         let completed = seat.member.filled(self.now);
         if completed.is_some() {
             seat.ended_copies += 1;
@@ -308,7 +308,7 @@ impl World {
 
     fn fail(&mut self, index: usize, failure: Failure) {
         let seat = &mut self.seats[index];
-        if let Stage::AwaitingRoom { .. } | Stage::Exchanging { .. } = seat.member.stage() {
+        if let MemberStage::AwaitingRoom { .. } | MemberStage::Exchanging { .. } = seat.member.stage() {
             seat.drop_copy(self.now);
             seat.reports.push_back(Report::Failed(failure));
         }
@@ -392,7 +392,7 @@ impl World {
             assert!(goes_on, "{:?} becomes {stage:?}", seat.stage);
             seat.stage = stage;
             assert!(seat.ended_copies <= 1, "a copy is the target, or dropped, once");
-            if stage == Stage::Complete {
+            if stage == MemberStage::Complete {
                 assert!(seat.is_committed && seat.member.is_committed(), "it is complete without a word");
                 assert!(
                     decision == Decision::Committed && self.end.is_none(),
@@ -438,12 +438,12 @@ impl Seat {
 }
 
 /// Stages only go on, and the last two not at all.
-const fn order(stage: Stage) -> u8 {
+const fn order(stage: MemberStage) -> u8 {
     match stage {
-        Stage::AwaitingRoom { .. } => 0,
-        Stage::Exchanging { .. } => 1,
-        Stage::Filled { .. } => 2,
-        Stage::Complete => 3,
-        Stage::Over => 4,
+        MemberStage::AwaitingRoom { .. } => 0,
+        MemberStage::Exchanging { .. } => 1,
+        MemberStage::Filled { .. } => 2,
+        MemberStage::Complete => 3,
+        MemberStage::Over => 4,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::calls::Call;
 use super::super::{Node, Position, ReduceRecord};
 use super::{Collectives, Coordinated, Gathered, record};
-use crate::collective::{Agreement, Membership, MembershipId, Plan, Stage, describe_plan};
+use crate::collective::{Agreement, MemberStage, Membership, MembershipId, Plan, describe_plan};
 use crate::id::ObjectId;
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
@@ -77,7 +77,7 @@ impl Node {
             hops: members.len(),
             plan,
             elapsed: member.ended_at().unwrap_or(now).since(member.asked_at()),
-            is_running: !matches!(member.stage(), Stage::Complete | Stage::Over),
+            is_running: !matches!(member.stage(), MemberStage::Complete | MemberStage::Over),
             position: Some(position(id, member)),
             ..self.record_elsewhere(target, agreement)
         }
@@ -134,7 +134,8 @@ impl Collectives {
     /// The membership in the session that makes a target: of several the one that is not over.
     fn member_for(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
         let members = self.memberships.iter().filter(|(_, member)| member.plan().target == *target);
-        let latest = members.max_by_key(|(_, member)| (member.stage() != Stage::Over, member.asked_at()));
+        let latest =
+            members.max_by_key(|(_, member)| (member.stage() != MemberStage::Over, member.asked_at()));
         latest.map(|(id, member)| (*id, member))
     }
 }
@@ -143,13 +144,13 @@ fn position(id: MembershipId, member: &Membership) -> Position {
     let plan = member.plan();
     let is_at_rank_0 = matches!(id, MembershipId::Here(_));
     let (stage, is_full) = match member.stage() {
-        Stage::AwaitingRoom { .. } => ("waits for room", false),
-        Stage::Exchanging { .. } => ("gives and takes", false),
-        Stage::Filled { .. } if plan.is_of_parts() => ("has its parts", true),
-        Stage::Filled { .. } if is_at_rank_0 => ("has all bytes", true),
-        Stage::Filled { .. } => ("has all bytes, and waits for the word of the store of rank 0", true),
-        Stage::Complete => ("has the target", true),
-        Stage::Over => match member.failure() {
+        MemberStage::AwaitingRoom { .. } => ("waits for room", false),
+        MemberStage::Exchanging { .. } => ("gives and takes", false),
+        MemberStage::Filled { .. } if plan.is_of_parts() => ("has its parts", true),
+        MemberStage::Filled { .. } if is_at_rank_0 => ("has all bytes", true),
+        MemberStage::Filled { .. } => ("has all bytes, and waits for the word of the store of rank 0", true),
+        MemberStage::Complete => ("has the target", true),
+        MemberStage::Over => match member.failure() {
             Some(_) => ("has failed", false),
             None => ("was told to do without, for which the store of rank 0 knows the reason", false),
         },

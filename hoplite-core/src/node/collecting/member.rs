@@ -7,7 +7,7 @@ use super::super::context::Deadline;
 use super::super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::super::{CombineId, CombineOutcome, CopyId, Effect, Node};
 use crate::collective::{
-    Agreement, CollectiveEffect, Failure, Membership, MembershipId, Plan, Report, Stage, Word,
+    Agreement, CollectiveEffect, Failure, MemberStage, Membership, MembershipId, Plan, Report, Word,
     describe_failure,
 };
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ impl Node {
     /// Takes part in a session if there is room, and waits for room if not.
     pub(in super::super) fn begin_membership(&mut self, membership: MembershipId) {
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
-        let Stage::AwaitingRoom { deadline } = member.stage() else { return };
+        let MemberStage::AwaitingRoom { deadline } = member.stage() else { return };
         let plan = Box::new(member.plan().clone());
         let sources = match self.check_plan(&plan) {
             Ok(sources) => sources,
@@ -128,7 +128,7 @@ impl Node {
         if member.end_wait_for_calls().is_some() {
             return self.report_member(membership, Report::Filled);
         }
-        if let Stage::AwaitingRoom { .. } = member.stage() {
+        if let MemberStage::AwaitingRoom { .. } = member.stage() {
             let (id, size_bytes) = (member.plan().target.clone(), member.plan().copy_bytes());
             let refusal = Failure::Refused(self.copies.store_full(size_bytes));
             self.member_failed(membership, refusal, Error::Superseded { id });
@@ -138,7 +138,7 @@ impl Node {
     pub(super) fn filled(&mut self, combine: CombineId) {
         let mut memberships = self.collectives.memberships.iter_mut();
         let found = memberships.find(|(_, member)| {
-            matches!(member.stage(), Stage::Exchanging { combine: running, .. } if running == combine)
+            matches!(member.stage(), MemberStage::Exchanging { combine: running, .. } if running == combine)
         });
         let Some((membership, member)) = found else { return };
         let (membership, completed) = (*membership, member.filled(self.ctx.now()));
@@ -167,7 +167,7 @@ impl Node {
         let Some(membership) = self.collectives.growing(target) else { return };
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
         let plan = member.plan();
-        let is_filled = matches!(member.stage(), Stage::Filled { .. });
+        let is_filled = matches!(member.stage(), MemberStage::Filled { .. });
         let is_gone = |(id, put): &(ObjectId, PutId)| self.copies.live_put(id, *put).is_none();
         let is_stale = plan.is_of_parts()
             && (plan.sources.iter().any(is_gone) || is_filled && agreement != plan.agreement);
@@ -239,8 +239,9 @@ impl Node {
     pub(super) fn left(&mut self, membership: MembershipId) {
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
         let (id, is_committed) = (member.plan().target.clone(), member.is_committed());
-        let has_its_parts = member.plan().is_of_parts() && matches!(member.stage(), Stage::Filled { .. });
-        let is_orphan = !is_committed && !has_its_parts && member.stage() != Stage::Over;
+        let has_its_parts =
+            member.plan().is_of_parts() && matches!(member.stage(), MemberStage::Filled { .. });
+        let is_orphan = !is_committed && !has_its_parts && member.stage() != MemberStage::Over;
         if has_its_parts {
             self.remember_membership(membership);
         } else if is_orphan {
@@ -270,9 +271,9 @@ impl Node {
     pub(in super::super) fn exchange_ended(&mut self, membership: MembershipId, outcome: CombineOutcome) {
         let Some(member) = self.collectives.memberships.get(&membership) else { return };
         match member.stage() {
-            Stage::Exchanging { .. } => {}
-            Stage::Complete => return self.report_complete(membership),
-            Stage::AwaitingRoom { .. } | Stage::Filled { .. } | Stage::Over => return,
+            MemberStage::Exchanging { .. } => {}
+            MemberStage::Complete => return self.report_complete(membership),
+            MemberStage::AwaitingRoom { .. } | MemberStage::Filled { .. } | MemberStage::Over => return,
         }
         let error = Error::Superseded { id: member.plan().target.clone() };
         let failure = match outcome {
@@ -303,7 +304,7 @@ impl Node {
     /// This store will not have the target from a session. Those who wait for it are told why, or look elsewhere.
     pub(super) fn end_membership(&mut self, membership: MembershipId, error: Error) {
         let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
-        if let Stage::AwaitingRoom { deadline } = member.stage() {
+        if let MemberStage::AwaitingRoom { deadline } = member.stage() {
             self.ctx.unschedule(deadline, Deadline::Membership(membership));
         }
         if let Some(until) = member.end_wait_for_calls() {
@@ -326,7 +327,8 @@ impl Node {
     pub(in super::super) fn shut_down_memberships(&mut self) {
         let memberships: Vec<MembershipId> = self.collectives.memberships.keys().copied().collect();
         for membership in memberships {
-            let is_over = |member: &Membership| matches!(member.stage(), Stage::Complete | Stage::Over);
+            let is_over =
+                |member: &Membership| matches!(member.stage(), MemberStage::Complete | MemberStage::Over);
             if self.collectives.memberships.get(&membership).is_none_or(is_over) {
                 continue;
             }
