@@ -1,7 +1,7 @@
 //! Sessions: collectives that several stores perform together, each by its program.
 //!
 //! An allreduce begins as a reduce whose target all want. The store of rank 0 *coordinates*: it follows the sources until all
-//! are somewhere ([`Gathering`]), and then asks the stores that have them to be *members* of a [`Session`], each with a
+//! are somewhere ([`Gathering`]), and then asks the stores that have them to be *members* of a [`CollectiveSession`], each with a
 //! [`Plan`]. A member makes room for the target, gives and takes as its program says ([`plan::collective`](crate::plan::collective)),
 //! and reports when it has all bytes. How far it is, and what may be done next, [`Progress`] says. What is not ready in time, or is of no use
 //! as a session, is done by one reduce and one broadcast instead: the *general path*.
@@ -34,4 +34,4 @@ pub use message::{
 pub use progress::{BadBlock, Block, Lack, Progress, Reading, Stream, Work};
 pub use resume::{Break, Resumes};
 pub(crate) use session::describe_failure;
-pub use session::{Decision, Session, SessionAction};
+pub use session::{CollectiveSession, Decision, SessionAction};

@@ -31,7 +31,7 @@ pub enum SessionAction {
 
 /// One attempt, as its coordinator sees it.
 #[derive(Debug)]
-pub struct Session {
+pub struct CollectiveSession {
     kind: Collective,
     target: ObjectId,
     seats: Vec<Seat>,
@@ -54,7 +54,7 @@ enum SeatState {
     Out,
 }
 
-impl Session {
+impl CollectiveSession {
     /// A session of these members, who have just been asked. One of them is the coordinator's own store.
     pub fn new(
         kind: Collective,
@@ -166,13 +166,13 @@ pub(crate) fn describe_failure(index: usize, failure: &Failure) -> String {
 mod tests {
     use super::*;
 
-    fn session(members: u64) -> Session {
+    fn session(members: u64) -> CollectiveSession {
         session_of(Collective::Allreduce, members)
     }
 
-    fn session_of(kind: Collective, members: u64) -> Session {
+    fn session_of(kind: Collective, members: u64) -> CollectiveSession {
         let target = ObjectId::new("t").unwrap();
-        Session::new(kind, target, (0..members).map(EnlistmentId), Some(EnlistmentId(0)))
+        CollectiveSession::new(kind, target, (0..members).map(EnlistmentId), Some(EnlistmentId(0)))
     }
 
     fn told(actions: &[SessionAction]) -> Vec<(u64, bool)> {

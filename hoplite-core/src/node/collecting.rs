@@ -16,9 +16,9 @@ use super::{
     ByteRange, CallId, ClientId, Confirm, CopyId, Effect, Node, Reduce, ReduceRecord, Response, Until,
 };
 use crate::collective::{
-    Agreement, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Gathering,
-    MAX_ACCOUNT_BYTES, Member, MemberStage, Membership, MembershipId, Outlook, Plan, Report, Roster, Seated,
-    Session, SessionAction, Word, describe_plan,
+    Agreement, CollectiveEffect, CollectiveEvent, CollectiveSession, Decision, EnlistmentId, Failure,
+    Gathering, MAX_ACCOUNT_BYTES, Member, MemberStage, Membership, MembershipId, Outlook, Plan, Report,
+    Roster, Seated, SessionAction, Word, describe_plan,
 };
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
@@ -79,7 +79,7 @@ struct Coordinated {
     request: Reduce,
     /// The question whether there is a target, until this session decides that there is.
     existence: Option<RequestId>,
-    session: Session,
+    session: CollectiveSession,
     members: usize,
     plan: String,
 }
@@ -450,7 +450,7 @@ impl Node {
             }
         }
         let own_enlistment = own.as_ref().map(|(enlistment, _)| *enlistment);
-        let session = Session::new(kind, request.target.clone(), enlistments, own_enlistment);
+        let session = CollectiveSession::new(kind, request.target.clone(), enlistments, own_enlistment);
         let (members, key, existence) = (seats.len(), Some(key), Some(existence));
         let coordinated =
             Coordinated { key, started, kind, request, existence, session, members, plan: text };

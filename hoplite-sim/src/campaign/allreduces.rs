@@ -21,7 +21,7 @@ const ENOUGH_TIME: Duration = Duration::from_secs(2);
 
 /// A session, by the put of its attempt.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct SessionRecord {
     call: ReduceCall,
     /// What the first member made that has completed its copy; all others make the same.
     made: Option<Made>,
@@ -229,12 +229,12 @@ impl Simulation {
         let Some((_, call)) = calls.next_back() else {
             panic!("store {store} asks for members of {plan:?}, which nobody wants")
         };
-        self.app.sessions.insert(plan.put, Session { call: call.clone(), made: None });
+        self.app.sessions.insert(plan.put, SessionRecord { call: call.clone(), made: None });
     }
 
     /// A member of a session has all of the target, which counts.
     pub(super) fn member_completed(&mut self, target: &ObjectId, put: PutId, size_bytes: u64, made: Made) {
-        let Some(Session { call, made: before }) = self.app.sessions.get(&put) else { return };
+        let Some(SessionRecord { call, made: before }) = self.app.sessions.get(&put) else { return };
         if let Some(before) = before {
             assert_eq!(*before, made, "all members make the same of {target}");
             return;

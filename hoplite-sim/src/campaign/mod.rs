@@ -36,7 +36,7 @@ use hoplite_core::{Error, Limits, ObjectId, PutId, Time};
 
 use crate::cluster::{Answer, Application, Cluster, Config, Counts, Network, Piece};
 use crate::trace::Trace;
-use allreduces::Session;
+use allreduces::SessionRecord;
 use clients::{CallKey, Client, Listing, PendingCall};
 use exchanges::Exchange;
 use history::History;
@@ -115,7 +115,7 @@ pub(crate) struct Campaign {
     listings: BTreeMap<CallKey, Listing>,
     history: History,
     reduces: BTreeMap<CallKey, ReduceCall>,
-    sessions: BTreeMap<PutId, Session>,
+    sessions: BTreeMap<PutId, SessionRecord>,
     /// By target.
     exchanges: BTreeMap<ObjectId, Exchange>,
     /// Which put of objects made by one reduce each was completed.

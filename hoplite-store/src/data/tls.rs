@@ -28,7 +28,7 @@ const OUTGOING_RECORDS: usize = 8;
 /// A connection that is encrypted.
 pub(super) struct TlsStream {
     stream: TcpStream,
-    session: Session,
+    session: TlsConnection,
     incoming: Box<[u8]>,
     /// Which of `incoming` has arrived and is not decrypted.
     unread: Range<usize>,
@@ -43,7 +43,7 @@ pub(super) struct TlsStream {
     failed: Option<rustls::Error>,
 }
 
-enum Session {
+enum TlsConnection {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
@@ -56,7 +56,7 @@ struct Outgoing {
 
 /// How far a session got.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum Advance {
     /// Plain text has arrived.
     Arrived,
     /// There is something to send.
@@ -75,16 +75,16 @@ impl TlsStream {
         let name = tls.name_at(&stream.peer_addr()?.ip().to_canonical().to_string());
         let name = name.map_err(io::Error::other)?;
         let session = UnbufferedClientConnection::new(tls.client(Protocol::Data), name).map_err(broken)?;
-        Self::new(stream, Session::Client(session)).shake_hands().await
+        Self::new(stream, TlsConnection::Client(session)).shake_hands().await
     }
 
     /// Makes the handshake of the side that was connected to.
     pub(super) async fn accept(tls: &Tls, stream: TcpStream) -> io::Result<Self> {
         let session = UnbufferedServerConnection::new(tls.server(Protocol::Data)).map_err(broken)?;
-        Self::new(stream, Session::Server(session)).shake_hands().await
+        Self::new(stream, TlsConnection::Server(session)).shake_hands().await
     }
 
-    fn new(stream: TcpStream, session: Session) -> Self {
+    fn new(stream: TcpStream, session: TlsConnection) -> Self {
         Self {
             stream,
             session,
@@ -102,16 +102,16 @@ impl TlsStream {
         let mut early = Vec::new();
         loop {
             match self.step(&[], |bytes| early.extend_from_slice(bytes)) {
-                Ok(Step::Arrived | Step::Queued) => {}
-                Ok(Step::Ready) => break,
-                Ok(Step::Blocked) => {
+                Ok(Advance::Arrived | Advance::Queued) => {}
+                Ok(Advance::Ready) => break,
+                Ok(Advance::Blocked) => {
                     self.flush().await?;
                     self.fill().await?;
                     if self.is_closed {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Ok(Step::Closed) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(Advance::Closed) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) => {
                     self.say_why();
                     return Err(error);
@@ -168,9 +168,9 @@ impl TlsStream {
                 rest.extend_from_slice(&bytes[fitting..]);
             });
             match stepped {
-                Ok(Step::Arrived | Step::Queued) => {}
-                Ok(Step::Ready | Step::Blocked) => break,
-                Ok(Step::Closed) => {
+                Ok(Advance::Arrived | Advance::Queued) => {}
+                Ok(Advance::Ready | Advance::Blocked) => break,
+                Ok(Advance::Closed) => {
                     self.is_closed = true;
                     break;
                 }
@@ -233,11 +233,11 @@ impl TlsStream {
             let stepped = self.step(plain, |bytes| arrived.extend_from_slice(bytes));
             self.plain = arrived;
             match stepped? {
-                Step::Arrived | Step::Queued => {}
+                Advance::Arrived | Advance::Queued => {}
                 // The peer sends no more, and may still listen.
-                Step::Closed => self.is_closed = true,
-                Step::Ready => return Ok(()),
-                Step::Blocked => return Err(io::ErrorKind::BrokenPipe.into()),
+                Advance::Closed => self.is_closed = true,
+                Advance::Ready => return Ok(()),
+                Advance::Blocked => return Err(io::ErrorKind::BrokenPipe.into()),
             }
         }
     }
@@ -288,7 +288,7 @@ impl TlsStream {
     }
 
     /// Lets the session deal with the next record that has arrived, or else encrypt `plain`.
-    fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Step> {
+    fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Advance> {
         let stepped = match &self.failed {
             Some(error) => Err(error.clone()),
             None => self.step_unchecked(plain, arrived),
@@ -301,18 +301,18 @@ impl TlsStream {
 
     /// Sends the alert that rustls has for the peer after a failure. It comes before anything else that rustls would do.
     fn say_why(&mut self) {
-        if self.step_unchecked(&[], |_| {}) == Ok(Step::Queued) {
+        if self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {
             let _ = self.outgoing.send(&self.stream);
         }
     }
 
-    fn step_unchecked(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> Result<Step, rustls::Error> {
+    fn step_unchecked(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> Result<Advance, rustls::Error> {
         let incoming = &mut self.incoming[self.unread.clone()];
         let stepped = match &mut self.session {
-            Session::Client(session) => {
+            TlsConnection::Client(session) => {
                 step(session.process_tls_records(incoming), &mut self.outgoing, plain, arrived)
             }
-            Session::Server(session) => {
+            TlsConnection::Server(session) => {
                 step(session.process_tls_records(incoming), &mut self.outgoing, plain, arrived)
             }
         };
@@ -334,7 +334,7 @@ fn step<Data>(
     outgoing: &mut Outgoing,
     plain: &[u8],
     mut arrived: impl FnMut(&[u8]),
-) -> Result<(usize, Step), rustls::Error> {
+) -> Result<(usize, Advance), rustls::Error> {
     let UnbufferedStatus { mut discard, state } = status;
     let step = match state? {
         ConnectionState::ReadTraffic(mut traffic) => {
@@ -343,7 +343,7 @@ fn step<Data>(
                 discard += record.discard;
                 arrived(record.payload);
             }
-            Step::Arrived
+            Advance::Arrived
         }
         ConnectionState::EncodeTlsData(mut message) => {
             outgoing.put(|room| match message.encode(room) {
@@ -351,24 +351,24 @@ fn step<Data>(
                 Err(EncodeError::InsufficientSize(size)) => Ok(Put::Needs(size.required_size)),
                 Err(EncodeError::AlreadyEncoded) => Err(rustls::Error::EncryptError),
             })?;
-            Step::Queued
+            Advance::Queued
         }
         // What is queued is sent before anything is waited for.
         ConnectionState::TransmitTlsData(message) => {
             message.done();
-            Step::Queued
+            Advance::Queued
         }
-        ConnectionState::BlockedHandshake => Step::Blocked,
-        ConnectionState::WriteTraffic(_) if plain.is_empty() => Step::Ready,
+        ConnectionState::BlockedHandshake => Advance::Blocked,
+        ConnectionState::WriteTraffic(_) if plain.is_empty() => Advance::Ready,
         ConnectionState::WriteTraffic(mut traffic) => {
             outgoing.put(|room| match traffic.encrypt(plain, room) {
                 Ok(length) => Ok(Put::Whole(length)),
                 Err(EncryptError::InsufficientSize(size)) => Ok(Put::Needs(size.required_size)),
                 Err(EncryptError::EncryptExhausted) => Err(rustls::Error::EncryptError),
             })?;
-            Step::Ready
+            Advance::Ready
         }
-        ConnectionState::PeerClosed | ConnectionState::Closed => Step::Closed,
+        ConnectionState::PeerClosed | ConnectionState::Closed => Advance::Closed,
         // Early data, which is not allowed by the configuration, or what later versions of rustls may add.
         _ => return Err(rustls::Error::General("an unknown state of a connection".to_owned())),
     };

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Agreement, Decision, EnlistmentId, Failure, Member, Membership, Plan, Report, Session, SessionAction,
+    Agreement, Decision, EnlistmentId, Failure, Member, Membership, Plan, Report, CollectiveSession, SessionAction,
     MemberStage, Word,
 };
 use hoplite_core::node::{CombineId, CopyId, ReduceOrder};
@@ -147,7 +147,7 @@ fn check_finals(plans: &[Plan]) {
 }
 
 struct World {
-    session: Session,
+    session: CollectiveSession,
     seats: Vec<Seat>,
     kind: Collective,
     /// Which of them is the coordinator's own.
@@ -180,7 +180,7 @@ impl World {
         let kind = plans[0].agreement.kind;
         let own = own % plans.len();
         let enlistments = (0..plans.len() as u64).map(EnlistmentId);
-        let session = Session::new(kind, target(), enlistments, Some(EnlistmentId(own as u64)));
+        let session = CollectiveSession::new(kind, target(), enlistments, Some(EnlistmentId(own as u64)));
         let seat = |plan: Plan| {
             let member = Membership::new(Box::new(plan), Time::ZERO);
             Seat {
