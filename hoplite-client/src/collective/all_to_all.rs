@@ -48,7 +48,7 @@ impl Client {
         options: PutOptions,
     ) -> Result<Vec<ObjectView>> {
         let timeout = options.timeout;
-        let (exchange, taken) = Exchange::new(self, name, parts.len(), rank, timeout)?;
+        let (exchange, taken) = AllToAll::new(self, name, parts.len(), rank, timeout)?;
         let gets = exchange.nearest_first().map(|from| exchange.get(from)).collect();
         let all = exchange.run(parts, &options, in_order(&self.connection, gets), taken);
         self.connection.bounded(Operation::Get, timeout, all).await
@@ -71,7 +71,7 @@ impl Client {
         options: PutOptions,
     ) -> Result<Vec<usize>> {
         let timeout = options.timeout;
-        let (exchange, taken) = Exchange::new(self, name, parts.len(), rank, timeout)?;
+        let (exchange, taken) = AllToAll::new(self, name, parts.len(), rank, timeout)?;
         let openings = exchange.nearest_first().map(|from| exchange.open(from)).collect();
         let copy = |from, reader, place| exchange.copy(from, reader, place);
         let copies = one_after_the_other(&self.connection, openings, out, copy);
@@ -81,7 +81,7 @@ impl Client {
 }
 
 /// One participant's side of an all-to-all.
-struct Exchange<'a> {
+struct AllToAll<'a> {
     client: &'a Client,
     name: ObjectId,
     rank: usize,
@@ -94,7 +94,7 @@ struct Exchange<'a> {
     has: UnboundedSender<usize>,
 }
 
-impl<'a> Exchange<'a> {
+impl<'a> AllToAll<'a> {
     fn new(
         client: &'a Client,
         name: impl AsRef<[u8]>,

@@ -13,7 +13,7 @@ use crate::cluster::{Answer, Piece};
 
 /// What was asked for, once for each target.
 #[derive(Debug, Clone)]
-pub(super) struct Exchange {
+pub(super) struct PartsCall {
     kind: Collective,
     request: Reduce,
     started: Time,
@@ -40,7 +40,7 @@ impl Simulation {
         let (count, op, timeout) = (sources.len(), *self.random.pick(ReduceOp::ALL), self.any_timeout());
         let order = if self.random.chance(5) { ReduceOrder::Fixed } else { ReduceOrder::Any };
         let request = Reduce { target: target.clone(), sources, count, op, order, range: None, timeout };
-        let exchange = Exchange { kind, request: request.clone(), started: self.now(), store: ranks[0].1 };
+        let exchange = PartsCall { kind, request: request.clone(), started: self.now(), store: ranks[0].1 };
         self.app.exchanges.insert(target.clone(), exchange);
         // The only one to put it is the store of rank 0, at any time.
         self.app.history.put_started(&target, EMPTY, 0);
@@ -162,7 +162,7 @@ impl Simulation {
     /// A coordinator asks for a member.
     pub(super) fn exchanger_asked(&mut self, store: usize, plan: &Plan) {
         let exchange = self.app.exchanges.get(&plan.target);
-        let Some(Exchange { kind, store: coordinator, .. }) = exchange else {
+        let Some(PartsCall { kind, store: coordinator, .. }) = exchange else {
             panic!("store {store} asks for members of {plan:?}, which nobody wants")
         };
         assert_eq!((plan.agreement.kind, store), (*kind, *coordinator), "{plan:?}");
@@ -170,7 +170,7 @@ impl Simulation {
 
     /// A member has all bytes that it takes.
     pub(super) fn member_filled(&mut self, plan: &Plan, pieces: &[Piece]) {
-        let Some(Exchange { kind, request, started, .. }) = self.app.exchanges.get(&plan.target).cloned()
+        let Some(PartsCall { kind, request, started, .. }) = self.app.exchanges.get(&plan.target).cloned()
         else {
             return;
         };

@@ -38,7 +38,7 @@ use crate::cluster::{Answer, Application, Cluster, Config, Counts, Network, Piec
 use crate::trace::Trace;
 use allreduces::SessionRecord;
 use clients::{CallKey, Client, Listing, PendingCall};
-use exchanges::Exchange;
+use exchanges::PartsCall;
 use history::History;
 use reduces::ReduceCall;
 use scenario::Kind;
@@ -117,7 +117,7 @@ pub(crate) struct Campaign {
     reduces: BTreeMap<CallKey, ReduceCall>,
     sessions: BTreeMap<PutId, SessionRecord>,
     /// By target.
-    exchanges: BTreeMap<ObjectId, Exchange>,
+    exchanges: BTreeMap<ObjectId, PartsCall>,
     /// Which put of objects made by one reduce each was completed.
     only_puts: BTreeMap<ObjectId, PutId>,
     /// The objects made by one reduce each.

@@ -18,7 +18,7 @@ const MAX_SEGMENT: usize = 3;
 const MAX_KICK: usize = 50;
 
 /// The removal of the edges (a, b) and (c, d) and addition of (a, c) and (b, d).
-type Exchange = [u32; 4];
+type TwoEdges = [u32; 4];
 
 #[derive(Debug)]
 pub(super) struct Tour<'a> {
@@ -32,7 +32,7 @@ pub(super) struct Tour<'a> {
     is_queued: Vec<bool>,
     cost: u128,
     /// The exchanges since the last kick.
-    log: Vec<Exchange>,
+    log: Vec<TwoEdges>,
     random: Random,
 }
 
@@ -228,7 +228,7 @@ impl<'a> Tour<'a> {
         self.exchange_logged([before, c, after, last]);
     }
 
-    fn exchange_logged(&mut self, [a, b, c, d]: Exchange) {
+    fn exchange_logged(&mut self, [a, b, c, d]: TwoEdges) {
         self.log.push([a, b, c, d]);
         self.exchange(a, b, c, d);
     }
