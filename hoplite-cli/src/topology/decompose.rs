@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Serialize)]
-struct Plan {
+struct Decomposition {
     /// Innermost first.
     stages: Vec<Stage>,
     total_s: f64,
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             seconds: stage.seconds,
         };
         let stages = best.stages.into_iter().map(stage).collect();
-        return Ok(output::json(&mut stdout, &Plan { stages, total_s: best.seconds, ring_s })?);
+        return Ok(output::json(&mut stdout, &Decomposition { stages, total_s: best.seconds, ring_s })?);
     }
     let mut table = Table::new([
         ("NODES", Alignment::Right),

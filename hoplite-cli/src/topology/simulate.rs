@@ -85,11 +85,11 @@ struct Simulation {
     collective: &'static str,
     size_bytes: u64,
     seconds: f64,
-    steps: Vec<Step>,
+    steps: Vec<Steps>,
 }
 
 #[derive(Debug, Serialize)]
-struct Step {
+struct Steps {
     count: u32,
     bytes: f64,
     /// Flows on the most loaded link.
@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let mut stdout = io::stdout().lock();
     if arguments.json {
-        let step = |step: &collective::Step| Step {
+        let step = |step: &collective::Steps| Steps {
             count: step.count,
             bytes: step.bytes,
             load: step.load,

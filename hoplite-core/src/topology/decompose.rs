@@ -38,7 +38,7 @@ pub struct Stage {
 
 /// A way to do an allreduce, and the time that it takes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct Decomposition {
     /// The stages, innermost first.
     pub stages: Vec<Stage>,
     /// The time of all stages.
@@ -128,7 +128,7 @@ pub fn estimate(
     latency_s: f64,
     bytes: f64,
     fabric: Fabric,
-) -> Result<Plan, DecomposeError> {
+) -> Result<Decomposition, DecomposeError> {
     let levels = check(factors, bytes_per_second, latency_s, bytes)?;
     let mut left = bytes;
     let stage = |(level, of): (usize, &Level)| {
@@ -139,7 +139,7 @@ pub fn estimate(
         stage
     };
     let stages: Vec<Stage> = levels.iter().enumerate().map(stage).collect();
-    Ok(Plan { seconds: stages.iter().map(|stage| stage.seconds).sum(), stages })
+    Ok(Decomposition { seconds: stages.iter().map(|stage| stage.seconds).sum(), stages })
 }
 
 /// The time of a ring over all ranks, which crosses the slowest level (equation 6).
@@ -170,7 +170,7 @@ pub fn best(
     bytes_per_second: &[f64],
     latency_s: f64,
     bytes: f64,
-) -> Result<Plan, DecomposeError> {
+) -> Result<Decomposition, DecomposeError> {
     let levels = check(factors, bytes_per_second, latency_s, bytes)?;
     let mut stages = Vec::new();
     let mut left = bytes;
@@ -181,7 +181,7 @@ pub fn best(
         left /= f64::from(of.nodes);
     }
     let seconds = stages.iter().map(|stage| stage.seconds).sum();
-    Ok(Plan { stages, seconds })
+    Ok(Decomposition { stages, seconds })
 }
 
 /// The bandwidth of one ring of a level: over the levels up to it, the least of the capacity divided by the rings that share it.

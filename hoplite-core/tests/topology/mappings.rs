@@ -1,6 +1,6 @@
 //! HDRM's mappings and BlueConnect's decompositions.
 
-use hoplite_core::topology::decompose::{self, DecomposeError, Fabric, Plan};
+use hoplite_core::topology::decompose::{self, DecomposeError, Decomposition, Fabric};
 use hoplite_core::topology::hdrm::{Conflict, Halves, HdrmError, check, mapping, mapping_of};
 use serde_json::Value;
 
@@ -222,7 +222,7 @@ fn the_best_decomposition_is_the_best_of_all() {
 
 #[test]
 fn levels_divide_bandwidth_but_factors_of_a_level_do_not() {
-    let Plan { stages, .. } = decompose::best(&[6, 10], &[1e9, 3e8], 1e-3, 1e3).unwrap();
+    let Decomposition { stages, .. } = decompose::best(&[6, 10], &[1e9, 3e8], 1e-3, 1e3).unwrap();
     for stage in stages {
         let (bandwidth, from) = if stage.bytes > 1e3 / 6.0 + 1e-6 { (1e9, 0) } else { (3e8 / 6.0, 1) };
         assert_eq!(stage.bytes_per_second, bandwidth, "level {from}");

@@ -29,7 +29,7 @@ pub enum Algorithm {
 
 /// Steps of one kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct Steps {
     /// How many steps of this kind there are.
     pub count: u32,
     /// The bytes of each flow of one step.
@@ -44,7 +44,7 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// The steps, in their order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<Steps>,
     /// The time of all steps.
     pub seconds: f64,
 }
@@ -109,9 +109,9 @@ pub fn allreduce(
         let load = loads(network, flows).into_iter().map(relative).fold(0.0, f64::max);
         let latencies = flows.iter().filter_map(|&(from, to)| network.latency_s(from, to));
         let latency_s = latencies.reduce(f64::max).unwrap_or(latency_s);
-        Step { count, bytes, load, seconds: latency_s + bytes * load / bytes_per_second }
+        Steps { count, bytes, load, seconds: latency_s + bytes * load / bytes_per_second }
     };
-    let steps: Vec<Step> = match algorithm {
+    let steps: Vec<Steps> = match algorithm {
         _ if ranks == 1 => Vec::new(),
         Algorithm::Ring => {
             let flows: Vec<_> = (0..ranks).map(|rank| (order[rank], order[(rank + 1) % ranks])).collect();
