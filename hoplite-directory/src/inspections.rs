@@ -1,7 +1,7 @@
 //! What tools are told of a shard, on the wire.
 
 use hoplite_core::shard::{
-    Description, GrantReason, GrantRecord, MAX_PAGE_BYTES, NodeStatus, Page, PullOutcome, ShardStatus,
+    Description, GrantReason, GrantRecord, KnownNode, MAX_PAGE_BYTES, Page, PullOutcome, ShardStatus,
 };
 use hoplite_core::{ClusterId, NodeId};
 use hoplite_proto::directory::encode_locations;
@@ -51,7 +51,7 @@ fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-fn node(status: &NodeStatus) -> v1::status_reply::Node {
+fn node(status: &KnownNode) -> v1::status_reply::Node {
     v1::status_reply::Node {
         node: name(&status.info.node),
         incarnation: status.info.incarnation.0,

@@ -1,7 +1,7 @@
 //! What the dashboard's page asks a shard for, by HTTP. The answers are JSON.
 
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
-use hoplite_core::shard::Search;
+use hoplite_core::shard::ObjectSearch;
 
 use self::query::{from_hex, number, value};
 
@@ -26,7 +26,7 @@ pub enum Question {
         limit: usize,
     },
     /// Objects, by id.
-    Objects(Search),
+    Objects(ObjectSearch),
     /// One object.
     Object(ObjectId),
     /// What is on its way.
@@ -59,7 +59,7 @@ impl Question {
                 let after = String::from_utf8(value(query, "after").unwrap_or_default()).ok()?;
                 Self::Nodes { after, limit: limit(MAX_NODES)? }
             }
-            "/api/objects" => Self::Objects(Search {
+            "/api/objects" => Self::Objects(ObjectSearch {
                 prefix: Some(value(query, "prefix").unwrap_or_default())
                     .filter(|prefix| prefix.len() <= MAX_OBJECT_ID_BYTES)?,
                 after: id_bytes("after")?,

@@ -46,12 +46,12 @@ pub struct ShardStatus {
     /// The version of the measured places, and what uplinks carry by them, if any node is where was measured.
     pub measured: (u64, Uplink),
     /// The nodes, by id.
-    pub nodes: Vec<NodeStatus>,
+    pub nodes: Vec<KnownNode>,
 }
 
 /// One node, as a shard sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeStatus {
+pub struct KnownNode {
     /// Who it is.
     pub info: NodeInfo,
     /// Whether its session is open; if not, it was a moment ago.
@@ -98,7 +98,7 @@ impl Shard {
     pub fn status(&self) -> ShardStatus {
         let nodes = self.nodes.iter();
         let nodes = nodes
-            .map(|record| NodeStatus { info: record.info.clone(), connected: record.is_connected() })
+            .map(|record| KnownNode { info: record.info.clone(), connected: record.is_connected() })
             .collect();
         ShardStatus { nodes, ..self.counters() }
     }

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use super::Shard;
 use super::entry::Entry;
 use super::history::GrantRecord;
-use super::losses::Loss;
+use super::losses::LostObject;
 use super::message::{GrantReason, LocationState, Retention};
 use super::nodes::NodeIndex;
 use crate::id::{NodeId, ObjectId};
@@ -71,7 +71,7 @@ pub struct ObjectOverview {
 
 /// What to search for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Search {
+pub struct ObjectSearch {
     /// With what ids begin.
     pub prefix: Vec<u8>,
     /// Ids are greater than this.
@@ -154,8 +154,8 @@ impl Shard {
 
     /// Searches for objects. At most [`MAX_LOOKED_AT`] are looked at, so that a page may have few objects, or none, and yet be
     /// followed by others.
-    pub fn search(&self, search: &Search) -> Found {
-        let Search { prefix, after, min_size_bytes, min_copies, limit } = search;
+    pub fn search(&self, search: &ObjectSearch) -> Found {
+        let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
         let start = if after >= prefix { Bound::Excluded(&after[..]) } else { Bound::Included(&prefix[..]) };
         // An empty `after` excludes nothing, since no id is empty.
         let mut range = self
@@ -223,7 +223,7 @@ impl Shard {
     }
 
     /// The latest objects that were lost, oldest first; at most 256.
-    pub fn losses(&self) -> Vec<Loss> {
+    pub fn losses(&self) -> Vec<LostObject> {
         self.losses.iter().cloned().collect()
     }
 

@@ -10,7 +10,7 @@ const MAX_LOSSES: usize = 256;
 
 /// An object whose last complete copy was gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loss {
+pub struct LostObject {
     /// When it was declared lost.
     pub at: Time,
     /// The object.
@@ -19,17 +19,17 @@ pub struct Loss {
 
 /// Oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Losses(VecDeque<Loss>);
+pub(super) struct Losses(VecDeque<LostObject>);
 
 impl Losses {
     pub(super) fn push(&mut self, at: Time, id: &ObjectId) {
         if self.0.len() >= MAX_LOSSES {
             self.0.pop_front();
         }
-        self.0.push_back(Loss { at, id: id.clone() });
+        self.0.push_back(LostObject { at, id: id.clone() });
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Loss> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LostObject> {
         self.0.iter()
     }
 }

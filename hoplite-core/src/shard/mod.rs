@@ -45,13 +45,14 @@ mod vicinity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub use describe::{Description, NodeStatus, ShardStatus};
+pub use describe::{Description, KnownNode, ShardStatus};
 pub use history::GrantRecord;
 pub use inspect::{
-    CopyOverview, Found, MAX_LOOKED_AT, MAX_SHOWN_COPIES, NodeOverview, ObjectOverview, ObjectTree, Search,
+    CopyOverview, Found, MAX_LOOKED_AT, MAX_SHOWN_COPIES, NodeOverview, ObjectOverview, ObjectSearch,
+    ObjectTree,
 };
 pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
-pub use losses::Loss;
+pub use losses::LostObject;
 pub use message::*;
 
 use self::deadlines::Deadlines;

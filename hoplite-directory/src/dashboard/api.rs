@@ -8,7 +8,7 @@ use hoplite_core::error::Result;
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::load::{Load, ReduceLoad};
 use hoplite_core::shard::{
-    CopyOverview, Found, GrantRecord, LocationState, Loss, NodeOverview, ObjectOverview, ObjectTree,
+    CopyOverview, Found, GrantRecord, LocationState, LostObject, NodeOverview, ObjectOverview, ObjectTree,
     Retention, Shard, ShardStatus,
 };
 use hoplite_core::time::Time;
@@ -417,7 +417,7 @@ struct EventRow {
 }
 
 /// What has happened, the newest first.
-fn events(uptime: Duration, past: Vec<PastEvent>, losses: Vec<Loss>) -> EventList {
+fn events(uptime: Duration, past: Vec<PastEvent>, losses: Vec<LostObject>) -> EventList {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let at_ms = |at: Duration| millis(now.saturating_sub(uptime.saturating_sub(at)));
     let past = past.into_iter().map(|event| EventRow {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn search(prefix: &str, after: &[u8], limit: usize) -> Search {
-    Search { prefix: prefix.into(), after: after.to_vec(), limit, ..Search::default() }
+fn search(prefix: &str, after: &[u8], limit: usize) -> ObjectSearch {
+    ObjectSearch { prefix: prefix.into(), after: after.to_vec(), limit, ..ObjectSearch::default() }
 }
 
 fn names(found: &Found) -> Vec<String> {
@@ -25,9 +25,9 @@ fn a_search_is_paged_and_filtered() {
     let second = world.shard.search(&search("w/", b"w/2", 2));
     assert_eq!((names(&second), second.next), (vec!["w/3".to_owned(), "w/small".to_owned()], None));
     assert_eq!(names(&world.shard.search(&search("", b"w/3", 9))), ["w/small", "x"]);
-    let large = world.shard.search(&Search { min_size_bytes: 5, ..search("w/", b"", 9) });
+    let large = world.shard.search(&ObjectSearch { min_size_bytes: 5, ..search("w/", b"", 9) });
     assert_eq!(names(&large), ["w/1", "w/2", "w/3"]);
-    let many = world.shard.search(&Search { min_copies: 2, ..search("", b"", 9) });
+    let many = world.shard.search(&ObjectSearch { min_copies: 2, ..search("", b"", 9) });
     assert_eq!(names(&many), ["w/2"]);
     assert_eq!(names(&world.shard.search(&search("none", b"", 9))), Vec::<String>::new());
 }
@@ -42,12 +42,13 @@ fn a_search_that_finds_little_ends_and_says_where_to_go_on() {
         let message = ToShard::Publish(publish);
         world.shard.apply(world.now, Event::Message { node: node("a"), message }, &mut effects);
     }
-    let nothing = Search { min_copies: 2, ..search("", b"", 10) };
+    let nothing = ObjectSearch { min_copies: 2, ..search("", b"", 10) };
     let found = world.shard.search(&nothing);
     assert_eq!(found.objects, []);
     let next = found.next.unwrap();
     assert_eq!(next, id(&format!("{:06}", MAX_LOOKED_AT - 1)));
-    let rest = world.shard.search(&Search { after: next.as_bytes().to_vec(), min_copies: 0, ..nothing });
+    let rest =
+        world.shard.search(&ObjectSearch { after: next.as_bytes().to_vec(), min_copies: 0, ..nothing });
     assert_eq!((rest.objects.len(), rest.next), (5, None));
 }
 
