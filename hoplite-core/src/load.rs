@@ -194,13 +194,13 @@ const REPORTS_A_SECOND: u64 = 500;
 
 /// When a shard asks its stores to tell: while somebody looks, and not more often than it has time for.
 #[derive(Debug, Clone, Default)]
-pub struct Asker {
+pub struct ReportRequests {
     asked: Option<Time>,
 }
 
 /// What a shard does when somebody looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct ReportRequest {
     /// How often each store is to tell, for [`ASKED_FOR`].
     pub interval: Duration,
     /// Whether what was told before is too old to be shown. A store may go on for an interval after it was asked, and does not
@@ -208,9 +208,9 @@ pub struct Ask {
     pub forget: bool,
 }
 
-impl Asker {
+impl ReportRequests {
     /// Somebody looks, and so many stores can tell: what to ask of them, unless they were asked just now.
-    pub fn look(&mut self, now: Time, stores: usize) -> Option<Ask> {
+    pub fn look(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         let since = self.asked.map(|asked| now.since(asked));
         if since.is_some_and(|since| since < RENEWAL) {
             return None;
@@ -218,7 +218,7 @@ impl Asker {
         self.asked = Some(now);
         let seconds = (stores as u64).div_ceil(REPORTS_A_SECOND).max(1);
         let forget = since.is_none_or(|since| since >= 2 * ASKED_FOR);
-        Some(Ask { interval: Duration::from_secs(seconds), forget })
+        Some(ReportRequest { interval: Duration::from_secs(seconds), forget })
     }
 
     /// Whether a store that comes now is to tell as the others do.
@@ -272,16 +272,16 @@ mod tests {
 
     #[test]
     fn stores_are_asked_again_while_somebody_looks_and_not_more_often() {
-        let mut asker = Asker::default();
-        assert!(!asker.holds(at(0)));
-        let ask = |seconds, forget| Some(Ask { interval: Duration::from_secs(seconds), forget });
-        assert_eq!(asker.look(at(0), 0), ask(1, true));
-        assert_eq!(asker.look(at(4999), 500), None);
-        assert_eq!(asker.look(at(5000), 500), ask(1, false));
-        assert!(asker.holds(at(19_999)));
-        assert!(!asker.holds(at(20_000)), "those who were asked have stopped to tell");
-        assert_eq!(asker.look(at(34_999), 501), ask(2, false));
-        assert_eq!(asker.look(at(64_999), 65_536), ask(132, true), "what was told may be old");
+        let mut report_requests = ReportRequests::default();
+        assert!(!report_requests.holds(at(0)));
+        let ask = |seconds, forget| Some(ReportRequest { interval: Duration::from_secs(seconds), forget });
+        assert_eq!(report_requests.look(at(0), 0), ask(1, true));
+        assert_eq!(report_requests.look(at(4999), 500), None);
+        assert_eq!(report_requests.look(at(5000), 500), ask(1, false));
+        assert!(report_requests.holds(at(19_999)));
+        assert!(!report_requests.holds(at(20_000)), "those who were asked have stopped to tell");
+        assert_eq!(report_requests.look(at(34_999), 501), ask(2, false));
+        assert_eq!(report_requests.look(at(64_999), 65_536), ask(132, true), "what was told may be old");
     }
 
     #[test]

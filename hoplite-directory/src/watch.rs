@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::stream::{self, Stream};
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
-use hoplite_core::load::{ASKED_FOR, Ask, Asker, Load};
+use hoplite_core::load::{ASKED_FOR, Load, ReportRequest, ReportRequests};
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_core::time::Time;
 use hoplite_proto::directory::decode_load;
@@ -41,7 +41,7 @@ struct Shared {
 struct State {
     next_teller: u64,
     loads: BTreeMap<NodeId, (u64, Option<Arc<Load>>)>,
-    asker: Asker,
+    report_requests: ReportRequests,
 }
 
 impl Loads {
@@ -56,10 +56,10 @@ impl Loads {
 
     /// Somebody looks: stores are to tell, now and for a while.
     pub(crate) fn look(&self) {
-        let Ask { interval, .. } = {
+        let ReportRequest { interval, .. } = {
             let mut state = self.lock();
             let stores = state.loads.len();
-            let Some(ask) = state.asker.look(self.now(), stores) else { return };
+            let Some(ask) = state.report_requests.look(self.now(), stores) else { return };
             if ask.forget {
                 state.loads.values_mut().for_each(|(_, told)| *told = None);
             }
@@ -96,7 +96,7 @@ impl Loads {
         // The first order counts too if it is recent: a store may come while somebody looks.
         let mut orders = self.0.orders.subscribe();
         let now = self.now();
-        if self.lock().asker.holds(now) {
+        if self.lock().report_requests.holds(now) {
             orders.mark_changed();
         }
         let (ended, end) = (CancellationToken::new(), CancellationToken::new());
@@ -121,7 +121,7 @@ impl Loads {
         Ok(Box::pin(stream::unfold((orders, end_of_orders, reading), next)))
     }
 
-    fn enter(&self, node: NodeId) -> Result<Teller> {
+    fn enter(&self, node: NodeId) -> Result<ReportingStore> {
         let mut state = self.lock();
         if state.loads.len() >= MAX_LOADS && !state.loads.contains_key(&node) {
             return Err(Error::limit_exceeded("nodes", MAX_LOADS as u64));
@@ -129,7 +129,7 @@ impl Loads {
         state.next_teller += 1;
         let number = state.next_teller;
         state.loads.insert(node.clone(), (number, None));
-        Ok(Teller { loads: self.clone(), node, number })
+        Ok(ReportingStore { loads: self.clone(), node, number })
     }
 
     fn now(&self) -> Time {
@@ -143,13 +143,13 @@ impl Loads {
 }
 
 /// A store that tells. What it told is forgotten with this.
-struct Teller {
+struct ReportingStore {
     loads: Loads,
     node: NodeId,
     number: u64,
 }
 
-impl Teller {
+impl ReportingStore {
     async fn read(&self, mut reports: Streaming<LoadReport>) -> Result<()> {
         while let Some(report) = reports.message().await.map_err(|status| from_status(&status))? {
             let load = Arc::new(decode_load(report)?);
@@ -163,7 +163,7 @@ impl Teller {
     }
 }
 
-impl Drop for Teller {
+impl Drop for ReportingStore {
     fn drop(&mut self) {
         let mut state = self.loads.lock();
         if state.loads.get(&self.node).is_some_and(|(number, _)| *number == self.number) {

@@ -20,8 +20,8 @@ use crate::session::ShardLink;
 /// Most reports that wait to be sent: a shard that does not read gets no more.
 const MAX_QUEUED: usize = 2;
 
-/// Who tells, and of what.
-pub(crate) struct Teller {
+/// Tells shards how this store is.
+pub(crate) struct LoadReports {
     /// The store.
     pub(crate) engine: Arc<Engine>,
     /// Its name.
@@ -30,7 +30,7 @@ pub(crate) struct Teller {
     pub(crate) order: Arc<[usize]>,
 }
 
-impl Teller {
+impl LoadReports {
     /// Tells the shard at `link` whenever it asks, for ever, even if it does not want to know.
     pub(crate) async fn run(&self, link: &ShardLink) -> Infallible {
         if let Err(status) = self.tell(link).await {

@@ -33,7 +33,7 @@ use crate::error::StoreError;
 use crate::local::{self, LocalListener, LocalPlane, SocketAccess};
 use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
-use crate::report::Teller;
+use crate::report::LoadReports;
 use crate::session::{Passage, Session, SessionState, ShardLink};
 use crate::traces::Traces;
 
@@ -299,7 +299,11 @@ fn start_sessions(
             engine: Arc::clone(engine),
             shard,
             link: link.clone(),
-            teller: Teller { engine: Arc::clone(engine), node: info.node.clone(), order: Arc::clone(&order) },
+            load_reports: LoadReports {
+                engine: Arc::clone(engine),
+                node: info.node.clone(),
+                order: Arc::clone(&order),
+            },
             info: info.clone(),
             advertised: advertised.clone(),
             cluster: cluster.clone(),

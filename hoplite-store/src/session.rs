@@ -32,7 +32,7 @@ use crate::bypass::{self, Bypass};
 use crate::engine::Engine;
 use crate::metrics;
 use crate::outbox::{Batches, outbox};
-use crate::report::Teller;
+use crate::report::LoadReports;
 
 /// Most frames that a shard says before the store has said anything.
 const MAX_EARLY_FRAMES: usize = 64;
@@ -88,7 +88,7 @@ pub(crate) struct Session {
     /// The shard's number in the configured list.
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
-    pub(crate) teller: Teller,
+    pub(crate) load_reports: LoadReports,
     /// The data plane's address in here is what it was at the start.
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Advertised,
@@ -182,7 +182,7 @@ impl Session {
         for batch in early {
             self.take(batch)?;
         }
-        let telling = self.teller.run(&self.link);
+        let telling = self.load_reports.run(&self.link);
         tokio::select! {
             ended = async {
                 match bypass {
