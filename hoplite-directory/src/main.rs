@@ -10,7 +10,7 @@ use hoplite_daemon::{Addresses, Process};
 use hoplite_directory::{DirectoryConfig, Listeners};
 use tokio::net::TcpListener;
 
-use crate::settings::{Plan, Settings};
+use crate::settings::{DaemonConfig, Settings};
 
 const ABOUT: &str = "A shard of the directory of a Hoplite cluster: knows which nodes have copies of which objects, and \
 decides who pulls from whom.
@@ -23,16 +23,17 @@ fn main() -> ExitCode {
     hoplite_daemon::run(command, |settings: Settings| Ok(settings.resolve()?), serve)
 }
 
-async fn serve(plan: Plan, process: Process) -> anyhow::Result<()> {
+async fn serve(config: DaemonConfig, process: Process) -> anyhow::Result<()> {
     let Process { announcer, metrics, tracer, shutdown } = process;
-    if let (Some(metrics), Some(tls)) = (&metrics, &plan.directory.credentials.tls) {
+    if let (Some(metrics), Some(tls)) = (&metrics, &config.directory.credentials.tls) {
         metrics.certificate(tls);
     }
     let cannot_tell = "cannot tell the address that is listened on";
-    let control =
-        TcpListener::bind(plan.listen).await.with_context(|| format!("cannot listen on {}", plan.listen))?;
+    let control = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", config.listen))?;
     let address = control.local_addr().context(cannot_tell)?;
-    let dashboard = match plan.dashboard {
+    let dashboard = match config.dashboard {
         Some(address) => {
             let bound = TcpListener::bind(address).await;
             Some(bound.with_context(|| format!("cannot listen on {address} for the dashboard"))?)
@@ -41,7 +42,7 @@ async fn serve(plan: Plan, process: Process) -> anyhow::Result<()> {
     };
     let dashboard_address =
         dashboard.as_ref().map(TcpListener::local_addr).transpose().context(cannot_tell)?;
-    tracing::info!(%address, dashboard = ?dashboard_address, cluster = %plan.directory.cluster, "serving");
+    tracing::info!(%address, dashboard = ?dashboard_address, cluster = %config.directory.cluster, "serving");
     announcer.listening(Addresses {
         directory: Some(address),
         dashboard: dashboard_address,
@@ -49,6 +50,6 @@ async fn serve(plan: Plan, process: Process) -> anyhow::Result<()> {
     });
     announcer.ready();
     let listeners = Listeners { control, dashboard };
-    let directory = DirectoryConfig { tracer, ..plan.directory };
+    let directory = DirectoryConfig { tracer, ..config.directory };
     Ok(hoplite_directory::run(directory, metrics, listeners, shutdown).await?)
 }

@@ -37,7 +37,7 @@ pub(crate) struct Settings {
 
 /// What the daemon does: the settings with everything filled in.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct DaemonConfig {
     /// Where it listens.
     pub(crate) listen: SocketAddr,
     /// Where the dashboard is.
@@ -61,7 +61,7 @@ pub(crate) enum SettingsError {
 
 impl Settings {
     /// Fills in the defaults and checks what is left.
-    pub(crate) fn resolve(self) -> Result<Plan, SettingsError> {
+    pub(crate) fn resolve(self) -> Result<DaemonConfig, SettingsError> {
         let listen = self.listen.unwrap_or(DEFAULT_LISTEN);
         self.security.check(listen)?;
         let dashboard = self.dashboard.map(|address| address.0);
@@ -79,7 +79,7 @@ impl Settings {
         limits.node_grace = self.node_grace.map_or(limits.node_grace, |span| span.0);
         limits.tombstone_ttl = self.tombstone_ttl.map_or(limits.tombstone_ttl, |span| span.0);
         limits.max_objects = self.max_objects.unwrap_or(limits.max_objects);
-        Ok(Plan { listen, dashboard, directory })
+        Ok(DaemonConfig { listen, dashboard, directory })
     }
 }
 

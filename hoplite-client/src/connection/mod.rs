@@ -67,12 +67,12 @@ pub(crate) struct Shared {
     arena: Arena,
     calls: Calls,
     sender: Arc<Sender>,
-    reception: Reception,
+    received_by: ReceivedBy,
 }
 
 /// Who receives, and so watches the deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reception {
+enum ReceivedBy {
     /// A task of a tokio runtime.
     Task,
     /// One of the threads that wait: see [`pump`].
@@ -87,14 +87,14 @@ impl Connection {
 
     /// As [`Connection::start`], for the process `process`. In any other process the connection cannot be used.
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
-        let shared = Shared::new(process, greeted, Reception::Task);
+        let shared = Shared::new(process, greeted, ReceivedBy::Task);
         receiver::spawn(Arc::clone(&shared))?;
         Ok(Arc::new(Self { shared }))
     }
 
     /// A connection without a receiving task: the futures that [`Pump::run`] drives receive for themselves.
     pub(crate) fn pumped(greeted: handshake::Greeted) -> Result<(Arc<Self>, Pump)> {
-        let shared = Shared::new(std::process::id(), greeted, Reception::Pump);
+        let shared = Shared::new(std::process::id(), greeted, ReceivedBy::Pump);
         let pump = Pump::new(Arc::clone(&shared)).map_err(|error| Error::Connect {
             path: shared.path.clone(),
             kind: ConnectFailure::System { kind: std::io::Error::from(error).kind() },
@@ -133,14 +133,14 @@ impl Connection {
             return Ok(());
         }
         let limit = timeout.min(WRITABLE_TIMEOUT);
-        let asked = match self.shared.reception {
-            Reception::Task => {
+        let asked = match self.shared.received_by {
+            ReceivedBy::Task => {
                 let path = self.shared.path.clone();
                 let ask = tokio::task::spawn_blocking(move || handshake::ask_writable(&path, limit));
                 ask.await.map_err(|_| self.shared.lost())?
             }
             // The thread that drives this waits in any case.
-            Reception::Pump => handshake::ask_writable(&self.shared.path, limit),
+            ReceivedBy::Pump => handshake::ask_writable(&self.shared.path, limit),
         };
         let writable = asked.map_err(|error| match error {
             Error::Connect { kind: ConnectFailure::Refused(error), .. } => error.into(),
@@ -226,9 +226,9 @@ impl Connection {
 
     /// Waits for `future` for at most `limit`; `None` if it takes longer.
     pub(crate) async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        match self.shared.reception {
-            Reception::Task => tokio::time::timeout(limit, future).await.ok(),
-            Reception::Pump => pump::within(limit, future).await,
+        match self.shared.received_by {
+            ReceivedBy::Task => tokio::time::timeout(limit, future).await.ok(),
+            ReceivedBy::Pump => pump::within(limit, future).await,
         }
     }
 
@@ -332,7 +332,7 @@ impl Drop for OpenCall<'_> {
 }
 
 impl Shared {
-    fn new(process: u32, greeted: handshake::Greeted, reception: Reception) -> Arc<Self> {
+    fn new(process: u32, greeted: handshake::Greeted, received_by: ReceivedBy) -> Arc<Self> {
         let socket = Arc::new(greeted.socket);
         Arc::new(Self {
             process,
@@ -344,7 +344,7 @@ impl Shared {
             calls: Calls::new(greeted.max_calls),
             sender: Arc::new(Sender::new(Arc::clone(&socket))),
             socket,
-            reception,
+            received_by,
         })
     }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Engine, State};
 use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CombineSource, CompareRequest, Exchange, HopRequest, PullRequest};
-use crate::local::Work;
+use crate::local::CallWork;
 use crate::outbox::Outgoing;
 
 /// Most words that a coordinator says to a member.
@@ -30,17 +30,17 @@ impl Engine {
             Effect::Follow { client, call, copy, beyond_bytes } => {
                 let live = self.copies.get(copy).expect("a copy is open while a client refers to it");
                 if let Some(answers) = self.clients.get(&client) {
-                    answers.add_work(Work::Follow { call, live, beyond_bytes });
+                    answers.add_work(CallWork::Follow { call, live, beyond_bytes });
                 }
             }
             Effect::Inspect { client, call, inspection, shards } => {
                 if let Some(answers) = self.clients.get(&client) {
-                    answers.add_work(Work::Inspect { call, inspection, shards });
+                    answers.add_work(CallWork::Inspect { call, inspection, shards });
                 }
             }
             Effect::CallEnded { client, call } => {
                 if let Some(answers) = self.clients.get(&client) {
-                    answers.add_work(Work::End { call });
+                    answers.add_work(CallWork::End { call });
                 }
             }
             Effect::ToShard { shard, message, inline_from, urgency } => {

@@ -15,7 +15,7 @@ pub(crate) type Answer = (CallId, Result<Response, Error>);
 
 /// What the client's connection is to do for one of its calls, as the node has decided.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum CallWork {
     /// Tell the node when more than `beyond_bytes` of a copy are valid, or it fails.
     Follow { call: CallId, live: Arc<LiveCopy>, beyond_bytes: u64 },
     /// Ask these shards, answer, and tell the node so.
@@ -41,7 +41,7 @@ struct Waiting {
     /// Which of them are the latest news of a call.
     news: BTreeMap<CallId, u64>,
     /// At most two for each call of the client that was handled since the connection looked last.
-    work: VecDeque<Work>,
+    work: VecDeque<CallWork>,
 }
 
 impl Answers {
@@ -52,13 +52,13 @@ impl Answers {
     }
 
     /// Adds something to do.
-    pub(crate) fn add_work(&self, work: Work) {
+    pub(crate) fn add_work(&self, work: CallWork) {
         self.lock().work.push_back(work);
         self.added.notify_one();
     }
 
     /// Takes what was to be done first.
-    pub(super) fn take_work(&self) -> Option<Work> {
+    pub(super) fn take_work(&self) -> Option<CallWork> {
         self.lock().work.pop_front()
     }
 

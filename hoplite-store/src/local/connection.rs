@@ -26,7 +26,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::{Answer, Answers, Work};
+use super::answers::{Answer, Answers, CallWork};
 use super::{LocalPeer, LocalPlane, Role, inspect};
 
 /// While so many bytes of answers wait to be written, no further request is read and no further answer is made.
@@ -37,10 +37,10 @@ const MAX_REQUESTS_PER_TURN: usize = 256;
 const READ_BYTES: usize = 64 << 10;
 
 /// What is done for a call, and what comes of it; `None` if the call ended before.
-type Working = Pin<Box<dyn Future<Output = (CallId, Option<Finding>)> + Send>>;
+type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
 
 /// What a call was waiting for.
-enum Finding {
+enum WorkResult {
     /// How much of a copy is valid, or that it has failed.
     Progress(Result<u64, Error>),
     /// What the shards have said.
@@ -58,13 +58,13 @@ struct Connection {
     /// How to end that.
     ends: HashMap<CallId, AbortHandle>,
     outbox: BytesMut,
-    reception: Reception,
+    intake: AnswerIntake,
     _seat: OwnedSemaphorePermit,
 }
 
 /// Whether the client still takes answers.
 #[derive(Debug, PartialEq, Eq)]
-enum Reception {
+enum AnswerIntake {
     Open,
     Closed,
 }
@@ -187,7 +187,7 @@ impl Connection {
             works: FuturesUnordered::new(),
             ends: HashMap::new(),
             outbox: BytesMut::new(),
-            reception: Reception::Open,
+            intake: AnswerIntake::Open,
             _seat: seat,
         }
     }
@@ -247,16 +247,16 @@ impl Connection {
     fn take_work(&mut self) {
         while let Some(work) = self.answers.take_work() {
             match work {
-                Work::Follow { call, live, beyond_bytes } => {
-                    self.begin(call, async move { Finding::Progress(live.beyond(beyond_bytes).await) });
+                CallWork::Follow { call, live, beyond_bytes } => {
+                    self.begin(call, async move { WorkResult::Progress(live.beyond(beyond_bytes).await) });
                 }
-                Work::Inspect { call, inspection, shards } => {
+                CallWork::Inspect { call, inspection, shards } => {
                     let plane = Arc::clone(&self.plane);
                     self.begin(call, async move {
-                        Finding::Inspected(Box::new(inspect::answer(&plane, inspection, &shards).await))
+                        WorkResult::Inspected(Box::new(inspect::answer(&plane, inspection, &shards).await))
                     });
                 }
-                Work::End { call } => {
+                CallWork::End { call } => {
                     if let Some(end) = self.ends.remove(&call) {
                         end.abort();
                     }
@@ -265,25 +265,25 @@ impl Connection {
         }
     }
 
-    fn begin(&mut self, call: CallId, work: impl Future<Output = Finding> + Send + 'static) {
+    fn begin(&mut self, call: CallId, work: impl Future<Output = WorkResult> + Send + 'static) {
         let (work, end) = abortable(work);
         self.ends.insert(call, end);
         self.works.push(Box::pin(async move { (call, work.await.ok()) }));
     }
 
     /// Something was found out for a call, which may have ended meanwhile.
-    fn found(&mut self, call: CallId, finding: Finding) -> Result<(), Error> {
+    fn found(&mut self, call: CallId, finding: WorkResult) -> Result<(), Error> {
         self.take_work();
         if self.ends.remove(&call).is_none() {
             return Ok(());
         }
         let client = self.client;
         match finding {
-            Finding::Progress(progress) => {
+            WorkResult::Progress(progress) => {
                 self.plane.engine.apply(Event::Followed { client, call, progress });
                 Ok(())
             }
-            Finding::Inspected(answer) => {
+            WorkResult::Inspected(answer) => {
                 self.plane.engine.apply(Event::Inspected { client, call });
                 self.write((call, *answer))
             }
@@ -300,7 +300,7 @@ impl Connection {
     }
 
     fn write(&mut self, (call, response): Answer) -> Result<(), Error> {
-        if self.reception == Reception::Closed {
+        if self.intake == AnswerIntake::Closed {
             return Ok(());
         }
         let mut message = encode_response(call, response);
@@ -321,7 +321,7 @@ impl Connection {
                 Ok(written) => self.outbox.advance(written),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(_) => {
-                    self.reception = Reception::Closed;
+                    self.intake = AnswerIntake::Closed;
                     self.outbox.clear();
                 }
             }

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use answers::{Answers, Work};
+pub(crate) use answers::{Answers, CallWork};
 pub use listener::SocketError;
 pub(crate) use listener::{LocalListener, LocalPeer, Role, SocketAccess};
 

@@ -9,7 +9,7 @@ use hoplite_daemon::{
     cause,
 };
 
-use super::{Finding, Verdict, finding};
+use super::{Finding, Health, finding};
 
 /// A certificate that expires this soon should have been replaced.
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -20,7 +20,7 @@ pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>
     let mut findings = Vec::new();
     if let Some(path) = &security.token_file {
         findings.push(match Token::read(path) {
-            Ok(_) => finding("token", Verdict::Good, path.display().to_string()),
+            Ok(_) => finding("token", Health::Good, path.display().to_string()),
             Err(error) => bad_token(path, &error),
         });
     }
@@ -28,8 +28,8 @@ pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>
     match security.credentials() {
         Ok(credentials) => (findings, Some(credentials)),
         Err(error) => {
-            if findings.iter().all(|finding| finding.verdict != Verdict::Bad) {
-                findings.push(finding("credentials", Verdict::Bad, chain(&error)));
+            if findings.iter().all(|finding| finding.verdict != Health::Bad) {
+                findings.push(finding("credentials", Health::Bad, chain(&error)));
             }
             (findings, None)
         }
@@ -44,7 +44,7 @@ fn bad_token(path: &Path, error: &TokenError) -> Finding {
         }
         error => advised(error),
     };
-    finding("token", Verdict::Bad, says)
+    finding("token", Health::Bad, says)
 }
 
 fn tls(security: &Security) -> Vec<Finding> {
@@ -57,29 +57,29 @@ fn tls(security: &Security) -> Vec<Finding> {
     let mut ca = read("authority", tls_ca.as_deref(), authority);
     let mut key = tls_key
         .as_deref()
-        .map_or_else(|| missing("key"), |path| finding("key", Verdict::Good, path.display().to_string()));
+        .map_or_else(|| missing("key"), |path| finding("key", Health::Good, path.display().to_string()));
     let path = |path: &Option<_>| path.clone().unwrap_or_default();
     let files = TlsFiles { cert: path(tls_cert), key: path(tls_key), ca: path(tls_ca) };
-    let is_read = |finding: &Finding, path: &Option<_>| path.is_some() && finding.verdict != Verdict::Bad;
+    let is_read = |finding: &Finding, path: &Option<_>| path.is_some() && finding.verdict != Health::Bad;
     let is_expired = is_expired(&files.cert);
     if tls_key.is_some()
         && let Err(error) = files.check_key()
         // What is wrong with the certificate is said of that.
         && (is_read(&cert, tls_cert) || is_expired || is_of(&error, &files.key))
     {
-        key = finding("key", Verdict::Bad, advised(&error));
+        key = finding("key", Health::Bad, advised(&error));
     }
     if is_read(&cert, tls_cert)
         && is_read(&ca, tls_ca)
         && let Err(error) = files.check_trust(tls_name.as_deref())
     {
         match &error {
-            TlsError::Authority { .. } => ca = finding("authority", Verdict::Bad, advised(&error)),
+            TlsError::Authority { .. } => ca = finding("authority", Health::Bad, advised(&error)),
             TlsError::Unusable { path, .. } if *path == files.ca && files.ca != files.cert => {
-                ca = finding("authority", Verdict::Bad, advised(&error));
+                ca = finding("authority", Health::Bad, advised(&error));
             }
             error => {
-                cert = finding("certificate", Verdict::Bad, distrusted(error, &files, tls_name.as_deref()))
+                cert = finding("certificate", Health::Bad, distrusted(error, &files, tls_name.as_deref()))
             }
         }
     }
@@ -87,7 +87,7 @@ fn tls(security: &Security) -> Vec<Finding> {
 }
 
 fn missing(what: &str) -> Finding {
-    finding(what, Verdict::Bad, format!("not named: {}", SecurityError::Incomplete))
+    finding(what, Health::Bad, format!("not named: {}", SecurityError::Incomplete))
 }
 
 fn read(
@@ -97,10 +97,10 @@ fn read(
 ) -> Finding {
     let Some(path) = path else { return missing(what) };
     match CertificateFacts::read_all(path) {
-        Err(error) => finding(what, Verdict::Bad, advised(&error)),
+        Err(error) => finding(what, Health::Bad, advised(&error)),
         Ok(facts) if facts.is_empty() => {
             let says = format!("{}: until when it is valid cannot be read", path.display());
-            finding(what, Verdict::Unknown, says)
+            finding(what, Health::Unknown, says)
         }
         Ok(facts) => judge(path, &facts),
     }
@@ -112,17 +112,14 @@ fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let is_for = if own.names.is_empty() { "nobody".to_owned() } else { own.names.join(", ") };
     let (verdict, says) = if own.validity.end < now {
-        (
-            Verdict::Bad,
-            format!("{path} expired on {}: make a new one (hoplite certs)", date(own.validity.end)),
-        )
+        (Health::Bad, format!("{path} expired on {}: make a new one (hoplite certs)", date(own.validity.end)))
     } else if own.validity.start > now {
-        (Verdict::Bad, format!("{path} is valid from {} on: is the clock right?", date(own.validity.start)))
+        (Health::Bad, format!("{path} is valid from {} on: is the clock right?", date(own.validity.start)))
     } else if own.validity.end < now + SOON {
         let says = format!("{path} expires within a week, on {}", date(own.validity.end));
-        (Verdict::Doubtful, format!("{says}: make a new one (hoplite certs); daemons take it over"))
+        (Health::Doubtful, format!("{says}: make a new one (hoplite certs); daemons take it over"))
     } else {
-        (Verdict::Good, format!("{path}, for {is_for}, valid until {}", date(own.validity.end)))
+        (Health::Good, format!("{path}, for {is_for}, valid until {}", date(own.validity.end)))
     };
     finding("certificate", verdict, says)
 }
@@ -133,12 +130,12 @@ fn authority(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let last = facts.iter().map(|facts| facts.validity.end).max().unwrap_or(now);
     if last < now {
         let says = format!("{path} expired on {}: daemons take it, other programs will not", date(last));
-        finding("authority", Verdict::Doubtful, says)
+        finding("authority", Health::Doubtful, says)
     } else if last < now + SOON {
         let says = format!("{path} expires within a week, on {}", date(last));
-        finding("authority", Verdict::Doubtful, says)
+        finding("authority", Health::Doubtful, says)
     } else {
-        finding("authority", Verdict::Good, format!("{path}, valid until {}", date(last)))
+        finding("authority", Health::Good, format!("{path}, valid until {}", date(last)))
     }
 }
 
@@ -288,14 +285,14 @@ mod tests {
 
     /// Says of each finding what it is about, and if it is not good what it says. Daemons must be of the same opinion.
     #[track_caller]
-    fn assert_found(security: &Security, expected: &[(&str, Verdict, &str)]) {
+    fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);
         let found: Vec<_> = findings.iter().map(|found| (found.what.as_str(), found.verdict)).collect();
         assert_eq!(found, expected.iter().map(|row| (row.0, row.1)).collect::<Vec<_>>(), "{findings:?}");
         for (found, (.., says)) in findings.iter().zip(expected) {
             assert!(found.says.contains(says), "{says} is not in {found:?}");
         }
-        let is_bad = findings.iter().any(|found| found.verdict == Verdict::Bad);
+        let is_bad = findings.iter().any(|found| found.verdict == Health::Bad);
         assert_eq!(security.credentials().is_err(), is_bad);
         assert_eq!(credentials.is_none(), is_bad);
     }
@@ -306,8 +303,8 @@ mod tests {
         let token = |token_file| Security { token_file, ..Security::default() };
         assert_found(&token(None), &[]);
         let good = place.write("good", "sixteen bytes ok\n");
-        assert_found(&token(good.clone()), &[("token", Verdict::Good, "good")]);
-        let bad = |path, says| assert_found(&token(path), &[("token", Verdict::Bad, says)]);
+        assert_found(&token(good.clone()), &[("token", Health::Good, "good")]);
+        let bad = |path, says| assert_found(&token(path), &[("token", Health::Bad, says)]);
         bad(place.write("short", "12345\n"), "this one has 5; make another one");
         bad(Some(place.0.path().join("away")), "No such file");
         bad(Some("/dev/zero".into()), "not a regular file of at most 4096 bytes; name the file itself");
@@ -325,15 +322,14 @@ mod tests {
 
     #[test]
     fn certificates_are_judged_as_daemons_do() {
-        use Verdict::{Bad, Doubtful, Good};
+        use Health::{Bad, Doubtful, Good};
         let place = place();
         let (ours, theirs) = (authority(3000), authority(3000));
         let now = SystemTime::now();
-        let check =
-            |security: &Security, cert: (Verdict, &str), key: (Verdict, &str), ca: (Verdict, &str)| {
-                let rows = [("certificate", cert), ("key", key), ("authority", ca)];
-                assert_found(security, &rows.map(|(what, (verdict, says))| (what, verdict, says)));
-            };
+        let check = |security: &Security, cert: (Health, &str), key: (Health, &str), ca: (Health, &str)| {
+            let rows = [("certificate", cert), ("key", key), ("authority", ca)];
+            assert_found(security, &rows.map(|(what, (verdict, says))| (what, verdict, says)));
+        };
         let (good, cert) = ((Good, ""), (Good, "for node, valid until"));
         check(&place.tls(&year(&ours), &ours), cert, good, (Good, "valid until"));
         let soon = issue(&ours, now - DAY..now + DAY * 3);
@@ -365,7 +361,7 @@ mod tests {
 
     #[test]
     fn files_of_certificates_that_are_none_are_told() {
-        use Verdict::{Bad, Good};
+        use Health::{Bad, Good};
         let place = place();
         let ours = authority(3000);
         let all = place.tls(&year(&ours), &ours);

@@ -15,7 +15,7 @@ use tonic::Status;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Endpoint;
 
-use super::{Finding, Verdict, finding};
+use super::{Finding, Health, finding};
 
 /// How long the call may take.
 const CALL_TIMEOUT: Duration = Duration::from_millis(800);
@@ -34,16 +34,16 @@ pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> F
         None => match connect(address, Instant::now() + CALL_TIMEOUT).await {
             Ok((_, peer)) => {
                 let says = "and was not asked: the credentials cannot be used";
-                Ok((Verdict::Unknown, format!("is reached at {peer}, {says}")))
+                Ok((Health::Unknown, format!("is reached at {peer}, {says}")))
             }
             Err(says) => Err(says),
         },
     };
-    let (verdict, says) = found.unwrap_or_else(|says| (Verdict::Bad, says));
+    let (verdict, says) = found.unwrap_or_else(|says| (Health::Bad, says));
     finding(what, verdict, says)
 }
 
-async fn ask(address: &str, credentials: &Credentials) -> Result<(Verdict, String), String> {
+async fn ask(address: &str, credentials: &Credentials) -> Result<(Health, String), String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     let endpoint = endpoint.map_err(|_| "is no HOST:PORT".to_owned())?;
     let service = InterceptedService::new(credentials.channel(&endpoint), credentials.bearer());
@@ -55,15 +55,15 @@ async fn ask(address: &str, credentials: &Credentials) -> Result<(Verdict, Strin
     }
 }
 
-fn answered(reply: &StatusReply) -> (Verdict, String) {
+fn answered(reply: &StatusReply) -> (Health, String) {
     let own = env!("CARGO_PKG_VERSION");
     let stores = reply.nodes.iter().filter(|node| node.connected).count();
     let says = format!("answers, for cluster {:?} with {stores} stores", reply.cluster);
     if reply.version == own {
-        return (Verdict::Good, says);
+        return (Health::Good, says);
     }
     let version = reply.version.escape_debug();
-    (Verdict::Doubtful, format!("{says}; it is of version {version}, and this is {own}"))
+    (Health::Doubtful, format!("{says}; it is of version {version}, and this is {own}"))
 }
 
 /// Why the call was answered with `status`.

@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 /// How well something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Verdict {
+enum Health {
     Good,
     /// It works, and could be better.
     Doubtful,
@@ -68,7 +68,7 @@ enum Verdict {
     Unknown,
 }
 
-impl Verdict {
+impl Health {
     const fn name(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -83,11 +83,11 @@ impl Verdict {
 #[derive(Debug, Serialize)]
 struct Finding {
     what: String,
-    verdict: Verdict,
+    verdict: Health,
     says: String,
 }
 
-fn finding(what: impl Into<String>, verdict: Verdict, says: impl Into<String>) -> Finding {
+fn finding(what: impl Into<String>, verdict: Health, says: impl Into<String>) -> Finding {
     Finding { what: what.into(), verdict, says: says.into() }
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         else {
             let says =
                 "the files of the token and the certificates take too long to read: is their disk away?";
-            return (vec![finding("credentials", Verdict::Bad, says)], Vec::new());
+            return (vec![finding("credentials", Health::Bad, says)], Vec::new());
         };
         let shards = directory.iter().map(|address| directory::shard(address, credentials.as_ref()));
         (found, join_all(shards).await)
@@ -116,7 +116,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let (versions, listen, (secured, shards), running) =
         tokio::join!(within(NETWORK_TIMEOUT, versions), listen, secured, running(store));
     let mut findings = vec![versions.unwrap_or_else(|| {
-        finding("programs", Verdict::Bad, "a daemon takes longer than a second to say its version")
+        finding("programs", Health::Bad, "a daemon takes longer than a second to say its version")
     })];
     findings.extend([memory(), shared_memory(), descriptors()]);
     findings.extend(listen);
@@ -126,7 +126,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     findings.push(clock());
     findings.extend(secured);
     print(&findings, json)?;
-    let bad = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).count();
+    let bad = findings.iter().filter(|finding| finding.verdict == Health::Bad).count();
     if bad > 0 { Err(Ill { bad, all: findings.len() }.into()) } else { Ok(()) }
 }
 
@@ -164,11 +164,11 @@ fn versions() -> Finding {
     });
     let mut wrong = others.iter().filter(|(_, version)| version.as_deref() != Some(own));
     match wrong.next() {
-        None => finding("programs", Verdict::Good, format!("all of version {own}")),
-        Some((name, None)) => finding("programs", Verdict::Bad, format!("{name} is not found")),
+        None => finding("programs", Health::Good, format!("all of version {own}")),
+        Some((name, None)) => finding("programs", Health::Bad, format!("{name} is not found")),
         Some((name, Some(version))) => finding(
             "programs",
-            Verdict::Bad,
+            Health::Bad,
             format!("{name} is of version {version}, and this is {own}: they may not understand each other"),
         ),
     }
@@ -180,13 +180,13 @@ fn memory() -> Finding {
     let free_bytes = meminfo("MemAvailable").unwrap_or(may_bytes);
     let says = format!("{} may be used, {} of it now", output::size(may_bytes), output::size(free_bytes));
     if free_bytes < LITTLE_MEMORY {
-        return finding("memory", Verdict::Bad, format!("{says}: too little for a store"));
+        return finding("memory", Health::Bad, format!("{says}: too little for a store"));
     }
     if free_bytes < may_bytes / 100 * 30 {
         let says = format!("{says}: less than the 30% that a store takes unless --memory says otherwise");
-        return finding("memory", Verdict::Doubtful, says);
+        return finding("memory", Health::Doubtful, says);
     }
-    finding("memory", Verdict::Good, says)
+    finding("memory", Health::Good, says)
 }
 
 fn meminfo(key: &str) -> Option<u64> {
@@ -201,34 +201,34 @@ fn shared_memory() -> Finding {
     let made = rustix::fs::memfd_create("hoplite-doctor", rustix::fs::MemfdFlags::CLOEXEC)
         .and_then(|memory| rustix::fs::ftruncate(&memory, 1 << 20));
     if let Err(error) = made {
-        return finding("shared memory", Verdict::Bad, format!("none can be made: {error}"));
+        return finding("shared memory", Health::Bad, format!("none can be made: {error}"));
     }
     let strict = fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2");
     if strict {
         let says = "vm.overcommit_memory is 2: the arena counts as used from the start, and may be refused";
-        return finding("shared memory", Verdict::Doubtful, says);
+        return finding("shared memory", Health::Doubtful, says);
     }
-    finding("shared memory", Verdict::Good, "can be made")
+    finding("shared memory", Health::Good, "can be made")
 }
 
 fn descriptors() -> Finding {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     if most < FEW_DESCRIPTORS {
         let says = format!("{most} may be open: too few for many clients; `ulimit -n 65536`");
-        return finding("file descriptors", Verdict::Doubtful, says);
+        return finding("file descriptors", Health::Doubtful, says);
     }
-    finding("file descriptors", Verdict::Good, format!("{most} may be open"))
+    finding("file descriptors", Health::Good, format!("{most} may be open"))
 }
 
 /// Whether `address` can be listened on.
 async fn port(address: SocketAddr, security: &Security) -> Finding {
     let what = format!("listen {address}");
     if let Err(error) = security.check(address) {
-        return finding(what, Verdict::Bad, error.to_string());
+        return finding(what, Health::Bad, error.to_string());
     }
     match TcpListener::bind(address).await {
-        Ok(_) => finding(what, Verdict::Good, "free"),
-        Err(error) => finding(what, Verdict::Bad, error.to_string()),
+        Ok(_) => finding(what, Health::Good, "free"),
+        Err(error) => finding(what, Health::Bad, error.to_string()),
     }
 }
 
@@ -236,37 +236,37 @@ async fn port(address: SocketAddr, security: &Security) -> Finding {
 async fn running(store: &StoreArguments) -> Finding {
     let socket = store.socket();
     if !socket.exists() {
-        return finding("store", Verdict::Unknown, format!("none listens at {}", socket.display()));
+        return finding("store", Health::Unknown, format!("none listens at {}", socket.display()));
     }
     let options =
         ConnectOptions { socket: socket.clone(), timeout: NETWORK_TIMEOUT, ..ConnectOptions::default() };
     let status = async { Client::connect_with(options).await?.status().await };
     let status = match timeout(NETWORK_TIMEOUT, status).await {
         Ok(Ok(status)) => status,
-        Ok(Err(error)) => return finding("store", Verdict::Bad, error.to_string()),
-        Err(_) => return finding("store", Verdict::Bad, "does not answer within a second"),
+        Ok(Err(error)) => return finding("store", Health::Bad, error.to_string()),
+        Err(_) => return finding("store", Health::Bad, "does not answer within a second"),
     };
     let away: Vec<_> =
         status.shards.iter().filter(|shard| !shard.connected).map(|shard| shard.address.as_str()).collect();
     if status.version != env!("CARGO_PKG_VERSION") {
         let says = format!("{} runs version {}: restart it", status.node, status.version);
-        return finding("store", Verdict::Doubtful, says);
+        return finding("store", Health::Doubtful, says);
     }
     let connected = status.shards.iter().filter(|shard| shard.connected);
     let keys =
         connected.map(|shard| shard.place_keys.iter().cloned().map(PlaceKeys::from).collect::<Vec<_>>());
     let differ = keys.into_iter().find_map(|keys| keys_differ(&keys));
     if let (true, Some(says)) = (away.is_empty(), differ) {
-        return finding("store", Verdict::Doubtful, format!("{} runs, but {says}", status.node));
+        return finding("store", Health::Doubtful, format!("{} runs, but {says}", status.node));
     }
     match away.len() {
-        0 => finding("store", Verdict::Good, format!("{} runs, with all its shards", status.node)),
+        0 => finding("store", Health::Good, format!("{} runs, with all its shards", status.node)),
         all if all == status.shards.len() => {
-            finding("store", Verdict::Bad, format!("{} has no session with {}", status.node, away.join(", ")))
+            finding("store", Health::Bad, format!("{} has no session with {}", status.node, away.join(", ")))
         }
         _ => finding(
             "store",
-            Verdict::Doubtful,
+            Health::Doubtful,
             format!("{} has no session with {}", status.node, away.join(", ")),
         ),
     }
@@ -275,7 +275,7 @@ async fn running(store: &StoreArguments) -> Finding {
 /// The MTU of each interface that is up, loopback left out.
 fn interfaces(place: &Path) -> Vec<Finding> {
     let Ok(entries) = fs::read_dir(place) else {
-        return vec![finding("network", Verdict::Unknown, "the interfaces cannot be listed")];
+        return vec![finding("network", Health::Unknown, "the interfaces cannot be listed")];
     };
     let mut found = Vec::new();
     for entry in entries.flatten() {
@@ -289,11 +289,11 @@ fn interfaces(place: &Path) -> Vec<Finding> {
         found.push(if mtu < ETHERNET_MTU {
             finding(
                 what,
-                Verdict::Doubtful,
+                Health::Doubtful,
                 format!("{mtu} bytes, less than Ethernet's {ETHERNET_MTU}: a tunnel"),
             )
         } else {
-            finding(what, Verdict::Good, format!("{mtu} bytes"))
+            finding(what, Health::Good, format!("{mtu} bytes"))
         });
     }
     found.sort_by(|one, other| one.what.cmp(&other.what));
@@ -304,8 +304,8 @@ fn interfaces(place: &Path) -> Vec<Finding> {
 fn clock() -> Finding {
     let kept = ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
     match kept.iter().find(|path| Path::new(path).exists()) {
-        Some(path) => finding("clock", Verdict::Good, format!("kept right ({path})")),
-        None => finding("clock", Verdict::Unknown, "nobody is seen to keep it right: certificates need that"),
+        Some(path) => finding("clock", Health::Good, format!("kept right ({path})")),
+        None => finding("clock", Health::Unknown, "nobody is seen to keep it right: certificates need that"),
     }
 }
 
@@ -318,14 +318,14 @@ mod tests {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
         let open = Security::default();
-        assert_eq!(port(address, &open).await.verdict, Verdict::Bad);
+        assert_eq!(port(address, &open).await.verdict, Health::Bad);
         drop(taken);
-        assert_eq!(port(address, &open).await.verdict, Verdict::Good);
+        assert_eq!(port(address, &open).await.verdict, Health::Good);
         let everywhere = "0.0.0.0:0".parse().unwrap();
         let refused = port(everywhere, &open).await;
-        assert!(refused.verdict == Verdict::Bad && refused.says.contains("--token-file"), "{refused:?}");
+        assert!(refused.verdict == Health::Bad && refused.says.contains("--token-file"), "{refused:?}");
         let meant = Security { insecure: Some(true), ..Security::default() };
-        assert_eq!(port(everywhere, &meant).await.verdict, Verdict::Good);
+        assert_eq!(port(everywhere, &meant).await.verdict, Health::Good);
     }
 
     #[tokio::test]
@@ -351,12 +351,12 @@ mod tests {
         }
         let found = interfaces(place.path());
         let found: Vec<_> = found.iter().map(|finding| (finding.what.as_str(), finding.verdict)).collect();
-        assert_eq!(found, [("MTU eth0", Verdict::Good), ("MTU wg0", Verdict::Doubtful)]);
+        assert_eq!(found, [("MTU eth0", Health::Good), ("MTU wg0", Health::Doubtful)]);
     }
 
     #[test]
     fn this_machine_can_run_a_store() {
-        assert_ne!(shared_memory().verdict, Verdict::Bad);
+        assert_ne!(shared_memory().verdict, Health::Bad);
         assert!(meminfo("MemAvailable").unwrap() > 1 << 20);
         assert!(meminfo("Nothing").is_none());
     }
