@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::super::calls::{Call, CallKey};
 use super::super::context::Deadline;
 use super::super::{Effect, Node};
-use super::Coordinated;
-use crate::collective::{Agreement, CollectiveEffect, Decision, Gathering, Member};
+use crate::collective::{Agreement, CollectiveEffect, Gathering, Member};
 use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::MAX_MEMBERS;
@@ -134,10 +133,7 @@ impl Node {
             return;
         };
         let Some(error) = error else { return };
-        let stands = |coordinated: &Coordinated| {
-            coordinated.key == Some(key) && coordinated.session.decision() == Decision::Committed
-        };
-        if self.collectives.sessions.values().any(stands) {
+        if self.collectives.sessions.is_committed_for(key) {
             // The call ends, but not what it was for.
             return;
         }

@@ -4,15 +4,11 @@ use std::time::Duration;
 
 use super::super::calls::Call;
 use super::super::{Node, Position, ReduceRecord};
-use super::{Collectives, Coordinated, Gathered, record};
 use crate::collective::{Agreement, MemberStage, Membership, MembershipId, Plan, describe_plan};
 use crate::id::ObjectId;
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
 use crate::time::Time;
-
-/// Most late sources that are named.
-const MAX_NAMED: usize = 4;
 
 impl Node {
     /// How `target` is made, or was, as far as this store knows: because it coordinates that, is a member of the session, or has
@@ -22,12 +18,12 @@ impl Node {
         self.collectives
             .gatherings
             .get(target)
-            .map(|gathered| self.record_gathering(gathered, now))
+            .map(|gathered| gathered.record(&self.ctx, now))
             .or_else(|| self.record_session(target, now))
             .or_else(|| self.reductions.running_for(target, link, now))
             .or_else(|| {
                 // Of a session that rank 0's store has ended it remembers more than its own member knows.
-                let member = self.collectives.member_for(target);
+                let member = self.collectives.memberships.latest_for(target);
                 let (id, member) = member.filter(|(id, _)| matches!(id, MembershipId::Elsewhere(_)))?;
                 Some(self.record_membership(id, member, now))
             })
@@ -39,34 +35,12 @@ impl Node {
             .or_else(|| self.reduce_record(target).cloned())
     }
 
-    /// The sources are being looked for here.
-    fn record_gathering(&self, gathered: &Gathered, now: Time) -> ReduceRecord {
-        let request = gathered.gathering.request();
-        let missing = gathered.gathering.missing_sources();
-        let named: Vec<String> = missing.values().take(MAX_NAMED).map(ToString::to_string).collect();
-        let more = if missing.len() > named.len() { " and others" } else { "" };
-        let plan = if missing.is_empty() {
-            "no plan yet: all sources are there".to_owned()
-        } else {
-            format!("no plan yet: waits for the sources {}{more}", named.join(" "))
-        };
-        let there = request.sources.len() - missing.len();
-        let reduced = (there, request.sources.len());
-        let known = record(&self.ctx, request, gathered.started, 0, plan);
-        ReduceRecord { reduced, elapsed: now.since(gathered.started), is_running: true, ..known }
-    }
-
     /// A session that is not decided is coordinated here.
     fn record_session(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
-        let coordinated = self.collectives.sessions.get(&self.collectives.open_session(target)?)?;
-        let Coordinated { request, started, members, plan, .. } = coordinated;
-        let own = self.collectives.member_for(target);
-        Some(ReduceRecord {
-            elapsed: now.since(*started),
-            is_running: true,
-            position: own.map(|(id, member)| position(id, member)),
-            ..record(&self.ctx, request, *started, *members, plan.clone())
-        })
+        let sessions = &self.collectives.sessions;
+        let known = sessions.get(sessions.open_for(target)?)?.record_running(&self.ctx, now);
+        let own = self.collectives.memberships.latest_for(target);
+        Some(ReduceRecord { position: own.map(|(id, member)| position(id, member)), ..known })
     }
 
     fn record_membership(&self, id: MembershipId, member: &Membership, now: Time) -> ReduceRecord {
@@ -115,28 +89,12 @@ impl Node {
     /// A session is over for this store. What rank 0's store remembers of its own says more.
     pub(super) fn remember_membership(&mut self, id: MembershipId) {
         if let MembershipId::Elsewhere(_) = id
-            && let Some(member) = self.collectives.memberships.get(&id)
+            && let Some(member) = self.collectives.memberships.get(id)
         {
             let known = self.record_membership(id, member, self.ctx.now());
             let position = known.position.map(|position| Position { copy: None, ..position });
             self.reductions.remember(ReduceRecord { is_running: false, position, ..known });
         }
-    }
-
-    pub(super) fn note_failure(&mut self, id: MembershipId, reason: String) {
-        if let Some(member) = self.collectives.memberships.get_mut(&id) {
-            member.note_failure(reason);
-        }
-    }
-}
-
-impl Collectives {
-    /// The membership in the session that makes a target: of several the one that is not over.
-    fn member_for(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
-        let members = self.memberships.iter().filter(|(_, member)| member.plan().target == *target);
-        let latest =
-            members.max_by_key(|(_, member)| (member.stage() != MemberStage::Over, member.asked_at()));
-        latest.map(|(id, member)| (*id, member))
     }
 }
 

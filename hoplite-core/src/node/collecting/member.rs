@@ -1,5 +1,6 @@
 //! Sessions in which this store is a member.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::super::calls::Call;
@@ -23,34 +24,103 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most sessions that this store remembers to have left: those of some seconds, in which others may ask for them.
 const MAX_ENDED: usize = 256;
 
+/// The sessions in which this store is a member, or was.
+#[derive(Debug, Default)]
+pub(super) struct Memberships {
+    members: BTreeMap<MembershipId, Membership>,
+    /// The puts of attempts in which this store was a member lately, oldest first.
+    ended: VecDeque<PutId>,
+    /// Targets of sessions that have lost their coordinator.
+    orphans: BTreeMap<MembershipId, ObjectId>,
+}
+
+impl Memberships {
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn contains(&self, membership: MembershipId) -> bool {
+        self.members.contains_key(&membership)
+    }
+
+    pub(super) fn get(&self, membership: MembershipId) -> Option<&Membership> {
+        self.members.get(&membership)
+    }
+
+    /// The membership in whose copy `target` grows.
+    pub(super) fn growing(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
+        let found = self.members.iter().find(|(_, membership)| {
+            membership.plan().target == *target && membership.growing_copy().is_some()
+        });
+        found.map(|(membership, member)| (*membership, member))
+    }
+
+    /// The membership whose copy this is, while it grows.
+    pub(super) fn of_copy(&self, copy: CopyId) -> Option<(MembershipId, &Membership)> {
+        let found = self.members.iter().find(|(_, membership)| membership.growing_copy() == Some(copy));
+        found.map(|(membership, member)| (*membership, member))
+    }
+
+    /// The membership in the session that makes a target: of several the one that is not over.
+    pub(super) fn latest_for(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
+        let members = self.members.iter().filter(|(_, member)| member.plan().target == *target);
+        let latest =
+            members.max_by_key(|(_, member)| (member.stage() != MemberStage::Over, member.asked_at()));
+        latest.map(|(id, member)| (*id, member))
+    }
+
+    /// Whether this store has been a member of the attempt that makes `put`, and has nothing to give any more.
+    pub(super) fn has_ended(&self, put: PutId) -> bool {
+        let mut members = self.members.values().filter(|member| member.plan().put == put);
+        self.ended.contains(&put)
+            || members.any(|member| matches!(member.stage(), MemberStage::Complete | MemberStage::Over))
+    }
+
+    fn note_failure(&mut self, membership: MembershipId, reason: String) {
+        if let Some(member) = self.members.get_mut(&membership) {
+            member.note_failure(reason);
+        }
+    }
+
+    /// Forgets a membership, but for that its attempt must not be gone on with.
+    fn end(&mut self, membership: MembershipId) -> Option<Membership> {
+        let member = self.members.remove(&membership)?;
+        if self.ended.len() == MAX_ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(member.plan().put);
+        Some(member)
+    }
+}
+
 impl Node {
+    /// This store is asked to be a member.
     pub(super) fn asked(&mut self, membership: MembershipId, plan: Box<Plan>) {
         // The coordinator has lost the connection and asks again: this store would read what was overwritten since.
+        let memberships = &self.collectives.memberships;
         let is_known = |member: &Membership| member.plan().put == plan.put;
-        let is_again =
-            self.collectives.ended.contains(&plan.put) || self.collectives.memberships.values().any(is_known);
-        if is_again {
+        if memberships.ended.contains(&plan.put) || memberships.members.values().any(is_known) {
             let error = Error::Superseded { id: plan.target.clone() };
             return self.report_member(membership, Report::Failed(Failure::Refused(error)));
         }
         let deadline = self.ctx.now() + plan.timeout;
         // An attempt that this store has not heard the end of is over: its target was deleted.
-        let older = self.collectives.growing(&plan.target).filter(|older| {
-            self.collectives.memberships.get(older).is_some_and(|older| older.plan().is_of_parts())
-        });
-        if let Some(older) = older {
+        if let Some((older, member)) = memberships.growing(&plan.target)
+            && member.plan().is_of_parts()
+        {
             self.outdated(older, &plan.target);
         }
         // What was said of an earlier attempt does not hold for this one.
         self.forget_denials(&plan.target);
-        self.collectives.memberships.insert(membership, Membership::new(plan, self.ctx.now()));
+        let member = Membership::new(plan, self.ctx.now());
+        self.collectives.memberships.members.insert(membership, member);
         self.ctx.schedule(deadline, Deadline::Membership(membership));
         self.begin_membership(membership);
     }
 
     /// Takes part in a session if there is room, and waits for room if not.
     pub(in super::super) fn begin_membership(&mut self, membership: MembershipId) {
-        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let Some(member) = self.collectives.memberships.get(membership) else { return };
         let MemberStage::AwaitingRoom { deadline } = member.stage() else { return };
         let plan = Box::new(member.plan().clone());
         let sources = match self.check_plan(&plan) {
@@ -75,7 +145,7 @@ impl Node {
         let id = plan.target.clone();
         let metadata = Metadata { agreement: Some(plan.agreement), ..plan.metadata.clone() };
         let opening = LocalCopy::begin(id.clone(), plan.put, size_bytes, metadata, room, phase).private();
-        let stays = !plan.is_of_parts() && self.collectives.sessions.contains_key(&plan.put);
+        let stays = !plan.is_of_parts() && self.collectives.sessions.get(plan.put).is_some();
         let opening = if stays { opening } else { opening.evictable() };
         let copy = self.copies.open(&mut self.ctx, opening);
         for source in &sources {
@@ -83,7 +153,7 @@ impl Node {
         }
         let parts = (&mut self.ctx, &mut self.copies);
         let combine = self.combinations.start_exchange(parts, copy, sources, plan, membership);
-        if let Some(member) = self.collectives.memberships.get_mut(&membership) {
+        if let Some(member) = self.collectives.memberships.members.get_mut(&membership) {
             member.begin(copy, combine);
         }
         self.copies.accept_awaiting(&mut self.ctx, copy);
@@ -118,13 +188,13 @@ impl Node {
 
     /// There was no room for the target in time.
     pub(in super::super) fn membership_expired(&mut self, membership: MembershipId) {
-        if let Some(target) = self.collectives.orphans.remove(&membership) {
+        if let Some(target) = self.collectives.memberships.orphans.remove(&membership) {
             if self.copies.live(&target).is_none() {
                 self.denied(&target.clone(), &Error::ObjectLost { id: target });
             }
             return;
         }
-        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        let Some(member) = self.collectives.memberships.members.get_mut(&membership) else { return };
         if member.end_wait_for_calls().is_some() {
             return self.report_member(membership, Report::Filled);
         }
@@ -136,7 +206,7 @@ impl Node {
     }
 
     pub(super) fn filled(&mut self, combine: CombineId) {
-        let mut memberships = self.collectives.memberships.iter_mut();
+        let mut memberships = self.collectives.memberships.members.iter_mut();
         let found = memberships.find(|(_, member)| {
             matches!(member.stage(), MemberStage::Exchanging { combine: running, .. } if running == combine)
         });
@@ -164,8 +234,7 @@ impl Node {
     /// A participant joins. If the parts that are here are those of an earlier collective of that target, whose end this store has not
     /// heard yet, they are of no use: its sources are gone, or others were meant.
     pub(super) fn end_stale_membership(&mut self, target: &ObjectId, agreement: Agreement) {
-        let Some(membership) = self.collectives.growing(target) else { return };
-        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let Some((membership, member)) = self.collectives.memberships.growing(target) else { return };
         let plan = member.plan();
         let is_filled = matches!(member.stage(), MemberStage::Filled { .. });
         let is_gone = |(id, put): &(ObjectId, PutId)| self.copies.live_put(id, *put).is_none();
@@ -183,7 +252,7 @@ impl Node {
 
     /// A participant was referred to the copy of a member.
     pub(in super::super) fn answered(&mut self, membership: MembershipId) {
-        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        let Some(member) = self.collectives.memberships.members.get_mut(&membership) else { return };
         member.answer();
         if member.has_answered_all()
             && let Some(until) = member.end_wait_for_calls()
@@ -194,7 +263,7 @@ impl Node {
     }
 
     pub(super) fn told(&mut self, membership: MembershipId, word: Word) {
-        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        let Some(member) = self.collectives.memberships.members.get_mut(&membership) else { return };
         match word {
             // Nobody says that of parts.
             Word::Commit if member.plan().is_of_parts() => {}
@@ -213,12 +282,12 @@ impl Node {
 
     /// What a session has made here is the target.
     fn complete_member(&mut self, membership: MembershipId, copy: CopyId) {
-        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let Some(member) = self.collectives.memberships.get(membership) else { return };
         let put = member.plan().put;
         self.copies.reveal(copy);
-        if let Some(coordinated) = self.collectives.sessions.get(&put) {
+        if let Some(coordinated) = self.collectives.sessions.get(put) {
             self.reductions.remember(coordinated.record(&self.ctx));
-            if let Some(key) = coordinated.key {
+            if let Some(key) = coordinated.key() {
                 self.copies.publication_mut(copy).set_sealer(key);
             }
             return self.complete_put(copy);
@@ -230,14 +299,14 @@ impl Node {
 
     /// What a session has made here is the target, and others may still need what this member gives.
     fn report_complete(&mut self, membership: MembershipId) {
-        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let Some(member) = self.collectives.memberships.get(membership) else { return };
         let is_giving = member.combine().is_some_and(|combine| self.combinations.contains(combine));
         self.report_member(membership, if is_giving { Report::Filled } else { Report::Done });
     }
 
     /// The coordinator needs this member no longer, or is gone.
     pub(super) fn left(&mut self, membership: MembershipId) {
-        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let Some(member) = self.collectives.memberships.get(membership) else { return };
         let (id, is_committed) = (member.plan().target.clone(), member.is_committed());
         let has_its_parts =
             member.plan().is_of_parts() && matches!(member.stage(), MemberStage::Filled { .. });
@@ -245,23 +314,20 @@ impl Node {
         if has_its_parts {
             self.remember_membership(membership);
         } else if is_orphan {
-            self.note_failure(membership, "the store of rank 0 is gone".to_owned());
+            let reason = "the store of rank 0 is gone".to_owned();
+            self.collectives.memberships.note_failure(membership, reason);
         }
         // Others have what this one has not, if the coordinator has decided so. Else it may still make it in another way, if
         // it is only this store that cannot hear it.
         self.end_membership(membership, Error::Superseded { id: id.clone() });
         if is_orphan {
-            self.collectives.orphans.insert(membership, id);
+            self.collectives.memberships.orphans.insert(membership, id);
             self.ctx.schedule(self.ctx.now() + ORPHAN_TIMEOUT, Deadline::Membership(membership));
         }
         if !has_its_parts {
             self.remember_membership(membership);
         }
-        let Some(member) = self.collectives.memberships.remove(&membership) else { return };
-        if self.collectives.ended.len() == MAX_ENDED {
-            self.collectives.ended.pop_front();
-        }
-        self.collectives.ended.push_back(member.plan().put);
+        let Some(member) = self.collectives.memberships.end(membership) else { return };
         if let Some(combine) = member.combine().filter(|combine| self.combinations.contains(*combine)) {
             self.ctx.push(Effect::CancelCombine { combine });
         }
@@ -269,7 +335,7 @@ impl Node {
 
     /// An exchange has ended: of a member that has not all bytes, too early.
     pub(in super::super) fn exchange_ended(&mut self, membership: MembershipId, outcome: CombineOutcome) {
-        let Some(member) = self.collectives.memberships.get(&membership) else { return };
+        let Some(member) = self.collectives.memberships.get(membership) else { return };
         match member.stage() {
             MemberStage::Exchanging { .. } => {}
             MemberStage::Complete => return self.report_complete(membership),
@@ -284,8 +350,8 @@ impl Node {
     }
 
     pub(super) fn member_failed(&mut self, membership: MembershipId, failure: Failure, error: Error) {
-        let index = self.collectives.memberships.get(&membership).map_or(0, |member| member.plan().index);
-        self.note_failure(membership, describe_failure(index, &failure));
+        let index = self.collectives.memberships.get(membership).map_or(0, |member| member.plan().index);
+        self.collectives.memberships.note_failure(membership, describe_failure(index, &failure));
         self.end_membership(membership, error);
         self.report_member(membership, Report::Failed(failure));
     }
@@ -303,7 +369,7 @@ impl Node {
 
     /// This store will not have the target from a session. Those who wait for it are told why, or look elsewhere.
     pub(super) fn end_membership(&mut self, membership: MembershipId, error: Error) {
-        let Some(member) = self.collectives.memberships.get_mut(&membership) else { return };
+        let Some(member) = self.collectives.memberships.members.get_mut(&membership) else { return };
         if let MemberStage::AwaitingRoom { deadline } = member.stage() {
             self.ctx.unschedule(deadline, Deadline::Membership(membership));
         }
@@ -325,11 +391,11 @@ impl Node {
 
     /// The daemon stops.
     pub(in super::super) fn shut_down_memberships(&mut self) {
-        let memberships: Vec<MembershipId> = self.collectives.memberships.keys().copied().collect();
+        let memberships: Vec<MembershipId> = self.collectives.memberships.members.keys().copied().collect();
         for membership in memberships {
             let is_over =
                 |member: &Membership| matches!(member.stage(), MemberStage::Complete | MemberStage::Over);
-            if self.collectives.memberships.get(&membership).is_none_or(is_over) {
+            if self.collectives.memberships.get(membership).is_none_or(is_over) {
                 continue;
             }
             let error = Error::ShuttingDown;

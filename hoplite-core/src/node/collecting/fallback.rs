@@ -1,0 +1,78 @@
+//! Targets that no session makes: by a reduce and a broadcast, or by each participant for itself.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::super::calls::{CallKey, Contents, CreateCall};
+use super::super::{CallId, ClientId, Confirm, Node, Response};
+use super::CoordinatedCall;
+use crate::collective::Agreement;
+use crate::error::Error;
+use crate::id::ObjectId;
+use crate::metadata::Metadata;
+use crate::shard::{RequestId, UnpublishReason};
+
+/// Targets without bytes that this store has made, and of which the directory has not said that it knows them: the questions
+/// whether there is one.
+#[derive(Debug, Default)]
+pub(super) struct Announcements(BTreeMap<ObjectId, RequestId>);
+
+impl Node {
+    /// Does an allreduce as a reduce, whose target all get. The participants of a collective of parts are told to get theirs
+    /// each by itself.
+    pub(super) fn fall_back(&mut self, call: CoordinatedCall, reason: &str) {
+        if call.kind.is_of_parts() {
+            self.reductions.remember(call.record(&self.ctx, 0, format!("general path: {reason}")));
+            return self.announce_end(call);
+        }
+        let CoordinatedCall { key, started, mut request, existence, .. } = call;
+        existence.into_iter().for_each(|existence| self.withdraw_ask(existence));
+        let Some(key) = key else { return };
+        request.timeout = request.timeout.saturating_sub(self.ctx.now().since(started));
+        let target = request.target.clone();
+        self.begin_reduction(key, request);
+        self.reductions.note(&target, reason);
+    }
+
+    /// The exchange of parts is over, or there will be none. Makes the target, an object without bytes, of which all participants
+    /// hear who have not their parts yet, whenever and wherever they come.
+    pub(super) fn announce_end(&mut self, call: CoordinatedCall) {
+        let CoordinatedCall { key, started, kind, request, existence } = call;
+        if let Some(existence) = existence {
+            // Whoever deletes the target before the directory knows it means this one too.
+            self.collectives.announcements.0.insert(request.target.clone(), existence);
+        }
+        let left = request.timeout.saturating_sub(self.ctx.now().since(started));
+        let contents = Contents { bytes: Bytes::new(), confirm: Confirm::No };
+        let metadata = Metadata { agreement: Some(Agreement::of(kind, &request)), ..Metadata::default() };
+        let id = request.target;
+        let create = CreateCall { id, size_bytes: 0, metadata, contents: Some(contents) };
+        let call = CallId(self.ctx.next_number());
+        self.create(CallKey { client: ClientId::STORE, call }, create, left);
+        if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
+            self.finish(key, Ok(Response::Reduced { indices: (0..request.sources.len()).collect() }));
+        }
+    }
+
+    /// The directory knows a target. Whether that is one which was made here to say that an exchange is over.
+    pub(super) fn end_announcement(&mut self, target: &ObjectId) -> bool {
+        let Some(existence) = self.collectives.announcements.0.remove(target) else { return false };
+        self.withdraw_ask(existence);
+        true
+    }
+
+    /// The target was deleted before the directory knew it: it is no more.
+    pub(in super::super) fn withdraw_announcement(&mut self, target: &ObjectId) {
+        if !self.end_announcement(target) {
+            return;
+        }
+        if let Some((copy, local)) = self.copies.live(target)
+            && local.is_complete()
+            && local.size_bytes == 0
+        {
+            self.abandon(copy, Error::Deleted { id: target.clone() }, UnpublishReason::Aborted);
+            self.wake(target);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Collectives whose sources are being looked for, until a session can begin or there will be none.
+
+use std::collections::BTreeMap;
+
+use super::super::calls::CallKey;
+use super::super::context::{Context, Deadline};
+use super::super::{Node, Reduce, ReduceRecord};
+use super::{CoordinatedCall, record};
+use crate::collective::{Gathering, Outlook};
+use crate::id::ObjectId;
+use crate::plan::collective::Collective;
+use crate::shard::{Locations, RequestId};
+use crate::time::Time;
+
+/// Most late sources that are named.
+const MAX_NAMED: usize = 4;
+
+/// The collectives whose sources are being looked for, by target.
+#[derive(Debug, Default)]
+pub(super) struct Gatherings(BTreeMap<ObjectId, Gathered>);
+
+/// A collective whose sources are being looked for.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    key: CallKey,
+    started: Time,
+    gathering: Gathering,
+    asks: Vec<RequestId>,
+    /// The question whether there is a target, and whether it was answered: with no.
+    existence: RequestId,
+    is_new: bool,
+    due: Option<Time>,
+}
+
+impl Gatherings {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn contains(&self, target: &ObjectId) -> bool {
+        self.0.contains_key(target)
+    }
+
+    pub(super) fn get(&self, target: &ObjectId) -> Option<&Gathered> {
+        self.0.get(target)
+    }
+
+    /// Whether `target` is looked for by this call.
+    pub(super) fn is_for(&self, key: CallKey, target: &ObjectId) -> bool {
+        self.0.get(target).is_some_and(|gathered| gathered.key == key)
+    }
+
+    /// What was asked for, since when, among how many members by which plan: none yet.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = (&Reduce, Time, usize, &str)> {
+        self.0.values().map(|one| (one.gathering.request(), one.started, 0, ""))
+    }
+}
+
+impl Gathered {
+    /// How far it is.
+    pub(super) fn record(&self, ctx: &Context, now: Time) -> ReduceRecord {
+        let request = self.gathering.request();
+        let missing = self.gathering.missing_sources();
+        let named: Vec<String> = missing.values().take(MAX_NAMED).map(ToString::to_string).collect();
+        let more = if missing.len() > named.len() { " and others" } else { "" };
+        let plan = if missing.is_empty() {
+            "no plan yet: all sources are there".to_owned()
+        } else {
+            format!("no plan yet: waits for the sources {}{more}", named.join(" "))
+        };
+        let there = request.sources.len() - missing.len();
+        let reduced = (there, request.sources.len());
+        let known = record(ctx, request, self.started, 0, plan);
+        ReduceRecord { reduced, elapsed: now.since(self.started), is_running: true, ..known }
+    }
+
+    fn into_call(self) -> CoordinatedCall {
+        let Self { key, started, gathering, existence, .. } = self;
+        let (kind, request) = (gathering.kind(), gathering.into_request());
+        CoordinatedCall { key: Some(key), started, kind, request, existence: Some(existence) }
+    }
+}
+
+impl Node {
+    /// Coordinates a collective.
+    pub(in super::super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
+        if let Err(error) = self.check_reduce(key.client, &request) {
+            return self.ctx.reply(key, Err(error));
+        }
+        self.enter_reduce(key, &request);
+        let target = request.target.clone();
+        let existence = self.ask_target(&target);
+        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
+        let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
+        let (started, gathering) = (self.ctx.now(), Gathering::new(kind, request));
+        let gathered = Gathered { key, started, gathering, asks, existence, is_new: false, due: None };
+        self.collectives.gatherings.0.insert(target.clone(), gathered);
+        self.reconsider_gathering(&target);
+    }
+
+    /// The directory told what it knows about a source of a collective that looks for them.
+    pub(super) fn gathered_source_located(&mut self, target: &ObjectId, index: usize, locations: Locations) {
+        if let Some(gathered) = self.collectives.gatherings.0.get_mut(target) {
+            gathered.gathering.located(self.ctx.now(), index, locations);
+            self.reconsider_gathering(target);
+        }
+    }
+
+    /// The directory told that there is no target yet.
+    pub(super) fn gathered_target_is_new(&mut self, target: &ObjectId) {
+        if let Some(gathered) = self.collectives.gatherings.0.get_mut(target) {
+            gathered.is_new = true;
+            self.reconsider_gathering(target);
+        }
+    }
+
+    /// Looks whether a session can begin, or there will be none.
+    pub(in super::super) fn reconsider_gathering(&mut self, target: &ObjectId) {
+        self.reconsider_late(target);
+        let Some(gathered) = self.collectives.gatherings.0.get_mut(target) else { return };
+        match gathered.gathering.outlook(self.ctx.now(), self.ctx.link(), self.ctx.node()) {
+            Outlook::Waiting(due) => {
+                if due.is_some() && gathered.due != due {
+                    gathered.due = due;
+                    self.ctx.schedule(due.unwrap_or(Time::NEVER), Deadline::Reduce(target.clone()));
+                }
+            }
+            // Whether there is a target already was asked at the same time, so this is no wait in general.
+            Outlook::Ready(_) if !gathered.is_new => {}
+            Outlook::Ready(roster) => {
+                if let Some(gathered) = self.end_gathering(target) {
+                    self.withdraw_asks(&gathered.asks);
+                    self.begin_session(gathered.into_call(), roster);
+                }
+            }
+            Outlook::General(reason) => {
+                if let Some(gathered) = self.end_gathering(target) {
+                    self.do_without_session(gathered, reason);
+                }
+            }
+        }
+    }
+
+    /// There will be no session. A reduce takes over what was asked of the directory, and what that has said.
+    fn do_without_session(&mut self, gathered: Gathered, reason: &str) {
+        if gathered.gathering.kind().is_of_parts() {
+            self.withdraw_asks(&gathered.asks);
+            return self.fall_back(gathered.into_call(), reason);
+        }
+        let Gathered { key, started, gathering, asks, existence, .. } = gathered;
+        let (mut request, news) = gathering.into_news();
+        request.timeout = request.timeout.saturating_sub(self.ctx.now().since(started));
+        let target = request.target.clone();
+        self.reductions.begin(&mut self.ctx, &self.copies, (key, request), existence, asks);
+        self.perform_actions();
+        self.reductions.note(&target, reason);
+        for (index, news) in news.into_iter().enumerate() {
+            if let Some(news) = news {
+                self.source_located(&target, index, news);
+            }
+        }
+    }
+
+    /// There will be neither a session nor a reduce. Answers with the call that waits.
+    pub(super) fn drop_gathering(&mut self, target: &ObjectId) -> Option<CallKey> {
+        let gathered = self.end_gathering(target)?;
+        self.withdraw_asks(&gathered.asks);
+        self.withdraw_ask(gathered.existence);
+        Some(gathered.key)
+    }
+
+    fn end_gathering(&mut self, target: &ObjectId) -> Option<Gathered> {
+        let gathered = self.collectives.gatherings.0.remove(target)?;
+        self.collectives.audiences.open(gathered.key, &gathered.gathering);
+        if let Some(due) = gathered.due {
+            self.ctx.unschedule(due, Deadline::Reduce(target.clone()));
+        }
+        Some(gathered)
+    }
+
+    fn withdraw_asks(&mut self, asks: &[RequestId]) {
+        for ask in asks {
+            self.withdraw_ask(*ask);
+        }
+    }
+}

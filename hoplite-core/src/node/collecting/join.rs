@@ -1,0 +1,76 @@
+//! Participants that join here: they wait for the target, or are referred to the copy in which it grows.
+
+use std::time::Duration;
+
+use super::super::calls::CallKey;
+use super::super::context::Deadline;
+use super::super::{ByteRange, CopyId, Node, Until};
+use super::audience::MIN_ATTEMPT_TIMEOUT;
+use crate::collective::{Agreement, Failure, MembershipId};
+use crate::id::ObjectId;
+
+/// How long a store expects to be asked to be a member before it asks the directory for a target that a participant wants: twice as
+/// long as it takes until the last of 16 members on 2 cores has its plan, and less than the target takes to be made otherwise.
+const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
+/// Targets of sessions that have no more bytes are copied in some microseconds, less than a participant needs to hear of
+/// one range: it hears of the whole.
+const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
+
+impl Node {
+    /// A participant asks for the target of a collective.
+    pub(in super::super) fn join(
+        &mut self,
+        key: CallKey,
+        target: ObjectId,
+        (agreement, is_again): (Agreement, bool),
+        source_bytes: u64,
+        timeout: Duration,
+    ) {
+        if is_again && let Some(error) = self.collectives.audiences.denial(&target) {
+            return self.ctx.reply(key, Err(error));
+        }
+        self.end_stale_membership(&target, agreement);
+        if let Some((membership, member)) = self.collectives.memberships.growing(&target)
+            && let Err(error) = agreement.check(&target, &member.plan().agreement)
+        {
+            if !member.is_committed() {
+                self.note_disagreement(&target, &error);
+                self.member_failed(membership, Failure::Disagrees(error.clone()), error.clone());
+            }
+            return self.ctx.reply(key, Err(error));
+        }
+        if !is_again && self.copies.live(&target).is_none() && agreement.promises_session(source_bytes) {
+            let until = self.ctx.now() + INVITATION_TIMEOUT;
+            self.fetches.expect(&mut self.ctx, &target, until);
+        }
+        self.get_or_join(key, target.clone(), Until::Started, Some(agreement), timeout);
+        // Others may try again: not all attempts are seen here before they have made their target.
+        if self.calls.contains(key)
+            && let Some((too_old, _)) = self.collectives.audiences.disagreement(&target)
+            && self.ctx.now() < too_old
+        {
+            let until = too_old.max(self.ctx.now() + MIN_ATTEMPT_TIMEOUT);
+            self.ctx.schedule(until, Deadline::Join(key));
+        }
+    }
+
+    /// The session in which a copy grows, and in which order its bytes become valid, if that is of use to a participant.
+    pub(in super::super) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
+        let (number, membership) = self.collectives.memberships.of_copy(copy)?;
+        let plan = membership.plan();
+        if !plan.is_of_parts() && plan.size_bytes <= MAX_UNFOLLOWED_BYTES {
+            return None;
+        }
+        let program = plan.program();
+        let range = |index: usize| {
+            let range = program.steps()[index].range();
+            ByteRange { offset_bytes: range.start, length_bytes: range.end - range.start }
+        };
+        Some((number, plan.finals(&program).into_iter().map(range).collect()))
+    }
+
+    /// What the participants agree about of whose collective this is to be the target.
+    pub(in super::super) fn agreement_about(&self, target: &ObjectId) -> Option<Agreement> {
+        self.collectives.audiences.agreement(target)
+    }
+}
