@@ -46,7 +46,7 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<(
 }
 
 /// No cell is padded to more characters than this: one long id would push all other rows over the edge of the terminal.
-const WIDEST_PADDED: usize = 40;
+const MAX_PADDED: usize = 40;
 
 /// Rows whose columns line up, but for very long cells. Printed in portions, it keeps the widths of those before.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
 
     pub(crate) fn row(&mut self, row: [String; COLUMNS]) {
         for (width, cell) in self.widths.iter_mut().zip(&row) {
-            *width = (*width).max(cell.chars().count().min(WIDEST_PADDED));
+            *width = (*width).max(cell.chars().count().min(MAX_PADDED));
         }
         self.rows.push(row);
     }
@@ -150,7 +150,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[1], format!("{long}   1 B"));
-        assert_eq!(lines[2].len(), WIDEST_PADDED + "  size".len());
+        assert_eq!(lines[2].len(), MAX_PADDED + "  size".len());
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::{Application, Cluster, Config, Network};
 /// The port of every data plane.
 const DATA_PORT: u16 = 7400;
 /// Between the start of a store and its first attempt to connect to a shard, at most, if times are random.
-const LONGEST_START_MS: u64 = 20;
+const MAX_START_MS: u64 = 20;
 
 /// A machine with a store.
 pub(crate) struct StoreHost {
@@ -418,7 +418,7 @@ impl<A: Application> Cluster<A> {
     fn start_time(&mut self) -> Duration {
         match self.config.network {
             Network::Flow { .. } => Duration::ZERO,
-            Network::Blocks { .. } => self.random.millis(0..LONGEST_START_MS),
+            Network::Blocks { .. } => self.random.millis(0..MAX_START_MS),
         }
     }
 
