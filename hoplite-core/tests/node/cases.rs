@@ -6,9 +6,10 @@
 //! With `HOPLITE_WRITE_CASES=1` the tests write what happens into the files: write the actions, and read what comes of them.
 //!
 //! ```text
-//! put X | fetch X                   a whole put or get of B, before what matters; nothing of it is shown
+//! put X | fetch X | fill X          a whole put or get of B, or a put of all memory, before what matters; nothing of it is shown
+//! chain A T a b c X.. [..]          a reduce of A, of which a at n1 and hops at n2 and n3 with b and c make T; nothing is shown
 //! get A X [started] [within T] | create A X | seal A X | cancel A | release A X | gone A | delete A X
-//! reduce A T X.. [first N] [fixed] [silent]
+//! reduce A T X.. [first N] [fixed] [within T] [silent]
 //!                                   the directory knows none of them, or is silent
 //! grant X NODE | inline X | fail X  the directory answers the query for X: from there, with the bytes, that it is lost
 //! drop X deleted | drop X lost | promote X
@@ -22,9 +23,13 @@
 //! ready X NODE.. | growing X NODE.. | partial X NODE.. | small X NODE | unknown X | lost X
 //!                                   what the directory knows of X, told to those who follow it
 //! done NODE | broken NODE           the hop there is complete, or cannot be reached any more
-//! combined X [BYTES INDEX OUTCOME]  the combination of X ends: with all bytes, or so many and because of that input
+//! refused NODE full | stopping      the node there has no room for the hop, or stops
+//! failed NODE INDEX OUTCOME         an input of the hop there has ended
+//! combined X [BYTES [INDEX OUTCOME]]
+//!                                   the combination of X ends: with all bytes, or so many and because of that input
 //! stopped X BYTES                   the combination of X, which was cancelled, ends
-//! wait T
+//! mended X N                        so many failures were mended until X was complete, or the test fails
+//! wait T | shut-down
 //! empty                             nothing is left, or the test fails
 //! ```
 //!
@@ -134,7 +139,8 @@ impl Scenario {
             }
             scenario.h.effects.clear();
             scenario.act(&line.split_whitespace().collect::<Vec<_>>());
-            let is_shown = !line.starts_with("put ") && !line.starts_with("fetch ");
+            let is_before = |action: &&str| ["put", "fetch", "fill", "chain"].contains(action);
+            let is_shown = line.split(' ').next().filter(is_before).is_none();
             for effect in std::mem::take(&mut scenario.h.effects) {
                 let shown = scenario.render(effect).filter(|_| is_shown);
                 happened.extend(shown.map(|text| format!("-> {text}")));
@@ -147,6 +153,13 @@ impl Scenario {
         match words {
             ["label", ..] => {}
             ["put", object] => drop(self.h.put_f32(object, SIZE)),
+            ["fill", object] => drop(self.h.put_f32(object, CAPACITY - 64)),
+            ["chain", name, target, sources @ ..] => {
+                self.reduce(name, target, sources);
+                for (source, node) in sources.iter().zip(["n1", "n2", "n3"]) {
+                    self.located("ready", source, &[node]);
+                }
+            }
             ["fetch", object] => {
                 let (name, put) = parse(object);
                 self.h.fetch_f32(name, put);
@@ -200,6 +213,7 @@ impl Scenario {
             }
             ["drop", object, reason] => {
                 let (name, put) = parse(object);
+                let put = self.put_here(name).filter(|_| !object.contains('/')).unwrap_or(put);
                 let reason = match *reason {
                     "deleted" => DropReason::Deleted,
                     "lost" => DropReason::Lost,
@@ -251,7 +265,24 @@ impl Scenario {
             }
             ["done", node] => self.hop_said(node, HopReport::Complete),
             ["broken", node] => self.hop_said(node, HopReport::Failed(HopFailure::Unreachable)),
+            ["refused", node, why] => {
+                let error = match *why {
+                    "full" => {
+                        Error::StoreFull { needed_bytes: SIZE, free_bytes: 0, capacity_bytes: CAPACITY }
+                    }
+                    "stopping" => Error::ShuttingDown,
+                    _ => panic!("{why}"),
+                };
+                self.hop_said(node, HopReport::Failed(HopFailure::Refused(error)));
+            }
+            ["failed", node, index, why] => {
+                let failure = HopFailure::Input { index: number(index), outcome: outcome(why) };
+                self.hop_said(node, HopReport::Failed(failure));
+            }
             ["combined", object] => self.combined(object, SIZE, CombineOutcome::Complete),
+            ["combined", object, bytes] => {
+                self.combined(object, number(bytes), CombineOutcome::Complete);
+            }
             ["combined", object, bytes, index, why] => {
                 let outcome = CombineOutcome::InputFailed { index: number(index), outcome: outcome(why) };
                 self.combined(object, number(bytes), outcome);
@@ -259,8 +290,16 @@ impl Scenario {
             ["stopped", object, bytes] => {
                 self.combined(object, number(bytes), CombineOutcome::Cancelled);
             }
+            ["mended", target, times] => {
+                let record = self.h.node.reduce_record(&id(target)).expect("it is remembered");
+                assert_eq!(record.mendings, number::<u32>(times), "{record:?}");
+            }
             ["wait", millis] => self.h.pass(duration(millis)),
-            ["empty"] => self.h.assert_empty(),
+            ["shut-down"] => self.h.event(Event::ShutDown),
+            ["empty"] => {
+                self.h.assert_empty();
+                assert!(self.h.subscriptions.is_empty(), "{:?}", self.h.subscriptions);
+            }
             _ => panic!("{words:?}"),
         }
     }
@@ -271,7 +310,7 @@ impl Scenario {
     }
 
     fn reduce(&mut self, name: &str, target: &str, rest: &[&str]) {
-        let is_option = |word: &&str| ["first", "fixed", "silent"].contains(word);
+        let is_option = |word: &&str| ["first", "fixed", "within", "silent"].contains(word);
         let (names, options) = rest.split_at(rest.iter().position(is_option).unwrap_or(rest.len()));
         let mut request = reduce(target, names);
         let mut is_silent = false;
@@ -280,6 +319,7 @@ impl Scenario {
             match *option {
                 "first" => request.count = options.next().map_or(0, |count| number(count)),
                 "fixed" => request.order = ReduceOrder::Fixed,
+                "within" => request.timeout = options.next().map_or(LONG, |millis| duration(millis)),
                 _ => is_silent = true,
             }
         }
@@ -293,10 +333,8 @@ impl Scenario {
 
     fn located(&mut self, state: &str, object: &str, nodes: &[&str]) {
         let (name, put) = parse(object);
-        // What is here has the put that it got here.
-        let mut local = self.copies.keys().filter_map(|copy| self.h.node.object_of(*copy));
-        let here = local.find(|(of, _)| **of == id(name)).map(|(_, put)| put.0);
-        let put = if nodes.contains(&"here") { here.expect("it is here") } else { put };
+        let here = || self.put_here(name).expect("it is here");
+        let put = if nodes.contains(&"here") { here() } else { put };
         let mut news = match state {
             "ready" => complete(name, put, nodes),
             "growing" => located(name, put, LocationState::Producing, nodes),
@@ -309,6 +347,12 @@ impl Scenario {
             location.path = self.places.get(location.node.as_str()).map_or(EVERYWHERE, |place| place.path);
         }
         self.h.tell(news);
+    }
+
+    /// What is here has the put that it got here.
+    fn put_here(&self, name: &str) -> Option<u64> {
+        let mut local = self.copies.keys().filter_map(|copy| self.h.node.object_of(*copy));
+        local.find(|(of, _)| **of == id(name)).map(|(_, put)| put.0)
     }
 
     fn pulled(&mut self, object: &str, valid_bytes: u64, outcome: PullOutcome) {
