@@ -24,6 +24,7 @@ mod deadlines;
 mod delete;
 mod describe;
 mod entry;
+mod grant;
 mod history;
 mod inspect;
 mod listing;

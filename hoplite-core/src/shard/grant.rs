@@ -1,0 +1,195 @@
+//! What a receiver is answered with: a sender's slot, which it returns, or the bytes themselves.
+
+use super::copies::LocationRecord;
+use super::entry::{Pin, Transfer, groups_left};
+use super::history::GrantRecord;
+use super::message::{Grant, GrantId, LocationState, PullOutcome, RequestId, Retention, ToStore};
+use super::nodes::NodeIndex;
+use super::{Effect, Shard, Turn};
+use crate::id::ObjectId;
+use crate::plan::broadcast::SenderChoice;
+
+impl Shard {
+    /// Gives `sender`'s slot to `node`.
+    pub(super) fn grant(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: NodeIndex,
+        request: RequestId,
+        id: &ObjectId,
+        sender: NodeIndex,
+        choice: SenderChoice,
+    ) {
+        let Some(sender_record) = self.nodes.get(sender) else { return };
+        let (sender_name, sender_address) =
+            (sender_record.info.node.clone(), sender_record.info.data_address);
+        let sender_path = sender_record.place.path;
+        let sent = self.entries.get(id).and_then(|entry| Some((entry, entry.copies.get(sender)?)));
+        let is_slow = sent.is_some_and(|(entry, copy)| self.is_slow(entry, copy, node));
+        let slots = self.config.limits.slots_per_location;
+        let Some(record) = self.nodes.get_mut(node) else { return };
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let grant = GrantId(self.next_grant);
+        let taken = entry.copies.change(sender, |location| {
+            location.free_slots = location.free_slots.saturating_sub(1);
+            location.last_grant = grant.0;
+            (location.state, location.since)
+        });
+        let Some((sender_state, sender_since)) = taken else { return };
+        self.next_grant += 1;
+        let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
+        let is_fresh = entry.copies.get(node).is_none();
+        // The receiver need not say that its copy has started.
+        if is_fresh {
+            let mut copy = LocationRecord::new(
+                (node, record.place.path),
+                LocationState::Partial,
+                Retention::Evictable,
+                record.session_number,
+            );
+            copy.since = self.hop_time.bytes_at(turn.now, sender_has);
+            copy.free_slots = slots.saturating_sub(entry.transfers.served_by(node));
+            entry.copies.insert(copy);
+            record.holdings.insert(id.clone());
+        }
+        let has_turned = entry.copies.change(node, |own| {
+            let is_partial = own.state == LocationState::Partial;
+            let has_turned = is_partial && own.comes_slowly() != is_slow;
+            if is_partial {
+                own.session = record.session_number;
+                own.pulling_from = Some(sender_name.clone());
+                own.set_comes_slowly(is_slow);
+            }
+            has_turned
+        });
+        let has_followers = entry.transfers.served_by(node) > 0;
+        let is_timed = sender_state == LocationState::Partial && turn.now < sender_has;
+        let leaves = groups_left(sender_path, record.place.path);
+        let is_paced = is_fresh && sender_state == LocationState::Complete;
+        let transfer =
+            Transfer { sender, began: turn.now, leaves, is_recalled: false, is_timed, is_paced, is_slow };
+        entry.transfers.insert(node, grant, transfer);
+        self.grants.insert(grant, id.clone());
+        record.receiving.insert(grant, id.clone());
+        let grant_record = GrantRecord {
+            receiver: record.info.node.clone(),
+            sender: sender_name.clone(),
+            reason: choice.reason,
+            at: turn.now,
+            outcome: None,
+        };
+        self.history.record(id, grant, grant_record.clone());
+        let message = ToStore::Granted(Grant {
+            request,
+            grant,
+            id: id.clone(),
+            put: entry.put,
+            size_bytes: entry.size_bytes,
+            metadata: entry.metadata.clone(),
+            sender: sender_name,
+            sender_address,
+            sender_state,
+            reason: choice.reason,
+        });
+        self.has_begun(node, id);
+        if has_followers && has_turned == Some(true) {
+            self.mark_slow_transfers(id);
+        }
+        self.mark_changed(id);
+        self.send(turn, node, message);
+        turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });
+    }
+
+    /// Answers with the bytes themselves; the receiver is a complete location from now on.
+    pub(super) fn answer_inline(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: NodeIndex,
+        request: RequestId,
+        id: &ObjectId,
+    ) {
+        let Some(record) = self.nodes.get_mut(node) else { return };
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let Some(bytes) = entry.inline.clone() else { return };
+        let session = record.session_number;
+        if entry.copies.get(node).is_none() {
+            let at = (node, record.place.path);
+            let mut copy = LocationRecord::new(at, LocationState::Complete, Retention::Evictable, session);
+            copy.free_slots =
+                self.config.limits.slots_per_location.saturating_sub(entry.transfers.served_by(node));
+            entry.copies.insert(copy);
+            record.holdings.insert(id.clone());
+        }
+        entry.copies.change(node, |own| {
+            own.state = LocationState::Complete;
+            own.since = turn.now;
+            own.pulling_from = None;
+            // It may be left over from an earlier session.
+            own.session = session;
+        });
+        let (put, metadata, pin) = (entry.put, entry.metadata.clone(), entry.pin);
+        self.has_begun(node, id);
+        self.mark_changed(id);
+        self.send(turn, node, ToStore::Inline { request, id: id.clone(), put, metadata, bytes });
+        if pin == Pin::Missing {
+            self.ensure_pinned(turn, id);
+        }
+    }
+
+    /// A transfer has ended: the slot is free.
+    pub(super) fn return_slot(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: NodeIndex,
+        grant: GrantId,
+        outcome: PullOutcome,
+    ) {
+        let Some(record) = self.nodes.get(node) else { return };
+        self.history.conclude(grant, &record.info.node, outcome);
+        if !record.receiving.contains_key(&grant) {
+            return;
+        }
+        let Some((id, link)) = self.release(node, grant) else { return };
+        let sender = self.nodes.get(link.sender).map(|record| &record.info.node);
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let own = entry.copies.get(node);
+        if own.is_some_and(|own| own.pulling_from.is_some() && own.pulling_from.as_ref() == sender) {
+            entry.copies.change(node, |own| own.pulling_from = None);
+        }
+        let sender = entry.copies.get(link.sender).filter(|sender| sender.state == LocationState::Complete);
+        if let Some(sender) = sender.filter(|_| link.is_timed && outcome == PullOutcome::Complete) {
+            self.hop_time.observe(turn.now - sender.since);
+        }
+        if outcome == PullOutcome::Complete && link.is_paced && !link.is_slow {
+            self.transfer_times.observe(entry.size_bytes, turn.now - link.began);
+        }
+        self.mark_changed(&id);
+        if outcome == PullOutcome::Cancelled {
+            self.remove_declined(turn, node, &id);
+        }
+    }
+
+    /// A receiver has no copy for a slot that it was granted: it is no location, unless it has another slot, or has said that
+    /// it has a copy, for which another shard may have granted it a slot.
+    fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
+        let Some(entry) = self.entries.get(id) else { return };
+        let copy = entry.copies.get(node);
+        let is_assumed = copy.is_some_and(|copy| copy.state == LocationState::Partial && !copy.is_published);
+        if is_assumed && entry.transfers.senders_of(node).next().is_none() {
+            self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);
+        }
+    }
+
+    /// Frees a slot of a receiver; returns of which object.
+    pub(super) fn release(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<(ObjectId, Transfer)> {
+        let id = self.grants.remove(&grant)?;
+        let entry = self.entries.get_mut(&id)?;
+        let link = entry.transfers.remove(receiver, grant)?;
+        entry.copies.change(link.sender, |location| location.free_slots += 1);
+        if let Some(record) = self.nodes.get_mut(receiver) {
+            record.receiving.remove(&grant);
+        }
+        self.mark_servable(&id);
+        Some((id, link))
+    }
+}
