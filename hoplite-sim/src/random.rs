@@ -3,34 +3,31 @@
 use std::ops::Range;
 use std::time::Duration;
 
-/// SplitMix64 (Steele, Lea, Flood, 2014).
+use hoplite_core::topology::random;
+
+/// The numbers of the core, as durations, chances and choices.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(random::Random);
 
 impl Random {
     /// The sequence of `seed`.
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(random::Random::new(seed))
     }
 
     /// The next number.
-    pub(crate) fn next_number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+    pub(crate) const fn next_number(&mut self) -> u64 {
+        self.0.next_number()
     }
 
     /// A number in `range`, which must not be empty.
     pub(crate) fn number(&mut self, range: Range<u64>) -> u64 {
-        range.start + self.next_number() % (range.end - range.start)
+        range.start + self.0.below(range.end - range.start)
     }
 
     /// An index below `length`, which must not be zero.
     pub(crate) fn index(&mut self, length: usize) -> usize {
-        let length = u64::try_from(length).expect("usize has at most 64 bits");
-        usize::try_from(self.next_number() % length).expect("it is less than a usize")
+        self.0.index(length)
     }
 
     /// True with a probability of `percent` in a hundred.
