@@ -6,6 +6,8 @@ use super::blocks::{BLOCK_TIME, MAX_BLOCK_BYTES};
 use crate::time::Time;
 use crate::topology::place::{MAX_LEVELS, Path};
 
+/// How often a transfer says what the link is like; the first time when TCP has opened its window. Shorter transfers say nothing.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// A shorter sample says more about buffers and schedulers than about the link.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
 /// Several short transfers at once say when a link is slow: what buffers take in makes it look faster, not slower.

@@ -1,6 +1,7 @@
 //! The statistics of probes: percentiles, and when enough have been sent.
 //!
 //! * [`echo`]: the packets of one pair, from the side that asks and from the side that answers.
+//! * [`train`]: the bytes of one direction of a pair, whose rate is that of the link.
 //! * [`survey`]: the coordinator, who has all pairs meet and makes a matrix of what they say.
 //!
 //! Source: Cloud Collectives, section IV-B, which sends 10,000 to each pair and takes the 10th percentile. The rule by which to stop
@@ -8,6 +9,7 @@
 
 pub mod echo;
 pub mod survey;
+pub mod train;
 
 /// The percentile of round trips that stands for a link: it leaves out what other traffic adds.
 pub const PERCENTILE: u32 = 10;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::plan::blocks::{BlockSizes, Delivery};
+use hoplite_core::plan::link::SAMPLE_INTERVAL;
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::{ACCEPT_PAUSE, HalfOpen, HalfOpenPlace, is_notable};
@@ -30,8 +31,6 @@ use super::{
     DataConfig, DataMetrics, Freight, HopHost, MemberHost, ServeRequest, ServeSource, Served, count,
 };
 
-/// How often a transfer says what the link is like; the first time when TCP has opened its window. Shorter transfers say nothing.
-pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver
 /// why the transfer ends; a block is meant to take a millisecond.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,10 +1,12 @@
-//! Trains of bytes, whose rate is that of the link, and echoes over TCP, for where datagrams do not pass.
+//! Takes and sends trains of bytes, and exchanges echoes over TCP, for where datagrams do not pass.
 
 use std::time::Duration;
 
+use hoplite_core::time::Time;
 use hoplite_core::topology::probe::Samples;
 use hoplite_core::topology::probe::echo::{Echoes, MAX_ASKING};
-use hoplite_core::topology::probe::survey::{Finding, MAX_TRAIN_BYTES};
+use hoplite_core::topology::probe::survey::Finding;
+use hoplite_core::topology::probe::train::{ArrivingTrain, Trains};
 use hoplite_proto::data::frame::{Kind, MAX_BLOCK_BYTES};
 use hoplite_proto::data::probe::Measure;
 use hoplite_proto::v1;
@@ -17,12 +19,8 @@ use super::super::server::{Ending, end_message};
 
 /// Blocks of a train: so long that headers cost nothing, and so short that a quarter of the shortest train has some.
 const BLOCK_BYTES: usize = 16 << 10;
-/// How many times longer the next train is, if one was too short: few steps to that which fills a fast link.
-const GROWTH: u64 = 8;
-/// The first part of a train is not measured, in which TCP opens its window: a quarter.
-const SKIPPED: u64 = 4;
 
-/// Takes trains from a peer, each longer than the one before it, until one takes `at_least` so long.
+/// Takes trains from a peer, until one takes `at_least` so long.
 pub(super) async fn take(
     config: &DataConfig,
     measure: &Measure,
@@ -30,54 +28,43 @@ pub(super) async fn take(
     at_least: Duration,
 ) -> Result<Finding, ConnectionError> {
     let mut connection = connect(config, measure).await?;
-    let (mut bytes, mut all_bytes) = (first_bytes, 0);
+    let mut trains = Trains::new(first_bytes, at_least);
     loop {
         let begun = Instant::now();
-        let request = v1::TakeTrain { nonce: measure.nonce, bytes };
+        let request = v1::TakeTrain { nonce: measure.nonce, bytes: trains.bytes() };
         connection.write_control(Kind::TakeTrain, &request).await?;
-        let picoseconds = receive(&mut connection, bytes).await?;
-        all_bytes += bytes;
-        if begun.elapsed() >= at_least || bytes >= MAX_TRAIN_BYTES {
-            // A byte that takes no time at all would be one that was not measured.
-            let ps_per_byte = u32::try_from(picoseconds.max(1)).unwrap_or(u32::MAX);
-            return Ok(Finding::Train { ps_per_byte, bytes: all_bytes });
+        let picoseconds = receive(&mut connection, trains.bytes(), begun).await?;
+        if let Some(found) = trains.arrived(begun.elapsed(), picoseconds) {
+            return Ok(found);
         }
-        bytes = (bytes * GROWTH).min(MAX_TRAIN_BYTES);
     }
 }
 
-/// Receives one train; answers how many picoseconds each byte of its measured part took.
-async fn receive(connection: &mut PeerConnection, bytes: u64) -> Result<u128, ConnectionError> {
+/// Receives one train, asked for at `begun`; answers how many picoseconds each byte of its measured part took.
+async fn receive(
+    connection: &mut PeerConnection,
+    bytes: u64,
+    begun: Instant,
+) -> Result<u128, ConnectionError> {
     let mut block = vec![0; BLOCK_BYTES];
-    let mut arrived = 0;
-    // When the measured part began, and how much had arrived by then.
-    let mut start: Option<(Instant, u64)> = None;
-    let mut end = Instant::now();
+    let mut train = ArrivingTrain::new(bytes);
     loop {
         let header = connection.read_header().await?;
         match header.kind() {
             Kind::Block => {
                 let length = header.length_bytes() as usize;
-                let is_next = header.offset_bytes() == arrived && length as u64 <= bytes - arrived;
+                let is_next =
+                    header.offset_bytes() == train.arrived_bytes() && length as u64 <= train.missing_bytes();
                 if !is_next || length == 0 || length > block.len() {
                     return Err(ConnectionError::Nonsense("a block that is not the next one of a train"));
                 }
                 connection.read_payload(&header, &mut block[..length]).await?;
-                arrived += length as u64;
-                end = Instant::now();
-                if start.is_none() && arrived >= bytes / SKIPPED {
-                    start = Some((end, arrived));
-                }
+                train.arrive(Time::ZERO + begun.elapsed(), length as u64);
             }
             Kind::End => {
                 let ended = connection.read_control::<v1::End>(&header).await?;
-                return match (ended.outcome(), start) {
-                    (v1::end::Outcome::Complete, Some((begun, before))) if arrived == bytes => {
-                        let measured = u128::from(arrived - before).max(1);
-                        Ok(end.duration_since(begun).as_nanos() * 1000 / measured)
-                    }
-                    _ => Err(ConnectionError::Nonsense("a train that is not whole")),
-                };
+                let measured = train.ps_per_byte().filter(|_| ended.outcome() == v1::end::Outcome::Complete);
+                return measured.ok_or(ConnectionError::Nonsense("a train that is not whole"));
             }
             kind => return Err(ConnectionError::Unexpected(kind)),
         }

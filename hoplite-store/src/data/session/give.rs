@@ -2,6 +2,7 @@
 
 use hoplite_core::id::NodeId;
 use hoplite_core::peer::plan_timeout;
+use hoplite_core::plan::link::SAMPLE_INTERVAL;
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::Take;
 use hoplite_proto::data::frame::Kind;
@@ -9,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
-use super::super::server::{Ending, SAMPLE_INTERVAL, Server, end_message};
+use super::super::server::{Ending, Server, end_message};
 use super::super::{HopHost, ServeRequest, ServeSource, count};
 use super::MemberHost;
 use super::exchange::Exchange;

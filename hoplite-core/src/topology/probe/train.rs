@@ -1,0 +1,125 @@
+//! Trains of bytes, whose rate is that of the link: how long they are, and what of them counts.
+
+use std::time::Duration;
+
+use super::survey::{Finding, MAX_TRAIN_BYTES};
+use crate::time::Time;
+
+/// How many times longer the next train is, if one was too short: few steps to that which fills a fast link.
+const GROWTH: u64 = 8;
+/// The first part of a train is not measured, in which TCP opens its window: a quarter.
+const SKIPPED: u64 = 4;
+
+/// The trains that one node takes from another, each longer than the one before it, until one takes long enough.
+#[derive(Debug, Clone)]
+pub struct Trains {
+    bytes: u64,
+    at_least: Duration,
+    all_bytes: u64,
+}
+
+impl Trains {
+    /// The first train has so many bytes, and the last takes `at_least` so long, unless that is more than a train may have.
+    pub const fn new(first_bytes: u64, at_least: Duration) -> Self {
+        Self { bytes: first_bytes, at_least, all_bytes: 0 }
+    }
+
+    /// The bytes of the next train.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A train has arrived, so long after it was asked for; each byte of its measured part took so many picoseconds. Answers what
+    /// was found, if no longer one is needed.
+    pub fn arrived(&mut self, took: Duration, ps_per_byte: u128) -> Option<Finding> {
+        self.all_bytes += self.bytes;
+        if took >= self.at_least || self.bytes >= MAX_TRAIN_BYTES {
+            // A byte that takes no time at all would be one that was not measured.
+            let ps_per_byte = u32::try_from(ps_per_byte.max(1)).unwrap_or(u32::MAX);
+            return Some(Finding::Train { ps_per_byte, bytes: self.all_bytes });
+        }
+        self.bytes = (self.bytes * GROWTH).min(MAX_TRAIN_BYTES);
+        None
+    }
+}
+
+/// One train, as it arrives.
+#[derive(Debug, Clone)]
+pub struct ArrivingTrain {
+    bytes: u64,
+    arrived: u64,
+    /// When the measured part began, and how much had arrived by then.
+    start: Option<(Time, u64)>,
+    end: Time,
+}
+
+impl ArrivingTrain {
+    /// A train of so many bytes, none of which has arrived.
+    pub const fn new(bytes: u64) -> Self {
+        Self { bytes, arrived: 0, start: None, end: Time::ZERO }
+    }
+
+    /// How many bytes have arrived.
+    pub const fn arrived_bytes(&self) -> u64 {
+        self.arrived
+    }
+
+    /// How many bytes are still to come.
+    pub const fn missing_bytes(&self) -> u64 {
+        self.bytes - self.arrived
+    }
+
+    /// So many of the missing bytes arrive.
+    pub fn arrive(&mut self, now: Time, bytes: u64) {
+        self.arrived += bytes.min(self.missing_bytes());
+        self.end = now;
+        if self.start.is_none() && self.arrived >= self.bytes / SKIPPED {
+            self.start = Some((now, self.arrived));
+        }
+    }
+
+    /// How many picoseconds each byte of the measured part took, if the train is whole.
+    pub fn ps_per_byte(&self) -> Option<u128> {
+        let (start, before) = self.start.filter(|_| self.missing_bytes() == 0)?;
+        let measured = u128::from(self.arrived - before).max(1);
+        Some(self.end.since(start).as_nanos() * 1000 / measured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn trains_grow_until_one_takes_long_enough() {
+        let mut trains = Trains::new(1 << 20, Duration::from_millis(10));
+        assert_eq!(trains.arrived(Duration::from_millis(9), 100), None);
+        assert_eq!(trains.bytes(), 8 << 20);
+        let found = trains.arrived(Duration::from_millis(10), 200);
+        assert_eq!(found, Some(Finding::Train { ps_per_byte: 200, bytes: 9 << 20 }));
+    }
+
+    #[test]
+    fn the_longest_train_is_the_last() {
+        let mut trains = Trains::new(MAX_TRAIN_BYTES / 2, Duration::from_secs(1));
+        assert_eq!(trains.arrived(Duration::ZERO, 0), None);
+        assert_eq!(trains.bytes(), MAX_TRAIN_BYTES);
+        let found = trains.arrived(Duration::ZERO, 0);
+        assert_eq!(found, Some(Finding::Train { ps_per_byte: 1, bytes: MAX_TRAIN_BYTES / 2 * 3 }));
+    }
+
+    #[test]
+    fn the_first_quarter_does_not_count() {
+        let mut train = ArrivingTrain::new(4000);
+        train.arrive(at(100), 500);
+        train.arrive(at(200), 500);
+        train.arrive(at(203), 2999);
+        assert_eq!((train.ps_per_byte(), train.missing_bytes()), (None, 1));
+        train.arrive(at(206), 1);
+        assert_eq!(train.ps_per_byte(), Some(2_000_000), "3000 bytes in 6 ms");
+    }
+}
