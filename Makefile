@@ -56,9 +56,11 @@ fetch: python-env # What the tests run besides our programs: torch, Ray, a brows
 tested: setup # What the tests run.
 	$(CARGO) build --workspace --all-targets
 
+# HOPLITE_ADVISORIES names a checkout of https://github.com/RustSec/advisory-db, in which dependencies are looked up.
 lint: ## Formatting, lints, the licences and sources of dependencies, and what pages name and link to.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(PYTHON) -m unittest discover -s tests/lint
 	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
 	$(PYTHON) tests/lint/pages.py
 
