@@ -20,13 +20,13 @@ const MAX_TRIES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Of those, if the store of this connection has given the right to. Another one may pass off the memory of a store, which
-    /// it can only read, as its own.
+    /// The mapping to write through, if the store of this connection has given the right to. Another store may pass off memory of a
+    /// store, which it can only read, as its own.
     writable: OnceLock<Arc<Mapping>>,
     file: Option<Identity>,
 }
 
-/// They stay as long as any connection, view, reader or writer does.
+/// The mappings of an arena. They stay as long as any connection, view, reader or writer does.
 #[derive(Debug)]
 struct Mappings {
     readable: Arc<Mapping>,

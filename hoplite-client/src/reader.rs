@@ -135,7 +135,7 @@ impl ObjectReader {
     /// Those of [`read`](Self::read). `Timeout` comes even if fewer bytes are there; `read` returns those.
     ///
     /// # Cancel safety
-    /// As there.
+    /// The same as of `read`.
     pub async fn read_at_least(
         &mut self,
         out: &mut [u8],

@@ -74,7 +74,7 @@ pub struct ReduceRecord {
 pub struct MemberPosition {
     /// Which of them it is, in the order of the schedule, from 0.
     pub member: u32,
-    /// Of so many.
+    /// How many members there are.
     pub members: u32,
     /// What it does, or how it ended.
     pub stage: String,

@@ -84,8 +84,7 @@ pub struct Metadata {
     pub shape: Option<Vec<u64>>,
     /// Bytes of the application's own, at most 4 KiB, passed through unread.
     pub user: Bytes,
-    /// Of the target of a collective: what its participants have agreed to, set by the store that makes it. `None` for all other
-    /// objects.
+    /// What the participants of a collective have agreed to, if this is its target: set by the store that makes it.
     pub agreement: Option<Agreement>,
 }
 

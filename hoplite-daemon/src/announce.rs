@@ -43,12 +43,12 @@ pub struct Announcer {
     pub(crate) metrics: Option<SocketAddr>,
 }
 
-/// Who hears of it, beside the service manager.
+/// Where the announcement goes, beside the service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// Whoever reads standard output.
+    /// To standard output.
     Stdout,
-    /// Nobody: nobody asked.
+    /// Nowhere: nobody has asked for it.
     None,
 }
 

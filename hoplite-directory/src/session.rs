@@ -19,7 +19,7 @@ use crate::owner::{Said, SessionId, ShardHandle};
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
 
-/// Who a session is opened with: the shard, and the cluster that it belongs to.
+/// The shard that a session is opened with, and the cluster that it belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     /// The task that owns the shard.

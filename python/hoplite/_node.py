@@ -47,7 +47,7 @@ def init(
             only what is used of it.
         start: whether to start a private store if there is no other.
     Raises:
-        ConnectFailed: if there is no store; also if this process is connected to another one than is asked for.
+        ConnectFailed: if there is no store, or if this process is connected to another one than is asked for.
     """
     with _state.lock:
         if _state.client is None or not _state.client.usable:

@@ -51,7 +51,7 @@ pub(super) enum More {
     Object(Box<Description>),
 }
 
-/// Whom to ask.
+/// The store and the shards to ask.
 pub(super) struct Cluster {
     store: StoreArguments,
     client: Client,

@@ -45,7 +45,7 @@ struct Stage {
     p: u32,
     bytes: f64,
     bytes_per_second: f64,
-    /// Of the reduce-scatter and the allgather.
+    /// The time of the reduce-scatter and the allgather.
     seconds: f64,
 }
 

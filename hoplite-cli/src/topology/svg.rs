@@ -60,7 +60,7 @@ fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     for (rank, &node) in order.iter().enumerate() {
         middles[node as usize] = MARGIN + (rank as f64 + 0.5) * SIDE / nodes as f64;
     }
-    // Of the group of each node, by its first one: how many it has, where its middle is, and how far left it was joined.
+    // For each group, by its first node: how many nodes it has, where its middle is, and how far left it was joined.
     let mut groups: Vec<(f64, f64, f64)> = middles.into_iter().map(|middle| (1.0, middle, 0.0)).collect();
     let mut heads: Vec<usize> = (0..nodes).collect();
     let farthest = dendrogram.joins().iter().map(|join| join.distance_ps).max().unwrap_or(0).max(1);

@@ -76,7 +76,7 @@ struct Reduce {
     mendings: u32,
     restarts: u32,
     is_running: bool,
-    /// Of this store, if it is one of those that make the object together.
+    /// How far this store is, if it is one of those that make the object together.
     position: Option<Position>,
 }
 
@@ -176,7 +176,7 @@ struct Location {
     pulling_from: Option<String>,
 }
 
-/// Who was told to fetch it from whom.
+/// A receiver, and the sender that it was told to fetch from.
 #[derive(Debug, Serialize)]
 pub(crate) struct Grant {
     pub(crate) receiver: String,

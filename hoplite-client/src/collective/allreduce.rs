@@ -18,7 +18,7 @@ impl Client {
     /// [`Client::allreduce_into`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as of that call.
     pub async fn allreduce<I>(
         &self,
         target: impl AsRef<[u8]>,

@@ -26,7 +26,7 @@ impl Client {
     /// [`Client::reduce_scatter_into`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as of that call.
     pub async fn reduce_scatter<I>(
         &self,
         target: impl AsRef<[u8]>,

@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     received_by: ReceivedBy,
 }
 
-/// Who receives, and so watches the deadlines.
+/// What receives answers, and so watches the deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReceivedBy {
     /// A task of a tokio runtime.

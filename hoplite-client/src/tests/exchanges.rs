@@ -185,7 +185,7 @@ async fn a_barrier_opens_when_all_have_called_and_leaves_its_name() {
     let client = connect(&store).await;
     assert_eq!(missing(client.barrier("b", 3, 1, Duration::ZERO).await), [0, 2]);
     assert_eq!(missing(client.barrier("b", 3, 0, Duration::ZERO).await), [2]);
-    // Who has called in vain can call again.
+    // A participant that has called in vain can call again.
     let all = join_all((0..3).map(|rank| client.barrier("b", 3, rank, LONG))).await;
     assert!(all.iter().all(Result::is_ok), "{all:?}");
     assert_eq!(ids(&client).await, ["b"]);

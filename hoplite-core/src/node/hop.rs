@@ -13,7 +13,7 @@ use crate::metadata::Metadata;
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
-/// Who directs a hop.
+/// The store that directs a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum HopOwner {
     /// A coordinator elsewhere.

@@ -19,7 +19,7 @@ use crate::id::{ObjectId, PutId};
 pub(super) struct Deletion {
     /// Nodes that have not said yet that their copy is gone.
     pub(super) pending: BTreeSet<NodeIndex>,
-    /// Who wants to know.
+    /// The nodes that want to know, and their requests.
     pub(super) requesters: BTreeSet<(NodeIndex, RequestId)>,
 }
 

@@ -52,7 +52,7 @@ pub struct ShardStatus {
 /// One node, as a shard sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownNode {
-    /// Who it is.
+    /// Its name, address and place.
     pub info: NodeInfo,
     /// Whether its session is open; if not, it was a moment ago.
     pub connected: bool,

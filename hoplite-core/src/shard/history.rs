@@ -14,9 +14,9 @@ pub(super) const MAX_GRANTS: usize = 1 << 16;
 /// One grant, as tools see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantRecord {
-    /// Who pulls.
+    /// The node that pulls.
     pub receiver: NodeId,
-    /// Who serves.
+    /// The node that serves.
     pub sender: NodeId,
     /// Why this sender.
     pub reason: GrantReason,

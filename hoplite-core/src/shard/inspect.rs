@@ -104,7 +104,7 @@ pub struct CopyOverview {
     pub retention: Retention,
     /// Whether the session of its node is gone.
     pub away: bool,
-    /// Who sends to it now: as the shard has arranged, or else as its store has said.
+    /// The node that sends to it now: as the shard has arranged, or else as its store has said.
     pub sender: Option<NodeId>,
     /// Why that sender was chosen, and when, if this shard has chosen it and remembers.
     pub grant: Option<(GrantReason, Time)>,

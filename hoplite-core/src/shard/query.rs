@@ -167,7 +167,7 @@ impl Shard {
         }
     }
 
-    /// Who of the queue of an object is to be answered next: from the inline bytes, or by this sender.
+    /// Which query for an object is to be answered next: with the inline bytes, or with a slot of this sender.
     pub(super) fn next_answer(&self, now: Time, id: &ObjectId) -> Option<Answered> {
         let entry = self.entries.get(id).filter(|entry| !entry.is_lost())?;
         let queue = self.waiting.get(id)?;

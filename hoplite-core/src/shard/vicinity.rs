@@ -40,7 +40,7 @@ enum Nearby {
     Nothing,
 }
 
-/// Who of a group is served next, by a sender that was found so many groups outwards.
+/// The query of a group that is served next, by a sender that was found so many groups outwards.
 struct Nearest {
     steps: usize,
     is_in_group: bool,
@@ -89,9 +89,9 @@ impl Shard {
         self.may_let_go(id, group);
     }
 
-    /// Who of those who wait in groups is served next, and whether that is before those who are in no group. Those come first who
-    /// have waited for long while nobody of their own group had a copy, then those whose sender is closest. Who would take a slow
-    /// sender gives precedence to the others.
+    /// Which query of those in groups is served next, and whether it gives precedence to others. First come those that have waited for
+    /// long while nobody of their own group had a copy, then those whose sender is closest. A query that would take a slow sender
+    /// gives precedence to the others.
     pub(super) fn nearest_answer(&self, now: Time, entry: &Entry, queue: &Queue) -> Option<(bool, Answered)> {
         let aged = self.heads(queue).filter(|(group, _, query, _)| {
             now - query.since >= AGED_AFTER && entry.copies.at_hand(*group) == 0
@@ -123,8 +123,8 @@ impl Shard {
         }
     }
 
-    /// Who of those who wait in a group is served next: the first, or those behind it as long as they come behind receivers to which
-    /// links are slow. Also whether it gives precedence.
+    /// Which query of a group is served next, and whether it gives precedence to others: the first, or one behind it, as long as those
+    /// before it are of receivers with slow links.
     fn nearest_in(&self, now: Time, entry: &Entry, queue: &Queue, group: Path) -> Option<(bool, Nearest)> {
         let waiters = queue.range((group, 0)..=(group, u64::MAX)).map(|(_, waiter)| *waiter);
         let mut is_last = false;

@@ -37,7 +37,7 @@ impl Interpreter {
         let unit = |index| (start_of(index, members, size_bytes.div_ceil(UNIT_BYTES) as usize)) as u64;
         let part =
             |index| size_bytes.min(unit(index) * UNIT_BYTES)..size_bytes.min(unit(index + 1) * UNIT_BYTES);
-        // Of some members two parts.
+        // Some members have two parts.
         let halves = |index: usize| {
             let whole = part(index);
             let middle = whole.start

@@ -216,7 +216,7 @@ fn two_racks_whose_members_alternate_are_a_ring_that_crosses_twice() {
     let arrangement = arrange(&paths, 64 << 20, LINK, SchedulePreference::Auto);
     assert_eq!(arrangement.order, [0, 2, 4, 6, 1, 3, 5, 7]);
     assert_eq!(arrangement.choice.schedule, Schedule::ring(8));
-    // Of small data, all steps of which cross at the end, the fewer steps count.
+    // If data is small, and all steps cross at the end, fewer steps are better.
     assert_ne!(arrange(&paths, 4 << 10, LINK, SchedulePreference::Auto).choice.schedule, Schedule::ring(8));
 }
 

@@ -152,7 +152,7 @@ fn a_member_that_has_left_does_not_take_part_again() {
     }
 }
 
-/// Of which a participant hears when it is complete.
+/// The size of a target of which participants hear only when it is complete.
 const SMALL: u64 = 32 << 10;
 
 fn asked_for_a_small_target(h: &mut Harness) -> ((ClientId, CallId), CombineId) {

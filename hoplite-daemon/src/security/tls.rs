@@ -155,7 +155,7 @@ impl Tls {
     /// them, also those of peers that connect to this daemon, for `name`.
     ///
     /// # Errors
-    /// [`TlsError`], also if the certificate has expired, or is not one that peers with the same authority accept.
+    /// [`TlsError`]; an expired certificate is one, and so is a certificate that peers with the same authority would not accept.
     pub fn read(files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
         let name = name.map(server_name).transpose()?;
         let stamps = files.stamps();

@@ -27,9 +27,9 @@ struct Cell {
     from: usize,
     to: usize,
     links: u64,
-    /// Of the link that carries least.
+    /// What the slowest link carries.
     bytes_per_second: u64,
-    /// Of the link that takes longest.
+    /// The longest round trip of a link.
     round_trip_ns: u64,
     /// How many of them are slow.
     slow: u64,

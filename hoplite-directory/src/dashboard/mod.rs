@@ -41,7 +41,7 @@ pub(crate) struct Sights {
     pub(crate) events: Events,
     /// How the stores are.
     pub(crate) loads: Loads,
-    /// Who was refused.
+    /// The visitors that were refused.
     pub(crate) strangers: Arc<Strangers>,
 }
 

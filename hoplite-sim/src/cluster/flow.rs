@@ -50,7 +50,7 @@ impl Input {
         }
     }
 
-    /// Who sends it, if somebody does.
+    /// The sender, if there is one.
     const fn sender(&self) -> Option<usize> {
         match &self.origin {
             Origin::Elsewhere { remote, connection: Connection::Open(_) } => Some(remote.sender),

@@ -59,7 +59,7 @@ use watches::{Watch, WatchKey};
 /// What a store answers to a call.
 pub(crate) type Answer = Result<Response, Error>;
 
-/// Who uses a cluster.
+/// A program that uses a cluster.
 pub(crate) trait Application: Sized + 'static {
     /// A store answers a call of a client.
     fn answered(cluster: &mut Cluster<Self>, store: usize, client: ClientId, call: CallId, answer: Answer);

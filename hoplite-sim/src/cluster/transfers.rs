@@ -21,7 +21,7 @@ use super::{Application, Cluster, Network, node_id};
 /// One transfer.
 pub(super) type TransferId = u64;
 
-/// Who reads a copy: which input of which transfer.
+/// A reader of a copy: which input of which transfer.
 pub(super) type Reader = (TransferId, usize);
 
 /// What a transfer is for.

@@ -38,9 +38,9 @@ pub(crate) struct Calls {
     /// How many puts are to be done before the start.
     preparing: usize,
     has_begun: bool,
-    /// Who is to get something, or to reduce, and has not yet.
+    /// The clients that are to get something, or to reduce, and have not yet.
     awaited: BTreeSet<usize>,
-    /// Who is to die.
+    /// The stores that are to die.
     failing: BTreeSet<usize>,
     arrivals: BTreeMap<usize, Duration>,
     /// When each of those who were awaited was done.

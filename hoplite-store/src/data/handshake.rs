@@ -160,7 +160,7 @@ fn refusal(error: ConnectionError) -> ConnectionError {
     }
 }
 
-/// Who signs.
+/// The side that signs.
 #[derive(Debug, Clone, Copy)]
 enum Prover {
     Connecting = 1,

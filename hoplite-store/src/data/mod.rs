@@ -64,7 +64,7 @@ pub(crate) use pull::{CompareRequest, PullRequest, Puller};
 pub(crate) use server::run;
 pub(crate) use session::{Enlisted, Exchange, MemberHost, Words};
 
-/// Who this store is, and the limits of its data plane.
+/// The name and the cluster of this store, and the limits of its data plane.
 #[derive(Debug, Clone)]
 pub(crate) struct DataConfig {
     /// The cluster; peers of another one are refused.
@@ -190,7 +190,7 @@ fn count(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
 }
 
-/// Who decides whether, and from what, another store is served.
+/// Decides whether another store is served, and from what.
 pub(crate) trait ServeSource: Send + Sync + 'static {
     /// Finds the copy, maybe after a while; `None` if there is none.
     ///
@@ -251,7 +251,7 @@ impl fmt::Debug for Served {
     }
 }
 
-/// Who performs hops for coordinators elsewhere.
+/// Performs hops for coordinators elsewhere.
 pub(crate) trait HopHost: Send + Sync + 'static {
     /// Begins a hop, which goes on until what is returned is dropped.
     fn host(self: &Arc<Self>, request: HopRequest) -> Hosted;

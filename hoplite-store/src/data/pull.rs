@@ -36,7 +36,7 @@ pub(crate) struct PullRequest {
     pub(crate) put: PutId,
     /// From which byte on: no further than the copy is valid.
     pub(crate) offset_bytes: u64,
-    /// Who has it.
+    /// The store that has it.
     pub(crate) sender: NodeId,
     /// Where the sender listens.
     pub(crate) sender_address: SocketAddr,
@@ -51,7 +51,7 @@ pub(crate) struct CompareRequest {
     pub(crate) id: ObjectId,
     /// The other put of it.
     pub(crate) put: PutId,
-    /// Who has it.
+    /// The store that has it.
     pub(crate) holder: NodeId,
     /// Where the holder listens.
     pub(crate) holder_address: SocketAddr,

@@ -27,7 +27,7 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) put: PutId,
     /// The size of the whole object.
     pub(super) size_bytes: u64,
-    /// Who has it.
+    /// The store that has it.
     pub(super) node: &'a NodeId,
     /// Where that node listens.
     pub(super) address: SocketAddr,

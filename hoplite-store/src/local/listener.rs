@@ -56,7 +56,7 @@ pub enum SocketError {
     },
 }
 
-/// Who may use the socket.
+/// Which users may use the socket.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
     /// Its permissions.
@@ -65,7 +65,7 @@ pub(crate) struct SocketAccess {
     pub(crate) owner: Option<u32>,
     /// Its group; by default that of the process.
     pub(crate) group: Option<u32>,
-    /// Who of those that it lets in may be a client.
+    /// Which of the users that it lets in may be clients.
     pub(crate) clients: ClientRules,
 }
 
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(role(4_000_001, &[1]), Ok(Role::Writer));
         assert_eq!(role(4_000_005, &[1, 4_000_100]), Ok(Role::Writer));
         assert_eq!(role(4_000_002, &[1]), Ok(Role::Reader));
-        assert_eq!(role(4_000_003, &[4_000_100]), Ok(Role::Reader), "also if the group may write");
+        assert_eq!(role(4_000_003, &[4_000_100]), Ok(Role::Reader), "even if the group may write");
         assert!(matches!(role(4_000_005, &[1]), Err(Error::PermissionDenied { .. })));
         for user in [0, rustix::process::geteuid().as_raw()] {
             assert_eq!(role(user, &[]), Ok(Role::Writer));

@@ -82,7 +82,7 @@ pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-/// Whom a store answers in a step.
+/// The peer that a store answers in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
     /// What the peer asks with.

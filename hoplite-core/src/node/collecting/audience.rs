@@ -18,7 +18,7 @@ const DENIAL_TTL: Duration = Duration::from_secs(10);
 /// How long a participant waits at least for another attempt, however old the disagreement is: for ranks that try again at the same
 /// time, and a store that is busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most targets of which it is remembered.
+/// Most targets that are remembered as such.
 const MAX_DENIALS: usize = 256;
 
 /// The participants of the collectives that this store coordinates, and what it has heard of targets that will not be made.
@@ -28,7 +28,7 @@ pub(super) struct Audiences {
     open: BTreeMap<ObjectId, Audience>,
     /// By target, after participants have disagreed.
     late: BTreeMap<ObjectId, Late>,
-    /// Of which targets this store has heard lately that there will be none, and when, oldest first.
+    /// Targets of which this store has heard lately that there will be none, and when, oldest first.
     denials: VecDeque<(ObjectId, Time, Error)>,
 }
 

@@ -22,7 +22,7 @@ impl Node {
             .or_else(|| self.record_session(target, now))
             .or_else(|| self.reductions.running_for(target, link, now))
             .or_else(|| {
-                // Of a session that rank 0's store has ended it remembers more than its own member knows.
+                // Rank 0's store remembers more of a session that it has ended than its own member knows.
                 let member = self.collectives.memberships.latest_for(target);
                 let (id, member) = member.filter(|(id, _)| matches!(id, MembershipId::Elsewhere(_)))?;
                 Some(self.record_membership(id, member, now))

@@ -76,7 +76,7 @@ pub enum Effect {
         extent: Extent,
         /// The size of the object.
         size_bytes: u64,
-        /// Who writes the bytes.
+        /// The client or the transfer that writes the bytes.
         producer: Producer,
     },
     /// Write these bytes, all of the object, into a copy.
@@ -199,7 +199,7 @@ pub enum Effect {
     Collective(CollectiveEffect),
 }
 
-/// Who writes the bytes of a copy. The producer publishes progress and declares the copy complete.
+/// The side that writes the bytes of a copy. The producer publishes progress and declares the copy complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Producer {
     /// A client, in its own process.

@@ -27,7 +27,7 @@ pub(in super::super) enum Phase {
 pub(in super::super) struct ActivePull {
     pub(in super::super) pull: PullId,
     pub(in super::super) sender: NodeId,
-    /// Who granted the slot, and which slot; `None` once that shard's session is lost.
+    /// The shard that granted the slot, and which slot; no slot once that shard's session is lost.
     pub(in super::super) shard: usize,
     pub(in super::super) grant: Option<GrantId>,
     /// What its end counts as, if this store is ending it to have another sender.
@@ -46,12 +46,12 @@ impl ActivePull {
     }
 }
 
-/// Who is told of a copy.
+/// Whether the directory knows of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Visibility {
-    /// The directory.
+    /// It does.
     Public,
-    /// Nobody: only those who were told its name ask for it.
+    /// It does not: only those who were told its name ask for it.
     Private,
 }
 

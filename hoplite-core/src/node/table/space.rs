@@ -13,7 +13,7 @@ use crate::extent::{Extent, HEADER_BYTES};
 use crate::id::ObjectId;
 use crate::limits::Limits;
 
-/// Who waits for room.
+/// A call or a transfer that waits for room.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum SpaceWaiter {
     Create(CallKey),

@@ -93,13 +93,13 @@ impl Schedule {
         self.core() < self.members
     }
 
-    /// Who gives to whom in a stage, each to one.
+    /// The pairs of a stage in which the first gives to the second.
     pub(super) fn gives(&self, stage: usize) -> impl Iterator<Item = (usize, usize)> {
         let next = move |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
         (0..self.core()).filter_map(next)
     }
 
-    /// Who only gives all to whom, and gets all back.
+    /// The pairs in which the first gives all to the second before the stages, and gets all back after them.
     pub(super) fn folds(&self) -> impl Iterator<Item = (usize, usize)> {
         (self.core()..self.members).map(|index| (index, index - self.core()))
     }

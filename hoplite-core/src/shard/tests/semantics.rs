@@ -303,7 +303,7 @@ fn nodes_without_labels_are_where_was_measured() {
     assert_eq!(measure(measured(4, 100, &[("a", 3)])), [], "older");
     assert_eq!(measure(measured(5, 250, &all)), [], "again");
     assert_eq!(measure(measured(5, 250, &[("a", 1)])), [], "of two with a version, one wins everywhere");
-    // Who comes later hears of it too, and so does who comes again.
+    // A store that comes later hears of it too, and so does one that comes again.
     for incarnation in [1, 1] {
         let told = told(world.receive(info("later", incarnation)).1);
         assert_eq!(told, [("later".to_owned(), 5, 1, 250)]);

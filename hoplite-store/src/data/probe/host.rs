@@ -31,7 +31,7 @@ pub(in super::super) struct ProbePlace {
     directed: Mutex<Option<Directed>>,
 }
 
-/// Whom the present step directs this store to answer, and how much.
+/// The peer that the present step directs this store to answer, and how much it may still ask for.
 #[derive(Debug)]
 struct Directed {
     nonce: u64,

@@ -27,7 +27,7 @@ pub(crate) struct Exchange {
     /// The span of it.
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// Who waits for each step, and for the fold: apart, so that a block wakes only the stream that it is for.
+    /// The streams that wait for each step, and for the fold: apart, so that a block wakes only the stream that it is for.
     steps: Vec<Notify>,
     fold: Notify,
     /// Those who give.

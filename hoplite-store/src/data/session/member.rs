@@ -16,7 +16,7 @@ use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::server::Server;
 use super::super::{HopHost, ServeSource};
 
-/// Who takes part in sessions for coordinators.
+/// Takes part in sessions for coordinators.
 pub(crate) trait MemberHost: Send + Sync + 'static {
     /// Becomes a member, because of the span `trace`, until what is returned is dropped.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;

@@ -508,7 +508,7 @@ async fn a_range_ends_where_it_was_said_to() {
 async fn the_end_of_a_range_waits_until_the_object_is_complete() {
     let a = TestNode::start("a").await;
     let bytes = content(100_000);
-    // Who has all of a range of an object that is aborted afterwards would take it for a part of a complete one.
+    // A node that has all of a range of an object that is aborted afterwards would take it for a part of a complete one.
     for (start_bytes, end_bytes) in [(0, Some(61_000)), (61_000, Some(61_000)), (0, Some(0)), (61_440, None)]
     {
         let growing = empty(100_000);
