@@ -62,7 +62,7 @@ impl Client {
     /// Makes room for an object to be written piece by piece; see [`crate::Client::create`].
     ///
     /// # Errors
-    /// The same as of that call.
+    /// The same as that call's.
     pub fn create(&self, id: impl AsRef<[u8]>, size_bytes: u64, options: PutOptions) -> Result<ObjectWriter> {
         let writer = self.pump.run(self.client.create(id, size_bytes, options))?;
         Ok(ObjectWriter { writer, pump: Arc::clone(&self.pump) })
@@ -71,7 +71,7 @@ impl Client {
     /// Reads an object while it arrives; see [`crate::Client::get_reader`].
     ///
     /// # Errors
-    /// The same as of that call.
+    /// The same as that call's.
     pub fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
         let reader = self.pump.run(self.client.get_reader(id, timeout))?;
         Ok(ObjectReader { reader, pump: Arc::clone(&self.pump) })
@@ -80,7 +80,7 @@ impl Client {
     /// Follows where an object is; see [`crate::Client::watch`].
     ///
     /// # Errors
-    /// The same as of that call.
+    /// The same as that call's.
     pub fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
         Ok(LocationWatch { watch: self.client.watch(id)?, pump: Arc::clone(&self.pump) })
     }
@@ -240,7 +240,7 @@ impl ObjectWriter {
     /// Appends `bytes`; see [`crate::ObjectWriter::write`].
     ///
     /// # Errors
-    /// The same as of that call.
+    /// The same as that call's.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write(bytes)
     }
@@ -253,7 +253,7 @@ impl ObjectWriter {
     /// Declares the object complete; see [`crate::ObjectWriter::seal`].
     ///
     /// # Errors
-    /// The same as of that call.
+    /// The same as that call's.
     pub fn seal(self) -> Result<()> {
         self.pump.run(self.writer.seal())
     }
@@ -290,7 +290,7 @@ impl ObjectReader {
     /// Copies the next bytes into `out`; see [`crate::ObjectReader::read`].
     ///
     /// # Errors
-    /// The same as of that call.
+    /// The same as that call's.
     pub fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
         self.pump.run(self.reader.read(out, timeout))
     }
@@ -307,7 +307,7 @@ impl LocationWatch {
     /// Waits for the next state for at most `timeout`; see [`crate::LocationWatch::next_within`].
     ///
     /// # Errors
-    /// The same as of that call.
+    /// The same as that call's.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Locations>> {
         self.pump.run(self.watch.next_within(timeout))
     }

@@ -18,7 +18,7 @@ impl Client {
     /// [`Client::allreduce_into`].
     ///
     /// # Errors
-    /// The same as of that call.
+    /// The same as that call's.
     pub async fn allreduce<I>(
         &self,
         target: impl AsRef<[u8]>,

@@ -26,7 +26,7 @@ impl Client {
     /// [`Client::reduce_scatter_into`].
     ///
     /// # Errors
-    /// The same as of that call.
+    /// The same as that call's.
     pub async fn reduce_scatter<I>(
         &self,
         target: impl AsRef<[u8]>,
