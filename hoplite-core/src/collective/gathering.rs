@@ -13,8 +13,8 @@ use crate::plan::collective::{Collective, MAX_MEMBERS, SlowLinks};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Location, LocationState, Locations, Retention};
 use crate::time::Time;
-use crate::topology::live::MIN_REPORTS;
 use crate::topology::place::Path;
+use crate::topology::reported::Reports;
 
 /// Allreduces whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
 /// receives at once, so that any schedule of steps only adds latency.
@@ -60,21 +60,15 @@ impl Roster {
     /// Which links between the members are slow: those of which a member of the same group says so, and all from and to one of which
     /// enough of its group do. Between groups it is the uplink that is slow.
     pub fn slow_links(&self) -> SlowLinks {
-        let index = |name: &NodeId| self.members.iter().position(|seated| seated.member.node == *name);
-        let links_of = |(from, seated): (usize, &Seated)| {
-            let peers = seated.slow_peers.iter().filter_map(index);
-            let near = peers.filter(|to| *to != from && self.members[*to].path == seated.path);
-            near.map(|to| (from, to)).collect::<Vec<_>>()
-        };
-        let said: SlowLinks = self.members.iter().enumerate().flat_map(links_of).collect();
-        let members = 0..self.members.len();
-        let is_slow = |node: &usize| said.iter().filter(|(_, to)| to == node).count() >= MIN_REPORTS;
-        let slow: Vec<usize> = members.clone().filter(is_slow).collect();
-        let own = slow.into_iter().flat_map(|node| {
-            let others = members.clone().filter(move |other| *other != node);
-            others.flat_map(move |other| [(node, other), (other, node)])
-        });
-        own.chain(said.iter().copied()).collect()
+        if self.members.iter().all(|seated| seated.slow_peers.is_empty()) {
+            return SlowLinks::new();
+        }
+        let said = |seated: &Seated| (seated.member.node.clone(), seated.path, seated.slow_peers.clone());
+        let reports = Reports::new(self.members.iter().map(said));
+        let members = || self.members.iter().map(|seated| &seated.member.node).enumerate();
+        let pairs = members().flat_map(|from| members().map(move |to| (from, to)));
+        let slow = pairs.filter(|((_, from), (_, to))| reports.is_slow(from, to));
+        slow.map(|((from, _), (to, _))| (from, to)).collect()
     }
 }
 

@@ -9,7 +9,7 @@
 //! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
 //! * [`rounds`], [`probe`]: who probes whom when, what its samples say, and the matrix of a probe.
 //! * [`measured`]: what a probe tells daemons.
-//! * [`live`]: estimates from real transfers.
+//! * [`live`]: estimates from real transfers; [`reported`]: which links are slow, by what nodes say.
 //! * [`fabric`]: a simulator of switches and links.
 //!
 //! Nothing here measures: matrices come from a prober or a file.
@@ -36,6 +36,7 @@ pub mod hdrm;
 pub mod live;
 pub mod measured;
 pub mod probe;
+pub mod reported;
 pub mod rounds;
 
 pub mod fabric;

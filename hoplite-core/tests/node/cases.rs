@@ -33,7 +33,8 @@
 //! empty                             nothing is left, or the test fails
 //! ```
 //!
-//! Subscriptions are not shown. A scenario may begin with where nodes are: `label NODE KEY=VALUE..`.
+//! Subscriptions are not shown. A scenario may begin with where nodes are, `label NODE KEY=VALUE..`. `slow NODE PEER..` says that the links
+//! from a node to these are slow, and no others, for all that the directory tells from then on.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +45,7 @@ use std::time::Duration;
 use hoplite_core::node::*;
 use hoplite_core::shard::{DropReason, Equality, LocationState, PullOutcome, ToShard, ToStore, Verdict};
 use hoplite_core::topology::place::{EVERYWHERE, Place};
-use hoplite_core::{Error, ObjectId, PutId};
+use hoplite_core::{Error, NodeId, ObjectId, PutId};
 
 use crate::harness::*;
 use crate::reducing::*;
@@ -74,6 +75,11 @@ fn reduces_in_racks() {
     run_file("reduce_places");
 }
 
+#[test]
+fn reduces_where_links_are_slow() {
+    run_file("reduce_slow_links");
+}
+
 fn run_file(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/cases/{name}.txt"));
     let text = fs::read_to_string(&path).expect("the file is there");
@@ -95,6 +101,8 @@ struct Scenario {
     h: Harness,
     /// Where nodes are, if it is said.
     places: BTreeMap<String, Place>,
+    /// To which peers the links of nodes are slow.
+    slow: BTreeMap<String, Vec<NodeId>>,
     /// The latest call of each client.
     latest: BTreeMap<ClientId, CallId>,
     /// The sources of each reduce.
@@ -122,6 +130,7 @@ impl Scenario {
         let mut scenario = Self {
             h: Harness::with_slow_links_at(places.get("here").map_or(EVERYWHERE, |place| place.path)),
             places,
+            slow: BTreeMap::new(),
             latest: BTreeMap::new(),
             sources: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -152,6 +161,14 @@ impl Scenario {
     fn act(&mut self, words: &[&str]) {
         match words {
             ["label", ..] => {}
+            ["slow", "here", peers @ ..] => {
+                let peers = peers.iter().map(|peer| node_id(peer)).collect();
+                self.h.event(Event::SlowLinks { peers });
+            }
+            ["slow", node, peers @ ..] => {
+                let peers = peers.iter().map(|peer| node_id(peer)).collect();
+                self.slow.insert((*node).to_owned(), peers);
+            }
             ["put", object] => drop(self.h.put_f32(object, SIZE)),
             ["fill", object] => drop(self.h.put_f32(object, CAPACITY - 64)),
             ["chain", name, target, sources @ ..] => {
@@ -345,6 +362,7 @@ impl Scenario {
         };
         for location in &mut news.locations {
             location.path = self.places.get(location.node.as_str()).map_or(EVERYWHERE, |place| place.path);
+            location.slow_peers = self.slow.get(location.node.as_str()).cloned().unwrap_or_default();
         }
         self.h.tell(news);
     }

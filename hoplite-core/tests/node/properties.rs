@@ -415,7 +415,7 @@ impl World {
         }
         let all = ["n1", "n2", "n3", "here"];
         let nodes: Vec<&str> = (0..4).filter(|node| nodes & (1 << node) != 0).map(|node| all[node]).collect();
-        let locations = match kind % 16 {
+        let mut locations = match kind % 16 {
             0 | 1 => unknown(&name),
             2 => lost(&name, put),
             3 => inline(&name, put),
@@ -427,6 +427,10 @@ impl World {
             }
             _ => complete(&name, put, &nodes),
         };
+        for (number, location) in locations.locations.iter_mut().enumerate().filter(|_| which % 2 == 1) {
+            let is_slow = |peer: &usize| (which >> (number + peer)) & 2 == 2;
+            location.slow_peers = (0..all.len()).filter(is_slow).map(|peer| node_id(all[peer])).collect();
+        }
         self.say(shard, ToStore::Locations { request, locations });
     }
 

@@ -26,11 +26,13 @@ const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
 /// Sources that are ready at one node.
 #[derive(Debug)]
-struct Group {
-    location: Location,
+pub(super) struct Group {
+    pub(super) location: Location,
     sources: Vec<usize>,
     /// Whether one of them could not be had there before: its node may be gone without the directory knowing.
     has_failed: bool,
+    /// Whether all links of the node are slow.
+    pub(super) is_slow: bool,
     /// How far it is from the receiver.
     level: usize,
     /// The place of the first of them in the list, counted cyclically from the one after this store's own.
@@ -66,7 +68,9 @@ impl Reduction {
                     let has_failed = self.sources[index].has_failed_at(&location.node);
                     let group = elsewhere.entry(location.node.clone());
                     let level = level(self.own, location.path);
-                    let new = || Group { location, sources: Vec::new(), has_failed: false, level, turn: 0 };
+                    let sources = Vec::new();
+                    let new =
+                        || Group { location, sources, has_failed: false, is_slow: false, level, turn: 0 };
                     let group = group.or_insert_with(new);
                     group.sources.push(index);
                     group.has_failed |= has_failed;
@@ -88,19 +92,20 @@ impl Reduction {
         Ok(())
     }
 
-    /// Lets groups join, each as one vertex: those that failed before last, the closest to the receiver first, among equals the
-    /// one whose turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with
+    /// Lets groups join, each as one vertex: those that failed before last, before them nodes all of whose links are slow, the closest to
+    /// the receiver first, among equals the one whose turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with
     /// different receivers, do not all begin at the same node.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
         let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
+        self.note_slow_nodes(world, &mut groups);
         for group in &mut groups {
             let turn = |index: &usize| (index + count - first) % count;
             group.sources.sort_by_key(turn);
             group.turn = group.sources.first().map_or(0, turn);
         }
         // The next one is taken from the end.
-        groups.sort_by_key(|group| Reverse((group.has_failed, group.level, group.turn)));
+        groups.sort_by_key(|group| Reverse((group.has_failed, group.is_slow, group.level, group.turn)));
         while self.has_room()
             && let Some(Group { location, mut sources, .. }) = groups.pop()
         {
@@ -197,7 +202,8 @@ impl Reduction {
         for index in &sources {
             self.join_elsewhere(world, *index)?;
         }
-        let state = Run::planned(location.node.clone(), location.data_address, world.now());
+        let state = Run::planned(location, world.now());
+        self.detours.are_sought |= !location.slow_peers.is_empty();
         let vertex = if self.is_fixed() {
             self.tree.grow_in_order(sources, state)
         } else {

@@ -270,8 +270,8 @@ impl Reduction {
     /// Lets the consumer of a vertex combine in its place.
     pub(super) fn dissolve(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let Some(entry) = self.tree.get(vertex) else { return };
-        let (node, address) = (entry.state.node.clone(), entry.state.address);
-        let (changed, gone) = self.tree.dissolve(vertex, |_| Run::planned(node.clone(), address, Time::ZERO));
+        let run = entry.state.clone();
+        let (changed, gone) = self.tree.dissolve(vertex, |_| run.beside());
         if let Some(run) = gone {
             world.end_hop(run.phase.hop());
         }

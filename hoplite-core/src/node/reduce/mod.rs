@@ -20,6 +20,7 @@
 //!
 //! Source: Hoplite, section 4.3. Joining in any number of dimensions, mending and fixed order are ours.
 
+mod detours;
 mod grow;
 mod mend;
 mod record;

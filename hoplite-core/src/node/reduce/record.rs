@@ -119,7 +119,9 @@ impl Reduction {
                     Some(_) => format!("; objects between groups: {}", self.tree.crossings(self.own)),
                     None => String::new(),
                 };
-                format!("{}, estimated to take {:.1?}{other}{crossings}", choice.schedule, choice.estimate)
+                let detours = self.detours.remark.map_or(String::new(), |remark| format!("; {remark}"));
+                let (schedule, estimate) = (&choice.schedule, choice.estimate);
+                format!("{schedule}, estimated to take {estimate:.1?}{other}{crossings}{detours}")
             }
         };
         let note = self.note.as_ref().map_or(String::new(), |note| format!("no session, since {note}; "));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::super::calls::CallKey;
 use super::super::context::Deadline;
 use super::super::{HopId, Reduce, ReduceOrder};
+use super::detours::Detours;
 use super::mend::{Faults, Mending};
 use super::sources::{Common, Source};
 use super::target::TargetState;
@@ -15,7 +16,7 @@ use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::Choice;
 use crate::plan::reduce::{ReduceSchedule, Tree, VertexId};
-use crate::shard::RequestId;
+use crate::shard::{Location, RequestId};
 use crate::time::Time;
 use crate::topology::place::Path;
 
@@ -52,6 +53,7 @@ pub(super) struct Reduction {
     pub(super) to_begin: BTreeSet<VertexId>,
     /// The latest vertex of each node.
     pub(super) latest: BTreeMap<NodeId, VertexId>,
+    pub(super) detours: Detours,
     pub(super) target: TargetState,
     /// What failed and is to be mended.
     pub(super) faults: Faults,
@@ -64,6 +66,9 @@ pub(super) struct Reduction {
 pub(super) struct Run {
     pub(super) node: NodeId,
     pub(super) address: SocketAddr,
+    /// The groups that the node is in, and the peers to which its links are slow.
+    pub(super) path: Path,
+    pub(super) slow_peers: Vec<NodeId>,
     /// When the vertex joined.
     pub(super) joined_at: Time,
     pub(super) phase: RunPhase,
@@ -75,15 +80,29 @@ pub(super) struct Run {
 
 impl Run {
     /// A vertex at this node whose hop was not asked for.
-    pub(super) fn planned(node: NodeId, address: SocketAddr, joined_at: Time) -> Self {
+    pub(super) fn planned(location: &Location, joined_at: Time) -> Self {
         Self {
-            node,
-            address,
+            node: location.node.clone(),
+            address: location.data_address,
+            path: location.path,
+            slow_peers: location.slow_peers.clone(),
             joined_at,
             phase: RunPhase::Planned,
             output: ObjectId::of_hop(PutId(0)),
             put: PutId(0),
             offset_bytes: 0,
+        }
+    }
+
+    /// Another vertex at the same node, which takes in nothing more.
+    pub(super) fn beside(&self) -> Self {
+        Self {
+            joined_at: Time::ZERO,
+            phase: RunPhase::Planned,
+            output: ObjectId::of_hop(PutId(0)),
+            put: PutId(0),
+            offset_bytes: 0,
+            ..self.clone()
         }
     }
 
@@ -155,6 +174,7 @@ impl Reduction {
             tree: Tree::default(),
             to_begin: BTreeSet::new(),
             latest: BTreeMap::new(),
+            detours: Detours::default(),
             target: TargetState::None,
             faults: Faults::default(),
             wake_at: None,
@@ -184,6 +204,7 @@ impl Reduction {
                 self.check_hope(world)?;
                 self.supersede_if_wrong(world);
                 self.join_streams_of_groups(world);
+                self.go_around_slow_links(world);
                 self.go_on(world)?;
             }
             Mending::Needless | Mending::Waits => {}

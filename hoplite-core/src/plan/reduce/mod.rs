@@ -8,9 +8,12 @@
 //! Where nodes are in groups, such as racks, each group makes a stream of its own, and takes in that of the group before it once
 //! all sources are there. The links that groups share are crossed by one object for each group but the receiver's.
 //!
+//! Where stores say that links are slow, vertices change places within their group, so that fewer streams go over such links.
+//!
 //! Source: Hoplite, section 4.3 and appendix A.
 
 mod cost;
+mod detours;
 mod schedule;
 mod tree;
 

@@ -21,7 +21,7 @@ pub struct Vertex<S> {
     /// The group of its node, if groups matter.
     pub group: Path,
     /// Whether its node cannot combine.
-    is_unfit: bool,
+    pub(super) is_unfit: bool,
     /// What the owner of the tree keeps with the vertex.
     pub state: S,
 }
@@ -41,9 +41,9 @@ impl<S> Vertex<S> {
 /// * No vertex is empty: it has an input or a source.
 #[derive(Debug, Clone)]
 pub struct Tree<S> {
-    vertices: BTreeMap<VertexId, Vertex<S>>,
+    pub(super) vertices: BTreeMap<VertexId, Vertex<S>>,
     /// The vertices without a consumer, in the order in which they are combined.
-    loose: Vec<VertexId>,
+    pub(super) loose: Vec<VertexId>,
     /// How many vertices have joined so far, of each group.
     joined: BTreeMap<Path, usize>,
     last: u64,

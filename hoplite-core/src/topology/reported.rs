@@ -1,0 +1,53 @@
+//! Which links are slow, by what nodes say of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::live::MIN_REPORTS;
+use super::place::Path;
+use crate::id::NodeId;
+
+/// What some nodes say of their links.
+#[derive(Debug, Clone, Default)]
+pub struct Reports {
+    /// The groups of each node, and the peers to which its links are slow.
+    nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
+    /// Nodes of which enough others of their group say so.
+    slow: BTreeSet<NodeId>,
+}
+
+impl Reports {
+    /// What these nodes say, each with its groups and the peers to which its links are slow.
+    pub fn new(nodes: impl IntoIterator<Item = (NodeId, Path, Vec<NodeId>)>) -> Self {
+        let nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)> =
+            nodes.into_iter().map(|(node, path, peers)| (node, (path, peers))).collect();
+        let mut reporters: BTreeMap<&NodeId, usize> = BTreeMap::new();
+        for (node, (path, peers)) in &nodes {
+            let is_near =
+                |peer: &&NodeId| *peer != node && nodes.get(*peer).is_some_and(|(of, _)| of == path);
+            for peer in peers.iter().filter(is_near).collect::<BTreeSet<_>>() {
+                *reporters.entry(peer).or_default() += 1;
+            }
+        }
+        let enough = reporters.into_iter().filter(|(_, reporters)| *reporters >= MIN_REPORTS);
+        let slow = enough.map(|(node, _)| node.clone()).collect();
+        Self { nodes, slow }
+    }
+
+    /// Whether all links of a node are slow.
+    pub fn is_slow_node(&self, node: &NodeId) -> bool {
+        self.slow.contains(node)
+    }
+
+    /// Whether the link from one node to another is slow: as the first one says, or since all links of one of them are. Between groups
+    /// it is the uplink that is slow, for which the groups stand.
+    pub fn is_slow(&self, from: &NodeId, to: &NodeId) -> bool {
+        from != to && (self.is_slow_node(from) || self.is_slow_node(to) || self.says(from, to))
+    }
+
+    fn says(&self, from: &NodeId, to: &NodeId) -> bool {
+        let (Some((path, peers)), Some((other_path, _))) = (self.nodes.get(from), self.nodes.get(to)) else {
+            return false;
+        };
+        path == other_path && peers.contains(to)
+    }
+}
