@@ -340,7 +340,7 @@ impl Shard {
             ToShard::Subscribe { request, id } => self.subscribe(turn, node, request, id),
             ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
             ToShard::Placed(placed) => self.recall_place(turn, node, placed),
-            ToShard::SlowLinks { peers } => self.set_slow_peers(node, peers),
+            ToShard::SlowLinks { peers } => self.set_slow_peers(turn.now, node, peers),
         }
     }
 

@@ -82,7 +82,7 @@ impl Shard {
         record.refreshed = turn.now;
         let path_before = record.place.path;
         self.nodes.renew(index, info);
-        self.set_slow_peers(index, Vec::new());
+        self.set_slow_peers(turn.now, index, Vec::new());
         self.compare_keys(turn);
         let Some(path) = self.nodes.get(index).map(|record| record.place.path) else { return };
         self.mark_copies(index, |copy| {
@@ -187,7 +187,7 @@ impl Shard {
 
     /// Gives up a node that is away.
     fn lose_node(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
-        self.set_slow_peers(index, Vec::new());
+        self.set_slow_peers(turn.now, index, Vec::new());
         let Some(record) = self.nodes.remove(index) else { return };
         let mut rootless_since = turn.now;
         if let Presence::Away { since, until } = record.presence {

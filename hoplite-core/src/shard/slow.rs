@@ -37,7 +37,8 @@ impl Shard {
         }
     }
 
-    /// An object is put for which receivers wait: those that have asked before are as patient as those that ask now.
+    /// An object is put for which receivers wait, or the first link is slow: those that have asked before are as patient as those that
+    /// ask now.
     pub(super) fn renew_patience(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;
@@ -133,13 +134,19 @@ impl Shard {
     }
 
     /// A node says to which peers its links are slow. Those who wait may take now what was slow before.
-    pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) {
+    /// Who has waited since before any was known to be slow is as patient as one that asks now.
+    pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
+        let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {
             self.mark_all_slow_transfers();
             let is_large = |id: &&ObjectId| {
                 self.entries.get(*id).is_some_and(|entry| entry.size_bytes >= MIN_ROUTED_BYTES)
             };
-            self.to_serve.extend(self.waiting.keys().filter(is_large).cloned());
+            let waited_for: Vec<ObjectId> = self.waiting.keys().filter(is_large).cloned().collect();
+            for id in waited_for.iter().filter(|_| !had_slow_links) {
+                self.renew_patience(now, id);
+            }
+            self.to_serve.extend(waited_for);
         }
     }
 
