@@ -54,8 +54,11 @@ pub const MAX_TOLD: usize = 8;
 pub const MIN_REPORTS: usize = 2;
 /// It is told of links that carry less than half of what is usual. More than that also happens when a receiver has several senders.
 const TOLD_PERCENT: u64 = 200;
-/// The directory is told that a link has got slow, or is not any more, when that has lasted for so long.
+/// The directory is told that a link has got slow when that has lasted for so long: what goes around it gains half of its time then.
 const LASTING: Duration = Duration::from_secs(10);
+/// It is told that a link is slow no more when that has lasted for so long. The usual order is hardly better than the one that goes
+/// around the link, so nothing is lost, and what comes and goes changes no order each time.
+const RECOVERED: Duration = Duration::from_secs(30);
 /// How often that is looked at.
 const JUDGED_EVERY: Duration = Duration::from_secs(1);
 
@@ -112,7 +115,8 @@ impl PeerLinks {
     /// asked last; asked after a sample.
     ///
     /// A link is slow for that if it carries less than half of what is usual: the median of the links to others, or, if there are too few of them, what this
-    /// node receives. A link that is used no more is tried again after ten minutes.
+    /// node receives. It is slow no more if it carries as much as most, as [`worst_first`](Self::worst_first) has it, and that for
+    /// longer. A link that is used no more is tried again after ten minutes.
     pub fn news(&mut self, now: Time) -> Option<Vec<NodeId>> {
         if self.judged_at.is_some_and(|judged_at| now.since(judged_at) < JUDGED_EVERY) {
             return None;
@@ -126,7 +130,10 @@ impl PeerLinks {
         let links = peers.into_iter().zip(estimates);
         let mut slow: Vec<(u32, NodeId)> = links
             .map(|(peer, link)| (link.ps_per_byte, peer.clone()))
-            .filter(|(gap, _)| exceeds(*gap, usual_gap, TOLD_PERCENT))
+            .filter(|(gap, peer)| {
+                let percent = if self.told.contains(peer) { SLOW_PERCENT } else { TOLD_PERCENT };
+                exceeds(*gap, usual_gap, percent)
+            })
             .collect();
         slow.sort_unstable_by_key(|(gap, _)| Reverse(*gap));
         slow.truncate(MAX_TOLD);
@@ -138,8 +145,8 @@ impl PeerLinks {
         // Only samples of the link itself show that it goes on being slow: one that is used no more is not.
         let is_lasting = |peer: &NodeId, since: Time| {
             let sampled = self.links.get(peer).map_or(now, |(_, at)| *at);
-            let until = if slow.contains(peer) { sampled } else { now };
-            until.since(since) >= LASTING
+            let (until, lasting) = if slow.contains(peer) { (sampled, LASTING) } else { (now, RECOVERED) };
+            until.since(since) >= lasting
         };
         let turned = self.turned.iter().filter(|(peer, since)| !is_lasting(peer, **since));
         // These wait, so that the next news are as lasting.
@@ -315,8 +322,24 @@ mod tests {
         assert_eq!(news(&mut links, 35, 60, &[800, 800, 800, 1200]), []);
         let told = news(&mut links, 60, 120, &[800, 800, 8000, 4000]);
         assert_eq!(told, [(70, vec![peer(2)]), (71, vec![peer(2), peer(3)])]);
-        assert_eq!(news(&mut links, 120, 180, &[800, 800, 800, 4000]), [(131, vec![peer(3)])]);
-        assert_eq!(news(&mut links, 180, 240, &[800, 800, 800, 800]), [(191, vec![])]);
+        assert_eq!(news(&mut links, 120, 180, &[800, 800, 800, 4000]), [(151, vec![peer(3)])]);
+        assert_eq!(news(&mut links, 180, 240, &[800, 800, 800, 800]), [(211, vec![])]);
+    }
+
+    #[test]
+    fn a_link_that_comes_and_goes_stays_slow() {
+        let mut links = PeerLinks::default();
+        assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 800]), []);
+        assert_eq!(news(&mut links, 30, 42, &[800, 800, 800, 8000]), [(40, vec![peer(3)])]);
+        for round in 0..10 {
+            let from_s = 42 + 40 * round;
+            assert_eq!(news(&mut links, from_s, from_s + 25, &[800, 800, 800, 800]), []);
+            assert_eq!(news(&mut links, from_s + 25, from_s + 40, &[800, 800, 800, 8000]), []);
+        }
+        // So does one that has got better, but not as good as others.
+        assert_eq!(news(&mut links, 442, 600, &[800, 800, 800, 1400]), []);
+        assert_eq!(news(&mut links, 600, 660, &[800, 800, 800, 1100]).len(), 1);
+        assert_eq!(news(&mut links, 660, 720, &[800, 800, 800, 1400]), [], "nor is it slow again then");
     }
 
     #[test]
@@ -326,7 +349,7 @@ mod tests {
         links.received(1_000_000_000);
         assert_eq!(news(&mut links, 30, 60, &[8000]), [(40, vec![peer(0)])]);
         links.received(150_000_000);
-        assert_eq!(news(&mut links, 60, 90, &[8000]), [(70, vec![])]);
+        assert_eq!(news(&mut links, 60, 100, &[8000]), [(90, vec![])]);
     }
 
     #[test]
