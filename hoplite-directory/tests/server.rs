@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
     Grant, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention, ToShard,
-    ToStore, UnpublishReason, Verdict,
+    ToStore, UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::{ClusterId, Error, Limits, Metadata, NodeId, ObjectId, PutId, id::Incarnation};
 use hoplite_directory::{DirectoryConfig, DirectoryError};
@@ -334,7 +334,7 @@ async fn a_store_that_closes_its_side_is_answered_first() {
     let server = Server::start().await;
     let mut store = server.store("a").await;
     for put in 0..100 {
-        store.say(ToShard::Subscribe { request: RequestId(put), id: id("x") }).await;
+        store.say(ToShard::Subscribe { request: RequestId(put), id: id("x"), wants: Wants::Locations }).await;
     }
     store.outbound = mpsc::channel(1).0;
     for put in 0..100 {
@@ -475,7 +475,7 @@ async fn a_store_that_does_not_listen_loses_its_session_and_others_do_not_notice
     let limits = Limits { max_requests_per_client: 1 << 16, ..Limits::default() };
     let server = Server::with_limits(limits).await;
     let deaf = server.store("deaf").await;
-    deaf.say(ToShard::Subscribe { request: RequestId(1), id: id("x") }).await;
+    deaf.say(ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations }).await;
     let mut busy = server.store("busy").await;
     let mut client = server.client().await;
     until(async || {

@@ -174,7 +174,7 @@ impl Running {
         let running = (tasks.clone(), event_loop.handle().clone());
         let engine =
             Engine::new(node, arena, puller, Arc::clone(&metrics), running, stop.clone(), links.len());
-        start_upkeep(&engine, &stop, &tasks);
+        start_upkeep(&engine, &stop, &tasks, &event_loop);
         let for_small = Some(event_loop.handle().clone());
         tasks.spawn(data::run(data, data_config, Arc::clone(&engine), metrics, for_small, stop.clone()));
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
@@ -275,9 +275,9 @@ fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<No
 }
 
 /// Starts what the engine needs at certain times: its alarm, and the end of idle connections.
-fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTracker) {
+fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTracker, event_loop: &EventLoop) {
     let (alarm, alarm_stop) = (Arc::clone(engine), stop.clone());
-    tasks.spawn(async move { alarm_stop.run_until_cancelled(alarm.run_alarm()).await });
+    event_loop.spawn(async move { alarm_stop.run_until_cancelled(alarm.run_alarm()).await });
     let (pool, pool_stop) = (Arc::clone(engine), stop.clone());
     tasks.spawn(async move { pool.close_idle_connections(pool_stop).await });
 }

@@ -20,7 +20,7 @@ use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
     ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore,
-    UnpublishReason, Verdict,
+    UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::text::escape;
 use hoplite_core::topology::live::MAX_TOLD;
@@ -256,7 +256,10 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
             .prop_map(|(grant, outcome)| ToShard::ReturnSlot { grant: GrantId(grant), outcome }),
         (query_id(), id()).prop_map(|(request, id)| ToShard::Delete { request, id }),
         (id(), put()).prop_map(|(id, put)| ToShard::Forget { id, put }),
-        (query_id(), id()).prop_map(|(request, id)| ToShard::Subscribe { request, id }),
+        (query_id(), id(), any::<bool>()).prop_map(|(request, id, all)| {
+            let wants = if all { Wants::Bytes } else { Wants::Locations };
+            ToShard::Subscribe { request, id, wants }
+        }),
         query_id().prop_map(|request| ToShard::Unsubscribe { request }),
         placed().prop_map(ToShard::Placed),
         prop::collection::vec(node(), 0..=MAX_TOLD).prop_map(|peers| ToShard::SlowLinks { peers }),

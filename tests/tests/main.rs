@@ -3,6 +3,7 @@
 mod background;
 mod bad_input;
 mod broadcast;
+mod bypass;
 mod command_line;
 mod configuration;
 mod conformance;

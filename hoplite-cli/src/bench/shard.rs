@@ -10,7 +10,7 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
     Effect, Event, GrantId, LocationState, NodeInfo, Publish, Query, RequestId, Retention, Shard,
-    ShardConfig, ToShard, ToStore, UnpublishReason,
+    ShardConfig, ToShard, ToStore, UnpublishReason, Wants,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
@@ -212,7 +212,7 @@ impl Bench {
         let mut events = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
             let (node, request) = (self.holder(object, 1), RequestId(object));
-            let message = ToShard::Subscribe { request, id: object_id(object)? };
+            let message = ToShard::Subscribe { request, id: object_id(object)?, wants: Wants::Locations };
             events.push(Event::Message { node: node.clone(), message });
             events.push(Event::Message { node, message: ToShard::Unsubscribe { request } });
         }

@@ -333,6 +333,33 @@ impl Node {
         }
     }
 
+    /// The shard brought the bytes of an object that was only asked about: keeps them if there is room, as a get would.
+    pub(super) fn source_came(
+        &mut self,
+        shard: usize,
+        id: &ObjectId,
+        put: PutId,
+        metadata: Metadata,
+        bytes: Bytes,
+    ) {
+        if self.fetches.contains(id) {
+            return self.inline_came(shard, id, put, metadata, bytes);
+        }
+        let size_bytes = bytes.len() as u64;
+        let is_here = self.copies.live(id).is_some();
+        let room = match self.check_incoming(id, size_bytes, &metadata) {
+            Ok(()) if !is_here => self.allocate(size_bytes),
+            _ => None,
+        };
+        let Some(room) = room else { return self.decline_inline(shard, id, put) };
+        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        let copy = LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase);
+        let copy = self.copies.open(&mut self.ctx, copy);
+        self.fill(copy, bytes);
+        self.complete(copy);
+        self.publish_elsewhere(copy, shard);
+    }
+
     /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.
     pub(super) fn take_over(
         &mut self,

@@ -12,7 +12,20 @@ use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
 use crate::id::ObjectId;
 use crate::metadata::Metadata;
-use crate::shard::{RequestId, UnpublishReason};
+use crate::shard::{RequestId, UnpublishReason, Wants};
+
+/// With more sources, most of those that the directory has may be combined elsewhere.
+const MAX_BROUGHT_SOURCES: usize = 16;
+
+/// What to ask of the directory about the sources of a reduce: small ones are combined here, if all of them are.
+pub(super) fn what_to_ask_for(request: &Reduce) -> Wants {
+    let are_all_needed = request.count == request.sources.len();
+    if are_all_needed && request.sources.len() <= MAX_BROUGHT_SOURCES {
+        Wants::Bytes
+    } else {
+        Wants::Locations
+    }
+}
 
 impl Node {
     pub(super) fn reduce(&mut self, key: CallKey, request: Reduce) {
@@ -34,7 +47,8 @@ impl Node {
     pub(super) fn begin_reduction(&mut self, key: CallKey, request: Reduce) {
         let target = request.target.clone();
         let existence = self.ask_target(&target);
-        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
+        let wants = what_to_ask_for(&request);
+        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index, wants);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
         self.reductions.begin(&mut self.ctx, &self.copies, (key, request), existence, asks);
         self.perform_actions();

@@ -8,7 +8,7 @@ use super::{Effect, Node};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
-use crate::shard::{Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason};
+use crate::shard::{Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants};
 
 /// How long a question may wait that is asked only for clients who follow a copy that has lost its sender. It is asked
 /// again when that has passed.
@@ -33,8 +33,19 @@ impl Node {
         self.ask(id, Purpose::Locations(key, index))
     }
 
-    pub(super) fn ask_source(&mut self, id: ObjectId, target: &ObjectId, index: usize) -> RequestId {
-        self.ask(id, Purpose::Source(target.clone(), index))
+    /// Asks where a source is. If there are few, those that the shard has the bytes of are asked for at the same time.
+    pub(super) fn ask_source(
+        &mut self,
+        id: ObjectId,
+        target: &ObjectId,
+        index: usize,
+        wants: Wants,
+    ) -> RequestId {
+        let request = self.asks.enter(&mut self.ctx, id.clone(), Purpose::Source(target.clone(), index));
+        if let Some((shard, _)) = self.asks.sitting(request) {
+            self.ctx.tell_shard(shard, ToShard::Subscribe { request, id, wants });
+        }
+        request
     }
 
     pub(super) fn ask_target(&mut self, target: &ObjectId) -> RequestId {
@@ -58,7 +69,7 @@ impl Node {
             }
             Purpose::Delete(_) => ToShard::Delete { request, id },
             Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
-                ToShard::Subscribe { request, id }
+                ToShard::Subscribe { request, id, wants: Wants::Locations }
             }
         };
         self.ctx.tell_shard(shard, message);
@@ -89,6 +100,11 @@ impl Node {
                 Some(Ask { purpose: Purpose::Fetch, .. }) => self.granted(shard, grant),
                 _ => self.return_slot(shard, grant.grant, PullOutcome::Cancelled),
             },
+            ToStore::Inline { request, id, put, metadata, bytes }
+                if self.asks.is_subscription_at(shard, request) =>
+            {
+                self.source_came(shard, &id, put, metadata, bytes);
+            }
             ToStore::Inline { request, id, put, metadata, bytes } => {
                 let is_wanted =
                     self.asks.answered(shard, request).is_some_and(|ask| ask.purpose == Purpose::Fetch);

@@ -337,7 +337,7 @@ impl Shard {
             ToShard::ReturnSlot { grant, outcome } => self.return_slot(turn, node, grant, outcome),
             ToShard::Delete { request, id } => self.delete(turn, node, request, &id),
             ToShard::Forget { id, put } => self.forget(turn, &id, put),
-            ToShard::Subscribe { request, id } => self.subscribe(turn, node, request, id),
+            ToShard::Subscribe { request, id, wants } => self.subscribe(turn, node, request, id, wants),
             ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
             ToShard::Placed(placed) => self.recall_place(turn, node, placed),
             ToShard::SlowLinks { peers } => self.set_slow_peers(turn.now, node, peers),

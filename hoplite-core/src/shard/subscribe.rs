@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::message::{RequestId, ToStore};
+use super::entry::Entry;
+use super::message::{RequestId, ToStore, Wants};
 use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
 use crate::error::Error;
@@ -26,9 +27,14 @@ impl Shard {
         node: NodeIndex,
         request: RequestId,
         id: ObjectId,
+        wants: Wants,
     ) {
         if !self.admit(turn, node, request) {
             return;
+        }
+        let has_copy = |entry: &Entry| entry.copies.get(node).is_some();
+        if wants == Wants::Bytes && self.entries.get(&id).is_some_and(|entry| !has_copy(entry)) {
+            self.answer_inline(turn, node, request, &id);
         }
         let Some(record) = self.nodes.get_mut(node) else { return };
         record.requests.insert(request, OpenRequest::Subscription(id.clone()));

@@ -44,7 +44,7 @@ fn summary() -> ObjectSummary {
 fn subscriptions(h: &mut Harness) -> Vec<(String, RequestId)> {
     let sent = h.sent();
     let subscribed = sent.into_iter().filter_map(|(_, message)| match message {
-        ToShard::Subscribe { request, id } => Some((id.to_string(), request)),
+        ToShard::Subscribe { request, id, .. } => Some((id.to_string(), request)),
         _ => None,
     });
     subscribed.collect()

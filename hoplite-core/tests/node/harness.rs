@@ -188,7 +188,7 @@ impl Harness {
 
     fn follow_subscriptions(&mut self, shard: usize, message: &ToShard) {
         match message {
-            ToShard::Subscribe { request, id } => self.subscriptions.push((shard, *request, id.clone())),
+            ToShard::Subscribe { request, id, .. } => self.subscriptions.push((shard, *request, id.clone())),
             ToShard::Unsubscribe { request } => {
                 self.subscriptions.retain(|(at, open, _)| (*at, *open) != (shard, *request));
             }

@@ -283,7 +283,7 @@ pub(crate) fn coordinate_a(
     let a = h.put_f32("a", SIZE);
     let call = h.request(A, Request::Collective(kind, reduce("t", &["a", "b"])));
     for (shard, message) in h.sent() {
-        let ToShard::Subscribe { request, id: object } = message else { continue };
+        let ToShard::Subscribe { request, id: object, .. } = message else { continue };
         let locations = match object.to_string().as_str() {
             "a" => located("a", a.put.0, LocationState::Complete, &["here"]),
             "b" => located("b", 8, LocationState::Complete, &["n1"]),
@@ -309,7 +309,7 @@ fn an_allreduce_waits_for_the_last_source_and_who_want_parts_do_not() {
         let call = h.request(A, Request::Collective(kind, reduce("t", &["a", "b"])));
         let mut late = Vec::new();
         for (shard, message) in h.sent() {
-            let ToShard::Subscribe { request, id: object } = message else { continue };
+            let ToShard::Subscribe { request, id: object, .. } = message else { continue };
             let mut tell = |locations| {
                 h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
             };
@@ -345,7 +345,7 @@ fn more_than_256_members_do_without_a_session() {
         let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
         h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &sources)));
         for (shard, message) in h.sent() {
-            let ToShard::Subscribe { request, id: object } = message else { continue };
+            let ToShard::Subscribe { request, id: object, .. } = message else { continue };
             let locations = match object.to_string().as_str() {
                 "t" => unknown("t"),
                 "s0" => located("s0", a.put.0, LocationState::Complete, &["here"]),
@@ -450,7 +450,7 @@ fn what_was_asked_for_a_session_is_not_asked_again_for_a_reduce() {
     let a = h.put_f32("a", FEW_BYTES);
     h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b"])));
     for (shard, message) in h.sent() {
-        let ToShard::Subscribe { request, id: object } = message else { continue };
+        let ToShard::Subscribe { request, id: object, .. } = message else { continue };
         let mut locations = match object.to_string().as_str() {
             "a" => located("a", a.put.0, LocationState::Complete, &["here"]),
             "b" => located("b", 8, LocationState::Complete, &["n1"]),
@@ -469,7 +469,7 @@ fn a_session_is_in_the_order_of_the_groups_of_its_members() {
     let a = h.put_f32("a", SIZE);
     h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c", "d"])));
     for (shard, message) in h.sent() {
-        let ToShard::Subscribe { request, id: object } = message else { continue };
+        let ToShard::Subscribe { request, id: object, .. } = message else { continue };
         let (put, node, rack) = match object.to_string().as_str() {
             "a" => (a.put.0, "here", 1),
             "b" => (8, "n1", 2),

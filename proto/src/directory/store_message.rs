@@ -3,7 +3,7 @@
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::shard::{
-    GrantId, LocationState, Publish, PullOutcome, Query, RequestId, ToShard, UnpublishReason,
+    GrantId, LocationState, Publish, PullOutcome, Query, RequestId, ToShard, UnpublishReason, Wants,
 };
 
 use super::places::{decode_placed, encode_placed};
@@ -50,8 +50,9 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
             wire::Body::Delete(wire::Delete { request: request.0, id: encode_id(&id) })
         }
         ToShard::Forget { id, put } => wire::Body::Forget(wire::Forget { id: encode_id(&id), put: put.0 }),
-        ToShard::Subscribe { request, id } => {
-            wire::Body::Subscribe(wire::Subscribe { request: request.0, id: encode_id(&id) })
+        ToShard::Subscribe { request, id, wants } => {
+            let wants_bytes = wants == Wants::Bytes;
+            wire::Body::Subscribe(wire::Subscribe { request: request.0, id: encode_id(&id), wants_bytes })
         }
         ToShard::Unsubscribe { request } => wire::Body::Unsubscribe(wire::Unsubscribe { request: request.0 }),
         ToShard::Placed(placed) => wire::Body::Placed(encode_placed(placed)),
@@ -88,7 +89,9 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
             ToShard::Forget { id: ObjectId::new(&forget.id)?, put: PutId(forget.put) }
         }
         wire::Body::Subscribe(subscribe) => {
-            ToShard::Subscribe { request: RequestId(subscribe.request), id: ObjectId::new(&subscribe.id)? }
+            let wants = if subscribe.wants_bytes { Wants::Bytes } else { Wants::Locations };
+            let id = ObjectId::new(&subscribe.id)?;
+            ToShard::Subscribe { request: RequestId(subscribe.request), id, wants }
         }
         wire::Body::Unsubscribe(unsubscribe) => {
             ToShard::Unsubscribe { request: RequestId(unsubscribe.request) }

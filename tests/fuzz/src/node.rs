@@ -241,7 +241,7 @@ impl World {
         match message {
             ToShard::Publish(publish) => self.published.push((shard, publish.id, publish.put)),
             ToShard::Query(query) => self.asked.push((shard, query.request, query.id)),
-            ToShard::Delete { request, id } | ToShard::Subscribe { request, id } => {
+            ToShard::Delete { request, id } | ToShard::Subscribe { request, id, .. } => {
                 self.asked.push((shard, request, id));
             }
             _ => {}

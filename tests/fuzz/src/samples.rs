@@ -17,7 +17,7 @@ use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
     ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore,
-    UnpublishReason, Verdict,
+    UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
 use hoplite_proto::data::frame::{Header, Kind};
@@ -161,7 +161,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         ToShard::ReturnSlot { grant: GrantId(1), outcome: PullOutcome::Corrupt },
         ToShard::Delete { request, id: object() },
         ToShard::Forget { id: object(), put },
-        ToShard::Subscribe { request, id: object() },
+        ToShard::Subscribe { request, id: object(), wants: Wants::Bytes },
         ToShard::Unsubscribe { request },
         ToShard::Placed(PLACED),
     ];

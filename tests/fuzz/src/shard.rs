@@ -14,7 +14,7 @@ use hoplite_core::placement::ShardList;
 use hoplite_core::plan::link::Uplink;
 use hoplite_core::shard::{
     Effect, Event, GrantId, LocationState, NodeInfo, Placed, Publish, PullOutcome, Query, Reception,
-    RequestId, Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason,
+    RequestId, Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason, Wants,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -197,6 +197,7 @@ impl Session {
             {
                 return;
             }
+            ToStore::Inline { request, .. } if self.subscriptions.contains(request) => return,
             ToStore::Inline { request, .. }
             | ToStore::Failed { request, .. }
             | ToStore::DeleteDone { request, .. } => *request,
@@ -273,7 +274,11 @@ fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
         },
         12 => ToShard::Delete { request: request(input)?, id: object(input)? },
         13 => ToShard::Forget { id: object(input)?, put: put(input)? },
-        14 => ToShard::Subscribe { request: request(input)?, id: object(input)? },
+        14 => {
+            let (request, id) = (request(input)?, object(input)?);
+            let wants = if input.arbitrary()? { Wants::Bytes } else { Wants::Locations };
+            ToShard::Subscribe { request, id, wants }
+        }
         15 => ToShard::Unsubscribe { request: request(input)? },
         _ => ToShard::Placed(Placed {
             version: input.int_in_range(1..=3)?,

@@ -10,7 +10,7 @@ use crate::collective::{Agreement, CollectiveEffect, Gathering, Member};
 use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::MAX_MEMBERS;
-use crate::shard::{Locations, RequestId};
+use crate::shard::{Locations, RequestId, Wants};
 use crate::time::Time;
 
 /// How long it is remembered that there will be no target: far longer than a client takes to join again.
@@ -165,7 +165,8 @@ impl Node {
             return;
         }
         let until = self.ctx.now() + DENIAL_TTL;
-        let ask = |(rank, id): (usize, ObjectId)| (rank, self.ask_source(id, &target, rank));
+        let ask =
+            |(rank, id): (usize, ObjectId)| (rank, self.ask_source(id, &target, rank, Wants::Locations));
         let asks = missing.into_iter().map(ask).collect();
         self.ctx.schedule(until, Deadline::Reduce(target.clone()));
         self.collectives.audiences.late.insert(target, Late { error, until, asks });

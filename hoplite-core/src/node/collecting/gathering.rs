@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use super::super::calls::CallKey;
 use super::super::context::{Context, Deadline};
+use super::super::reducing::what_to_ask_for;
 use super::super::{Node, Reduce, ReduceRecord};
 use super::{CoordinatedCall, record};
 use crate::collective::{Gathering, Outlook};
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
-use crate::shard::{Locations, RequestId};
+use crate::shard::{Locations, RequestId, Wants};
 use crate::time::Time;
 
 /// Most late sources that are named.
@@ -90,7 +91,12 @@ impl Node {
         self.enter_reduce(key, &request);
         let target = request.target.clone();
         let existence = self.ask_target(&target);
-        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index);
+        let wants = match kind {
+            Collective::Allreduce => what_to_ask_for(&request),
+            // The stores exchange the parts of others, or nobody coordinates.
+            _ => Wants::Locations,
+        };
+        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index, wants);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
         let (started, gathering) = (self.ctx.now(), Gathering::new(kind, request));
         let gathered = Gathered { key, started, gathering, asks, existence, is_new: false, due: None };

@@ -57,6 +57,8 @@ pub enum ToShard {
         request: RequestId,
         /// The object to watch.
         id: ObjectId,
+        /// What the first answer is to bring.
+        wants: Wants,
     },
     /// Ends a subscription. Not answered; updates under way may still arrive.
     Unsubscribe {
@@ -183,4 +185,14 @@ pub struct Query {
     pub resume: Option<PutId>,
     /// Senders that failed this receiver lately: granted only if there is no other.
     pub avoid: Vec<NodeId>,
+}
+
+/// What a subscription is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wants {
+    /// Where the object is.
+    Locations,
+    /// The bytes, too, which come first if the shard has them and the store has no copy: as if it had asked for them. Saves the
+    /// question to one who would ask it next.
+    Bytes,
 }

@@ -197,7 +197,7 @@ impl Scenario {
             }
             ["watch", name, object] => {
                 self.latest.insert((*name).to_owned(), request);
-                self.world.say(name, ToShard::Subscribe { request, id: id(object) })
+                self.world.say(name, ToShard::Subscribe { request, id: id(object), wants: Wants::Locations })
             }
             ["slow", name, peers @ ..] => {
                 let peers = peers.iter().map(|peer| node(peer)).collect();

@@ -229,7 +229,7 @@ fn subscribers_hear_of_many_copies_in_intervals_and_of_the_last_change_too() {
     let mut news = Vec::new();
     let mut effects = Vec::new();
     world.connect(info("watcher", 1));
-    let watch = ToShard::Subscribe { request: RequestId(1), id: id("x") };
+    let watch = ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations };
     world.apply(Event::Message { node: node("watcher"), message: watch });
     for done in 1..=60 {
         world.now = world.now + Duration::from_micros(100);

@@ -205,6 +205,8 @@ struct Observer {
     /// Open queries, with their deadlines.
     queries: BTreeMap<(NodeId, RequestId), Time>,
     deletes: BTreeSet<(NodeId, RequestId)>,
+    /// The subscription that wants bytes, while it is answered.
+    wants_bytes: Option<(NodeId, RequestId)>,
 }
 
 impl Observer {
@@ -230,6 +232,9 @@ impl Observer {
 
     fn answered(&mut self, node: &NodeId, message: &ToStore) {
         match message {
+            ToStore::Inline { request, .. } if self.wants_bytes == Some((node.clone(), *request)) => {
+                self.wants_bytes = None;
+            }
             ToStore::Granted(Grant { request, .. }) | ToStore::Inline { request, .. } => {
                 assert!(self.queries.remove(&(node.clone(), *request)).is_some(), "one answer per query");
             }
@@ -343,8 +348,12 @@ impl Run {
             }
             Step::Subscribe { node: number, request, object } => {
                 if !self.is_open(&(node(NODES[number]), RequestId(request))) {
-                    let message = ToShard::Subscribe { request: RequestId(request), id: id(OBJECTS[object]) };
-                    self.say(number, message);
+                    let wants = if request % 2 == 0 { Wants::Locations } else { Wants::Bytes };
+                    let (request, id) = (RequestId(request), id(OBJECTS[object]));
+                    let asker = (node(NODES[number]), request);
+                    self.observer.wants_bytes = (wants == Wants::Bytes).then_some(asker);
+                    self.say(number, ToShard::Subscribe { request, id, wants });
+                    self.observer.wants_bytes = None;
                 }
             }
             Step::Unsubscribe { node, request } => {

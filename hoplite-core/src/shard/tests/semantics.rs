@@ -39,7 +39,8 @@ fn who_watches_an_object_is_told_in_which_groups_its_copies_are() {
         let copy = publication("x", 1, LocationState::Complete, Retention::Pinned);
         world.say(name, ToShard::Publish(copy));
     }
-    let answers = world.ask("a", ToShard::Subscribe { request: RequestId(1), id: id("x") });
+    let answers =
+        world.ask("a", ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations });
     let [(_, ToStore::Locations { locations, .. })] = &answers[..] else { panic!("{answers:?}") };
     let paths: Vec<Path> = locations.locations.iter().map(|location| location.path).collect();
     assert_eq!(paths, [EVERYWHERE, path]);
@@ -86,7 +87,8 @@ fn open_requests_are_bounded_per_node() {
     }
     let answers = world.ask("a", ToShard::Query(query("x", 16)));
     assert_eq!(failure(&answers), ErrorCode::LimitExceeded);
-    let subscribe = |number| ToShard::Subscribe { request: RequestId(number), id: id("x") };
+    let subscribe =
+        |number| ToShard::Subscribe { request: RequestId(number), id: id("x"), wants: Wants::Locations };
     assert_eq!(failure(&world.ask("a", subscribe(17))), ErrorCode::LimitExceeded);
     assert!(matches!(world.ask("b", subscribe(17))[..], [(_, ToStore::Locations { .. })]));
     world.say("a", ToShard::Cancel { request: RequestId(3) });

@@ -1,0 +1,169 @@
+//! Sessions past gRPC, through a relay that treats those connections in its own way.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use hoplite_client::blocking::Client;
+use hoplite_daemon::launch;
+use hoplite_proto::directory::FIRST_BYTE;
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that};
+
+/// How long what should succeed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What becomes of a connection past gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Passes,
+    IsSwallowed,
+    IsClosed,
+}
+
+/// Stands between stores and a shard.
+struct Relay {
+    address: SocketAddr,
+    fate: Fate,
+    /// The connections past gRPC, at the store's end.
+    bypasses: Mutex<Vec<TcpStream>>,
+}
+
+impl Relay {
+    fn start(shard: SocketAddr, fate: Fate) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let relay = Arc::new(Self { address, fate, bypasses: Mutex::default() });
+        let shared = Arc::clone(&relay);
+        // Ends with the process of the tests.
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (shared, stream) = (Arc::clone(&shared), stream.unwrap());
+                thread::spawn(move || shared.relay(stream, shard));
+            }
+        });
+        relay
+    }
+
+    fn relay(&self, store: TcpStream, shard: SocketAddr) {
+        let mut first = [0];
+        if store.peek(&mut first).is_err() {
+            return;
+        }
+        if first == [FIRST_BYTE] {
+            if self.fate == Fate::IsClosed {
+                return;
+            }
+            self.bypasses.lock().unwrap().push(store.try_clone().unwrap());
+            if self.fate == Fate::IsSwallowed {
+                return;
+            }
+        }
+        let Ok(shard) = TcpStream::connect(shard) else { return };
+        let ways = [(store.try_clone(), shard.try_clone()), (Ok(shard), Ok(store))];
+        for (from, to) in ways {
+            let (mut from, mut to) = (from.unwrap(), to.unwrap());
+            to.set_nodelay(true).unwrap();
+            thread::spawn(move || {
+                let _ = io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    }
+
+    /// Breaks the connections past gRPC; answers how many there were.
+    fn cut(&self) -> usize {
+        let cut: Vec<TcpStream> = self.bypasses.lock().unwrap().drain(..).collect();
+        cut.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        cut.len()
+    }
+}
+
+/// A shard, and two stores that reach it through a relay.
+struct Relayed {
+    stores: Vec<Daemon>,
+    relay: Arc<Relay>,
+    cluster: Cluster,
+}
+
+impl Relayed {
+    fn start(fate: Fate) -> Self {
+        let cluster = Cluster::start(Plan { nodes: 0, ..Plan::default() });
+        let relay = Relay::start(cluster.shard_addresses[0].parse().unwrap(), fate);
+        let start = |node: usize| {
+            let name = format!("node-{node}");
+            let shards = [relay.address.to_string()];
+            let socket = cluster.socket(node);
+            let store = launch::Store { node: &name, socket: &socket, memory: "64MiB", shards: &shards };
+            Daemon::start(&name, &mut store.command())
+        };
+        let stores = (0..2).map(start).collect();
+        let relayed = Self { stores, relay, cluster };
+        for node in 0..2 {
+            relayed.cluster.await_sessions(node);
+        }
+        relayed
+    }
+
+    /// Puts objects of several sizes at one store, and gets them at the other one.
+    fn assert_serves(&self, round: usize) {
+        let (putter, getter) = (self.client(0), self.client(1));
+        for size in [0, 100, 30_000, 300_000] {
+            let (id, bytes) = (format!("{round}/{size}"), vec![7; size]);
+            thread::scope(|scope| {
+                let got = scope.spawn(|| getter.get(&id, PATIENCE).unwrap().to_vec());
+                putter.put(&id, &bytes).unwrap();
+                assert_eq!(got.join().unwrap(), bytes);
+            });
+        }
+    }
+
+    fn client(&self, node: usize) -> Client {
+        self.cluster.client(node)
+    }
+
+    /// Whether each store said last that its messages go past gRPC.
+    fn is_past_grpc(&self) -> Vec<bool> {
+        let last = |store: &Daemon| {
+            let log = store.log();
+            let line = log.lines().rfind(|line| line.contains("session with the directory shard is up"));
+            line.unwrap().contains("is_past_grpc=true")
+        };
+        self.stores.iter().map(last).collect()
+    }
+}
+
+#[test]
+fn messages_go_past_grpc_where_they_can() {
+    let relayed = Relayed::start(Fate::Passes);
+    relayed.assert_serves(0);
+    assert_eq!(relayed.is_past_grpc(), [true, true]);
+}
+
+#[test]
+fn messages_stay_in_grpc_where_nothing_else_passes() {
+    for fate in [Fate::IsSwallowed, Fate::IsClosed] {
+        let relayed = Relayed::start(fate);
+        relayed.assert_serves(0);
+        assert_eq!(relayed.is_past_grpc(), [false, false], "{fate:?}");
+    }
+}
+
+#[test]
+fn a_call_goes_on_when_the_connections_past_grpc_break() {
+    let relayed = Relayed::start(Fate::Passes);
+    let (putter, getter) = (relayed.client(0), relayed.client(1));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| getter.get("late", PATIENCE).unwrap().to_vec());
+        for round in 0..3 {
+            assert_eq!(relayed.relay.cut(), 2);
+            // New sessions are up when they are past gRPC again.
+            await_that("both stores come back", || relayed.relay.bypasses.lock().unwrap().len() == 2);
+            relayed.assert_serves(round);
+        }
+        putter.put("late", b"it is here").unwrap();
+        assert_eq!(waits.join().unwrap(), b"it is here");
+    });
+}
