@@ -1,0 +1,347 @@
+//! The methods that both classes have. Those that wait take a timeout in seconds, `None` for ever.
+
+use std::future::Future;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use hoplite_client::{AllreduceOptions, ObjectId, ReduceOptions, Result};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::{Answer, AsyncClient, Client, usable};
+use crate::arguments::{Id, Ids, Op, Timeout, order, put_options};
+use crate::buffers::{Input, Output};
+use crate::operations::{self, range};
+use crate::view::Reader;
+
+macro_rules! methods {
+    ($class:ident $(, $lives:lifetime)?) => {
+        impl $class {
+            /// Performs `work`, which uses no memory of Python.
+            fn perform<T, F>(
+                &self,
+                py: Python<'_>,
+                about: Option<ObjectId>,
+                work: impl FnOnce(hoplite_client::Client) -> F + Send $(+ $lives)?,
+            ) -> PyResult<Py<PyAny>>
+            where
+                T: Answer,
+                F: Future<Output = Result<T>> + Send $(+ $lives)?,
+            {
+                self.perform_with(py, about, Vec::new(), work)
+            }
+        }
+
+        #[pymethods]
+        impl $class {
+            /// The name of the node.
+            #[getter]
+            fn node(&self) -> &str {
+                self.node.as_str()
+            }
+
+            /// Objects below this many bytes are put without waiting for the directory, unless `confirm` says so.
+            #[getter]
+            fn confirmed_from_bytes(&self) -> u64 {
+                self.confirmed_from_bytes
+            }
+
+            /// The process that connected.
+            #[getter]
+            fn process(&self) -> u32 {
+                self.process
+            }
+
+            /// Whether it is open, of this process, and no call has found the connection lost.
+            #[getter]
+            fn usable(&self) -> bool {
+                let is_open = self.client.read().unwrap_or_else(PoisonError::into_inner).is_some();
+                is_open && self.process == std::process::id() && !self.is_lost.load(Ordering::Relaxed)
+            }
+
+            /// Another client over the same connection, which stays open as long as one of them is.
+            fn share(&self, py: Python<'_>) -> PyResult<Self> {
+                let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
+                let (node, is_lost) = (self.node.clone(), Arc::clone(&self.is_lost));
+                let (process, confirmed_from_bytes) = (self.process, self.confirmed_from_bytes);
+                Ok(Self { process, node, confirmed_from_bytes, client, is_lost })
+            }
+
+            /// Ends the connection, once nothing of it is in use any more.
+            fn close(&self) {
+                drop(self.client.write().unwrap_or_else(PoisonError::into_inner).take());
+            }
+
+            /// Puts the concatenation of `pieces`.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn put(
+                &self,
+                py: Python<'_>,
+                id: Id,
+                pieces: Vec<Input>,
+                dtype: &str,
+                shape: Option<Vec<u64>>,
+                user: &[u8],
+                timeout: Timeout,
+                confirm: bool,
+            ) -> PyResult<Py<PyAny>> {
+                let options = put_options(py, dtype, shape, user, timeout, confirm)?;
+                let keep = pieces.iter().map(Input::keep).collect();
+                self.perform_with(py, Some(id.0.clone()), keep, |client| {
+                    operations::put(client, id.0, pieces, options)
+                })
+            }
+
+            /// Waits until the object is complete on this node, and returns a view of it.
+            fn get(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| operations::get(client, id.0, timeout.0))
+            }
+
+            /// Waits until the object begins to be on this node, and returns a reader for it.
+            fn open(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| operations::open(client, id.0, timeout.0))
+            }
+
+            /// Copies all of what `reader` reads into `out` while it arrives. Once per reader.
+            fn read(
+                &self,
+                py: Python<'_>,
+                reader: &Reader,
+                out: Output,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                let id = reader.id.clone();
+                let reader = reader.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let reader = reader.ok_or_else(|| PyValueError::new_err("the object was read already"))?;
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(id), keep, move |_| operations::read(reader, out, timeout.0))
+            }
+
+            /// Copies the object into the front of `out` while it arrives, and returns its length.
+            fn get_into(&self, py: Python<'_>, id: Id, out: Output, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(id.0.clone()), keep, move |client| {
+                    operations::get_into(client, id.0, out, timeout.0)
+                })
+            }
+
+            /// Gets views of several objects at once.
+            fn gather(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, None, move |client| operations::gather(client, ids.0, timeout.0))
+            }
+
+            /// Copies several objects one after the other into `out`, and returns their lengths.
+            fn gather_into(
+                &self,
+                py: Python<'_>,
+                ids: Ids,
+                out: Output,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                let keep = vec![out.keep()];
+                self.perform_with(py, None, keep, move |client| {
+                    operations::gather_into(client, ids.0, out, timeout.0)
+                })
+            }
+
+            /// Puts the concatenation of `pieces` as the object of `rank`, and gets views of all.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn allgather(
+                &self,
+                py: Python<'_>,
+                ids: Ids,
+                rank: usize,
+                pieces: Vec<Input>,
+                dtype: &str,
+                shape: Option<Vec<u64>>,
+                user: &[u8],
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                let own = own_id(&ids, rank)?;
+                let options = put_options(py, dtype, shape, user, timeout, false)?;
+                let keep = pieces.iter().map(Input::keep).collect();
+                self.perform_with(py, Some(own.clone()), keep, move |client| {
+                    operations::allgather(client, ids.0, own, pieces, options)
+                })
+            }
+
+            /// Reduces several arrays into a new one, and returns the ids that were reduced.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn reduce(
+                &self,
+                py: Python<'_>,
+                target: Id,
+                sources: Ids,
+                op: Op,
+                num_objects: Option<usize>,
+                deterministic: bool,
+                byte_range: Option<(u64, u64)>,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                let options = ReduceOptions {
+                    op: op.0,
+                    num_objects,
+                    order: order(deterministic),
+                    range: byte_range.map(|(start, stop)| range(start, stop)),
+                    timeout: timeout.0,
+                };
+                self.perform(py, Some(target.0.clone()), move |client| {
+                    operations::reduce(client, target.0, sources.0, options)
+                })
+            }
+
+            /// Reduces the objects of all participants into the front of `out`, and returns the length of the result.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn allreduce_into(
+                &self,
+                py: Python<'_>,
+                target: Id,
+                sources: Ids,
+                rank: usize,
+                out: Output,
+                op: Op,
+                deterministic: bool,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                own_id(&sources, rank)?;
+                let options = AllreduceOptions {
+                    op: op.0,
+                    order: order(deterministic),
+                    timeout: timeout.0,
+                };
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(target.0.clone()), keep, move |client| {
+                    operations::allreduce_into(client, target.0, sources.0, rank, out, options)
+                })
+            }
+
+            /// As `allreduce_into`, but only one of as many equal parts as there are participants: that of the rank.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn reduce_scatter_into(
+                &self,
+                py: Python<'_>,
+                target: Id,
+                sources: Ids,
+                rank: usize,
+                out: Output,
+                op: Op,
+                deterministic: bool,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                own_id(&sources, rank)?;
+                let options = AllreduceOptions {
+                    op: op.0,
+                    order: order(deterministic),
+                    timeout: timeout.0,
+                };
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(target.0.clone()), keep, move |client| {
+                    operations::reduce_scatter_into(client, target.0, sources.0, rank, out, options)
+                })
+            }
+
+            /// Copies the equally long objects of all participants into the front of `out`, and returns their length together.
+            fn allgather_into(
+                &self,
+                py: Python<'_>,
+                target: Id,
+                sources: Ids,
+                rank: usize,
+                out: Output,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                own_id(&sources, rank)?;
+                let keep = vec![out.keep()];
+                self.perform_with(py, Some(target.0.clone()), keep, move |client| {
+                    operations::allgather_into(client, target.0, sources.0, rank, out, timeout.0)
+                })
+            }
+
+            /// Gives each participant the concatenation of the pieces for it, and gets views of what all give to this one.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn all_to_all(
+                &self,
+                py: Python<'_>,
+                name: Id,
+                parts: Vec<Vec<Input>>,
+                rank: usize,
+                dtype: &str,
+                shape: Option<Vec<u64>>,
+                user: &[u8],
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                let options = put_options(py, dtype, shape, user, timeout, false)?;
+                let keep = parts.iter().flatten().map(Input::keep).collect();
+                self.perform_with(py, Some(name.0.clone()), keep, move |client| {
+                    operations::all_to_all(client, name.0, parts, rank, options)
+                })
+            }
+
+            /// Waits until all participants are here.
+            fn barrier(
+                &self,
+                py: Python<'_>,
+                name: Id,
+                participants: usize,
+                rank: usize,
+                timeout: Timeout,
+            ) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(name.0.clone()), move |client| {
+                    operations::barrier(client, name.0, participants, rank, timeout.0)
+                })
+            }
+
+            /// Removes every copy of the objects, and returns how many there were.
+            fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                let about = if let [id] = &ids.0[..] { Some(id.clone()) } else { None };
+                self.perform(py, about, move |client| operations::delete(client, ids.0, timeout.0))
+            }
+
+            /// Waits until `count` of the objects are available, and returns the indices of those that are.
+            fn wait(&self, py: Python<'_>, ids: Ids, count: usize, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, None, move |client| operations::wait(client, ids.0, count, timeout.0))
+            }
+
+            /// Whether all bytes of the object are somewhere.
+            fn contains(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| operations::contains(client, id.0))
+            }
+
+            /// Waits until the object has a location, and returns what is known of it.
+            fn locate(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| {
+                    operations::locate(client, id.0, timeout.0)
+                })
+            }
+
+            /// All that is known of an object now.
+            fn describe(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
+                self.perform(py, Some(id.0.clone()), move |client| operations::describe(client, id.0))
+            }
+
+            /// A page of the objects whose id starts with `prefix`, and the id to go on after.
+            fn list(
+                &self,
+                py: Python<'_>,
+                prefix: Vec<u8>,
+                after: Vec<u8>,
+                limit: usize,
+            ) -> PyResult<Py<PyAny>> {
+                self.perform(py, None, move |client| operations::list(client, prefix, after, limit))
+            }
+
+            /// The counters of the store.
+            fn status(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+                self.perform(py, None, operations::status)
+            }
+        }
+    };
+}
+
+methods!(Client);
+methods!(AsyncClient, 'static);
+
+fn own_id(ids: &Ids, rank: usize) -> PyResult<ObjectId> {
+    let own = ids.0.get(rank).cloned();
+    own.ok_or_else(|| PyValueError::new_err("a rank is less than the number of participants"))
+}
