@@ -1,5 +1,6 @@
 """What is sent around a link that has got slow. Needs what `test_daemons` needs."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ SLOW_BITS_S = 20_000_000
 # What a store waits for before it tells others, and what comes on top until it is seen: a transfer or two over the slow link.
 NOTICED_S = 60
 RECEIVERS = ("h1", "h3", "h4")
+OTHERS = ("h1", "h2", "h3", "h4")
 
 
 @unittest.skipIf(lacking(), lacking())
@@ -63,6 +65,48 @@ class SlowLinks(unittest.TestCase):
                 attempt += 1
             shown = hoplite.client(h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True)
             self.assertEqual([link["node"] for link in json.loads(shown.stdout) if link["is_slow"]], ["h2"])
+
+    def reduced(self, hoplite: Hoplite, target: str, *options: str) -> tuple[str, int, int]:
+        """Reduces the sources of all other hosts at the first one; answers the plan, and what the slow host received and sent."""
+        lab, h0 = hoplite.lab, hoplite.lab.host("h0")
+        before = lab.traffic()["h2"]
+        sources = [f"source-{host}" for host in OTHERS]
+        hoplite.client(h0, "reduce", target, *sources, *options, timeout=TIMEOUT_S, check=True, capture_output=True)
+        moved = lab.traffic()["h2"] - before
+        plan = self.stat(hoplite, h0, target)
+        hoplite.client(h0, "delete", target, timeout=TIMEOUT_S, check=True, capture_output=True)
+        return plan, moved.received_bytes, moved.sent_bytes
+
+    def test_what_is_reduced_does_not_go_to_a_host_whose_link_has_got_slow(self) -> None:
+        with Lab(Plan(hosts=5)) as lab, Hoplite(lab, PROGRAMS, memory="256MiB") as hoplite:
+            for host in OTHERS:
+                self.put(hoplite, lab.host(host), f"source-{host}")
+            _, received, _ = self.reduced(hoplite, "usual")
+            self.assertGreater(received, len(CONTENTS))
+            # What is usual here, for two that serve.
+            for sender, receivers in (("h0", RECEIVERS), ("h1", ("h0", "h3", "h4"))):
+                for host in receivers:
+                    self.put(hoplite, lab.host(sender), f"first-{sender}-{host}")
+                    self.assert_got(self.get(lab, host, f"first-{sender}-{host}"))
+            lab.set_rate("h2", SLOW_BITS_S)
+            deadline = time.monotonic() + 2 * NOTICED_S
+            for attempt in itertools.count():
+                for sender in ("h0", "h1"):
+                    self.put(hoplite, lab.host(sender), f"x-{sender}-{attempt}")
+                receivers = [self.get(lab, "h2", f"x-{sender}-{attempt}") for sender in ("h0", "h1")]
+                for receiver in receivers:
+                    self.assert_got(receiver)
+                for sender in ("h0", "h1"):
+                    hoplite.client(lab.host("h0"), "delete", f"x-{sender}-{attempt}", timeout=TIMEOUT_S, check=True)
+                plan, received, sent = self.reduced(hoplite, f"sum-{attempt}")
+                if "slow link" in plan:
+                    break
+                self.assertLess(time.monotonic(), deadline, plan)
+            # It has a source, so that one stream comes from there; but none goes there.
+            self.assertLess(received, len(CONTENTS) / 4)
+            self.assertGreater(sent, len(CONTENTS))
+            _, received, sent = self.reduced(hoplite, "without", "--num", "3")
+            self.assertLess(received + sent, len(CONTENTS) / 4)
 
 
 if __name__ == "__main__":
