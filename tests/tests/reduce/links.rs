@@ -17,7 +17,7 @@ pub(super) const FIRST_HALF: u64 = 700_000;
 const TURN: u64 = 1_400_000;
 const SECOND_HALF: u64 = 2_100_000;
 /// All but the end of a stream: its taker is the only one that has not all bytes.
-const END: u64 = 2_700_000;
+pub(super) const END: u64 = 2_700_000;
 
 /// So many stores, each with the source of a rank.
 pub(super) fn linked(nodes: usize) -> (Cluster, Links) {
@@ -44,7 +44,7 @@ pub(super) fn call<'scope>(
 }
 
 /// Has all three ranks call, and `disturb` happen meanwhile; answers what they get.
-fn disturbed(
+pub(super) fn disturbed(
     cluster: &mut Cluster,
     target: &str,
     disturb: impl FnOnce(&mut Cluster),
@@ -56,7 +56,7 @@ fn disturbed(
     })
 }
 
-fn sum() -> Vec<u8> {
+pub(super) fn sum() -> Vec<u8> {
     LARGE.reduced(ReduceOp::Sum, &ALL)
 }
 

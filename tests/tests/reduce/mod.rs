@@ -11,6 +11,7 @@
 //! * `parts`: reduce_scatter and allgather by sessions.
 //! * `sessions`: allreduces whose members, coordinator or participants fail, or disagree.
 //! * `links`: the same at a known byte, over links that fail.
+//! * `frozen`: coordinators that freeze at a known byte, and members without room.
 //! * `inspected`: what stores say of an allreduce, while it goes on and afterwards.
 //! * `mistakes`: participants that disagree, or are none.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
@@ -19,6 +20,7 @@ mod arrays;
 mod chances;
 mod collectives;
 mod ends;
+mod frozen;
 mod inspected;
 mod links;
 mod mistakes;

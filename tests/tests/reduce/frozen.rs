@@ -1,0 +1,200 @@
+//! Allreduces whose coordinator freezes at a known byte, and comes back; and members that have no room.
+
+use std::thread::sleep;
+
+use hoplite_client::AllreduceOptions;
+use hoplite_tests::links::Links;
+use rustix::process::Signal;
+
+use super::links::{END, FIRST_HALF, GIVER, TAKER, call, disturbed, linked, sum};
+use super::*;
+
+const COORDINATOR: usize = 0;
+/// Less than a peer may be silent.
+const SHORT: Duration = Duration::from_millis(1500);
+/// Longer than a peer may be silent, and longer than the directory takes a store for alive that says nothing.
+const LONG: Duration = Duration::from_secs(9);
+
+/// What the coordinator is doing when it freezes.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// A member has not got its plan.
+    Plan,
+    Exchange,
+    /// The coordinator's own member lacks its last bytes.
+    BeforeCommit,
+    /// One member has neither its last bytes nor the word of the coordinator, who has answered its own participant.
+    AfterCommit,
+}
+
+/// Has the coordinator freeze for so long; answers what the ranks get.
+fn frozen(
+    (cluster, links): (&mut Cluster, &Links),
+    target: &str,
+    (phase, period): (Phase, Duration),
+) -> Vec<Result<Vec<u8>>> {
+    links.mark();
+    let (from, to, at) = match phase {
+        Phase::Plan => (COORDINATOR, TAKER, 0),
+        Phase::Exchange => (GIVER, TAKER, FIRST_HALF),
+        Phase::BeforeCommit => (TAKER, COORDINATOR, END),
+        Phase::AfterCommit => (GIVER, TAKER, END),
+    };
+    links.hold(from, to, at);
+    disturbed(cluster, target, |cluster| {
+        links.await_held(from, to);
+        if matches!(phase, Phase::AfterCommit) {
+            // What it gives its successor passes, but no word to this member.
+            links.hold(COORDINATOR, TAKER, 0);
+            let client = cluster.client(COORDINATOR);
+            await_that("the decision", || client.contains(target).unwrap());
+        }
+        cluster.store(COORDINATOR).signal(Signal::STOP);
+        if matches!(phase, Phase::AfterCommit) {
+            links.reset(COORDINATOR, TAKER);
+        }
+        links.open();
+        sleep(period);
+        cluster.store(COORDINATOR).signal(Signal::CONT);
+    })
+}
+
+/// Checks that nobody has anything but the sum, and that the cluster is as good as before.
+fn check(cluster: &mut Cluster, links: &Links, results: Vec<Result<Vec<u8>>>, may_fail: &[usize]) {
+    for (rank, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(got) => assert!(got == sum(), "{rank}"),
+            Err(_) if may_fail.contains(&rank) => {
+                let error = refusal(result);
+                assert!(matches!(error, ObjectError::ObjectLost { .. }), "{rank}: {error}");
+            }
+            Err(error) => panic!("{rank}: {error}"),
+        }
+    }
+    for node in 0..3 {
+        cluster.await_sessions(node);
+    }
+    cluster.client(0).delete(["target"], PATIENCE).unwrap();
+    links.open();
+    let again = disturbed(cluster, "again", |_| {});
+    assert!(again.into_iter().all(|result| result.unwrap() == sum()));
+    assert_nothing_left(cluster);
+}
+
+#[test]
+fn a_coordinator_that_freezes_for_a_moment_costs_nothing_but_that() {
+    for phase in [Phase::Plan, Phase::Exchange, Phase::BeforeCommit, Phase::AfterCommit] {
+        let (mut cluster, links) = linked(3);
+        let results = frozen((&mut cluster, &links), "target", (phase, SHORT));
+        check(&mut cluster, &links, results, &[]);
+    }
+}
+
+#[test]
+fn a_coordinator_that_freezes_before_all_have_their_plan_does_not_let_others_wait() {
+    let (mut cluster, links) = linked(3);
+    let results = frozen((&mut cluster, &links), "target", (Phase::Plan, LONG));
+    check(&mut cluster, &links, results, &[1, 2]);
+}
+
+#[test]
+fn a_coordinator_that_freezes_in_the_exchange_does_not_let_others_wait() {
+    let (mut cluster, links) = linked(3);
+    let results = frozen((&mut cluster, &links), "target", (Phase::Exchange, LONG));
+    check(&mut cluster, &links, results, &[1, 2]);
+}
+
+#[test]
+fn a_coordinator_that_freezes_before_it_decides_does_not_let_others_wait() {
+    let (mut cluster, links) = linked(3);
+    let results = frozen((&mut cluster, &links), "target", (Phase::BeforeCommit, LONG));
+    check(&mut cluster, &links, results, &[1, 2]);
+}
+
+#[test]
+fn what_a_coordinator_has_decided_stands_though_it_freezes() {
+    let (mut cluster, links) = linked(3);
+    let results = frozen((&mut cluster, &links), "target", (Phase::AfterCommit, LONG));
+    check(&mut cluster, &links, results, &[]);
+}
+
+#[test]
+fn a_member_without_room_does_not_keep_the_others_from_the_target() {
+    // Room for its source only.
+    let plan = Plan { memory_of: [(2, "3MiB".to_owned())].into(), ..chained(3) };
+    let mut cluster = Cluster::start(plan);
+    for rank in 0..3 {
+        put(&cluster, rank, LARGE, rank as u64);
+    }
+    for (target, ranks) in [("target", &[0, 1][..]), ("other", &[0, 1, 2])] {
+        let timeout = Duration::from_secs(8);
+        let results: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
+            let calls: Vec<_> =
+                ranks.iter().map(|rank| call(scope, &cluster, *rank, (target, timeout))).collect();
+            calls.into_iter().map(|call| call.join().unwrap()).collect()
+        });
+        for (rank, result) in results.into_iter().enumerate() {
+            if rank < 2 {
+                assert!(result.unwrap() == sum(), "{rank}");
+            } else {
+                let error = refusal(result);
+                assert!(matches!(error, ObjectError::StoreFull { .. }), "{error}");
+            }
+        }
+        let plan = record(&cluster, 0, target).plan;
+        assert!(plan.contains("no session, since member 2"), "{plan}");
+        cluster.client(0).delete([target], PATIENCE).unwrap();
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed() {
+    let links = Links::new(2);
+    // Room for two sources, something else, and one target.
+    let plan = Plan { memory: "9MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
+    let mut cluster = Cluster::start(plan);
+    links.attach(&cluster);
+    // Each store coordinates one: the node of rank k is that of the source.
+    let rounds = [("one", [(0, 0), (1, 1)]), ("other", [(1, 2), (0, 3)])];
+    for (node, number) in rounds.iter().flat_map(|(_, ranks)| ranks) {
+        put(&cluster, *node, LARGE, *number);
+    }
+    let fillers = ["filler-0", "filler-1"];
+    for (node, filler) in fillers.iter().enumerate() {
+        cluster.client(node).put(filler, &vec![1; 2 * MIB]).unwrap();
+    }
+    links.silence(0, 1);
+    std::thread::scope(|scope| {
+        let mut calls = Vec::new();
+        for (target, ranks) in &rounds {
+            let numbers = ranks.map(|(_, number)| number);
+            for (rank, (node, _)) in ranks.iter().enumerate() {
+                let client = cluster.client(*node);
+                let options = AllreduceOptions { timeout: PATIENCE, ..AllreduceOptions::default() };
+                let call = scope.spawn(move || client.allreduce(target, ids(&numbers), rank, options));
+                calls.push((call, LARGE.reduced(ReduceOp::Sum, &numbers)));
+            }
+        }
+        for node in 0..2 {
+            let client = cluster.client(node);
+            await_that("its own session has taken the room", || client.status().unwrap().copies == 4);
+        }
+        links.open();
+        // Both are given up, and what is done instead waits for room too.
+        for (node, (target, _)) in rounds.iter().enumerate() {
+            let client = cluster.client(node);
+            await_that("no session", || {
+                let record = client.describe(*target).unwrap().reduce;
+                record.is_some_and(|record| record.plan.contains("no session, since member"))
+            });
+        }
+        for (node, filler) in fillers.iter().enumerate() {
+            assert_eq!(cluster.client(node).delete([filler], PATIENCE).unwrap(), 1);
+        }
+        for (call, expected) in calls {
+            assert!(call.join().unwrap().unwrap() == expected);
+        }
+    });
+    assert_nothing_left(&mut cluster);
+}
