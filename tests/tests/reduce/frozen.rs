@@ -142,7 +142,8 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
             }
         }
         let plan = record(&cluster, 0, target).plan;
-        assert!(plan.contains("no session, since member 2"), "{plan}");
+        // Its own refusal, or that of a neighbour which finds nothing to take there.
+        assert!(plan.contains("no session, since member"), "{plan}");
         cluster.client(0).delete([target], PATIENCE).unwrap();
     }
     assert_nothing_left(&mut cluster);
