@@ -11,6 +11,7 @@ use crate::connection::{Connection, Role};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::reference::Reference;
+use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
 /// How many bytes must arrive before a task that copies a whole object is woken: at 1 GB/s it wakes a thousand times per
@@ -91,6 +92,25 @@ impl ObjectReader {
             tokio::task::yield_now().await;
         }
         Ok(())
+    }
+
+    /// Waits until the copy is complete.
+    pub(crate) async fn completed(&self, deadline: Deadline) -> Result<()> {
+        while self.bytes.valid_bytes() < self.size_bytes {
+            if let Err(error) = self.follow(self.size_bytes - 1, deadline.left()).await
+                // It may have ended because it was complete.
+                && self.bytes.valid_bytes() < self.size_bytes
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the copy is complete, and makes a view of it.
+    pub(crate) async fn into_view(self, deadline: Deadline) -> Result<ObjectView> {
+        self.completed(deadline).await?;
+        Ok(ObjectView::over(self.bytes, self.reference, self.put, self.metadata))
     }
 
     /// The size of the whole object, in bytes.
@@ -210,7 +230,7 @@ impl ObjectReader {
 }
 
 /// A position in memory that is as long as an object that is mapped.
-fn to_index(bytes: u64) -> usize {
+pub(crate) fn to_index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("what is mapped can be counted")
 }
 

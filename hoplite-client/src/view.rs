@@ -1,7 +1,7 @@
 //! Zero-copy access to a complete object.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use hoplite_core::node;
@@ -19,9 +19,11 @@ use crate::reference::Reference;
 pub struct ObjectView {
     // Dropped before the reference: nothing may point into the memory after the reference is given back.
     bytes: hoplite_shm::Reader,
-    reference: Reference,
+    reference: Arc<Reference>,
     put: PutId,
     metadata: Metadata,
+    /// Which of them: all, or of a part of what stores have exchanged.
+    range: Range<usize>,
 }
 
 impl ObjectView {
@@ -32,7 +34,25 @@ impl ObjectView {
         if bytes.as_slice().is_none() {
             return Err(connection.malformed("a view of a copy that is not complete"));
         }
-        Ok(Self { bytes, reference, put: view.put, metadata: view.metadata })
+        Ok(Self::over(bytes, reference, view.put, view.metadata))
+    }
+
+    /// A view of a copy that is complete.
+    pub(crate) fn over(
+        bytes: hoplite_shm::Reader,
+        reference: Reference,
+        put: PutId,
+        metadata: Metadata,
+    ) -> Self {
+        let range = 0..bytes.as_slice().map_or(0, <[u8]>::len);
+        Self { bytes, reference: Arc::new(reference), put, metadata, range }
+    }
+
+    /// A view of a part, as an object with this metadata; `None` if there is none.
+    pub(crate) fn part(&self, range: Range<usize>, metadata: Metadata) -> Option<Self> {
+        self.get(range.clone())?;
+        let (bytes, reference) = (self.bytes.clone(), Arc::clone(&self.reference));
+        Some(Self { bytes, reference, put: self.put, metadata, range })
     }
 
     /// The size of the object, in bytes.
@@ -55,7 +75,9 @@ impl Deref for ObjectView {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.bytes.as_slice().expect("a view is made of complete copies only, and progress never falls")
+        let all =
+            self.bytes.as_slice().expect("a view is made of complete copies only, and progress never falls");
+        &all[self.range.clone()]
     }
 }
 

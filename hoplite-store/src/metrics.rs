@@ -24,12 +24,23 @@ use hoplite_daemon::metrics::{
 pub(crate) use levels::look;
 
 /// What clients ask for. A put is a request for room, and the seal.
-const OPERATIONS: [&str; 10] =
-    ["put", "get", "reduce", "delete", "wait", "locate", "join", "allreduce", "reduce-scatter", "allgather"];
+const OPERATIONS: [&str; 11] = [
+    "put",
+    "get",
+    "reduce",
+    "delete",
+    "wait",
+    "locate",
+    "join",
+    "allreduce",
+    "reduce-scatter",
+    "allgather",
+    "all-to-all",
+];
 /// Those of which the bytes are counted.
 const WITH_BYTES: [&str; 2] = ["put", "get"];
-const COLLECTIVES: [Collective; 3] =
-    [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather];
+const COLLECTIVES: [Collective; 4] =
+    [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll];
 /// Most stores that are told apart by the label `peer`, so that the number of series does not grow with the cluster.
 const MAX_PEERS: usize = 32;
 /// The label of all further ones; no node can have this name.
@@ -324,6 +335,7 @@ impl Observer {
             Request::Collective(Collective::Allreduce, _) => (OPERATIONS[7], None),
             Request::Collective(Collective::ReduceScatter, _) => (OPERATIONS[8], None),
             Request::Collective(Collective::Allgather, _) => (OPERATIONS[9], None),
+            Request::Collective(Collective::AllToAll, _) => (OPERATIONS[10], None),
             // Not answered any more.
             Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.calls.remove(&(key.0, *call));

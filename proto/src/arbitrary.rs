@@ -588,7 +588,12 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
 }
 
 fn kind() -> impl Strategy<Value = Collective> {
-    select(vec![Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather])
+    select(vec![
+        Collective::Allreduce,
+        Collective::ReduceScatter,
+        Collective::Allgather,
+        Collective::AllToAll,
+    ])
 }
 
 /// Everything with which a member ends.

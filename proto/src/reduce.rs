@@ -34,6 +34,7 @@ pub(crate) fn encode_kind(kind: Collective) -> i32 {
         Collective::Allreduce => v1::Collective::Allreduce,
         Collective::ReduceScatter => v1::Collective::ReduceScatter,
         Collective::Allgather => v1::Collective::Allgather,
+        Collective::AllToAll => v1::Collective::AllToAll,
     };
     wire.into()
 }
@@ -43,6 +44,7 @@ pub(crate) fn decode_kind(number: i32, plane: Plane) -> Result<Collective> {
         Ok(v1::Collective::Allreduce) => Ok(Collective::Allreduce),
         Ok(v1::Collective::ReduceScatter) => Ok(Collective::ReduceScatter),
         Ok(v1::Collective::Allgather) => Ok(Collective::Allgather),
+        Ok(v1::Collective::AllToAll) => Ok(Collective::AllToAll),
         Ok(v1::Collective::Unspecified) | Err(_) => Err(Error::malformed(plane, "unknown collective")),
     }
 }

@@ -296,16 +296,17 @@ class Client:
         """Gives `values[k]` to participant k, and returns what each of them gives to this one, in the order of the ranks.
 
         Every participant calls this with the same `name`, its own `rank`, and a value for each participant, itself too; in
-        its own time. Returns when all have given their value to this one. Each node sends and receives what its
-        participant has for the others, once.
+        its own time. Returns when all have what is for them. Each node sends and receives what its participant has for the
+        others, once.
 
         Args:
             name: a new id for this round, at most 200 bytes or so: those of the values begin with it. It may be used again
                 once all participants have returned.
-            values: what `put` takes. They may differ in shape and kind; arrays of one dtype and shape are the fastest.
+            values: what `put` takes. They may differ in shape and kind; if all participants give arrays of one dtype and shape, the
+                stores exchange them at once, and it is fastest.
             copy, framework: as for `get`.
         Raises:
-            RanksMissing: names the first participant whose value was waited for in vain; what `put` and `get` raise;
+            RanksMissing: names participants that were waited for in vain; what `put` and `get` raise;
             ValueError if there is no such rank. Then values may be left, under ids that begin with `name` and a slash.
         """
         return run(

@@ -10,6 +10,7 @@ use hoplite_client::{Error, PutOptions, Result};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::{bytes, seed};
+use hoplite_tests::links::Links;
 
 /// How long what should succeed may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,13 +32,13 @@ fn shuffled(seed: u64, participants: usize) -> Vec<usize> {
     ranks
 }
 
-/// What one rank has for another one.
-fn part(from: usize, to: usize) -> Vec<u8> {
-    bytes((100 * from + to) as u64, SIZES[(from + 2 * to) % SIZES.len()])
+/// What one rank has for another one: of the same size as all others, or of any.
+fn part(from: usize, to: usize, size: Option<usize>) -> Vec<u8> {
+    bytes((100 * from + to) as u64, size.unwrap_or(SIZES[(from + 2 * to) % SIZES.len()]))
 }
 
-fn parts(from: usize, participants: usize) -> Vec<Vec<u8>> {
-    (0..participants).map(|to| part(from, to)).collect()
+fn parts(from: usize, participants: usize, size: Option<usize>) -> Vec<Vec<u8>> {
+    (0..participants).map(|to| part(from, to, size)).collect()
 }
 
 fn within(timeout: Duration) -> PutOptions {
@@ -45,29 +46,39 @@ fn within(timeout: Duration) -> PutOptions {
 }
 
 /// Exchanges parts by views or copies; returns what each of the others has given.
-fn exchange(client: &Client, participants: usize, rank: usize, timeout: Duration) -> Result<Vec<Vec<u8>>> {
-    let parts = parts(rank, participants);
+fn exchange(
+    client: &Client,
+    (participants, size): (usize, Option<usize>),
+    rank: usize,
+    timeout: Duration,
+) -> Result<Vec<Vec<u8>>> {
+    let parts = parts(rank, participants, size);
     if rank.is_multiple_of(2) {
         let views = client.all_to_all("m", &parts, rank, within(timeout))?;
         return Ok(views.iter().map(|view| view.to_vec()).collect());
     }
-    let mut out = vec![0; participants * SIZES.iter().max().unwrap()];
+    let mut out = vec![0; participants * size.unwrap_or(*SIZES.iter().max().unwrap())];
     let lengths = client.all_to_all_into("m", &parts, rank, &mut out, within(timeout))?;
     let mut rest = &out[..];
     Ok(lengths.into_iter().map(|length| rest.split_off(..length).unwrap().to_vec()).collect())
 }
 
-fn assert_exchanged(rank: usize, participants: usize, given: Result<Vec<Vec<u8>>>) {
+fn assert_exchanged(rank: usize, (participants, size): (usize, Option<usize>), given: Result<Vec<Vec<u8>>>) {
     let given = given.unwrap();
     assert_eq!(given.len(), participants);
     for (from, given) in given.iter().enumerate() {
-        assert!(*given == part(from, rank), "from {from} to {rank} of {participants}");
+        assert!(*given == part(from, rank, size), "from {from} to {rank} of {participants}");
     }
 }
 
 fn ids(cluster: &Cluster) -> Vec<String> {
     let page = cluster.client(0).list("", "", 1000).unwrap();
     page.objects.iter().map(|object| object.id.to_string()).collect()
+}
+
+/// How the store of a node says that the latest exchange was done.
+fn plan(cluster: &Cluster, node: usize) -> String {
+    cluster.client(node).describe("m").unwrap().reduce.expect("it remembers").plan
 }
 
 fn missing<T>(result: Result<T>) -> Vec<usize> {
@@ -92,39 +103,91 @@ fn everybody_gets_what_everybody_has_for_it() {
     let mut cluster = cluster(nodes);
     // With ten, two ranks are on one node; and a name serves again when all have returned.
     for participants in [1, 2, 5, 8, 10] {
-        scope(|scope| {
-            let calls: Vec<_> = shuffled(seed ^ participants as u64, participants)
-                .into_iter()
-                .map(|rank| {
-                    let client = cluster.client(rank % nodes);
-                    (rank, scope.spawn(move || exchange(&client, participants, rank, PATIENCE)))
-                })
-                .collect();
-            for (rank, call) in calls {
-                assert_exchanged(rank, participants, call.join().unwrap());
+        for size in [None, Some(1), Some(1001), Some(70_001)] {
+            let what = (participants, size);
+            scope(|scope| {
+                let calls: Vec<_> = shuffled(seed ^ participants as u64, participants)
+                    .into_iter()
+                    .map(|rank| {
+                        let client = cluster.client(rank % nodes);
+                        (rank, scope.spawn(move || exchange(&client, what, rank, PATIENCE)))
+                    })
+                    .collect();
+                for (rank, call) in calls {
+                    assert_exchanged(rank, what, call.join().unwrap());
+                }
+            });
+            assert_eq!(ids(&cluster), <[&str; 0]>::default(), "after {what:?}");
+            if participants > 1 {
+                let plan = plan(&cluster, 0);
+                let pairs = format!("pairs of {}, estimated", participants.min(nodes));
+                let expected =
+                    if size.is_some() { &pairs } else { "general path: the parts of a participant" };
+                assert!(plan.starts_with(expected), "{plan}");
             }
-        });
-        assert_eq!(ids(&cluster), <[&str; 0]>::default(), "after {participants}");
+        }
     }
     assert_nothing_left(&mut cluster);
 }
 
 #[test]
-fn a_late_rank_delays_only_its_own_pairs() {
-    let mut cluster = cluster(3);
+fn all_ranks_of_one_node_exchange_there() {
+    let mut cluster = cluster(1);
+    let what = (4, Some(50_000));
     scope(|scope| {
-        let call = |rank: usize| {
-            let client = cluster.client(rank);
-            scope.spawn(move || exchange(&client, 3, rank, PATIENCE))
-        };
-        let early = [call(0), call(1)];
-        await_that("only parts for the late one", || ids(&cluster) == ["m/0/2", "m/1/2"]);
-        assert!(early.iter().all(|call| !call.is_finished()));
-        assert_exchanged(2, 3, call(2).join().unwrap());
-        for (rank, call) in early.into_iter().enumerate() {
-            assert_exchanged(rank, 3, call.join().unwrap());
+        let calls = [0, 1, 2, 3].map(|rank| {
+            let client = cluster.client(0);
+            scope.spawn(move || exchange(&client, what, rank, PATIENCE))
+        });
+        for (rank, call) in calls.into_iter().enumerate() {
+            assert_exchanged(rank, what, call.join().unwrap());
         }
     });
+    assert!(plan(&cluster, 0).starts_with("pairs of 1"));
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_late_rank_is_waited_for() {
+    for size in [None, Some(70_001)] {
+        let (mut cluster, what) = (cluster(3), (3, size));
+        scope(|scope| {
+            let call = |rank: usize| {
+                let client = cluster.client(rank);
+                scope.spawn(move || exchange(&client, what, rank, PATIENCE))
+            };
+            let early = [call(0), call(1)];
+            await_that("what the others have for the late one", || {
+                let expected: &[&str] = if size.is_some() { &["m/0", "m/1"] } else { &["m/0/2", "m/1/2"] };
+                ids(&cluster).iter().filter(|id| *id != "m").eq(expected)
+            });
+            assert!(early.iter().all(|call| !call.is_finished()));
+            assert_exchanged(2, what, call(2).join().unwrap());
+            for (rank, call) in early.into_iter().enumerate() {
+                assert_exchanged(rank, what, call.join().unwrap());
+            }
+        });
+        assert_nothing_left(&mut cluster);
+    }
+}
+
+#[test]
+fn who_gives_parts_of_another_size_is_heard_by_all() {
+    let mut cluster = cluster(3);
+    // Two of them have equal parts, but not as long as each other's.
+    let sizes = [Some(1000), None, Some(2000)];
+    scope(|scope| {
+        let calls = [0, 1, 2].map(|rank| {
+            let client = cluster.client(rank);
+            scope.spawn(move || exchange(&client, (3, sizes[rank]), rank, PATIENCE))
+        });
+        for (rank, call) in calls.into_iter().enumerate() {
+            for (from, given) in call.join().unwrap().unwrap().into_iter().enumerate() {
+                assert!(given == part(from, rank, sizes[from]), "from {from} to {rank}");
+            }
+        }
+    });
+    assert!(plan(&cluster, 0).starts_with("general path: "));
     assert_nothing_left(&mut cluster);
 }
 
@@ -134,20 +197,18 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
     scope(|scope| {
         let call = |rank: usize| {
             let client = cluster.client(rank);
-            scope.spawn(move || exchange(&client, 3, rank, IN_VAIN))
+            scope.spawn(move || exchange(&client, (3, Some(1000)), rank, IN_VAIN))
         };
         for call in [call(0), call(1)] {
             assert_eq!(missing(call.join().unwrap()), [2]);
         }
     });
-    assert_eq!(ids(&cluster), ["m/0/2", "m/1/2"]);
+    assert_eq!(ids(&cluster), ["m/0", "m/1"]);
     // The name is not free before these are deleted.
     let client = cluster.client(0);
     let error = refusal(client.all_to_all("m", &[b"a", b"b", b"c"], 0, within(PATIENCE)));
-    assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"m/0/2"), "{error}");
-    // What this call has put beside it may not be listed yet.
-    let left = ["m/0/0", "m/0/1", "m/0/2", "m/1/2"];
-    assert!(client.delete(left, PATIENCE).unwrap() >= 2);
+    assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"m/0"), "{error}");
+    assert_eq!(client.delete(["m/0", "m/1"], PATIENCE).unwrap(), 2);
     assert_nothing_left(&mut cluster);
 }
 
@@ -217,4 +278,89 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     meet(&[0, 1, 2, 3], PATIENCE).into_iter().for_each(Result::unwrap);
     cluster.client(1).delete(["b"], PATIENCE).unwrap();
     assert_nothing_left(&mut cluster);
+}
+
+/// The link of the tests that disturb an exchange, and what goes over it of the parts: half.
+const GIVER: usize = 1;
+const TAKER: usize = 2;
+const LARGE: usize = 700_001;
+const HALF: u64 = 350_000;
+
+/// Three stores whose links can be held up.
+fn linked() -> (Cluster, Links) {
+    let links = Links::new(3);
+    let store_arguments = vec!["--no-prefault".to_owned()];
+    let shard_arguments = vec!["--node-grace=300ms".to_owned()];
+    let (memory, advertised) = ("24MiB".to_owned(), links.addresses());
+    let plan = Plan { nodes: 3, memory, store_arguments, shard_arguments, advertised, ..Plan::default() };
+    let cluster = Cluster::start(plan);
+    links.attach(&cluster);
+    (cluster, links)
+}
+
+/// Has three ranks exchange, and `disturb` happen when half of a part has passed; answers what they get.
+fn disturbed(
+    cluster: &mut Cluster,
+    links: &Links,
+    timeout: Duration,
+    disturb: impl FnOnce(&mut Cluster),
+) -> Vec<Result<Vec<Vec<u8>>>> {
+    links.mark();
+    links.hold(GIVER, TAKER, HALF);
+    scope(|scope| {
+        let calls = [0, 1, 2].map(|rank| {
+            let client = cluster.client(rank);
+            scope.spawn(move || exchange(&client, (3, Some(LARGE)), rank, timeout))
+        });
+        links.await_held(GIVER, TAKER);
+        assert!(calls.iter().all(|call| !call.is_finished()), "nobody goes on before all can");
+        disturb(cluster);
+        links.open();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn an_exchange_survives_links_that_break_or_are_silent() {
+    let (mut cluster, links) = linked();
+    for (between, silent_seconds) in [((GIVER, TAKER), 0), ((0, TAKER), 0), ((GIVER, TAKER), 8)] {
+        let results = disturbed(&mut cluster, &links, PATIENCE, |_| {
+            if silent_seconds == 0 {
+                links.reset(between.0, between.1);
+            } else {
+                links.silence(between.0, between.1);
+                std::thread::sleep(Duration::from_secs(silent_seconds));
+            }
+        });
+        for (rank, given) in results.into_iter().enumerate() {
+            assert_exchanged(rank, (3, Some(LARGE)), given);
+        }
+        assert_eq!(ids(&cluster), <[&str; 0]>::default());
+        let plan = plan(&cluster, 0);
+        // A stream is resumed; without the connection to a member, or while a member is silent for long, pairs do without.
+        let goes_on = (between, silent_seconds) == ((GIVER, TAKER), 0);
+        assert!(plan.starts_with(if goes_on { "pairs of 3" } else { "general path: member" }), "{plan}");
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
+    for killed in [0, GIVER] {
+        let (mut cluster, links) = linked();
+        let timeout = IN_VAIN * 2;
+        let results = disturbed(&mut cluster, &links, timeout, |cluster| cluster.kill_store(killed));
+        for (rank, result) in results.into_iter().enumerate().filter(|(rank, _)| *rank != killed) {
+            let error = result.err().unwrap_or_else(|| panic!("{rank} has parts of {killed}"));
+            let is_named = matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [killed]);
+            assert!(is_named, "{rank} without {killed}: {error}");
+        }
+        // What those have put who are still there.
+        let client = cluster.client(TAKER);
+        let page = client.list("", "", 1000).unwrap();
+        client.delete(page.objects.iter().map(|object| &object.id), PATIENCE).unwrap();
+        cluster.restart_store(killed);
+        links.attach(&cluster);
+        assert_nothing_left(&mut cluster);
+    }
 }

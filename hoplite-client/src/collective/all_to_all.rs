@@ -1,45 +1,56 @@
 //! All-to-all: everybody has something for everybody.
 //!
-//! Pairwise: each pair of ranks has an object of its own, which one of them puts, and the other one gets and deletes. So there is
-//! nobody who coordinates, and who comes late delays only those who wait for its own parts.
+//! Each participant puts one object, its source, with what it has for all of them, first what is given first. The stores exchange the parts
+//! (`hoplite_core::collective`). Participants go on when all have what is for them, for then nobody needs the sources any more, and each
+//! deletes its own. If there is no such session, the target says so: then each pair of ranks has an object of its own, which one of
+//! them puts, and the other one gets and deletes.
 
 use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures::future::ready;
 use futures::stream::{StreamExt, TryStreamExt};
-use hoplite_core::{Error as ObjectError, ObjectId, Operation};
+use hoplite_core::metadata::MAX_DIMENSIONS;
+use hoplite_core::node::{ByteRange, Reduce, ReduceOrder};
+use hoplite_core::plan::collective::{Collective, MAX_MEMBERS, rank_of_part};
+use hoplite_core::reduce::ReduceOp;
+use hoplite_core::{Error as ObjectError, Metadata, ObjectId, Operation};
+use hoplite_proto::bounds::MAX_PUT_BYTES;
 
 use super::gather::{at_once, in_flight, in_order, no_such_rank, one_after_the_other};
+use super::participant::{Joined, Participant};
 use crate::client::{Client, checked};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::PutOptions;
-use crate::reader::ObjectReader;
+use crate::reader::{ObjectReader, to_index};
 use crate::view::ObjectView;
+use crate::writer::{ObjectWriter, PIECE_BYTES};
 
 impl Client {
     /// Gives `parts[k]` to rank k of the participants, and returns views of what each of them gives to this one, by rank.
     ///
     /// Every participant calls this with the same `name`, its own `rank`, and one part for each participant, itself too. Parts may
     /// differ in size, and be empty; all of one caller have the metadata of its options. Participants join in any order, each in
-    /// its own time, and none waits for another one that does not give it anything yet but to get that.
+    /// its own time, and go on when all have what is for them.
     ///
-    /// Communication: one step. Each node sends and receives S(n-1)/n bytes, where S is what a participant has for all n, and
-    /// its store needs room for what the participant gives and what it gets. The part of rank r for rank k is the object
-    /// `NAME/r/k`. Rank k deletes it once it has it, so that nothing is left when all have returned; views stay readable. Give
-    /// each round a name of its own: a name can be used again only when all participants of the earlier round have returned.
+    /// Communication: each participant puts one object, `NAME/RANK`, with all its parts, and the stores exchange these, each pair
+    /// directly. Each node sends and receives S(n-1)/n bytes, where S is what a participant has for all n, and its store needs room for
+    /// what the participant gives and what it gets. If parts differ in size or metadata, or there are more than 256 participants,
+    /// or a node fails meanwhile, each pair of ranks has an object of its own, `NAME/r/k`. All of these are deleted, so that nothing is
+    /// left when all have returned; views stay readable. Give each round a name of its own: a name can be used again only when all
+    /// participants of the earlier round have returned. `hoplite stat NAME` says what is done, or was.
     ///
     /// # Errors
     /// Those of [`Client::put_with`] and [`Client::get`], which name the object. [`Error::RanksMissing`] if not all have given
-    /// their part before the timeout, which is one for everything. `InvalidRequest` if there is no such rank, `InvalidId` if
+    /// their parts before the timeout, which is one for everything. `InvalidRequest` if there is no such rank, `InvalidId` if
     /// the ids of the parts would be too long, `LimitExceeded` if there are more parts than ids may be in a request (65,536
-    /// unless the store says otherwise).
+    /// unless the store says otherwise), `TypeMismatch` if participants do not mean the same collective.
     ///
     /// # Cancel safety
-    /// Cancelled, or after an error, parts stay that were put and not taken yet, those of this participant and those for it. The
-    /// others can still take theirs. Whoever knows that all participants have ended should then
-    /// [delete](Client::delete) the objects [listed](Client::list) under `NAME/`.
+    /// Cancelled, or after an error, what this participant has put stays, and the others fail at the latest after their timeout. Whoever
+    /// knows that all participants have ended should then [delete](Client::delete) `NAME` and the objects [listed](Client::list) under
+    /// `NAME/`.
     pub async fn all_to_all<P: AsRef<[u8]>>(
         &self,
         name: impl AsRef<[u8]>,
@@ -48,9 +59,17 @@ impl Client {
         options: PutOptions,
     ) -> Result<Vec<ObjectView>> {
         let timeout = options.timeout;
-        let (exchange, taken) = AllToAll::new(self, name, parts.len(), rank, timeout)?;
-        let gets = exchange.nearest_first().map(|from| exchange.get(from)).collect();
-        let all = exchange.run(parts, &options, in_order(&self.connection, gets), taken);
+        let exchange = AllToAll::new(self, name, parts, rank, options)?;
+        let all = async {
+            if let Some(views) = exchange.together(exchange.views()).await? {
+                return Ok(views);
+            }
+            let (pairs, taken) = Pairs::new(&exchange);
+            let gets = exchange.nearest_first().map(|from| pairs.get(from)).collect();
+            let views = pairs.run(parts, in_order(&self.connection, gets), taken).await?;
+            exchange.forget_target().await?;
+            Ok(views)
+        };
         self.connection.bounded(Operation::Get, timeout, all).await
     }
 
@@ -71,54 +90,273 @@ impl Client {
         options: PutOptions,
     ) -> Result<Vec<usize>> {
         let timeout = options.timeout;
-        let (exchange, taken) = AllToAll::new(self, name, parts.len(), rank, timeout)?;
-        let openings = exchange.nearest_first().map(|from| exchange.open(from)).collect();
-        let copy = |from, reader, place| exchange.copy(from, reader, place);
-        let copies = one_after_the_other(&self.connection, openings, out, copy);
-        let all = exchange.run(parts, &options, copies, taken);
+        let exchange = AllToAll::new(self, name, parts, rank, options)?;
+        let all = async {
+            if exchange.together(exchange.copies(out)).await?.is_some() {
+                return Ok(parts.iter().map(|part| part.as_ref().len()).collect());
+            }
+            let (pairs, taken) = Pairs::new(&exchange);
+            let openings = exchange.nearest_first().map(|from| pairs.open(from)).collect();
+            let copy = |from, reader, place| pairs.copy(from, reader, place);
+            let copies = one_after_the_other(&self.connection, openings, out, copy);
+            let lengths = pairs.run(parts, copies, taken).await?;
+            exchange.forget_target().await?;
+            Ok(lengths)
+        };
         self.connection.bounded(Operation::Get, timeout, all).await
     }
 }
 
 /// One participant's side of an all-to-all.
-struct AllToAll<'a> {
+struct AllToAll<'a, P> {
     client: &'a Client,
-    name: ObjectId,
+    parts: &'a [P],
     rank: usize,
+    options: PutOptions,
     deadline: Deadline,
-    /// What it puts, by the rank that gets it.
+    /// What it puts, by the rank that gets it, and what it gets, by the rank that puts it, if each pair has an object.
     given: Vec<ObjectId>,
-    /// What it gets, by the rank that puts it.
     taken: Vec<ObjectId>,
+    participant: Participant,
+    /// The metadata of its source, if its parts are equally long.
+    stacked: Option<Metadata>,
+}
+
+impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
+    fn new(
+        client: &'a Client,
+        name: impl AsRef<[u8]>,
+        parts: &'a [P],
+        rank: usize,
+        options: PutOptions,
+    ) -> Result<Self> {
+        let participants = parts.len();
+        if rank >= participants {
+            return Err(no_such_rank());
+        }
+        let target = ObjectId::new(name)?;
+        let id = |from: usize, to: usize| [target.as_bytes(), format!("/{from}/{to}").as_bytes()].concat();
+        let source = |rank: usize| [target.as_bytes(), format!("/{rank}").as_bytes()].concat();
+        let maximum = client.connection.max_ids();
+        let given = checked((0..participants).map(|to| id(rank, to)), maximum)?;
+        let taken = checked((0..participants).map(|from| id(from, rank)), maximum)?;
+        let sources = checked((0..participants).map(source), maximum)?;
+        let deadline = Deadline::after(options.timeout);
+        let stacked = stacked(parts, &options.metadata);
+        let request = Reduce {
+            target,
+            count: participants,
+            sources,
+            op: ReduceOp::default(),
+            order: ReduceOrder::Any,
+            range: None,
+            timeout: options.timeout,
+        };
+        let part_bytes = stacked.as_ref().map_or(0, |_| parts[rank].as_ref().len() as u64);
+        let (source_bytes, dtype) = (part_bytes * participants as u64, options.metadata.dtype);
+        let participant =
+            Participant::new(Collective::AllToAll, request, rank, (source_bytes, dtype), deadline);
+        Ok(Self { client, parts, rank, options, deadline, given, taken, participant, stacked })
+    }
+
+    /// The ranks in the order in which this one gets their parts: so that not all begin with the same sender.
+    fn nearest_first(&self) -> impl Iterator<Item = usize> + use<P> {
+        let (rank, participants) = (self.rank, self.parts.len());
+        (1..=participants).map(move |step| (rank + step) % participants)
+    }
+
+    fn source(&self) -> &ObjectId {
+        &self.participant.request().sources[self.rank]
+    }
+
+    fn part_bytes(&self) -> u64 {
+        self.participant.source_bytes() / self.parts.len() as u64
+    }
+
+    /// Has the stores exchange all parts, and does `take` with what is for this participant. `None` if each pair has to do that.
+    async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
+        // Which all participants know.
+        if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
+            return Ok(None);
+        }
+        let taken = self.participant.run(&self.client.connection, take);
+        let taken = match tokio::try_join!(self.put_source(), taken) {
+            Ok(((), taken)) => taken,
+            Err(error) => return Err(self.explained(error).await),
+        };
+        self.forget(self.source()).await?;
+        Ok(taken)
+    }
+
+    /// Puts all parts as one object, or nothing, which says that they differ in size.
+    async fn put_source(&self) -> Result<()> {
+        let options = |metadata: &Metadata| PutOptions {
+            metadata: metadata.clone(),
+            timeout: self.deadline.left(),
+            ..self.options.clone()
+        };
+        let Some(stacked) = &self.stacked else {
+            return self.client.put_with(self.source(), b"", options(&Metadata::default())).await;
+        };
+        let size_bytes = self.participant.source_bytes();
+        if size_bytes <= MAX_PUT_BYTES as u64 {
+            let whole = self.in_order().collect::<Vec<_>>().concat();
+            return self.client.put_with(self.source(), &whole, options(stacked)).await;
+        }
+        let (connection, id) = (&self.client.connection, self.source().clone());
+        let mut writer = ObjectWriter::create(connection, id, size_bytes, options(stacked)).await?;
+        for part in self.in_order() {
+            for piece in part.chunks(PIECE_BYTES) {
+                writer.write(piece)?;
+                tokio::task::yield_now().await;
+            }
+        }
+        writer.seal().await
+    }
+
+    /// The parts in the order in which they are given.
+    fn in_order(&self) -> impl Iterator<Item = &[u8]> {
+        let participants = self.parts.len();
+        (0..participants).map(move |place| self.parts[rank_of_part(self.rank, place, participants)].as_ref())
+    }
+
+    async fn join(&self, is_again: bool) -> Result<Option<(ObjectReader, Vec<ByteRange>)>> {
+        match self.participant.join(&self.client.connection, is_again).await? {
+            Joined::Ranges(reader, order) => Ok(Some((reader, order))),
+            Joined::Object(reader) if reader.size_bytes() == 0 => Ok(None),
+            Joined::Object(_) => {
+                Err(ObjectError::AlreadyExists { id: self.participant.target().clone() }.into())
+            }
+        }
+    }
+
+    /// Where what is for this participant begins, among what is for all of its node: there is everything but its own part.
+    fn start_bytes(&self, order: &[ByteRange]) -> u64 {
+        let (source_bytes, own) = (self.participant.source_bytes(), self.rank as u64 * self.part_bytes());
+        let starts = (0..).map(|place| place * source_bytes);
+        let is_own = |start: &u64| !order.iter().any(|range| range.offset_bytes == start + own);
+        starts.take(order.len() + 1).find(is_own).unwrap_or(0)
+    }
+
+    async fn views(&self) -> Result<Option<Vec<ObjectView>>> {
+        let mut is_again = false;
+        while let Some((reader, order)) = self.join(is_again).await? {
+            match reader.into_view(self.deadline).await {
+                Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
+                Err(error) => return Err(error),
+                Ok(all) => {
+                    let own = self.client.get(self.source(), self.deadline.left()).await?;
+                    let (start, part_bytes) = (self.start_bytes(&order), self.part_bytes());
+                    let view = |from: usize| {
+                        let is_own = from == self.rank;
+                        let own_start = self.participant.source_bytes() - part_bytes;
+                        let start = if is_own { own_start } else { start + from as u64 * part_bytes };
+                        let range = to_index(start)..to_index(start + part_bytes);
+                        let whole = if is_own { &own } else { &all };
+                        whole.part(range, self.options.metadata.clone())
+                    };
+                    return (0..self.parts.len())
+                        .map(|from| view(from).ok_or_else(|| self.client.connection.unexpected()))
+                        .collect::<Result<_>>()
+                        .map(Some);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn copies(&self, out: &mut [u8]) -> Result<Option<()>> {
+        let (needed_bytes, given_bytes) = (self.participant.source_bytes(), out.len() as u64);
+        let mut is_again = false;
+        while let Some((mut reader, order)) = self.join(is_again).await? {
+            let out = out.get_mut(..to_index(needed_bytes));
+            let out = out.ok_or(Error::BufferTooSmall { needed_bytes, given_bytes })?;
+            let copied = async {
+                reader.read_ranges(&order, self.start_bytes(&order), out, self.deadline).await?;
+                reader.completed(self.deadline).await
+            };
+            match copied.await {
+                Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    let part_bytes = to_index(self.part_bytes());
+                    out[self.rank * part_bytes..][..part_bytes]
+                        .copy_from_slice(self.parts[self.rank].as_ref());
+                    return Ok(Some(()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Rank 0 deletes what has said that each pair does without the others: who has the parts of all knows that all have heard it.
+    async fn forget_target(&self) -> Result<()> {
+        if self.rank > 0 || self.parts.len() == 1 {
+            return Ok(());
+        }
+        self.forget(self.participant.target()).await
+    }
+
+    /// Deletes an object that nobody needs any more. It goes, too, if that takes longer than there is time.
+    async fn forget(&self, id: &ObjectId) -> Result<()> {
+        match self.client.delete([id], self.deadline.left()).await {
+            Err(Error::Object(ObjectError::Timeout { .. })) => Ok(()),
+            ended => ended.map(drop),
+        }
+    }
+
+    /// Says who was waited for in vain, if that is why there will be no exchange.
+    async fn explained(&self, error: Error) -> Error {
+        let is_wait = match &error {
+            Error::Object(ObjectError::Timeout { .. }) => true,
+            Error::Object(ObjectError::ObjectLost { id }) => id == self.participant.target(),
+            _ => false,
+        };
+        if !is_wait {
+            return error;
+        }
+        let sources = &self.participant.request().sources;
+        let Ok(here) = self.client.wait(sources, sources.len(), Duration::ZERO).await else { return error };
+        let ranks: Vec<usize> = (0..sources.len()).filter(|rank| here.binary_search(rank).is_err()).collect();
+        if ranks.is_empty() {
+            return error;
+        }
+        let (name, waited) = (self.participant.target().clone(), self.deadline.timeout());
+        Error::RanksMissing { name, ranks, waited }
+    }
+}
+
+/// The metadata of an object that has all parts, one after the other; `None` if they are not equally long, or empty.
+fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata> {
+    let part_bytes = parts.first()?.as_ref().len();
+    let is_whole = (part_bytes as u64).is_multiple_of(metadata.dtype.size_bytes());
+    if part_bytes == 0 || !is_whole || parts.iter().any(|part| part.as_ref().len() != part_bytes) {
+        return None;
+    }
+    metadata.validate(part_bytes as u64).ok()?;
+    let stack = |shape: &Vec<u64>| [&[parts.len() as u64][..], shape].concat();
+    let shape = metadata.shape.as_ref().map(stack);
+    let fits = shape.as_ref().is_none_or(|shape| shape.len() <= MAX_DIMENSIONS);
+    fits.then(|| Metadata { shape, ..metadata.clone() })
+}
+
+/// One participant's side of an all-to-all in which each pair of ranks has an object of its own.
+struct Pairs<'a, 'b, P> {
+    exchange: &'a AllToAll<'b, P>,
     /// Where those ranks are named whose parts it has.
     has: UnboundedSender<usize>,
 }
 
-impl<'a> AllToAll<'a> {
-    fn new(
-        client: &'a Client,
-        name: impl AsRef<[u8]>,
-        participants: usize,
-        rank: usize,
-        timeout: Duration,
-    ) -> Result<(Self, UnboundedReceiver<usize>)> {
-        if rank >= participants {
-            return Err(no_such_rank());
-        }
-        let name = ObjectId::new(name)?;
-        let id = |from: usize, to: usize| [name.as_bytes(), format!("/{from}/{to}").as_bytes()].concat();
-        let maximum = client.connection.max_ids();
-        let given = checked((0..participants).map(|to| id(rank, to)), maximum)?;
-        let taken = checked((0..participants).map(|from| id(from, rank)), maximum)?;
+impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
+    fn new(exchange: &'a AllToAll<'b, P>) -> (Self, UnboundedReceiver<usize>) {
         let (has, had) = unbounded();
-        Ok((Self { client, name, rank, deadline: Deadline::after(timeout), given, taken, has }, had))
+        (Self { exchange, has }, had)
     }
 
     /// Puts, takes, and deletes what was taken, all at the same time.
-    async fn run<P: AsRef<[u8]>, T>(
+    async fn run<T>(
         &self,
         parts: &[P],
-        options: &PutOptions,
         take_all: impl Future<Output = Result<T>>,
         had: UnboundedReceiver<usize>,
     ) -> Result<T> {
@@ -127,27 +365,22 @@ impl<'a> AllToAll<'a> {
             self.has.close_channel();
             all
         };
-        let ((), all, ()) = tokio::try_join!(self.put_all(parts, options), take_all, self.delete_all(had))?;
+        let ((), all, ()) = tokio::try_join!(self.put_all(parts), take_all, self.delete_all(had))?;
         Ok(all)
     }
 
-    /// The ranks in the order in which this one gets their parts: so that not all begin with the same sender.
-    fn nearest_first(&self) -> impl Iterator<Item = usize> + use<> {
-        let (rank, participants) = (self.rank, self.given.len());
-        (1..=participants).map(move |step| (rank + step) % participants)
-    }
-
     /// Puts all parts, first the one for the participant that begins with this one.
-    async fn put_all<P: AsRef<[u8]>>(&self, parts: &[P], options: &PutOptions) -> Result<()> {
-        let participants = self.given.len();
-        let order = (1..=participants).map(|step| (self.rank + participants - step) % participants);
-        let puts = order.map(|to| self.put(to, parts[to].as_ref(), options));
-        at_once(&self.client.connection, puts.collect()).try_collect().await
+    async fn put_all(&self, parts: &[P]) -> Result<()> {
+        let (rank, participants) = (self.exchange.rank, parts.len());
+        let order = (1..=participants).map(|step| (rank + participants - step) % participants);
+        let puts = order.map(|to| self.put(to, parts[to].as_ref()));
+        at_once(&self.exchange.client.connection, puts.collect()).try_collect().await
     }
 
-    async fn put(&self, to: usize, part: &[u8], options: &PutOptions) -> Result<()> {
-        let options = PutOptions { timeout: self.deadline.left(), ..options.clone() };
-        match self.client.put_with(&self.given[to], part, options).await {
+    async fn put(&self, to: usize, part: &[u8]) -> Result<()> {
+        let AllToAll { client, given, options, deadline, .. } = self.exchange;
+        let options = PutOptions { timeout: deadline.left(), ..options.clone() };
+        match client.put_with(&given[to], part, options).await {
             // By the one that it is for, which had it sooner than the directory has confirmed it here.
             Err(Error::Object(ObjectError::Deleted { .. })) => Ok(()),
             ended => ended,
@@ -155,20 +388,21 @@ impl<'a> AllToAll<'a> {
     }
 
     async fn get(&self, from: usize) -> Result<(usize, ObjectView)> {
-        let got = self.client.get(&self.taken[from], self.deadline.left()).await;
+        let AllToAll { client, taken, deadline, .. } = self.exchange;
+        let got = client.get(&taken[from], deadline.left()).await;
         let view = got.map_err(|error| self.missing(from, error))?;
         self.took(from);
         Ok((from, view))
     }
 
     async fn open(&self, from: usize) -> Result<(usize, ObjectReader)> {
-        let id = self.taken[from].clone();
-        let opened = ObjectReader::open(&self.client.connection, id, self.deadline.left()).await;
+        let AllToAll { client, taken, deadline, .. } = self.exchange;
+        let opened = ObjectReader::open(&client.connection, taken[from].clone(), deadline.left()).await;
         opened.map(|reader| (from, reader)).map_err(|error| self.missing(from, error))
     }
 
     async fn copy(&self, from: usize, reader: ObjectReader, place: &mut [u8]) -> Result<()> {
-        let copied = reader.read_whole(place, self.deadline).await;
+        let copied = reader.read_whole(place, self.exchange.deadline).await;
         copied.map_err(|error| self.missing(from, error))?;
         self.took(from);
         Ok(())
@@ -181,19 +415,21 @@ impl<'a> AllToAll<'a> {
 
     /// Deletes what was taken, as many at once as there are: the directory and the stores are told of these together.
     async fn delete_all(&self, had: UnboundedReceiver<usize>) -> Result<()> {
-        let deletes = had.ready_chunks(self.taken.len()).map(async |ranks| {
-            let ids = ranks.into_iter().map(|from| &self.taken[from]);
-            self.client.delete(ids, self.deadline.left()).await
+        let AllToAll { client, taken, deadline, .. } = self.exchange;
+        let deletes = had.ready_chunks(taken.len()).map(async |ranks| {
+            let ids = ranks.into_iter().map(|from| &taken[from]);
+            client.delete(ids, deadline.left()).await
         });
-        deletes.buffer_unordered(in_flight(&self.client.connection)).try_for_each(|_| ready(Ok(()))).await
+        deletes.buffer_unordered(in_flight(&client.connection)).try_for_each(|_| ready(Ok(()))).await
     }
 
     /// Says of a timeout who was waited for.
     fn missing(&self, from: usize, error: Error) -> Error {
         match error {
             Error::Object(ObjectError::Timeout { .. }) => {
-                let waited = self.deadline.timeout();
-                Error::RanksMissing { name: self.name.clone(), ranks: vec![from], waited }
+                let (name, waited) =
+                    (self.exchange.participant.target().clone(), self.exchange.deadline.timeout());
+                Error::RanksMissing { name, ranks: vec![from], waited }
             }
             error => error,
         }

@@ -3,7 +3,7 @@
 //! * [`reduce`]: one call, which the store performs together with those of the other nodes.
 //! * [`gather`]: many gets in flight at once. An allgather is a put and a gather.
 //! * [`allreduce`]: a call that all participants make; rank 0's store has the others make the target with it.
-//! * [`all_to_all`]: each participant puts one object for each other one, which deletes it once it has it.
+//! * [`all_to_all`]: each participant puts one object with its parts for all, which the stores exchange. All go on together.
 //! * [`barrier`]: a reduce of nothing, and a get of its target.
 //! * [`parts`]: reduce_scatter and allgather as calls of that kind.
 //!

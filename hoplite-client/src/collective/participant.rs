@@ -59,11 +59,22 @@ impl Participant {
             let source = ObjectReader::open(connection, own.clone(), deadline.left()).await?;
             (source.size_bytes(), source.metadata().dtype)
         };
-        if kind != Collective::Allgather && !op.is_defined_for(dtype) {
+        if kind.is_combined() && !op.is_defined_for(dtype) {
             let reason = format!("{op} is not defined for elements of type {dtype}").into();
             return Err(ObjectError::TypeMismatch { id: own, reason }.into());
         }
-        Ok(Self { kind, request, rank, source_bytes, dtype, deadline })
+        Ok(Self::new(kind, request, rank, (source_bytes, dtype), deadline))
+    }
+
+    /// A participant whose source has so many bytes of elements of this type.
+    pub(super) const fn new(
+        kind: Collective,
+        request: Reduce,
+        rank: usize,
+        (source_bytes, dtype): (u64, Dtype),
+        deadline: Deadline,
+    ) -> Self {
+        Self { kind, request, rank, source_bytes, dtype, deadline }
     }
 
     pub(super) const fn target(&self) -> &ObjectId {

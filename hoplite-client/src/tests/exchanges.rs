@@ -54,6 +54,14 @@ fn missing<T>(result: Result<T>) -> Vec<usize> {
     }
 }
 
+fn is_join(request: &Request) -> bool {
+    matches!(request, Request::Node(NodeRequest::Join { .. }))
+}
+
+fn is_delete(request: &Request) -> bool {
+    matches!(request, Request::Node(NodeRequest::Delete { .. }))
+}
+
 #[tokio::test]
 async fn everybody_gets_what_everybody_has_for_it() {
     for participants in [1, 2, 5] {
@@ -106,9 +114,11 @@ async fn what_is_for_a_rank_stands_one_after_the_other() {
 
 #[tokio::test]
 async fn ranks_begin_with_different_senders() {
-    for (rank, expected) in [(0, ["m/1/0", "m/2/0", "m/0/0"]), (1, ["m/2/1", "m/0/1", "m/1/1"])] {
+    for (rank, expected) in [(1, ["m/2/1", "m/0/1", "m/1/1"]), (2, ["m/0/2", "m/1/2", "m/2/2"])] {
         let store = FakeStore::start();
         let client = connect(&store).await;
+        // There is no session.
+        store.produce("m", b"", 0);
         let all = client.all_to_all("m", &[b""; 3], rank, within(Duration::ZERO)).await;
         assert_eq!(missing(all).len(), 1);
         // The first one that has no time ends all.
@@ -123,26 +133,39 @@ async fn a_part_that_was_taken_before_its_put_was_confirmed_is_put() {
     let client = connect(&store).await;
     store.hold_answers();
     let options = PutOptions { confirm: Confirmation::Confirmed, ..within(LONG) };
-    let (all, ()) = tokio::join!(client.all_to_all("m", &[b"for 0", b"for 1"], 0, options), async {
+    store.produce("m", b"", 0);
+    let (all, ()) = tokio::join!(client.all_to_all("m", &[b"for 0", b"for 1"], 1, options), async {
+        // First the source is put, and deleted when it is of no use.
+        store.until("it has joined", |state| state.count(is_join) == 1).await;
+        store.send_held();
+        store.hold_answers();
+        store.until("the source is deleted", |state| state.count(is_delete) == 1).await;
+        store.send_held();
+        store.hold_answers();
         store.until("all is asked for", |state| gets(state).len() == 2).await;
-        // The first call is the put of the part for the other rank.
-        store.send_response(1, Err(ObjectError::Deleted { id: ObjectId::new("m/0/1").unwrap() }));
-        store.produce("m/1/0", b"from 1", 6);
+        // Those calls were the put of the source, the join and the delete; the next one is the put of the part for the other rank.
+        store.send_response(4, Err(ObjectError::Deleted { id: ObjectId::new("m/1/0").unwrap() }));
+        store.produce("m/0/1", b"from 0", 6);
         store.send_held();
     });
     let views = all.unwrap();
-    assert_eq!([&views[0][..], &views[1][..]], [&b"for 0"[..], b"from 1"]);
+    assert_eq!([&views[0][..], &views[1][..]], [&b"from 0"[..], b"for 1"]);
 }
 
 #[tokio::test]
 async fn who_was_waited_for_is_named() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    store.produce("m/1/0", b"from 1", 6);
+    store.produce("m/1", b"from 1", 6);
     let mut out = [0; 100];
     let options = within(Duration::ZERO);
     let all = client.all_to_all_into("m", &[b"a", b"b", b"c"], 0, &mut out, options.clone()).await;
     assert_eq!(missing(all), [2]);
+    // Who has put all that it has was waited for if some of it has not come.
+    store.produce("l", b"", 0);
+    store.produce("l/1/2", b"from 1", 6);
+    let all = client.all_to_all_into("l", &[b"a", b"b", b"c"], 2, &mut out, options.clone()).await;
+    assert_eq!(missing(all), [0]);
     let error = client.all_to_all("n", &[b"a", b"b"], 0, options).await.unwrap_err();
     assert_eq!(error.to_string(), "n waited 0ns in vain for rank 1");
     assert_eq!(error.code(), ErrorCode::RanksMissing);

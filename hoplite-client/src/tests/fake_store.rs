@@ -13,6 +13,7 @@ use hoplite_core::block::publishable_unsealed;
 use hoplite_core::error::{Error, Operation};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::node::{self, CallId, CopyId, Inspection, ObjectView, Until};
+use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
 use hoplite_core::topology::place::EVERYWHERE;
@@ -421,6 +422,9 @@ impl State {
         let before = self.copies.len();
         for waiting in std::mem::take(&mut self.waiting) {
             let answer = match &waiting.request {
+                Request::Node(node::Request::Collective(Collective::AllToAll, reduce)) => {
+                    self.do_without_session(arena, reduce)
+                }
                 Request::Node(node::Request::Reduce(reduce) | node::Request::Collective(_, reduce)) => {
                     self.try_reduce(arena, reduce)
                 }
@@ -577,6 +581,29 @@ impl State {
         copy.buffer.write(0, &bytes);
         copy.buffer.set_complete();
         copy.sealed = true;
+        Some(Ok(Response::Node(node::Response::Reduced { indices })))
+    }
+
+    /// Makes the target that says so.
+    fn do_without_session(
+        &mut self,
+        arena: &Arc<Arena>,
+        reduce: &node::Reduce,
+    ) -> Option<Result<Response, Error>> {
+        if self.find(&reduce.target).is_some() {
+            return Some(Err(Error::AlreadyExists { id: reduce.target.clone() }));
+        }
+        if !reduce.sources.iter().all(|source| self.find(source).is_some()) {
+            let waited = Duration::ZERO;
+            return (reduce.timeout == waited)
+                .then_some(Err(Error::Timeout { operation: Operation::Reduce, waited }));
+        }
+        let view = self.create(arena, reduce.target.clone(), 0, Metadata::default());
+        let copy = self.copies.get_mut(&view.copy).unwrap();
+        copy.references = 0;
+        copy.buffer.set_complete();
+        copy.sealed = true;
+        let indices = (0..reduce.sources.len()).collect();
         Some(Ok(Response::Node(node::Response::Reduced { indices })))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Agreement, MAX_SOURCES_PER_MEMBER, Member};
+use super::{Agreement, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER, Member};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::node::{Reduce, ReduceOrder};
@@ -27,7 +27,13 @@ const MIN_WAIT: Duration = Duration::from_millis(2);
 
 /// Whether no session is made of sources that have so many bytes together.
 pub const fn is_little(kind: Collective, all_bytes: u64) -> bool {
-    all_bytes <= if kind.is_of_parts() { MAX_GOT_BYTES } else { MAX_STAR_BYTES }
+    let most = match kind {
+        Collective::Allreduce => MAX_STAR_BYTES,
+        Collective::ReduceScatter | Collective::Allgather => MAX_GOT_BYTES,
+        // Otherwise each pair has an object of its own, whatever the size.
+        Collective::AllToAll => 0,
+    };
+    all_bytes <= most
 }
 
 /// A member of a session to be.
@@ -153,20 +159,26 @@ impl Gathering {
                 return Outlook::General("the sources are not alike, or one is lost");
             }
             if object.metadata.user != metadata.user {
+                if self.kind == Collective::AllToAll {
+                    return Outlook::General("the parts are not alike");
+                }
                 metadata.user = Bytes::new();
             }
+        }
+        if self.kind == Collective::AllToAll && source_bytes == 0 {
+            return Outlook::General("the parts of a participant differ in size");
         }
         let participants = self.request.sources.len() as u64;
         let all_bytes = source_bytes.saturating_mul(participants);
         if is_little(self.kind, all_bytes) {
             return Outlook::General("so little goes through one node at once");
         }
-        if self.kind != Collective::Allgather && !self.request.op.is_defined_for(metadata.dtype)
+        if self.kind.is_combined() && !self.request.op.is_defined_for(metadata.dtype)
             || !source_bytes.is_multiple_of(metadata.dtype.size_bytes())
         {
             return Outlook::General("the operation is not defined for the sources");
         }
-        if self.kind == Collective::ReduceScatter
+        if matches!(self.kind, Collective::ReduceScatter | Collective::AllToAll)
             && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes())
         {
             return Outlook::General("the sources do not divide into equal parts");
@@ -176,7 +188,8 @@ impl Gathering {
             metadata.shape = None;
         }
         let Some(members) = self.members() else {
-            let waits = self.kind == Collective::Allreduce && self.request.sources.len() <= MAX_MEMBERS;
+            let waits = matches!(self.kind, Collective::Allreduce | Collective::AllToAll)
+                && self.request.sources.len() <= MAX_MEMBERS;
             let due = self.first_at.filter(|_| !waits);
             return match due.map(|first_at| first_at + patience(size_bytes, participants, link)) {
                 Some(due) if due <= now => Outlook::General("not all sources came in time"),
@@ -185,13 +198,20 @@ impl Gathering {
         };
         let is_member = members.iter().any(|seated| seated.member.node == *coordinator);
         let is_fit = members.iter().all(|seated| seated.sources.len() <= MAX_SOURCES_PER_MEMBER)
-            && (!self.kind.is_of_parts() || self.request.sources.len() <= MAX_MEMBERS);
+            && (!self.kind.is_of_parts() || self.request.sources.len() <= MAX_MEMBERS)
+            && (self.kind != Collective::AllToAll || members.iter().all(|seated| self.has_few_pairs(seated)));
         match members.len() {
-            0 | 1 => Outlook::General("all sources are at one node"),
+            0 => Outlook::General("there are no members"),
+            1 if self.kind != Collective::AllToAll => Outlook::General("all sources are at one node"),
             count if count > MAX_MEMBERS || !is_fit => Outlook::General("there are too many members"),
             _ if !is_member => Outlook::General("rank 0 has no source at its node"),
             _ => Outlook::Ready(Roster { members, size_bytes, metadata }),
         }
+    }
+
+    /// Whether the parts that the ranks of a member get from others are few enough to be named.
+    fn has_few_pairs(&self, seated: &Seated) -> bool {
+        seated.ranks.len() * self.request.sources.len().saturating_sub(1) <= MAX_PAIRS_PER_MEMBER
     }
 
     /// The sources that are nowhere yet, by their ranks.
@@ -247,7 +267,8 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
 
 /// How long those who want parts wait for those who are late, after the first source is known: as long as the part of one member takes
 /// on its link. So waiting in vain costs at most 1/n of what is done instead. An allreduce waits until all have come: a reduce and a
-/// broadcast move twice its size over the link of the last one once it is there, a session 2(n-1)/n times.
+/// broadcast move twice its size over the link of the last one once it is there, a session 2(n-1)/n times. So does an all-to-all: the
+/// last one gets all that is for it over its own link, whatever the others have done before.
 fn patience(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)

@@ -12,12 +12,16 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::node::{Reduce, ReduceOrder};
 use crate::placement::mix;
-use crate::plan::collective::{Collective, Program, Schedule, program_of_parts};
+use crate::plan::collective::{
+    Collective, MAX_MEMBERS, Program, Schedule, program_of_pairs, program_of_parts,
+};
 use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
 
 /// Most sources of one member, which combines them by itself: with the longest ids they fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
+/// Most parts that the ranks of a member get in an all-to-all: their ranges are told to each of its participants.
+pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
 /// Longest [account](Plan::account) of a plan, in bytes: some sentences, which beside all members still fit in a frame.
 pub const MAX_ACCOUNT_BYTES: usize = 512;
 
@@ -39,7 +43,7 @@ pub enum MembershipId {
 pub struct Agreement {
     /// The collective.
     pub kind: Collective,
-    /// The operation; of an allgather it says nothing.
+    /// The operation; of an allgather or an all-to-all it says nothing.
     pub op: ReduceOp,
     /// The order of the operands.
     pub order: ReduceOrder,
@@ -110,6 +114,7 @@ impl fmt::Display for Agreement {
             Collective::Allreduce => write!(f, "{op} of {participants} sources in {order}"),
             Collective::ReduceScatter => write!(f, "parts of the {op} of {participants} sources in {order}"),
             Collective::Allgather => write!(f, "all of {participants} sources"),
+            Collective::AllToAll => write!(f, "its parts of {participants} sources"),
         }
     }
 }
@@ -132,7 +137,7 @@ pub struct Plan {
     pub put: PutId,
     /// What the participants agree about.
     pub agreement: Agreement,
-    /// The size of what is made. Each source has that, or is a part of it.
+    /// The size of what is made, by an all-to-all for each rank. Each source has that, or is a part of it.
     pub size_bytes: u64,
     /// The metadata of the target. The sources have its type; those of an allreduce have its shape.
     pub metadata: Metadata,
@@ -155,16 +160,22 @@ pub struct Plan {
 }
 
 /// How a collective is done, for people: by which schedule, why, and in which order.
-pub fn describe_plan(schedule: &Schedule, account: &str, members: &[Member]) -> String {
+pub fn describe_plan(kind: Collective, schedule: &Schedule, account: &str, members: &[Member]) -> String {
     let nodes: Vec<&str> = members.iter().map(|member| member.node.as_str()).collect();
+    let schedule = match kind {
+        Collective::AllToAll => format!("pairs of {}", members.len()),
+        _ => schedule.to_string(),
+    };
     format!("{schedule}, {account}; order {}", nodes.join(" "))
 }
 
 impl Plan {
     /// The steps of this member.
     pub fn program(&self) -> Program {
-        if !self.is_of_parts() {
-            return self.schedule.program(self.index, self.size_bytes);
+        match self.agreement.kind {
+            Collective::Allreduce => return self.schedule.program(self.index, self.size_bytes),
+            Collective::AllToAll => return program_of_pairs(self.index, &self.ranks, length(&self.part(0))),
+            Collective::ReduceScatter | Collective::Allgather => {}
         }
         let of_member = |ranks: &Vec<usize>| ranks.iter().map(|rank| self.part(*rank)).collect();
         let parts: Vec<Vec<Range<u64>>> = self.ranks.iter().map(of_member).collect();
@@ -198,20 +209,25 @@ impl Plan {
     pub fn source_bytes(&self) -> u64 {
         match self.agreement.kind {
             Collective::Allgather => length(&self.part(0)),
-            Collective::Allreduce | Collective::ReduceScatter => self.size_bytes,
+            Collective::Allreduce | Collective::ReduceScatter | Collective::AllToAll => self.size_bytes,
         }
     }
 
-    /// Whether the member's own sources are combined into its copy before anything else. Those of an allgather are only given.
+    /// Whether the member's own sources are combined into its copy before anything else. Others are only given.
     pub fn is_folded(&self) -> bool {
-        self.sources.len() > 1 && self.agreement.kind != Collective::Allgather
+        self.sources.len() > 1 && self.agreement.kind.is_combined()
     }
 
     /// Which of the member's own sources has a byte of what is made, if they are not folded, and where the first byte of that source
     /// is there.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
-        if self.agreement.kind != Collective::Allgather {
-            return (0, 0);
+        match self.agreement.kind {
+            Collective::Allreduce | Collective::ReduceScatter => return (0, 0),
+            Collective::AllToAll => {
+                let index = at / self.size_bytes.max(1);
+                return (usize::try_from(index).unwrap_or(usize::MAX), index * self.size_bytes);
+            }
+            Collective::Allgather => {}
         }
         let parts = self.ranks[self.index].iter().map(|rank| self.part(*rank));
         let found = parts.enumerate().find(|(_, part)| part.contains(&at));
@@ -226,13 +242,20 @@ impl Plan {
                 let part_bytes = length(&self.part(0)).max(1);
                 self.size_bytes.min((at / part_bytes + 1) * part_bytes)
             }
+            Collective::AllToAll => {
+                let part_bytes = length(&self.part(0)).max(1);
+                (at / part_bytes + 1) * part_bytes
+            }
         }
     }
 
     /// How much room a member needs. The end of a copy that is not complete is kept back, and one of parts never is: there the
     /// end is beyond all parts.
     pub fn copy_bytes(&self) -> u64 {
-        self.size_bytes.saturating_add(if self.is_of_parts() { 2 * BLOCK_BYTES } else { 0 })
+        let copies =
+            if self.agreement.kind == Collective::AllToAll { self.ranks[self.index].len() as u64 } else { 1 };
+        let all_bytes = self.size_bytes.saturating_mul(copies);
+        all_bytes.saturating_add(if self.is_of_parts() { 2 * BLOCK_BYTES } else { 0 })
     }
 }
 
@@ -240,7 +263,7 @@ impl Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     /// It has all bytes. At the coordinator's own store that decides an allreduce; other members say it when they have the
-    /// coordinator's word, so that the bytes are the target. It still gives.
+    /// coordinator's word, so that the bytes are the target. Of parts each says it at once. It still gives.
     Filled,
     /// The same, and it has given all that others need: it has left.
     Done,
@@ -269,7 +292,7 @@ pub enum Failure {
 /// What a coordinator says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
-    /// What the session makes is the target.
+    /// What the session makes is the target; of an all-to-all: all have what is for them.
     Commit,
     /// It is not, and never will be, or it was deleted already; those who wait for the target are told this.
     Stop(Error),

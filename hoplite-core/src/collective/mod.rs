@@ -8,6 +8,8 @@
 //!
 //! A reduce_scatter and an allgather are *collectives of parts*. Their members exchange in private copies, from which each participant
 //! copies its parts. Nobody waits for a word there. The target is an object without bytes, made when that is over or cannot be.
+//! An all-to-all is one too, but its sources are gone afterwards: so participants wait until all have what is for them, and there is a
+//! target only if there is no session, or it has failed.
 //!
 //! # Invariants
 //! * A member of an allreduce counts its bytes as the target only on the coordinator's word, which it gives once the member at its own store
@@ -28,8 +30,8 @@ pub use event::{CollectiveEffect, CollectiveEvent};
 pub use gathering::{Gathering, MAX_STAR_BYTES, Outlook, Roster, Seated, is_little};
 pub use membership::{MemberStage, Membership};
 pub use message::{
-    Agreement, EnlistmentId, Failure, MAX_ACCOUNT_BYTES, MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan,
-    Report, Word, describe_plan,
+    Agreement, EnlistmentId, Failure, MAX_ACCOUNT_BYTES, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER,
+    Member, MembershipId, Plan, Report, Word, describe_plan,
 };
 pub use progress::{BadBlock, Block, Lack, Progress, Reading, Stream, Work};
 pub use resume::{Break, Resumes};

@@ -104,14 +104,16 @@ impl CollectiveSession {
     fn filled(&mut self, enlistment: EnlistmentId) -> Vec<SessionAction> {
         let mut actions = Vec::new();
         if self.kind.is_of_parts() {
-            // Each member has its own, whether the others get theirs or not: nobody waits for a word.
+            // Each member has its own, whether the others get theirs or not: nobody waits for a word, unless they end together.
             if self.decision == Decision::Open && self.is_over() {
                 self.decision = Decision::Committed;
+                if self.kind.ends_together() {
+                    actions.extend(self.words_to_all(&Word::Commit));
+                }
             }
         } else if self.decision == Decision::Open && Some(enlistment) == self.own {
             self.decision = Decision::Committed;
-            let present = self.seats.iter().filter(|seat| seat.state != SeatState::Out);
-            actions.extend(present.map(|seat| SessionAction::Tell(seat.enlistment, Word::Commit)));
+            actions.extend(self.words_to_all(&Word::Commit));
         }
         actions.extend(self.dismissals());
         actions
@@ -146,8 +148,12 @@ impl CollectiveSession {
             return Vec::new();
         }
         self.decision = Decision::GivenUp;
+        self.words_to_all(&Word::Stop(error.clone())).collect()
+    }
+
+    fn words_to_all(&self, word: &Word) -> impl Iterator<Item = SessionAction> {
         let present = self.seats.iter().filter(|seat| seat.state != SeatState::Out);
-        present.map(|seat| SessionAction::Tell(seat.enlistment, Word::Stop(error.clone()))).collect()
+        present.map(|seat| SessionAction::Tell(seat.enlistment, word.clone()))
     }
 }
 
@@ -235,6 +241,16 @@ mod tests {
         assert_eq!(session.decision(), Decision::Open);
         let dismissals = [0, 1].map(|member| SessionAction::Dismiss(EnlistmentId(member)));
         assert_eq!(session.reported(EnlistmentId(0), Report::Filled), dismissals);
+        assert!(session.is_over() && session.decision() == Decision::Committed);
+    }
+
+    #[test]
+    fn who_ends_together_with_the_others_is_told_when_all_have_what_is_for_them() {
+        let mut session = session_of(Collective::AllToAll, 2);
+        assert_eq!(session.reported(EnlistmentId(0), Report::Filled), []);
+        let actions = session.reported(EnlistmentId(1), Report::Filled);
+        assert_eq!(told(&actions), [(0, true), (1, true)]);
+        assert!(actions.ends_with(&[0, 1].map(|member| SessionAction::Dismiss(EnlistmentId(member)))));
         assert!(session.is_over() && session.decision() == Decision::Committed);
     }
 

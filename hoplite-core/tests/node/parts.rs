@@ -7,7 +7,7 @@ use hoplite_core::collective::{
 };
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::{Collective, Schedule};
-use hoplite_core::shard::DropReason;
+use hoplite_core::shard::{DropReason, LocationState, Locations, ToShard, ToStore};
 use hoplite_core::{Error, PutId, Time};
 
 use crate::harness::*;
@@ -220,4 +220,80 @@ fn a_delete_ends_an_exchange_without_a_target() {
     assert!(!published_end(&mut h));
     end(&mut h, combine, CombineOutcome::Cancelled);
     assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+}
+
+fn is_complete(h: &Harness, copy: CopyId) -> bool {
+    h.effects.contains(&Effect::CopyCompleted { copy })
+}
+
+#[test]
+fn in_an_all_to_all_nobody_goes_on_before_all_have_what_is_for_them() {
+    let mut h = Harness::new();
+    let (call, other, combine) = coordinate_a(&mut h, Collective::AllToAll);
+    let joined = join(&mut h, Collective::AllToAll);
+    let Some(Ok(Response::Ranges { view, order })) = h.answer(joined) else { panic!("it has begun") };
+    assert_eq!(order, [OWN], "what rank 1 has for rank 0");
+    collective(&mut h, CollectiveEvent::Filled { combine });
+    h.assert_waits(call);
+    assert!(!is_complete(&h, view.copy));
+    collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
+    assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })));
+    assert!(is_complete(&h, view.copy), "those who have joined go on");
+    let tell = CollectiveEffect::Tell { enlistment: other, word: Word::Commit };
+    assert_eq!(performed(&mut h), [tell, CollectiveEffect::Dismiss { enlistment: other }]);
+    assert!(!published_end(&mut h), "nobody looks for it");
+    end(&mut h, combine, CombineOutcome::Cancelled);
+    assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
+}
+
+#[test]
+fn a_member_of_an_all_to_all_that_does_not_hear_the_word_looks_for_the_target() {
+    let mut h = Harness::new();
+    let combine = asked(&mut h, Collective::AllToAll);
+    let joined = join(&mut h, Collective::AllToAll);
+    let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else { panic!("it has begun") };
+    collective(&mut h, CollectiveEvent::Filled { combine });
+    assert_eq!(reports(&mut h), [Report::Filled]);
+    leave(&mut h);
+    assert!(h.is_failed(view.copy) && !is_complete(&h, view.copy));
+    end(&mut h, combine, CombineOutcome::Cancelled);
+    let again = join(&mut h, Collective::AllToAll);
+    h.assert_waits(again);
+    h.pass(Duration::from_secs(5));
+    assert_eq!(h.answer(again), Some(Err(Error::ObjectLost { id: id("t") })));
+}
+
+#[test]
+fn a_member_of_an_all_to_all_that_hears_the_word_is_done() {
+    let mut h = Harness::new();
+    let combine = asked(&mut h, Collective::AllToAll);
+    let joined = join(&mut h, Collective::AllToAll);
+    let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else { panic!("it has begun") };
+    collective(&mut h, CollectiveEvent::Filled { combine });
+    tell(&mut h, Word::Commit);
+    assert!(is_complete(&h, view.copy));
+    leave(&mut h);
+    end(&mut h, combine, CombineOutcome::Cancelled);
+    assert_eq!(reports(&mut h), [Report::Filled]);
+    assert_eq!(h.node.status().hops, 0);
+}
+
+#[test]
+fn parts_that_differ_are_for_each_pair_alone() {
+    let mut h = Harness::new();
+    let call = h.request(A, Request::Collective(Collective::AllToAll, reduce("t", &["a", "b"])));
+    for (shard, message) in h.sent() {
+        let ToShard::Subscribe { request, id: object, .. } = message else { continue };
+        let locations = match object.to_string().as_str() {
+            "a" => {
+                let mut locations = located("a", 7, LocationState::Complete, &["here"]);
+                locations.object.as_mut().unwrap().size_bytes = 0;
+                locations
+            }
+            _ => Locations { id: object, object: None, locations: Vec::new() },
+        };
+        h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
+    }
+    assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })));
+    assert!(published_end(&mut h), "though the other one is not there");
 }

@@ -1,7 +1,7 @@
 //! What coordinator and members of a session say to each other, and what members ask of each other.
 
 use hoplite_core::collective::{
-    Failure, MAX_ACCOUNT_BYTES, MAX_SOURCES_PER_MEMBER, Member, Plan, Report, Word,
+    Failure, MAX_ACCOUNT_BYTES, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER, Member, Plan, Report, Word,
 };
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
@@ -101,8 +101,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     let metadata = metadata::decode(enlist.metadata, size_bytes)?;
     let agreement = decode_agreement(enlist.agreement, Plane::Data)?;
     let element_bytes = metadata.dtype.size_bytes();
-    let is_combined = agreement.kind != Collective::Allgather;
-    if is_combined && !agreement.op.is_defined_for(metadata.dtype)
+    if agreement.kind.is_combined() && !agreement.op.is_defined_for(metadata.dtype)
         || !size_bytes.is_multiple_of(element_bytes)
     {
         return Err(malformed("an operation that the elements do not have"));
@@ -119,6 +118,13 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     };
     if ranks.get(index).is_some_and(|ranks| ranks.len() != enlist.sources.len()) {
         return Err(malformed("a member whose sources are not those of its ranks"));
+    }
+    if agreement.kind == Collective::AllToAll {
+        let (own, all) = (enlist.sources.len(), agreement.participants as usize);
+        check_count("parts that a member gets", own * all.saturating_sub(1), MAX_PAIRS_PER_MEMBER)?;
+        if size_bytes.checked_mul(own as u64).is_none() {
+            return Err(malformed("parts of more bytes than can be counted"));
+        }
     }
     let members = enlist.members.into_iter().map(|member| {
         let address = decode_address(&member.address, Plane::Data)?;

@@ -70,7 +70,7 @@ fn failure(input: &mut Unstructured<'_>, member: usize) -> Result<Failure> {
 
 /// One plan for each member, which all mean the same.
 fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
-    let kind = *input.choose(&[Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather])?;
+    let kind = *input.choose(&[Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll])?;
     let count = input.int_in_range(2..=MAX_MEMBERS)?;
     let schedule = match input.int_in_range(0..=2)? {
         0 => Schedule::ring(count),
@@ -130,7 +130,7 @@ fn check_finals(plans: &[Plan]) {
         finals.sort_by_key(|range| range.start);
         assert!(finals.windows(2).all(|pair| pair[0].end <= pair[1].start), "{plan:?}: {finals:?} overlap");
         assert!(
-            finals.last().is_none_or(|last| last.end <= plan.size_bytes),
+            finals.last().is_none_or(|last| last.end <= plan.copy_bytes()),
             "{plan:?}: {finals:?} are too long"
         );
         let final_bytes: u64 = finals.iter().map(|range| range.end - range.start).sum();
@@ -141,6 +141,8 @@ fn check_finals(plans: &[Plan]) {
             Collective::ReduceScatter => own_bytes,
             // It has its own already.
             Collective::Allgather => plan.size_bytes - own_bytes,
+            // What each of its ranks has for itself stays there.
+            Collective::AllToAll => plan.size_bytes * plan.sources.len() as u64 - own_bytes,
         };
         assert_eq!(final_bytes, expected, "{plan:?}");
     }
@@ -240,7 +242,9 @@ impl World {
             Word::Commit => {
                 if seat.member.commit().is_some() {
                     seat.ended_copies += 1;
-                    seat.reports.push_back(Report::Filled);
+                    if !self.kind.is_of_parts() {
+                        seat.reports.push_back(Report::Filled);
+                    }
                 }
             }
             Word::Stop(error) if !seat.member.is_committed() || matches!(error, Error::Deleted { .. }) => {
@@ -332,9 +336,14 @@ impl World {
         self.perform(before, actions);
     }
 
+    /// Whether members wait for a word.
+    const fn tells(&self) -> bool {
+        !self.kind.is_of_parts() || self.kind.ends_together()
+    }
+
     fn perform(&mut self, before: Decision, actions: Vec<SessionAction>) {
         let decision = self.session.decision();
-        let commits = before == Decision::Open && decision == Decision::Committed && !self.kind.is_of_parts();
+        let commits = before == Decision::Open && decision == Decision::Committed && self.tells();
         let stops = before == Decision::Open && decision == Decision::GivenUp;
         for action in actions {
             match action {
@@ -398,7 +407,7 @@ impl World {
                     decision == Decision::Committed && self.end.is_none(),
                     "the general path makes another one"
                 );
-                assert!(!self.kind.is_of_parts(), "parts are no target");
+                assert!(self.tells(), "parts are no target");
             }
         }
     }

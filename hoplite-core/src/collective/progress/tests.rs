@@ -9,7 +9,7 @@ use super::*;
 use crate::collective::{Agreement, Member};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::node::ReduceOrder;
-use crate::plan::collective::{Collective, Schedule};
+use crate::plan::collective::{Collective, Schedule, rank_of_part};
 use crate::reduce::ReduceOp;
 use crate::{Dtype, Metadata};
 
@@ -61,14 +61,24 @@ impl Machine {
         1 << (8 * self.ranks[index])
     }
 
+    /// What the source of a rank here has at an element: who gives it to whom.
+    fn own_part(&self, index: usize, at: usize) -> u64 {
+        let participants = self.plan.agreement.participants as usize;
+        let part = (self.plan.size_bytes / ELEMENT_BYTES) as usize / participants;
+        pair(self.ranks[index], rank_of_part(self.ranks[index], at / part, participants))
+    }
+
     fn read(&self, block: &Block) -> Vec<u64> {
-        let elements = elements(&block.range);
+        let of_block = elements(&block.range);
         match self.progress.reading(&self.plan, block) {
             Reading::Nothing => panic!("{block:?} reads"),
-            Reading::Target => elements.map(|at| self.memory[at].expect("it was written before")).collect(),
+            Reading::Target => of_block.map(|at| self.memory[at].expect("it was written before")).collect(),
             Reading::Source { index, range, part_end } => {
                 assert!(range.end <= part_end && part_end <= self.plan.source_bytes());
-                elements.map(|_| self.own(index)).collect()
+                if self.plan.agreement.kind == Collective::AllToAll {
+                    return elements(&range).map(|at| self.own_part(index, at)).collect();
+                }
+                of_block.map(|_| self.own(index)).collect()
             }
         }
     }
@@ -82,6 +92,10 @@ impl Machine {
         self.progress.folded(range.end);
         true
     }
+}
+
+const fn pair(from: usize, to: usize) -> u64 {
+    (from * 100 + to + 1) as u64
 }
 
 fn elements(range: &Range<u64>) -> Range<usize> {
@@ -104,7 +118,7 @@ impl World {
     fn new(plans: Vec<Plan>, ranks: &[Vec<usize>]) -> Self {
         let member = |(plan, ranks): (Plan, &Vec<usize>)| Machine {
             progress: Progress::new(&plan),
-            memory: vec![None; (plan.size_bytes / ELEMENT_BYTES) as usize],
+            memory: vec![None; (plan.copy_bytes() / ELEMENT_BYTES) as usize],
             ranks: ranks.clone(),
             plan,
         };
@@ -182,7 +196,17 @@ impl World {
             assert!(progress.is_filled() && progress.ungiven().is_none(), "{progress:?}");
             let ranks = plan.agreement.participants as usize;
             let all = (0..ranks).map(|rank| 1_u64 << (8 * rank)).sum();
-            let part = memory.len() / ranks;
+            let size = (plan.size_bytes / ELEMENT_BYTES) as usize;
+            let part = size / ranks;
+            if plan.agreement.kind == Collective::AllToAll {
+                for (own, to) in member.ranks.iter().enumerate() {
+                    for from in (0..ranks).filter(|from| from != to) {
+                        let start = own * size + from * part;
+                        assert_eq!(memory[start..start + part], vec![Some(pair(from, *to)); part]);
+                    }
+                }
+                continue;
+            }
             for rank in 0..if plan.is_of_parts() { ranks } else { 0 } {
                 let is_own = member.ranks.contains(&rank);
                 let expected = match plan.agreement.kind {
@@ -193,7 +217,7 @@ impl World {
                 assert_eq!(memory[rank * part..(rank + 1) * part], vec![Some(expected); part]);
             }
             if !plan.is_of_parts() {
-                assert_eq!(*memory, vec![Some(all); memory.len()]);
+                assert_eq!(*memory, vec![Some(all); size]);
                 assert_eq!(progress.final_bytes(), plan.size_bytes);
             }
         }
@@ -213,7 +237,12 @@ proptest! {
     /// has to be given again has not been overwritten.
     #[test]
     fn all_get_what_they_are_promised(
-        kind in prop_oneof![Just(Collective::Allreduce), Just(Collective::ReduceScatter), Just(Collective::Allgather)],
+        kind in prop_oneof![
+            Just(Collective::Allreduce),
+            Just(Collective::ReduceScatter),
+            Just(Collective::Allgather),
+            Just(Collective::AllToAll),
+        ],
         members in 2_usize..7,
         which in 0_usize..3,
         doubled in prop::collection::vec(any::<bool>(), 2),

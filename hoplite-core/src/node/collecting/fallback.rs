@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::super::calls::{CallKey, Contents, CreateCall};
-use super::super::{CallId, ClientId, Confirm, Node, Response};
+use super::super::{CallId, ClientId, Confirm, Node};
 use super::CoordinatedCall;
 use crate::collective::Agreement;
 use crate::error::Error;
@@ -50,9 +50,7 @@ impl Node {
         let create = CreateCall { id, size_bytes: 0, metadata, contents: Some(contents) };
         let call = CallId(self.ctx.next_number());
         self.create(CallKey { client: ClientId::STORE, call }, create, left);
-        if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
-            self.finish(key, Ok(Response::Reduced { indices: (0..request.sources.len()).collect() }));
-        }
+        self.finish_coordinated(key, request.sources.len());
     }
 
     /// The directory knows a target. Whether that is one which was made here to say that an exchange is over.

@@ -266,7 +266,7 @@ impl Node {
         let Some(member) = self.collectives.memberships.members.get_mut(&membership) else { return };
         match word {
             // Nobody says that of parts.
-            Word::Commit if member.plan().is_of_parts() => {}
+            Word::Commit if member.plan().is_of_parts() && !member.plan().agreement.kind.ends_together() => {}
             Word::Commit => {
                 if let Some(copy) = member.commit() {
                     self.complete_member(membership, copy);
@@ -283,6 +283,12 @@ impl Node {
     /// What a session has made here is the target.
     fn complete_member(&mut self, membership: MembershipId, copy: CopyId) {
         let Some(member) = self.collectives.memberships.get(membership) else { return };
+        if member.plan().is_of_parts() {
+            // Only for the participants here, all of whom have been referred to it.
+            let error = Error::Superseded { id: member.plan().target.clone() };
+            self.complete(copy);
+            return self.detach(copy, error);
+        }
         let put = member.plan().put;
         self.copies.reveal(copy);
         if let Some(coordinated) = self.collectives.sessions.get(put) {
@@ -300,6 +306,10 @@ impl Node {
     /// What a session has made here is the target, and others may still need what this member gives.
     fn report_complete(&mut self, membership: MembershipId) {
         let Some(member) = self.collectives.memberships.get(membership) else { return };
+        if member.plan().is_of_parts() {
+            // Its coordinator has heard that, and is about to dismiss it.
+            return;
+        }
         let is_giving = member.combine().is_some_and(|combine| self.combinations.contains(combine));
         self.report_member(membership, if is_giving { Report::Filled } else { Report::Done });
     }
@@ -308,8 +318,10 @@ impl Node {
     pub(super) fn left(&mut self, membership: MembershipId) {
         let Some(member) = self.collectives.memberships.get(membership) else { return };
         let (id, is_committed) = (member.plan().target.clone(), member.is_committed());
-        let has_its_parts =
-            member.plan().is_of_parts() && matches!(member.stage(), MemberStage::Filled { .. });
+        let plan = member.plan();
+        let has_its_parts = plan.is_of_parts()
+            && !plan.agreement.kind.ends_together()
+            && matches!(member.stage(), MemberStage::Filled { .. });
         let is_orphan = !is_committed && !has_its_parts && member.stage() != MemberStage::Over;
         if has_its_parts {
             self.remember_membership(membership);

@@ -116,7 +116,7 @@ impl Node {
         let paths: Vec<Path> = members.iter().map(|seated| seated.path).collect();
         let Arrangement { order, choice, remark } = match kind {
             Collective::Allreduce => arrange(&paths, &slow, size_bytes, link, preference),
-            Collective::ReduceScatter | Collective::Allgather => {
+            Collective::ReduceScatter | Collective::Allgather | Collective::AllToAll => {
                 arrange_parts(&paths, &slow, size_bytes, link)
             }
         };
@@ -152,7 +152,7 @@ impl Node {
         }
         let own_enlistment = own.as_ref().map(|(enlistment, _)| *enlistment);
         let session = CollectiveSession::new(kind, common.target, enlistments, own_enlistment);
-        let plan = describe_plan(&common.schedule, &common.account, &common.members);
+        let plan = describe_plan(kind, &common.schedule, &common.account, &common.members);
         let coordinated = Coordinated { call, session, members: common.members.len(), plan };
         self.collectives.sessions.coordinated.insert(put, coordinated);
         if let Some((enlistment, plan)) = own {
@@ -208,7 +208,8 @@ impl Node {
         }
         let mut call = coordinated.call;
         let falls_back = is_exchanged || matches!(end, Some(SessionAction::FallBack(_)));
-        if !(falls_back && is_of_parts)
+        let ends_together = is_exchanged && call.kind.ends_together();
+        if !(falls_back && is_of_parts && !ends_together)
             && let Some(existence) = call.existence.take()
         {
             self.withdraw_ask(existence);
@@ -220,6 +221,8 @@ impl Node {
                 self.reductions.expect_sources(&target);
             }
             (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
+            // All are told, and nobody looks for the target.
+            (None, key) if ends_together => self.finish_coordinated(key, call.request.sources.len()),
             (None, _) if is_exchanged => self.announce_end(call),
             // If it was given up, the call was answered. Else its own copy answers it, when the directory knows that.
             _ => {}
@@ -256,8 +259,16 @@ impl Node {
     /// The parts of rank 0 are here, and so all sources are complete: the others get theirs without its call.
     pub(super) fn answer_coordinator(&mut self, put: PutId) {
         let Some(coordinated) = self.collectives.sessions.coordinated.get_mut(&put) else { return };
-        let participants = coordinated.call.request.sources.len();
-        if let Some(key) = coordinated.call.key.take() {
+        if coordinated.call.kind.ends_together() {
+            return;
+        }
+        let (participants, key) = (coordinated.call.request.sources.len(), coordinated.call.key.take());
+        self.finish_coordinated(key, participants);
+    }
+
+    /// Answers the call that a collective of so many participants was for, unless it has ended.
+    pub(super) fn finish_coordinated(&mut self, key: Option<CallKey>, participants: usize) {
+        if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
             self.finish(key, Ok(Response::Reduced { indices: (0..participants).collect() }));
         }
     }

@@ -24,4 +24,4 @@ mod schedule;
 pub use cost::{Arrangement, SchedulePreference, arrange, arrange_parts, estimate, frame_bytes};
 pub use order::SlowLinks;
 pub use program::{Program, Step, Taking};
-pub use schedule::{Collective, MAX_MEMBERS, Schedule, program_of_parts};
+pub use schedule::{Collective, MAX_MEMBERS, Schedule, program_of_pairs, program_of_parts, rank_of_part};

@@ -21,12 +21,24 @@ pub enum Collective {
     ReduceScatter,
     /// Everybody the parts of all.
     Allgather,
+    /// Everybody what each one has for it.
+    AllToAll,
 }
 
 impl Collective {
     /// Whether the members end up with what is made of parts, one for each rank, and not with one object that all of them make.
     pub const fn is_of_parts(self) -> bool {
         !matches!(self, Self::Allreduce)
+    }
+
+    /// Whether what the members have is combined.
+    pub const fn is_combined(self) -> bool {
+        matches!(self, Self::Allreduce | Self::ReduceScatter)
+    }
+
+    /// Whether the sources are of no use to anybody once all have what they want, so that participants go on together.
+    pub const fn ends_together(self) -> bool {
+        matches!(self, Self::AllToAll)
     }
 }
 
@@ -174,6 +186,47 @@ pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>
     }
     if kind != Collective::ReduceScatter {
         ring.gather(&mut program, of_member);
+    }
+    program
+}
+
+/// Which rank a part is for by its place in the source of a rank in an all-to-all among `ranks`: first comes what is given first, so that it
+/// can be given while the others are still being written, and last what is not given.
+pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
+    (rank + 2 * ranks - 1 - place) % ranks
+}
+
+/// What member `index` does where each rank has a part for each other one. `ranks` says which ranks each member has. The sources of a
+/// member stand one after the other, with the parts in the order of [`rank_of_part`]; so does what its ranks get, in the order of
+/// the ranks that give it.
+///
+/// Each pair of members exchanges its parts directly, and no step waits for another one. Each begins with another giver, so that
+/// no link is the first of all.
+pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> Program {
+    let (members, participants) = (ranks.len(), ranks.iter().map(Vec::len).sum::<usize>());
+    let own = &ranks[index];
+    let part = |mine: usize, place: usize| {
+        let start = (mine * participants + place) as u64 * part_bytes;
+        start..start + part_bytes
+    };
+    let mut program = Program::default();
+    // No take comes before a give: what they touch is not the same, although it is numbered alike. Nobody gives to itself, but ranks
+    // of the same member give to each other.
+    for to in (1..=members).map(|distance| (index + members - distance) % members) {
+        for (mine, from) in own.iter().enumerate() {
+            for rank in ranks[to].iter().filter(|rank| *rank != from) {
+                // Each is its own inverse: the place of a rank, and the rank of a place.
+                let range = part(mine, rank_of_part(*from, *rank, participants));
+                program.push(Step::Give { range, to });
+            }
+        }
+    }
+    for from in (1..=members).map(|distance| (index + distance) % members) {
+        for rank in &ranks[from] {
+            for (mine, _) in own.iter().enumerate().filter(|(_, to)| *to != rank) {
+                program.push(Step::Take { range: part(mine, *rank), from, taking: Taking::Replace });
+            }
+        }
     }
     program
 }

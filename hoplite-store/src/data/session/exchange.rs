@@ -83,8 +83,13 @@ impl Exchange {
 
     /// Waits until all have been given what they need, or `cancel`; then nobody reads the sources any more.
     pub(super) async fn finish(&self, cancel: &CancellationToken) {
-        // Given by then is what was taken: each taker says so by taking no more.
-        cancel.run_until_cancelled(self.supplied(Progress::ungiven)).await;
+        if self.plan.agreement.kind.ends_together() {
+            // The coordinator hears when all have theirs. Until then what was lost on its way can be given again.
+            cancel.cancelled().await;
+        } else {
+            // Given by then is what was taken: each taker says so by taking no more.
+            cancel.run_until_cancelled(self.supplied(Progress::ungiven)).await;
+        }
         self.ended.cancel();
         self.givers.close();
         self.givers.wait().await;
@@ -202,6 +207,28 @@ impl Exchange {
             self.fold.notify_waiters();
             yield_now().await;
         }
+    }
+
+    /// Copies what the ranks of this member have for each other.
+    pub(super) async fn copy_own(&self, target: &LiveCopy) -> Result<(), SourceLost> {
+        let own = self.plan.index;
+        let (mut given, mut taken) = (self.stream_to(own, 0), self.stream_from(own));
+        let mut buffer = vec![0; PIECE_BYTES];
+        while let (Some(give), Some(take)) = (given.next(STEP_BYTES), taken.next(STEP_BYTES)) {
+            self.may_do(&give).await?;
+            let (source, Range { start, end }) = self.origin(&give, target);
+            for at in (start..end).step_by(PIECE_BYTES) {
+                // No longer than a piece.
+                let piece = &mut buffer[..(end - at).min(PIECE_BYTES as u64) as usize];
+                source.buffer().read(at, piece);
+                target.buffer().write(take.range.start + (at - start), piece);
+            }
+            self.done(&mut given, &give);
+            self.done(&mut taken, &take);
+            target.advance(self.final_bytes());
+            yield_now().await;
+        }
+        Ok(())
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {

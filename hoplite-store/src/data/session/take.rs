@@ -3,12 +3,13 @@
 use futures::future::try_join_all;
 use hoplite_core::collective::{BadBlock, Block, Break, Member, Resumes};
 use hoplite_core::node::CombineOutcome;
-use hoplite_core::plan::collective::Taking;
+use hoplite_core::plan::collective::{Collective, Taking};
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::shard::PullOutcome;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Take, encode_take};
 use hoplite_proto::{trace, v1};
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +19,12 @@ use super::super::count;
 use super::super::pull::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
+
+/// From how many members one takes at once in an all-to-all, if parts are long. No step there waits for another one, and few streams at
+/// a time share a link without losses.
+const MAX_PAIRS_AT_ONCE: usize = 4;
+/// The shortest part that is long: below that the time is that of asking.
+const LONG_PART_BYTES: u64 = 256 << 10;
 
 /// Why a stream between members ended too early.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +76,8 @@ impl Puller {
         let taken = cancel.run_until_cancelled(self.take_all(exchange, target)).await;
         let outcome = match taken {
             Some(Ok(())) => {
-                if exchange.plan().is_of_parts() {
+                let plan = exchange.plan();
+                if plan.is_of_parts() && !plan.agreement.kind.ends_together() {
                     // The end of the last part too.
                     target.advance(target.size_bytes());
                 }
@@ -89,7 +97,17 @@ impl Puller {
     async fn take_all(&self, exchange: &Exchange, target: &LiveCopy) -> Result<(), (usize, PullOutcome)> {
         let own = exchange.plan().index;
         let fold = async { exchange.fold(target).await.map_err(|_| (own, PullOutcome::SenderHasNoCopy)) };
-        let takes = exchange.givers().into_iter().map(|from| async move {
+        let givers = exchange.givers();
+        let plan = exchange.plan();
+        let is_paired = plan.agreement.kind == Collective::AllToAll && plan.part_end(0) >= LONG_PART_BYTES;
+        let turns = Semaphore::new(if is_paired { MAX_PAIRS_AT_ONCE } else { givers.len() });
+        let takes = givers.into_iter().map(async |from| {
+            // It is never closed.
+            let _turn = turns.acquire().await;
+            if from == own {
+                let copied = exchange.copy_own(target).await;
+                return copied.map_err(|_| (own, PullOutcome::SenderHasNoCopy));
+            }
             self.take_from(exchange, target, from).await.map_err(|outcome| (from, outcome))
         });
         tokio::try_join!(fold, try_join_all(takes)).map(drop)
