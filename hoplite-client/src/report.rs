@@ -67,6 +67,8 @@ pub struct ReduceRecord {
     pub is_running: bool,
     /// How far this store is, if it is one of those that make the target together.
     pub position: Option<MemberPosition>,
+    /// How far all of these are, in their order, while that goes on. Those who cannot be asked have no bytes, and their stage says so.
+    pub positions: Vec<MemberPosition>,
 }
 
 /// How far one of the stores is that make the target of a collective together.
@@ -82,6 +84,8 @@ pub struct MemberPosition {
     pub final_bytes: u64,
     /// The size of what is made.
     pub size_bytes: u64,
+    /// The node, if it is one of [all](ReduceRecord::positions).
+    pub node: String,
 }
 
 /// The counters of a store.
@@ -313,14 +317,15 @@ impl From<v1::ReduceRecord> for ReduceRecord {
             restarts: record.restarts,
             is_running: record.is_running,
             position: record.position.map(MemberPosition::from),
+            positions: record.positions.into_iter().map(MemberPosition::from).collect(),
         }
     }
 }
 
 impl From<v1::MemberPosition> for MemberPosition {
     fn from(position: v1::MemberPosition) -> Self {
-        let v1::MemberPosition { member, members, stage, final_bytes, size_bytes } = position;
-        Self { member, members, stage, final_bytes, size_bytes }
+        let v1::MemberPosition { member, members, stage, final_bytes, size_bytes, node } = position;
+        Self { member, members, stage, final_bytes, size_bytes, node }
     }
 }
 

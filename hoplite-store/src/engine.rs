@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use hoplite_core::TraceContext;
-use hoplite_core::collective::{EnlistmentId, MembershipId, Report, Word};
+use hoplite_core::collective::{EnlistmentId, Member, MembershipId, Report, Word};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, TransferLoad};
@@ -256,6 +256,11 @@ impl Engine {
         tokio::join!(self.bulk.puller.maintain(stop.clone()), self.small.puller.maintain(stop));
     }
 
+    /// What asks other stores on behalf of clients, where these are listened to.
+    pub(crate) fn asker(&self) -> &Puller {
+        &self.small.puller
+    }
+
     /// What moves an object of so many bytes.
     const fn mover(&self, size_bytes: u64) -> &Mover {
         if size_bytes <= SMALL_BYTES { &self.small } else { &self.bulk }
@@ -339,6 +344,15 @@ impl Engine {
             links: self.metrics.links().into_iter().take(MAX_LINKS).map(LinkLoad::from).collect(),
             ..load
         }
+    }
+
+    /// The other members of the session that makes this target, with their indices, and how many members there are, if this store is
+    /// one of them.
+    pub(crate) fn others_making(&self, target: &ObjectId) -> (Vec<(usize, Member)>, usize) {
+        let state = self.lock();
+        let Some((own, members)) = state.node.members_making(target) else { return (Vec::new(), 0) };
+        let others = members.iter().cloned().enumerate().filter(|(index, _)| *index != own);
+        (others.collect(), members.len())
     }
 
     /// How this target is made, or was, as far as this store knows.

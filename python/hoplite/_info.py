@@ -52,6 +52,8 @@ class MemberPosition:
     """What it does, or how it ended."""
     final_bytes: int
     nbytes: int
+    node: str
+    """Where it is, in `positions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class ReduceInfo:
     restarts: int
     is_running: bool
     position: MemberPosition | None
+    positions: tuple[MemberPosition, ...]
+    """Of all members of a session, while it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +126,6 @@ def object_info(known: Mapping[str, Any]) -> ObjectInfo | None:
 
 def _reduce_info(known: Mapping[str, Any]) -> ReduceInfo:
     position = known["position"]
-    return ReduceInfo(**{**known, "position": None if position is None else MemberPosition(**position)})
+    positions = tuple(MemberPosition(**position) for position in known["positions"])
+    position = None if position is None else MemberPosition(**position)
+    return ReduceInfo(**{**known, "position": position, "positions": positions})

@@ -1,8 +1,8 @@
 //! What Python gets back: ids, and what the directory and the store say of objects and of themselves.
 
 use hoplite_client::{
-    Description, Grant, Location, LocationState, Locations, NodeStatus, ObjectId, ObjectSummary,
-    ReduceRecord, Retention,
+    Description, Grant, Location, LocationState, Locations, MemberPosition, NodeStatus, ObjectId,
+    ObjectSummary, ReduceRecord, Retention,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -211,15 +211,17 @@ fn reduce_dict<'py>(py: Python<'py>, record: &ReduceRecord) -> PyResult<Bound<'p
     dict.set_item("mendings", record.mendings)?;
     dict.set_item("restarts", record.restarts)?;
     dict.set_item("is_running", record.is_running)?;
-    let position = record.position.as_ref().map(|position| {
+    let position = |position: &MemberPosition| {
         let dict = PyDict::new(py);
         dict.set_item("member", position.member)?;
         dict.set_item("members", position.members)?;
         dict.set_item("stage", &position.stage)?;
         dict.set_item("final_bytes", position.final_bytes)?;
         dict.set_item("nbytes", position.size_bytes)?;
+        dict.set_item("node", &position.node)?;
         PyResult::Ok(dict)
-    });
-    dict.set_item("position", position.transpose()?)?;
+    };
+    dict.set_item("position", record.position.as_ref().map(position).transpose()?)?;
+    dict.set_item("positions", record.positions.iter().map(position).collect::<PyResult<Vec<_>>>()?)?;
     Ok(dict)
 }

@@ -78,6 +78,8 @@ struct Reduce {
     is_running: bool,
     /// How far this store is, if it is one of those that make the object together.
     position: Option<Position>,
+    /// Of all of these, while that goes on.
+    positions: Vec<Position>,
 }
 
 /// How far one of the stores is that make an object together.
@@ -88,19 +90,24 @@ struct Position {
     stage: String,
     final_bytes: u64,
     size_bytes: u64,
+    /// The node, of others than this store.
+    node: String,
 }
 
 impl Position {
     fn new(position: MemberPosition) -> Self {
-        let MemberPosition { member, members, stage, final_bytes, size_bytes } = position;
-        Self { member, members, stage, final_bytes, size_bytes }
+        let MemberPosition { member, members, stage, final_bytes, size_bytes, node } = position;
+        Self { member, members, stage, final_bytes, size_bytes, node }
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { member, members, stage, final_bytes, size_bytes } = self;
+        let Self { member, members, stage, final_bytes, size_bytes, node } = self;
         let last = members.saturating_sub(1);
         let (done, whole) = (output::size(*final_bytes), output::size(*size_bytes));
-        let stage = escape(stage);
+        let (stage, node) = (escape(stage), escape(node));
+        if !node.is_empty() {
+            return writeln!(out, "member     {member} at {node} {stage}; {done} of {whole} are final there");
+        }
         writeln!(out, "member     {member} of 0 to {last} {stage}; {done} of {whole} are final here")
     }
 }
@@ -126,6 +133,7 @@ impl Reduce {
             restarts: record.restarts,
             is_running: record.is_running,
             position: record.position.map(Position::new),
+            positions: record.positions.into_iter().map(Position::new).collect(),
         }
     }
 
@@ -138,6 +146,10 @@ impl Reduce {
         let latency = Duration::from_micros(self.latency_us);
         if let Some(position) = &self.position {
             position.print(out)?;
+        }
+        let own = self.position.as_ref().map(|position| position.member);
+        for other in self.positions.iter().filter(|other| Some(other.member) != own) {
+            other.print(out)?;
         }
         let (label, so_far) = if self.is_running { ("goes on", ", so far") } else { ("took", "") };
         write!(out, "{label:<10} {elapsed:.1?}{so_far}")?;
@@ -349,8 +361,14 @@ mod tests {
 
     /// A target of which the directory knows nothing, as a member of its session tells of it.
     fn without_object(stage: &str, is_running: bool) -> Report {
-        let position =
-            Position { member: 1, members: 2, stage: stage.to_owned(), final_bytes: 0, size_bytes: 8 };
+        let position = Position {
+            member: 1,
+            members: 2,
+            stage: stage.to_owned(),
+            final_bytes: 0,
+            size_bytes: 8,
+            node: String::new(),
+        };
         let reduce = Reduce {
             op: "sum".to_owned(),
             reduced: 2,
@@ -364,6 +382,7 @@ mod tests {
             restarts: 0,
             is_running,
             position: Some(position),
+            positions: Vec::new(),
         };
         Report {
             id: "target".to_owned(),

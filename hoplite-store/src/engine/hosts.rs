@@ -6,7 +6,7 @@ use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEvent, MembershipId, Plan};
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId};
-use hoplite_core::node::{Event, HostingId, ServeId};
+use hoplite_core::node::{Event, HostingId, Position, ServeId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Engine;
@@ -86,5 +86,9 @@ impl MemberHost for Engine {
 
     fn deny(self: &Arc<Self>, target: ObjectId, error: Error) {
         self.apply(Event::Collective(CollectiveEvent::Denied { target, error }));
+    }
+
+    fn position(&self, target: &ObjectId) -> Option<Position> {
+        self.how_made(target)?.position
     }
 }

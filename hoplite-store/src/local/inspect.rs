@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use hoplite_core::ObjectId;
+use hoplite_core::collective::Member;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
-use hoplite_core::node::{Inspection, Position, ReduceRecord};
+use hoplite_core::node::{Inspection, ReduceRecord};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, best_informed};
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
@@ -19,11 +20,13 @@ use hoplite_core::topology::measured::{MeasuredPlaces, version_above};
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
 use hoplite_core::topology::{Link, Matrix, Place};
 use hoplite_proto::bounds::decode_address;
+use hoplite_proto::data::encode_position;
 use hoplite_proto::directory::{decode_locations, encode_locations, encode_places};
 use hoplite_proto::local::Response;
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1;
 use prost::Message;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -32,6 +35,11 @@ use crate::session::ShardLink;
 
 /// Room for tag and length in front of each object.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
+
+/// How long the members of a session have to say how far they are, all of them.
+const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many of them are asked at once.
+const MAX_ASKED_AT_ONCE: usize = 32;
 
 /// Answers an inspection with what these shards say together.
 pub(super) async fn answer(
@@ -182,7 +190,7 @@ fn size_bytes(object: &Locations) -> usize {
 /// All that the directory knows of one object, from that of its shards which knows most of it.
 async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> Result<Response, Error> {
     // Asked first: what is made meanwhile would be neither under way nor in the directory's answer.
-    let reduce = plane.engine.how_made(id).map(encode_reduce_record);
+    let reduce = plane.engine.how_made(id);
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let answers = join_all(shards.iter().map(|link| {
         let (mut client, request) = (link.client(), request.clone());
@@ -193,7 +201,8 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
             Ok((object, decode_locations(locations, Plane::Control)?))
         }
     }));
-    let mut answers: Vec<Result<_, Error>> = answers.await;
+    let (mut answers, reduce): (Vec<Result<_, Error>>, _) =
+        join(answers, with_positions(plane, id, reduce)).await;
     let known = answers.iter().map(|answer| Some(&answer.as_ref().ok()?.1));
     let Some(best) = best_informed(known) else {
         // Why the first one, which was to say it, could not.
@@ -205,6 +214,46 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
         object: Some(object),
         reduce,
     })))
+}
+
+/// Asks the other members of a session that goes on how far they are.
+async fn with_positions(
+    plane: &LocalPlane,
+    id: &ObjectId,
+    reduce: Option<ReduceRecord>,
+) -> Option<v1::ReduceRecord> {
+    let reduce = reduce?;
+    let own = reduce.position.clone().filter(|_| reduce.is_running);
+    let mut record = encode_reduce_record(reduce);
+    let Some(own) = own else { return Some(record) };
+    let (others, members) = plane.engine.others_making(id);
+    let turns = Semaphore::new(MAX_ASKED_AT_ONCE);
+    let asks = others.into_iter().map(async |(member, Member { node, address })| {
+        let asked = async {
+            // It is never closed.
+            let _turn = turns.acquire().await;
+            plane.engine.asker().ask_position((node.clone(), address), id, (member, members)).await
+        };
+        let unknown = |stage: &str| v1::MemberPosition {
+            member: u32::try_from(member).unwrap_or(u32::MAX),
+            members: own.members.try_into().unwrap_or(u32::MAX),
+            stage: stage.to_owned(),
+            size_bytes: own.size_bytes,
+            ..Default::default()
+        };
+        let position = match timeout(POSITION_TIMEOUT, asked).await {
+            Ok(Ok(Some(position))) => encode_position(position),
+            Ok(Ok(None)) => unknown("has no part in it yet, or any more"),
+            Ok(Err(_)) | Err(_) => unknown("does not answer"),
+        };
+        v1::MemberPosition { node: node.as_str().to_owned(), ..position }
+    });
+    let mut positions = join_all(asks).await;
+    let node = plane.node.as_str().to_owned();
+    positions.push(v1::MemberPosition { node, ..encode_position(own) });
+    positions.sort_by_key(|position| position.member);
+    record.positions = positions;
+    Some(record)
 }
 
 fn encode_reduce_record(record: ReduceRecord) -> v1::ReduceRecord {
@@ -224,13 +273,8 @@ fn encode_reduce_record(record: ReduceRecord) -> v1::ReduceRecord {
         restarts,
         is_running,
         position: position.map(encode_position),
+        positions: Vec::new(),
     }
-}
-
-fn encode_position(position: Position) -> v1::MemberPosition {
-    let Position { member, members, stage, copy: _, final_bytes, size_bytes } = position;
-    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    v1::MemberPosition { member: count(member), members: count(members), stage, final_bytes, size_bytes }
 }
 
 /// The counters of the store and of its shards.

@@ -85,6 +85,10 @@ pub enum Kind {
     Echo = 24,
     /// `TakeTrain`, between the stores of a pair that is probed. Answered by blocks and `End`.
     TakeTrain = 25,
+    /// `AskPosition`, store to store: how far are you with a session? Answered by `Position`.
+    AskPosition = 26,
+    /// `Position`, the answer to it.
+    Position = 27,
 }
 
 impl Kind {
@@ -115,6 +119,8 @@ impl Kind {
             23 => Self::Found,
             24 => Self::Echo,
             25 => Self::TakeTrain,
+            26 => Self::AskPosition,
+            27 => Self::Position,
             _ => return None,
         })
     }

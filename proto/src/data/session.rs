@@ -5,6 +5,7 @@ use hoplite_core::collective::{
 };
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::node::Position;
 use hoplite_core::plan::collective::{Collective, MAX_MEMBERS, Schedule};
 use hoplite_core::text::is_plain;
 
@@ -242,6 +243,31 @@ pub fn encode_deny(target: &ObjectId, reason: &Error) -> v1::Deny {
 pub fn decode_deny(deny: v1::Deny) -> Result<(ObjectId, Error)> {
     let reason = deny.error.ok_or(malformed("a target that is denied for no reason"))?;
     Ok((ObjectId::new(&deny.target)?, error::decode(reason, Plane::Data)))
+}
+
+/// The wire form of how far a member is.
+pub fn encode_position(position: Position) -> v1::MemberPosition {
+    let Position { member, members, stage, copy: _, final_bytes, size_bytes } = position;
+    let (member, members) = (encode_index(member), encode_index(members));
+    v1::MemberPosition { member, members, stage, final_bytes, size_bytes, node: String::new() }
+}
+
+/// How far the member with this index, of so many, says that it is; checked so that it can be shown. `None` if it has no part in
+/// the session.
+///
+/// # Errors
+/// [`Error::Malformed`] if it is another one, or says what cannot be shown.
+pub fn decode_position(position: v1::Position, member: usize, members: usize) -> Result<Option<Position>> {
+    let Some(position) = position.position else { return Ok(None) };
+    let v1::MemberPosition { stage, final_bytes, size_bytes, .. } = position;
+    if (position.member, position.members) != (encode_index(member), encode_index(members)) {
+        return Err(malformed("the position of another member"));
+    }
+    check_count("bytes of a position", stage.len(), MAX_ACCOUNT_BYTES)?;
+    if !is_plain(&stage) || final_bytes > size_bytes {
+        return Err(malformed("a position that cannot be"));
+    }
+    Ok(Some(Position { member, members, stage, copy: None, final_bytes, size_bytes }))
 }
 
 fn encode_index(index: usize) -> u32 {

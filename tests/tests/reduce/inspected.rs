@@ -35,6 +35,26 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
             members.insert(position.member);
         }
         assert_eq!(members, BTreeSet::from([0, 1, 2]));
+        // Each asks the others, if it can reach them.
+        for node in 0..3 {
+            let ReduceRecord { position, positions, .. } = known(&cluster, node).unwrap();
+            assert_eq!(
+                positions.iter().map(|of| (of.member, of.members)).collect::<Vec<_>>(),
+                [(0, 3), (1, 3), (2, 3)]
+            );
+            assert_eq!(positions[position.unwrap().member as usize].node, format!("node-{node}"));
+            for other in 0..3 {
+                let name = format!("node-{other}");
+                let of_other: Vec<_> = positions.iter().filter(|of| of.node == name).collect();
+                let is_held = [(GIVER, TAKER), (TAKER, GIVER)].contains(&(node, other));
+                let stage = if is_held { "does not answer" } else { "gives and takes" };
+                assert_eq!(
+                    of_other.iter().map(|of| of.stage.as_str()).collect::<Vec<_>>(),
+                    [stage],
+                    "{node}"
+                );
+            }
+        }
         assert_eq!(known(&cluster, 3), None, "it has no part in it");
         links.open();
         assert_sums(calls.into_iter().map(|call| call.join().unwrap()));

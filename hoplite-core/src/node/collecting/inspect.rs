@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::calls::Call;
 use super::super::{Node, Position, ReduceRecord};
-use crate::collective::{Agreement, MemberStage, Membership, MembershipId, Plan, describe_plan};
+use crate::collective::{Agreement, Member, MemberStage, Membership, MembershipId, Plan, describe_plan};
 use crate::id::ObjectId;
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
@@ -33,6 +33,12 @@ impl Node {
                 remembered.cloned().or_else(|| self.record_waiting(target))
             })
             .or_else(|| self.reduce_record(target).cloned())
+    }
+
+    /// The members of the session that makes `target`, in their order, if this store is one of them, and which of them.
+    pub fn members_making(&self, target: &ObjectId) -> Option<(usize, &[Member])> {
+        let plan = self.collectives.memberships.latest_for(target)?.1.plan();
+        Some((plan.index, &plan.members))
     }
 
     /// A session that is not decided is coordinated here.

@@ -1,12 +1,14 @@
 //! The coordinator's side of its connection to a member.
 
+use bytes::Bytes;
 use hoplite_core::collective::{Failure, Plan, Report, Word};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
+use hoplite_core::node::Position;
 use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::Kind;
-use hoplite_proto::data::{decode_report, encode_deny, encode_plan, encode_stop};
+use hoplite_proto::data::{decode_position, decode_report, encode_deny, encode_plan, encode_stop};
 use hoplite_proto::{trace, v1};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -55,6 +57,33 @@ impl Puller {
         };
         if let Err(error) = told.await {
             tracing::debug!(%target, peer = %peer.0, %error, "a store could not be told of a failure");
+        }
+    }
+
+    /// How far the member with this index, of so many, is with what makes `target`; `None` if it has no part in that.
+    pub(crate) async fn ask_position(
+        &self,
+        peer: Peer,
+        target: &ObjectId,
+        (member, members): (usize, usize),
+    ) -> Result<Option<Position>, Error> {
+        let asked = v1::AskPosition { target: Bytes::copy_from_slice(target.as_bytes()) };
+        let answered = async {
+            let mut call = Call::begin(self, peer.clone(), Kind::AskPosition, &asked).await?;
+            let header = call.read_header().await?;
+            if header.kind() != Kind::Position {
+                return Err(ConnectionError::Unexpected(header.kind()).into());
+            }
+            let position = call.connection().read_control::<v1::Position>(&header).await?;
+            call.finish();
+            Ok::<_, CallError>(position)
+        };
+        match answered.await {
+            Ok(position) => decode_position(position, member, members),
+            Err(error) => {
+                tracing::debug!(%target, peer = %peer.0, %error, "a member does not say how far it is");
+                Err(Error::unavailable("a member"))
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hoplite_core::collective::{Plan, Report, Word};
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::node::Position;
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_plan, decode_stop, encode_report};
@@ -23,6 +24,9 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
 
     /// There will be no such target.
     fn deny(self: &Arc<Self>, target: ObjectId, error: Error);
+
+    /// How far this store is with what makes a target.
+    fn position(&self, target: &ObjectId) -> Option<Position>;
 }
 
 /// A member, for as long as this is not dropped.

@@ -89,6 +89,10 @@ impl MemberHost for Shelf {
     }
 
     fn deny(self: &Arc<Self>, _target: ObjectId, _error: hoplite_core::Error) {}
+
+    fn position(&self, _target: &ObjectId) -> Option<hoplite_core::node::Position> {
+        None
+    }
 }
 
 impl Shelf {
