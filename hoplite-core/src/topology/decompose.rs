@@ -139,7 +139,7 @@ pub fn estimate(
         stage
     };
     let stages: Vec<Stage> = levels.iter().enumerate().map(stage).collect();
-    Ok(Decomposition { seconds: stages.iter().map(|stage| stage.seconds).sum(), stages })
+    Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
 /// The time of a ring over all ranks, which crosses the slowest level (equation 6).
@@ -157,6 +157,11 @@ pub fn one_ring(
     let ranks = levels.iter().map(|level| level.nodes).product();
     let slowest = levels.iter().map(|level| level.bytes_per_second).fold(f64::INFINITY, f64::min);
     Ok(2.0 * ring_seconds(ranks, bytes, latency_s, slowest))
+}
+
+/// The time of all stages. Of none, `Iterator::sum` would say -0.
+fn sum(stages: &[Stage]) -> f64 {
+    stages.iter().fold(0.0, |sum, stage| sum + stage.seconds)
 }
 
 /// Finds the cheapest plan: each level of the network is one stage or several, whose nodes multiply to those of the level. Factors of
@@ -180,8 +185,7 @@ pub fn best(
         stages.extend(split(&levels, level, latency_s, left));
         left /= f64::from(of.nodes);
     }
-    let seconds = stages.iter().map(|stage| stage.seconds).sum();
-    Ok(Decomposition { stages, seconds })
+    Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
 /// The bandwidth of one ring of a level: over the levels up to it, the least of the capacity divided by the rings that share it.

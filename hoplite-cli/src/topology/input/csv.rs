@@ -27,8 +27,9 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, CsvError> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     // One more than there may be, so that too many are noticed.
+    let rows = lines.take(MAX_NODES + 2);
     let rows: Vec<(usize, Vec<&str>)> =
-        lines.take(MAX_NODES + 2).map(|(line, text)| (line, text.split(',').map(cell).collect())).collect();
+        rows.map(|(line, text)| (line, text.split(',').take(MAX_NODES + 2).map(cell).collect())).collect();
     let Some((_, first)) = rows.first() else { return Err(TopologyError::NoNodes.into()) };
     if first[0].parse::<f64>().is_ok() && rows.len() == first.len() {
         let names = (0..rows.len()).map(|node| node.to_string()).collect();
@@ -109,6 +110,7 @@ mod tests {
             ("rtt_us,a,b\na,0,nan\nb,1,0", "missing"),
             ("rtt_us,a,b\na,0,-3\nb,1,0", "negative"),
             ("rtt_us,a,a\na,0,1\na,1,0", "twice"),
+            (&format!("rtt_us{}", ",1".repeat(20_000)), "more than"),
             ("seconds,a,b\na,0,1\nb,1,0", "corner"),
         ] {
             let error = matrix(text).unwrap_err().to_string();

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use hoplite_core::topology::matrix::MAX_NODES;
+use hoplite_core::topology::matrix::{MAX_NAME_BYTES, MAX_NODES};
 use hoplite_core::topology::{Link, Matrix, TopologyError};
 use thiserror::Error;
 
@@ -15,6 +15,8 @@ const SWITCH_NS: u32 = 5_000;
 const PS_PER_BYTE: u32 = 800;
 /// Levels of switches; a cycle has more.
 const MAX_DEPTH: usize = 16;
+/// Of a number with zeros before it.
+const MAX_DIGITS: usize = 20;
 
 /// Why a configuration is no tree of nodes.
 #[derive(Debug, Error)]
@@ -73,14 +75,29 @@ struct Tree {
     nodes: Vec<(String, String)>,
 }
 
+/// The lines without comments, each with the number of its first; one that ends with a backslash goes on in the next.
+fn lines(text: &str) -> Vec<(usize, String)> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut goes_on = false;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim_end();
+        let (part, is_more) = line.strip_suffix('\\').map_or((line, false), |part| (part, true));
+        match lines.last_mut() {
+            Some((_, whole)) if goes_on => whole.push_str(part),
+            _ => lines.push((index + 1, part.to_owned())),
+        }
+        goes_on = is_more;
+    }
+    lines
+}
+
 fn read(text: &str) -> Result<Tree, SlurmError> {
     let mut tree = Tree::default();
     let mut below: Vec<(String, String)> = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line_number = index + 1;
+    for (line_number, line) in lines(text) {
         let mut name = None;
         let (mut nodes, mut switches) = (Vec::new(), Vec::new());
-        for pair in line.split('#').next().unwrap_or_default().split_whitespace() {
+        for pair in line.split_whitespace() {
             let Some((key, value)) = pair.split_once('=') else {
                 return Err(SlurmError::NoPair { line: line_number, text: pair.chars().take(64).collect() });
             };
@@ -92,7 +109,7 @@ fn read(text: &str) -> Result<Tree, SlurmError> {
                 _ => {}
             }
         }
-        if line.split('#').next().unwrap_or_default().trim().is_empty() {
+        if line.trim().is_empty() {
             continue;
         }
         let name = name.ok_or(SlurmError::NoSwitchName { line: line_number })?;
@@ -131,7 +148,7 @@ fn path<'a>(
     Ok(path)
 }
 
-/// The names of a list such as `a,rack[1-3,07-09]n`.
+/// The names of a list such as `a,rack[1-3,07-09]n,r[0-1]n[0-3]`.
 fn hosts(text: &str) -> Result<Vec<String>, SlurmError> {
     let bad = || SlurmError::HostList { text: text.chars().take(64).collect() };
     let mut names = Vec::new();
@@ -141,33 +158,61 @@ fn hosts(text: &str) -> Result<Vec<String>, SlurmError> {
         c == ',' && depth == 0
     });
     for entry in entries {
-        let Some((prefix, rest)) = entry.split_once('[') else {
-            if entry.is_empty() || entry.contains(']') {
-                return Err(bad());
-            }
-            names.push(entry.to_owned());
-            continue;
-        };
-        let (ranges, suffix) = rest.split_once(']').ok_or_else(bad)?;
-        if suffix.contains(['[', ']']) || ranges.contains('[') {
-            return Err(bad());
-        }
-        for range in ranges.split(',') {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            if !digits(first) || !digits(last) {
-                return Err(bad());
-            }
-            let (start, end): (u64, u64) =
-                (first.parse().map_err(|_| bad())?, last.parse().map_err(|_| bad())?);
-            if end < start || (end - start) as usize >= MAX_NODES || names.len() > MAX_NODES {
-                return Err(bad());
-            }
-            let width = first.len();
-            names.extend((start..=end).map(|number| format!("{prefix}{number:0width$}{suffix}")));
+        names.extend(expand(entry).ok_or_else(bad)?);
+        if names.len() > MAX_NODES {
+            return Err(TopologyError::TooManyNodes { count: names.len() }.into());
         }
     }
     Ok(names)
+}
+
+/// The names of an entry: each number of a range with each of those before it.
+fn expand(entry: &str) -> Option<Vec<String>> {
+    if entry.is_empty() {
+        return None;
+    }
+    let mut names = vec![String::new()];
+    let mut rest = entry;
+    while let Some((plain, after)) = rest.split_once('[') {
+        let (ranges, more) = after.split_once(']')?;
+        let numbers = numbers(ranges)?;
+        let is_long = names[0].len() + plain.len() > MAX_NAME_BYTES;
+        if is_long || plain.contains(']') || names.len() * numbers.len() > MAX_NODES {
+            return None;
+        }
+        let with = |name: &String| -> Vec<String> {
+            numbers.iter().map(|number| format!("{name}{plain}{number}")).collect()
+        };
+        names = names.iter().flat_map(with).collect();
+        rest = more;
+    }
+    if rest.len() > MAX_NAME_BYTES || rest.contains(']') {
+        return None;
+    }
+    names.iter_mut().for_each(|name| name.push_str(rest));
+    Some(names)
+}
+
+/// The numbers of ranges such as `1-3,07-09`, as wide as the first of each.
+fn numbers(ranges: &str) -> Option<Vec<String>> {
+    let mut numbers = Vec::new();
+    for range in ranges.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_number(first) || !is_number(last) {
+            return None;
+        }
+        let (start, end): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        let width = first.len();
+        if end < start || (end - start) as usize >= MAX_NODES || width > MAX_DIGITS {
+            return None;
+        }
+        numbers.extend((start..=end).map(|number| format!("{number:0width$}")));
+        if numbers.len() > MAX_NODES {
+            return None;
+        }
+    }
+    Some(numbers)
 }
 
 #[cfg(test)]
@@ -195,11 +240,39 @@ SwitchName=spine Switches=leaf[1-2]
     fn lists_of_hosts_have_ranges() {
         assert_eq!(hosts("a,r[1-2,10]n,b").unwrap(), ["a", "r1n", "r2n", "r10n", "b"]);
         assert_eq!(hosts("n[08-11]").unwrap(), ["n08", "n09", "n10", "n11"]);
-        for text in
-            ["", "a,", "n[", "n[1", "n[1-", "n[2-1]", "n[a-b]", "n]", "n[1][2]", "n[0-99999999]", "n[+1-2]"]
-        {
+        assert_eq!(hosts("r[0-1]n[08,10]x").unwrap(), ["r0n08x", "r0n10x", "r1n08x", "r1n10x"]);
+        for text in [
+            "",
+            "a,",
+            "n[",
+            "n[1",
+            "n[1-",
+            "n[2-1]",
+            "n[a-b]",
+            "n]",
+            "n[1]]",
+            "n[1]m]",
+            "n[[1]]",
+            "n[]",
+            "n[1,]",
+            "n[0-99999999]",
+            "n[+1-2]",
+            "r[0-999]n[0-999]",
+            &format!("n[{}1-9999]", "0".repeat(100)),
+            &format!("{}[1-9999]", "n".repeat(5000)),
+            &"a,".repeat(20_000),
+        ] {
             assert!(hosts(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn lines_go_on_after_a_backslash() {
+        let text = "SwitchName=leaf1 \\\n  Nodes=a,\\\nb # a comment\nSwitchName=x Nodes";
+        assert_eq!(lines(text).iter().map(|(line, _)| *line).collect::<Vec<_>>(), [1, 4]);
+        assert!(matrix(text).unwrap_err().to_string().contains("line 4"));
+        let whole = matrix(text.split("\nSwitchName=x").next().unwrap()).unwrap();
+        assert_eq!(whole.nodes(), ["a", "b"]);
     }
 
     #[test]
