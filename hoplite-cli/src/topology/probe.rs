@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     /// disturbs whoever uses the network
     #[arg(long)]
     loaded: bool,
-    /// Have the directory and the stores use what is found: the groups, for nodes without labels, and what uplinks carry. What was
+    /// Have the directory and the stores use what is found: the groups, within what labels say, and what uplinks carry. What was
     /// applied before is replaced, so that nodes lost during the probe are in no group. Takes --loaded for granted
     #[arg(long, conflicts_with = "nodes")]
     apply: bool,

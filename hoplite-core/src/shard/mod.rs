@@ -9,7 +9,7 @@
 //! * `query`: receivers ask for senders, wait, are served; slots are granted and returned.
 //! * `vicinity`: receivers wait for copies that are close, and take slots over from receivers that are not.
 //! * `slow`: receivers get around links that stores say are slow.
-//! * `places`: nodes that do not say where they are are where measurements say.
+//! * `places`: within what their labels say, nodes are where measurements say.
 //! * `delete`: copies are removed everywhere, and tombstones keep them from coming back.
 //! * `loss`: objects whose last complete copy is gone.
 //! * `orphans`: inline objects that no store has any more are given to one.

@@ -11,7 +11,7 @@ use crate::time::Time;
 use crate::topology::keys::KeyCounts;
 use crate::topology::live::MIN_REPORTS;
 use crate::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
-use crate::topology::place::{EVERYWHERE, Path, Place};
+use crate::topology::place::{EVERYWHERE, Path, Place, is_in};
 
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
 pub(super) const MAX_NODES: usize = 1 << 16;
@@ -93,6 +93,12 @@ impl NodeRecord {
     pub(super) fn is_connected(&self) -> bool {
         matches!(self.presence, Presence::Connected { .. })
     }
+}
+
+/// Whether a path says more of where a node is than its labels, and the same at the levels of these.
+fn refines(path: Path, info: &NodeInfo) -> bool {
+    let labelled = Place::of_labels(&info.labels).path;
+    is_in(path, labelled) && path != labelled
 }
 
 /// All nodes, by index and by name.
@@ -211,16 +217,15 @@ impl Nodes {
             == MIN_REPORTS
     }
 
-    /// Where a node is: as its labels say, or else as was measured.
+    /// Where a node is: as its labels say, and within that as was measured.
     fn place_of(&self, info: &NodeInfo) -> Place {
         let labelled = Place::of_labels(&info.labels);
         self.measured_path(info).map_or(labelled, |path| Place { path, ..labelled })
     }
 
-    /// The groups that were measured for a node, if it does not say them.
+    /// The groups that were measured for a node, if they say more than its labels and do not contradict these.
     fn measured_path(&self, info: &NodeInfo) -> Option<Path> {
-        let path = self.measured.paths.get(&info.node)?;
-        (Place::of_labels(&info.labels).path == EVERYWHERE).then_some(*path)
+        self.measured.paths.get(&info.node).copied().filter(|path| refines(*path, info))
     }
 
     /// How many nodes are where was measured.
@@ -282,8 +287,8 @@ impl Nodes {
         if counts.uplink != known.uplink {
             (self.measured.uplink, self.uses_measured) = (counts.uplink, true);
         }
-        let is_labelled = Place::of_labels(&info.labels).path != EVERYWHERE;
-        if !is_labelled && counts.path != path && self.measured.paths.len() < MAX_MEASURED_NODES {
+        let is_news = counts.path != path && refines(counts.path, &info);
+        if is_news && self.measured.paths.len() < MAX_MEASURED_NODES {
             self.measured.paths.insert(info.node, counts.path);
             moved.push(index);
         }

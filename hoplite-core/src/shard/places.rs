@@ -1,4 +1,4 @@
-//! Measured places: where nodes are that do not say it.
+//! Measured places: where nodes are within what their labels say.
 
 use super::message::{Placed, ToStore};
 use super::nodes::{NodeIndex, OpenRequest};

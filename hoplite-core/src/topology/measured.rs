@@ -1,6 +1,7 @@
 //! What a probe under load tells the daemons: in which groups the nodes are, and what the uplinks of these groups carry.
 //!
-//! Labels come before it: it is for nodes that do not say where they are. It is soft state with a version; the highest counts.
+//! Labels come before it: a node is in all groups that its labels say, and measured only within the innermost of these. It is soft state
+//! with a version; the highest counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,25 +40,20 @@ pub struct MeasuredPlaces {
 }
 
 impl MeasuredPlaces {
-    /// What follows from a matrix that was measured under load. If no links are much slower than others, nobody is in a group.
+    /// What follows from a matrix that was measured under load, and from the labels of its nodes. If no links are much slower than others,
+    /// nobody is in a measured group.
     ///
     /// # Errors
     ///
     /// If the costs are too large to be added up.
-    pub fn of(matrix: &Matrix, version: u64) -> Result<Self, TopologyError> {
-        let links = Links::new(matrix, MESSAGE_BYTES)?;
-        let dendrogram = Dendrogram::new(links);
-        let order: Vec<u32> = (0..matrix.len() as u32).collect();
-        let mut paths: Vec<Path> = dendrogram.places(&order).iter().map(|place| place.path).collect();
-        for level in 0..MAX_LEVELS {
-            if !divides(&paths, level) {
-                paths.iter_mut().for_each(|path| path[level] = 0);
-            }
-            number_by_first(&mut paths, level, matrix.nodes());
-        }
-        let uplink = Uplink::of_levels(std::array::from_fn(|level| narrowest_uplink(matrix, &paths, level)));
-        let named = matrix.nodes().iter().zip(paths).filter(|(_, path)| *path != EVERYWHERE);
-        let paths = named.filter_map(|(name, path)| Some((NodeId::new(name).ok()?, path))).collect();
+    pub fn of(matrix: &Matrix, labels: impl Fn(&str) -> Path, version: u64) -> Result<Self, TopologyError> {
+        let mut paths = measured_paths(matrix, MESSAGE_BYTES)?;
+        let is_found: Vec<bool> = paths.iter().map(|path| *path != EVERYWHERE).collect();
+        let labels: Vec<Path> = matrix.nodes().iter().map(|name| labels(name)).collect();
+        refine(&mut paths, &labels);
+        let Groups { paths, uplink } = Groups::with_paths(matrix, paths);
+        let named = matrix.nodes().iter().zip(paths).zip(is_found).filter(|(_, is_found)| *is_found);
+        let paths = named.filter_map(|((name, path), _)| Some((NodeId::new(name).ok()?, path))).collect();
         Ok(Self { version, uplink, paths })
     }
 
@@ -67,6 +63,82 @@ impl MeasuredPlaces {
         groups.sort_unstable();
         groups.dedup();
         groups.len()
+    }
+}
+
+/// The groups of the nodes of a matrix, and what their uplinks carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Groups {
+    /// By the index of the node.
+    pub paths: Vec<Path>,
+    /// As follows from rates under load.
+    pub uplink: Uplink,
+}
+
+impl Groups {
+    /// The groups of a matrix that was measured under load.
+    ///
+    /// # Errors
+    ///
+    /// If the costs are too large to be added up.
+    pub fn of(matrix: &Matrix) -> Result<Self, TopologyError> {
+        Ok(Self::with_paths(matrix, measured_paths(matrix, MESSAGE_BYTES)?))
+    }
+
+    /// The groups of a matrix by its latencies, which say nothing of uplinks.
+    ///
+    /// # Errors
+    ///
+    /// If the costs are too large to be added up.
+    pub fn of_latencies(matrix: &Matrix) -> Result<Self, TopologyError> {
+        Ok(Self { paths: measured_paths(matrix, 0)?, uplink: Uplink::default() })
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.paths.iter().all(|path| *path == EVERYWHERE)
+    }
+
+    /// What the uplinks of these groups carry.
+    pub fn with_paths(matrix: &Matrix, paths: Vec<Path>) -> Self {
+        let uplink = Uplink::of_levels(std::array::from_fn(|level| narrowest_uplink(matrix, &paths, level)));
+        Self { paths, uplink }
+    }
+}
+
+/// The groups by the time of a message of so many bytes.
+fn measured_paths(matrix: &Matrix, message_bytes: u64) -> Result<Vec<Path>, TopologyError> {
+    let dendrogram = Dendrogram::new(Links::new(matrix, message_bytes)?);
+    let order: Vec<u32> = (0..matrix.len() as u32).collect();
+    let mut paths: Vec<Path> = dendrogram.places(&order).iter().map(|place| place.path).collect();
+    for level in 0..MAX_LEVELS {
+        if !divides(&paths, level) {
+            paths.iter_mut().for_each(|path| path[level] = 0);
+        }
+        number_by_first(&mut paths, level, matrix.nodes());
+    }
+    Ok(paths)
+}
+
+/// Has labels come first. Of the measured groups of the nodes that say the same, those levels remain that are within what they say and
+/// part them: a measured group that spans two labelled ones is cut by that.
+fn refine(paths: &mut [Path], labels: &[Path]) {
+    let mut labelled: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
+    for (node, label) in labels.iter().enumerate().filter(|(_, label)| **label != EVERYWHERE) {
+        labelled.entry(*label).or_default().push(node);
+    }
+    for (label, nodes) in labelled {
+        let said = label.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
+        let mut inside: Vec<Path> = nodes.iter().map(|node| paths[*node]).collect();
+        inside.iter_mut().for_each(|path| path[..said].copy_from_slice(&label[..said]));
+        for level in said..MAX_LEVELS {
+            if !divides(&inside, level) {
+                inside.iter_mut().for_each(|path| path[level] = 0);
+            }
+        }
+        for (node, path) in nodes.into_iter().zip(inside) {
+            paths[node] = path;
+        }
     }
 }
 
@@ -115,7 +187,7 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
             let peers = inside.iter().filter(|other| *other != one && paths[**other] == paths[*one]);
             near.extend(peers.map(|other| matrix.link(*one, *other).ps_per_byte));
         }
-        let near = f64::from(median(near)?);
+        let near = median(near).filter(|near| *near > 0).map(f64::from)?;
         let pairs = (inside.len() * outside.len()) as f64;
         let rates = gaps.into_iter().filter_map(|gaps| {
             let part = gaps.len() as f64 / pairs;
@@ -169,7 +241,57 @@ mod tests {
             let ps_per_byte = if rack_of[high] == rack_of[low] { near } else { far };
             Ok(Link { alpha_ns: 100_000, ps_per_byte })
         });
-        MeasuredPlaces::of(&matrix.unwrap(), 1).unwrap()
+        MeasuredPlaces::of(&matrix.unwrap(), |_| EVERYWHERE, 1).unwrap()
+    }
+
+    /// Zone "a" has the first four hosts, zone "b" the others. Measured are racks.
+    fn in_zones(rack_of: [usize; 8], labels: impl Fn(&str) -> Path) -> BTreeMap<NodeId, Path> {
+        let names = (0..8).map(|node| format!("h{node:02}")).collect();
+        let matrix = Matrix::from_links(names, |a, b| {
+            let ps_per_byte = if rack_of[a] == rack_of[b] { 40_000 } else { 224_000 };
+            Ok(Link { alpha_ns: 100_000, ps_per_byte })
+        });
+        MeasuredPlaces::of(&matrix.unwrap(), labels, 1).unwrap().paths
+    }
+
+    fn zone(name: &str) -> Path {
+        let zone = if name < "h04" { "a" } else { "b" };
+        Place::of_labels(&[("zone".to_owned(), zone.to_owned())]).path
+    }
+
+    fn row(paths: &BTreeMap<NodeId, Path>) -> Vec<Path> {
+        (0..8).map(|node| paths[&NodeId::new(&format!("h{node:02}")).unwrap()]).collect()
+    }
+
+    #[test]
+    fn measured_racks_refine_labelled_zones() {
+        let paths = row(&in_zones([0, 0, 1, 1, 2, 2, 3, 3], zone));
+        for (node, path) in paths.iter().enumerate() {
+            assert_eq!(path[..3], zone(&format!("h{node:02}"))[..3], "labels are kept");
+            assert!(path[3] != 0 && *path == paths[node / 2 * 2], "in its rack");
+        }
+        assert!(paths[0] != paths[2] && paths[4] != paths[6]);
+    }
+
+    #[test]
+    fn a_measured_group_of_two_zones_is_cut_at_the_labels() {
+        // The second rack has nodes of both zones.
+        let paths = row(&in_zones([0, 0, 1, 1, 1, 1, 2, 2], zone));
+        assert_eq!((paths[2][3], paths[2] == paths[3]), (paths[4][3], true));
+        assert!(paths[2] != paths[4] && paths[2][0] == paths[0][0] && paths[4][0] == paths[6][0]);
+    }
+
+    #[test]
+    fn what_parts_no_labelled_group_does_not_refine_it() {
+        // Measured are the zones themselves; or one node of a zone that is slow to all others.
+        for rack_of in [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 1, 1, 1, 1]] {
+            let paths = row(&in_zones(rack_of, zone));
+            assert!(paths.iter().enumerate().all(|(node, path)| *path == zone(&format!("h{node:02}"))));
+        }
+        // Nor is there room within hosts.
+        let host = |name: &str| Place::of_labels(&[("host".to_owned(), name[..2].to_owned())]).path;
+        let paths = row(&in_zones([0, 0, 0, 0, 1, 1, 1, 1], host));
+        assert!(paths.iter().all(|path| *path == host("h0")));
     }
 
     #[test]

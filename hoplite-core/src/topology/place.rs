@@ -4,8 +4,6 @@
 //! measurements, or from both. The number of a labelled group follows from its label alone, so that all who know the label agree
 //! on it, whenever they hear of it.
 
-use std::collections::BTreeMap;
-
 use crate::placement::{fnv1a, mix};
 
 /// How many levels of groups there can be.
@@ -74,7 +72,7 @@ pub(super) fn number_of_measured(level: usize, first: &str) -> u32 {
 
 /// The number of the group that a label names. Two of a thousand groups get the same number once in ten thousand clusters; they
 /// count as one group then.
-fn number_of(label: &str) -> u32 {
+pub(super) fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)
 }
@@ -104,82 +102,9 @@ fn group(path: Path, levels: usize) -> Path {
     group
 }
 
-/// The labels of a node, outermost level first.
-pub type Labels = [Option<String>; MAX_LEVELS];
-
-/// The label, or the measured group, that makes a group of a level.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Group<'a> {
-    Label(&'a str),
-    Measured(u32),
-}
-
-/// Corrects measured places by labels.
-///
-/// A label wins over the measured group of its level. A node without one gets the label that most of its measured group have,
-/// and keeps the measured group if none of them has any. The positions follow the measured ones, but each group is contiguous.
-///
-/// # Panics
-///
-/// If there are not as many labels as places.
-pub fn relabel(measured: &[Place], labels: &[Labels]) -> Vec<Place> {
-    assert_eq!(labels.len(), measured.len(), "a set of labels for each node");
-    let mut order: Vec<usize> = (0..measured.len()).collect();
-    order.sort_by_key(|&node| (measured[node].position, node));
-    let mut places = vec![Place::default(); measured.len()];
-    // When each group of a level is met first, so that sorting by that moves as little as it can.
-    let mut met = vec![[0; MAX_LEVELS]; measured.len()];
-    for level in 0..MAX_LEVELS {
-        let common = common_labels(measured, labels, level);
-        let mut numbers = BTreeMap::new();
-        for &node in &order {
-            let own = labels[node][level].as_deref();
-            let group = match own.or_else(|| common.get(&measured[node].path[..=level]).copied()) {
-                Some(label) => Group::Label(label),
-                None => Group::Measured(measured[node].path[level]),
-            };
-            places[node].path[level] = match group {
-                Group::Label(label) => number_of(label),
-                Group::Measured(number) => number,
-            };
-            let next = numbers.len();
-            met[node][level] = *numbers.entry(group).or_insert(next);
-        }
-    }
-    order.sort_by_key(|&node| met[node]);
-    for (position, node) in order.into_iter().enumerate() {
-        places[node].position = position as u32;
-    }
-    places
-}
-
-/// For each measured group of a level, the label that most of its nodes have; among equals the first by name.
-fn common_labels<'a>(measured: &[Place], labels: &'a [Labels], level: usize) -> BTreeMap<Vec<u32>, &'a str> {
-    let mut counts: BTreeMap<Vec<u32>, BTreeMap<&str, usize>> = BTreeMap::new();
-    for (place, labels) in measured.iter().zip(labels) {
-        if let Some(label) = labels[level].as_deref() {
-            *counts.entry(place.path[..=level].to_vec()).or_default().entry(label).or_default() += 1;
-        }
-    }
-    let most_common = |labels: BTreeMap<&'a str, usize>| {
-        labels.into_iter().rev().max_by_key(|(_, count)| *count).map(|(label, _)| label)
-    };
-    counts.into_iter().filter_map(|(group, labels)| Some((group, most_common(labels)?))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn measured(groups: &[u32]) -> Vec<Place> {
-        let place =
-            |(position, &group): (usize, &u32)| Place { path: [0, 0, 0, group], position: position as u32 };
-        groups.iter().enumerate().map(place).collect()
-    }
-
-    fn rack(label: &str) -> Labels {
-        [None, None, None, (!label.is_empty()).then(|| label.to_owned())]
-    }
 
     #[test]
     fn levels_and_distances() {
@@ -230,28 +155,5 @@ mod tests {
         assert_eq!(groups_of(EVERYWHERE).collect::<Vec<_>>(), [EVERYWHERE]);
         assert!(is_in([1, 0, 3, 9], [1, 0, 3, 0]) && is_in([1, 0, 3, 9], EVERYWHERE));
         assert!(!is_in([1, 2, 3, 9], [1, 0, 3, 0]) && !is_in(EVERYWHERE, [1, 0, 0, 0]));
-    }
-
-    #[test]
-    fn labels_win_and_spread_to_the_rest_of_a_measured_group() {
-        let labels: Vec<Labels> = ["x", "x", "", "y", "", ""].map(rack).into();
-        let places = relabel(&measured(&[1, 1, 1, 1, 2, 2]), &labels);
-        let racks: Vec<u32> = places.iter().map(|place| place.path[3]).collect();
-        assert_eq!(racks, ["x", "x", "x", "y"].map(number_of).into_iter().chain([2, 2]).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn positions_make_labelled_groups_contiguous() {
-        let labels: Vec<Labels> = ["a", "b", "a", "b"].map(rack).into();
-        let places = relabel(&measured(&[0, 0, 0, 0]), &labels);
-        let positions: Vec<u32> = places.iter().map(|place| place.position).collect();
-        assert_eq!(positions, [0, 2, 1, 3]);
-    }
-
-    #[test]
-    fn without_labels_nothing_changes() {
-        let measured = measured(&[0, 0, 1, 1, 2]);
-        let labels = vec![Labels::default(); 5];
-        assert_eq!(relabel(&measured, &labels), measured);
     }
 }

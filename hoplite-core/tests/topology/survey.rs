@@ -7,6 +7,7 @@ use hoplite_core::time::Time;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::measured::MeasuredPlaces;
+use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::topology::probe::Probes;
 use hoplite_core::topology::probe::echo::Echoes;
 use hoplite_core::topology::probe::survey::{
@@ -232,7 +233,7 @@ fn hosts_of_a_rack_are_close_although_each_has_a_neighbour_in_another() {
         let matrix = report.unwrap().matrix;
         // All trains between neighbours cross an uplink, and say nothing of this pair.
         assert!(matrix.link(0, 2).ps_per_byte < 1050, "seed {seed}: {:?}", matrix.link(0, 2));
-        let places = MeasuredPlaces::of(&matrix, 1).unwrap();
+        let places = MeasuredPlaces::of(&matrix, |_| EVERYWHERE, 1).unwrap();
         assert_eq!(places.groups(), 2, "seed {seed}");
         assert!((170..300).contains(&places.uplink.permille()), "seed {seed}: {:?}", places.uplink);
     }
@@ -246,7 +247,7 @@ fn the_uplinks_of_racks_and_of_zones_are_told_apart() {
         racks.noise = Random::new(seed);
         let (_, report) =
             survey(&mut racks, SurveyOptions { loaded: true, ..SurveyOptions::default() }, seed);
-        let places = MeasuredPlaces::of(&report.unwrap().matrix, 1).unwrap();
+        let places = MeasuredPlaces::of(&report.unwrap().matrix, |_| EVERYWHERE, 1).unwrap();
         assert_eq!(places.groups(), 8, "seed {seed}: {places:?}");
         // Pairs that are slow above the rack leave more of its uplink to others than this model says.
         let [_, _, zone, rack] = places.uplink.levels();

@@ -17,6 +17,7 @@ use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, best_informed};
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
 use hoplite_core::topology::live::PeerLink;
 use hoplite_core::topology::measured::{MeasuredPlaces, version_above};
+use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
 use hoplite_core::topology::{Link, Matrix, Place};
 use hoplite_proto::bounds::decode_address;
@@ -65,7 +66,7 @@ async fn probe(
     options: SurveyOptions,
 ) -> Result<Response, Error> {
     let begun = Instant::now();
-    let mut known = nodes_of(shards).await?;
+    let Known { addresses: mut known, labels } = nodes_of(shards).await?;
     if !nodes.is_empty() {
         let chosen: BTreeSet<NodeId> = nodes.into_iter().collect();
         if let Some(unknown) = chosen.iter().find(|node| !known.contains_key(*node)) {
@@ -75,7 +76,8 @@ async fn probe(
         known.retain(|node, _| chosen.contains(node));
     }
     let report = plane.engine.survey(known.into_iter().collect(), options).await?;
-    let applied = if options.apply { Some(apply(plane, shards, &report.matrix).await?) } else { None };
+    let applied =
+        if options.apply { Some(apply(plane, shards, &report.matrix, labels).await?) } else { None };
     let probed = v1::Probed { applied, ..encode_report(report, begun.elapsed()) };
     Ok(Response::Probed(Box::new(probed)))
 }
@@ -85,6 +87,7 @@ async fn apply(
     plane: &LocalPlane,
     shards: &[&ShardLink],
     matrix: &Matrix,
+    labels: BTreeMap<String, Path>,
 ) -> Result<v1::probed::Applied, Error> {
     let status =
         shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
@@ -95,7 +98,8 @@ async fn apply(
     let version = version_above(known, now);
     // It takes a second for thousands of nodes, in which small requests would wait on this thread.
     let matrix = matrix.clone();
-    let places = spawn_blocking(move || MeasuredPlaces::of(&matrix, version));
+    let label = move |node: &str| labels.get(node).copied().unwrap_or(EVERYWHERE);
+    let places = spawn_blocking(move || MeasuredPlaces::of(&matrix, label, version));
     let places = places.await.map_err(|_| Error::ShuttingDown)?;
     let places = places.map_err(|error| Error::InvalidRequest { reason: error.to_string().into() })?;
     let told = shards.iter().map(|link| async { ask(link.client().place(encode_places(&places))).await });
@@ -117,17 +121,26 @@ async fn apply(
     })
 }
 
-/// The nodes that are connected to any shard, and where they are.
-async fn nodes_of(shards: &[&ShardLink]) -> Result<BTreeMap<NodeId, SocketAddr>, Error> {
+/// The nodes that are connected to any shard.
+#[derive(Default)]
+struct Known {
+    addresses: BTreeMap<NodeId, SocketAddr>,
+    /// Where they are, as their labels say.
+    labels: BTreeMap<String, Path>,
+}
+
+async fn nodes_of(shards: &[&ShardLink]) -> Result<Known, Error> {
     let asked =
         shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
-    let mut nodes = BTreeMap::new();
+    let mut nodes = Known::default();
     let mut is_known = false;
     for status in join_all(asked).await.into_iter().flatten() {
         is_known = true;
         for node in status.nodes.into_iter().filter(|node| node.connected) {
             let address = decode_address(&node.data_address, Plane::Control)?;
-            nodes.insert(NodeId::new(&node.node)?, address);
+            let labels: Vec<(String, String)> = node.labels.into_iter().collect();
+            nodes.labels.insert(node.node.clone(), Place::of_labels(&labels).path);
+            nodes.addresses.insert(NodeId::new(&node.node)?, address);
         }
     }
     if is_known { Ok(nodes) } else { Err(Error::unavailable("the directory")) }

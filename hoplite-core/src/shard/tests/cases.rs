@@ -19,6 +19,7 @@
 //! fail A OUTCOME           A returns its latest slot
 //! evict A X | concede A X | end A X | abort A X | supersede A X | dropped A X
 //! delete A X | forget A X | watch A X
+//! measure V A B.. | C D..   a probe of version V under load finds that these are groups
 //! slow A B..                the links from A to these are slow, and no others
 //! wait T
 //! ```
@@ -27,6 +28,9 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::error::ErrorCode;
+use crate::topology::measured::MeasuredPlaces;
+use crate::topology::place::EVERYWHERE;
+use crate::topology::{Link, Matrix, Place};
 
 #[test]
 fn broadcast() {
@@ -76,6 +80,8 @@ struct Scenario {
     latest: BTreeMap<String, RequestId>,
     /// Of sessions, as the lines that tell of them.
     receptions: Vec<String>,
+    /// The numbers of measured groups, in the order in which they are first told.
+    measured: Vec<u32>,
 }
 
 impl Scenario {
@@ -92,6 +98,7 @@ impl Scenario {
             slots: BTreeMap::new(),
             latest: BTreeMap::new(),
             receptions: Vec::new(),
+            measured: Vec::new(),
         };
         let mut happened = Vec::new();
         for line in lines.iter().filter(|line| !line.starts_with("->")) {
@@ -199,6 +206,7 @@ impl Scenario {
                 self.latest.insert((*name).to_owned(), request);
                 self.world.say(name, ToShard::Subscribe { request, id: id(object), wants: Wants::Locations })
             }
+            ["measure", version, names @ ..] => self.measure(version.parse().unwrap(), names),
             ["slow", name, peers @ ..] => {
                 let peers = peers.iter().map(|peer| node(peer)).collect();
                 self.world.say(name, ToShard::SlowLinks { peers })
@@ -206,6 +214,47 @@ impl Scenario {
             ["wait", millis] => self.world.wait(Duration::from_millis(millis.parse().unwrap())),
             _ => panic!("{words:?}"),
         }
+    }
+
+    /// Between groups a byte takes more than five times as long.
+    fn measure(&mut self, version: u64, names: &[&str]) -> Vec<Effect> {
+        let groups: Vec<&[&str]> = names.split(|name| *name == "|").collect();
+        let nodes: Vec<(usize, String)> = groups
+            .iter()
+            .enumerate()
+            .flat_map(|(group, names)| names.iter().map(move |name| (group, (*name).to_owned())))
+            .collect();
+        let names = nodes.iter().map(|(_, name)| name.clone()).collect();
+        let matrix = Matrix::from_links(names, |a, b| {
+            let ps_per_byte = if nodes[a].0 == nodes[b].0 { 40_000 } else { 224_000 };
+            Ok(Link { alpha_ns: 100_000, ps_per_byte })
+        });
+        let label =
+            |name: &str| self.labels.get(name).map_or(EVERYWHERE, |labels| Place::of_labels(labels).path);
+        let places = MeasuredPlaces::of(&matrix.unwrap(), label, version).unwrap();
+        self.world.apply(Event::Places(places))
+    }
+
+    /// The groups that a node is in, outermost first: the values of labels, and measured ones with numbers.
+    fn name(&mut self, path: Path) -> String {
+        let level = |number: u32| {
+            if number == 0 {
+                return "-".to_owned();
+            }
+            let labels = self.labels.values().flatten();
+            let mut said =
+                labels.filter(|label| Place::of_labels(&[(*label).clone()]).path.contains(&number));
+            if let Some((_, value)) = said.next() {
+                return value.clone();
+            }
+            let known = self.measured.iter().position(|known| *known == number);
+            let index = known.unwrap_or_else(|| {
+                self.measured.push(number);
+                self.measured.len() - 1
+            });
+            format!("measured{}", index + 1)
+        };
+        path.map(level).join("/")
     }
 
     fn join(&mut self, name: &str) -> Vec<Effect> {
@@ -276,7 +325,7 @@ impl Scenario {
             }
             ToStore::Drop { id, put, reason } => format!("{node} drop {id}/{} {reason:?}", put.0),
             ToStore::GiveWay { .. } => format!("{node} gives way"),
-            ToStore::Placed(Placed { path, .. }) => format!("{node} is in {path:?}"),
+            ToStore::Placed(Placed { path, .. }) => format!("{node} is in {}", self.name(path)),
             ToStore::Promote { id, .. } => format!("{node} promote {id}"),
             ToStore::TakeOver { id, bytes, .. } => format!("{node} take over {id} {}", bytes.escape_ascii()),
             ToStore::DeleteDone { put: Some(put), .. } => format!("{node} deleted {}", put.0),
