@@ -271,6 +271,9 @@ fn allreduces_are_decomposed() {
     assert!((plan["total_s"].as_f64().unwrap() - total).abs() < 1e-12);
     assert!(plan["ring_s"].as_f64().unwrap() > 0.0);
     assert!(text(&arguments).contains("one ring"));
+    let alone =
+        ["--ranks", "1", "--levels", "1", "--bandwidth", "1", "--latency", "0", "--size", "1", "--json"];
+    assert!(text(&[&["decompose"][..], &alone].concat()).contains("\"total_s\": 0.0"), "and not -0");
     assert!(
         failure(&[
             "decompose",
@@ -351,6 +354,36 @@ fn fabrics_are_simulated_and_drawn() {
     let decomposed =
         ["decompose", "--ranks", "8", "--levels", "8", "--latency", "0", "--size", "1M", "--json"];
     assert!(failure(&[&decomposed[..], &bandwidth].concat()).contains("a time of inf"));
+}
+
+#[test]
+fn pairs_of_a_matrix_share_the_uplinks_of_groups() {
+    let files = Files::new();
+    // Racks of four: the rates between them are those of pairs that crossed at once.
+    let loaded = files.write_json("loaded.json", &racks(2, 4));
+    let mut stated = racks(1, 8);
+    let rack = |node: usize| json!([if node < 4 { "a" } else { "b" }]);
+    stated["groups"] = (0..8).map(rack).collect();
+    stated["uplinks"] = json!([0.25]);
+    let stated = files.write_json("stated.json", &stated);
+    let run = |file: &str, order: &str, more: &[&str]| {
+        let order = files.write(order, order);
+        let size = ["simulate", "--collective", "ring", "--size", "64M", "--json"];
+        document(&[&size[..], &["--fabric", file, "--order", &order], more].concat())
+    };
+    let (in_racks, in_turn) = ("[0,1,2,3,4,5,6,7]", "[0,4,1,5,2,6,3,7]");
+    let found = run(&stated, in_racks, &[]);
+    assert_eq!(found["shared"], json!({"groups": 2, "uplinks": [0.25]}));
+    let (near, far) = (found["seconds"].as_f64().unwrap(), run(&stated, in_turn, &[])["seconds"].as_f64());
+    assert!(far.unwrap() > 3.9 * near, "four pairs cross, and not one");
+    let fast = run(&stated, in_turn, &["--uplinks", "4"]);
+    assert!(fast["seconds"].as_f64().unwrap() < near, "as the argument says");
+    assert_eq!(run(&loaded, in_racks, &[])["shared"]["groups"], 2);
+    let refused = ["simulate", "--collective", "ring", "--size", "1", "--fabric"];
+    assert!(failure(&[&refused[..], &[&loaded, "--uplinks", "1,2"]].concat()).contains("1 levels"));
+    assert!(
+        failure(&[&refused[..], &["torus", "--nodes", "4", "--uplinks", "1"]].concat()).contains("own links")
+    );
 }
 
 #[test]

@@ -15,17 +15,35 @@ use serde::{Deserialize, Deserializer};
 /// A matrix of the most nodes that there may be has 2 x 10^8 entries; with ten bytes for each it is as large.
 const MAX_FILE_BYTES: u64 = 2 << 30;
 
-/// Reads a matrix in whatever form: JSON starts with a brace, a `topology.conf` has switches, all else is CSV.
+/// A matrix, and what its file says of groups of nodes.
+#[derive(Debug)]
+pub(super) struct Fabric {
+    pub(super) matrix: Matrix,
+    /// The names of the groups of each node, outermost first.
+    pub(super) groups: Option<Vec<Vec<String>>>,
+    /// What their uplinks carry at each level, outermost first, in links of a node.
+    pub(super) uplinks: Option<Vec<f64>>,
+}
+
+/// Reads a matrix in whatever form.
 pub(super) fn matrix(path: &Path) -> anyhow::Result<Matrix> {
+    Ok(fabric(path)?.matrix)
+}
+
+/// Reads a matrix in whatever form: JSON starts with a brace, or is a document of the wrong shape; a `topology.conf` has switches, all else
+/// is CSV. Spreadsheets begin a file with a byte order mark.
+pub(super) fn fabric(path: &Path) -> anyhow::Result<Fabric> {
     let text = text(path)?;
-    let matrix = if text.trim_start().starts_with('{') {
-        json_matrix(&text)
-    } else if slurm::is_configuration(&text) {
-        slurm::matrix(&text).map_err(anyhow::Error::from)
+    let text = text.trim_start_matches('\u{feff}');
+    let plain = |matrix| Fabric { matrix, groups: None, uplinks: None };
+    let fabric = if text.trim_start().starts_with(['{', '[']) {
+        json_fabric(text)
+    } else if slurm::is_configuration(text) {
+        slurm::matrix(text).map(plain).map_err(anyhow::Error::from)
     } else {
-        csv::matrix(&text).map_err(anyhow::Error::from)
+        csv::matrix(text).map(plain).map_err(anyhow::Error::from)
     };
-    matrix.with_context(|| path.display().to_string())
+    fabric.with_context(|| path.display().to_string())
 }
 
 /// Reads the order of `nodes` ranks: a list of the nodes' indices, or an object that has one as `order`, as the verb of that name
@@ -56,10 +74,13 @@ enum OrderFile {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a matrix is an object with nodes, alpha_ns and ps_per_byte")]
 struct MatrixFile {
     nodes: Vec<Name>,
     alpha_ns: Vec<Vec<Entry>>,
     ps_per_byte: Vec<Vec<Entry>>,
+    groups: Option<Vec<Vec<Name>>>,
+    uplinks: Option<Vec<f64>>,
 }
 
 /// A name; also a number, for nodes that have no other.
@@ -80,7 +101,7 @@ impl<'de> Deserialize<'de> for Entry {
     }
 }
 
-fn json_matrix(text: &str) -> anyhow::Result<Matrix> {
+fn json_fabric(text: &str) -> anyhow::Result<Fabric> {
     let file: MatrixFile = serde_json::from_str(text)?;
     let name = |name| match name {
         Name::Text(text) => text,
@@ -90,7 +111,10 @@ fn json_matrix(text: &str) -> anyhow::Result<Matrix> {
         rows.into_iter().map(|row| row.into_iter().map(|Entry(number)| number).collect()).collect()
     };
     let nodes = file.nodes.into_iter().map(name).collect();
-    Ok(Matrix::from_rows(nodes, &rows(file.alpha_ns), &rows(file.ps_per_byte))?)
+    let matrix = Matrix::from_rows(nodes, &rows(file.alpha_ns), &rows(file.ps_per_byte))?;
+    let names = |groups: Vec<Name>| groups.into_iter().map(name).collect();
+    let groups = file.groups.map(|groups| groups.into_iter().map(names).collect());
+    Ok(Fabric { matrix, groups, uplinks: file.uplinks })
 }
 
 /// A file is larger than any matrix.
@@ -118,7 +142,7 @@ mod tests {
     fn a_matrix_is_names_and_two_tables() {
         let text =
             r#"{"nodes": ["a", 7], "alpha_ns": [[0, 5.4], [6, null]], "ps_per_byte": [[0, 3], [2, 0]]}"#;
-        let matrix = json_matrix(text).unwrap();
+        let matrix = json_fabric(text).unwrap().matrix;
         assert_eq!(matrix.nodes(), ["a", "7"]);
         assert_eq!(matrix.link(0, 1), Link { alpha_ns: 6, ps_per_byte: 3 });
     }
@@ -127,6 +151,7 @@ mod tests {
     fn bad_matrices_are_refused_with_the_reason() {
         for (text, reason) in [
             ("{}", "missing field `nodes`"),
+            ("[]", "a matrix is an object with nodes"),
             (r#"{"nodes": [], "alpha_ns": [], "ps_per_byte": []}"#, "no nodes"),
             (r#"{"nodes": ["a"], "alpha_ns": [[0]]}"#, "missing field `ps_per_byte`"),
             (
@@ -150,8 +175,22 @@ mod tests {
                 "twice",
             ),
         ] {
-            let error = json_matrix(text).unwrap_err().to_string();
+            let error = json_fabric(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_left_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("matrix");
+        for text in [
+            r#"{"nodes": ["a", "b"], "alpha_ns": [[0, 5], [6, 0]], "ps_per_byte": [[0, 3], [2, 0]]}"#,
+            "rtt_us,a,b\na,0,1\nb,1,0",
+            "SwitchName=s Nodes=a,b",
+        ] {
+            std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
+            assert_eq!(matrix(&path).unwrap().nodes(), ["a", "b"], "{text}");
         }
     }
 

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use hoplite_core::topology::fabric::collective::{
     self, Algorithm, BYTES_PER_SECOND, LATENCY_S, Outcome, SimulationError, allreduce,
 };
+use hoplite_core::topology::fabric::measured::MeasuredNetwork;
 use hoplite_core::topology::fabric::network::{Network, Routing};
 use hoplite_core::topology::random::Random;
 use serde::Serialize;
@@ -38,6 +39,10 @@ pub(crate) struct Arguments {
     /// The nodes by rank: identity, shuffled:SEED, or a file [default: identity; that of HDRM for hdrm]
     #[arg(long, value_name = "ORDER")]
     order: Option<String>,
+    /// What the uplinks of the groups of a matrix file carry, in links of a node, for each level of groups, outermost first, or one for all
+    /// [default: as the file says, or as the rates in it say if it was measured with --loaded]
+    #[arg(long, value_delimiter = ',', value_parser = parse_bandwidth, value_name = "LINKS,...")]
+    uplinks: Option<Vec<f64>>,
     /// Which of several ways a flow takes: modulo, ecmp:SEED or ideal
     #[arg(long, value_parser = parse_routing, default_value = "modulo")]
     routing: Routing,
@@ -86,6 +91,16 @@ struct Simulation {
     size_bytes: u64,
     seconds: f64,
     steps: Vec<Steps>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<Shared>,
+}
+
+/// What the nodes of a matrix share.
+#[derive(Debug, Serialize)]
+struct Shared {
+    groups: usize,
+    /// In links of a node, outermost level first.
+    uplinks: Vec<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -101,6 +116,13 @@ struct Steps {
 #[derive(Debug, thiserror::Error)]
 #[error("--nodes says how many nodes a {fabric} has")]
 struct NoNodes {
+    fabric: String,
+}
+
+/// A network that has links of its own.
+#[derive(Debug, thiserror::Error)]
+#[error("--uplinks is for a matrix file; a {fabric} has its own links")]
+struct OwnLinks {
     fabric: String,
 }
 
@@ -133,6 +155,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             size_bytes: arguments.size,
             seconds: outcome.seconds,
             steps: outcome.steps.iter().map(step).collect(),
+            shared: match &network {
+                Network::Measured(network) => {
+                    Some(Shared { groups: network.groups(), uplinks: network.uplinks() })
+                }
+                _ => None,
+            },
         };
         return Ok(output::json(&mut stdout, &simulation)?);
     }
@@ -151,6 +179,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         ]);
     }
     table.print(&mut stdout)?;
+    if let Network::Measured(network) = &network {
+        let uplinks: Vec<String> = network.uplinks().iter().map(|links| format!("{links:.2}")).collect();
+        match network.groups() {
+            0 => writeln!(stdout, "no uplinks are shared")?,
+            groups => writeln!(
+                stdout,
+                "{groups} groups, whose uplinks carry {} of a node's link",
+                uplinks.join(", ")
+            )?,
+        }
+    }
     writeln!(stdout, "{} nodes, in all {}", network.hosts(), seconds(outcome.seconds))?;
     Ok(stdout.flush()?)
 }
@@ -159,12 +198,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn network(arguments: &Arguments, nodes: Option<u32>) -> anyhow::Result<Network> {
     let name = arguments.fabric.to_string_lossy();
     let needed = || nodes.ok_or_else(|| NoNodes { fabric: name.to_string() });
+    if matches!(&*name, "bigraph" | "fat-tree" | "torus") && arguments.uplinks.is_some() {
+        return Err(OwnLinks { fabric: name.into_owned() }.into());
+    }
     Ok(match &*name {
         "bigraph" => Network::bigraph(needed()?, arguments.routing)?,
         "fat-tree" => Network::fat_tree(needed()?, arguments.routing)?,
         "torus" => Network::torus(needed()?)?,
         _ => {
-            let network = Network::Measured { matrix: input::matrix(&arguments.fabric)? };
+            let input::Fabric { matrix, groups, uplinks } = input::fabric(&arguments.fabric)?;
+            let uplinks = arguments.uplinks.as_deref().or(uplinks.as_deref());
+            let network = MeasuredNetwork::shared(matrix, groups.as_deref(), uplinks);
+            let network = Network::Measured(network.with_context(|| arguments.fabric.display().to_string())?);
             let has = network.hosts();
             if let Some(nodes) = nodes.filter(|&nodes| nodes != has) {
                 return Err(OtherNodes { has, nodes }.into());
@@ -192,7 +237,7 @@ fn levels(arguments: &Arguments, network: &Network) -> Vec<u32> {
         (None, Network::BiGraph { hosts_per_switch, switches, .. }) => vec![*hosts_per_switch, *switches],
         (None, Network::FatTree { leaves, hosts_per_leaf, .. }) => vec![*hosts_per_leaf, *leaves],
         (None, Network::Torus { dimensions }) => dimensions.clone(),
-        (None, Network::Measured { .. }) => vec![network.hosts()],
+        (None, Network::Measured(_)) => vec![network.hosts()],
     }
 }
 
@@ -216,7 +261,7 @@ fn order(argument: Option<&str>, network: &Network, collective: Collective) -> a
 /// Draws the times of all collectives that the fabric has, for numbers of nodes that double up to that of the network.
 fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result<()> {
     let most = network.hosts();
-    let is_measured = matches!(network, Network::Measured { .. });
+    let is_measured = matches!(network, Network::Measured(_));
     let counts = std::iter::successors(Some(most), |nodes| nodes.is_multiple_of(2).then_some(nodes / 2));
     let counts: Vec<u32> = counts.take(if is_measured { 1 } else { 5 }).filter(|&nodes| nodes >= 2).collect();
     let mut curves = Vec::new();

@@ -6,10 +6,12 @@ use hoplite_core::topology::fabric::collective::{
     Algorithm, BYTES_PER_SECOND, LATENCY_S, SimulationError, allreduce, hdrm_order,
 };
 use hoplite_core::topology::fabric::max_min::{finish_times, rates};
+use hoplite_core::topology::fabric::measured::{MeasuredNetwork, SharedError};
 use hoplite_core::topology::fabric::network::{Network, NetworkError, Routing, loads};
 use hoplite_core::topology::probe::{BLOCK, Samples, percentile};
 use hoplite_core::topology::random::Random;
 use hoplite_core::topology::rounds;
+use hoplite_core::topology::{Link, Matrix};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -166,9 +168,80 @@ fn measured_networks_use_what_was_measured() {
     let slowest = (0..4_usize).map(|rank| matrix.link(rank, (rank + 1) % 4));
     let gap = slowest.clone().map(|link| link.ps_per_byte).max().unwrap();
     let latency = slowest.map(|link| link.alpha_ns).max().unwrap();
-    let network = Network::Measured { matrix };
+    let network = Network::Measured(MeasuredNetwork::unshared(matrix));
     let outcome = allreduce(&network, &Algorithm::Ring, &[0, 1, 2, 3], 4e6, 1.0, 1e12).unwrap();
     assert_close(outcome.seconds, 6.0 * (f64::from(latency) * 1e-9 + 1e6 * f64::from(gap) * 1e-12));
+}
+
+/// Two racks of four, with rates within and between them, in picoseconds per byte.
+fn two_racks(near: u32, far: u32, far_ns: u32) -> Matrix {
+    let link = |a: usize, b: usize| {
+        let is_near = a / 4 == b / 4;
+        let (alpha_ns, ps_per_byte) = if is_near { (10_000, near) } else { (far_ns, far) };
+        Ok(Link { alpha_ns, ps_per_byte })
+    };
+    Matrix::from_links(made::names(8), link).unwrap()
+}
+
+/// The load on the busiest link of a ring of eight, in bytes of a link of 25 MB/s.
+fn ring_load(network: &MeasuredNetwork, order: [u32; 8]) -> f64 {
+    let network = Network::Measured(network.clone());
+    allreduce(&network, &Algorithm::Ring, &order, 8.0, 0.0, 25e6).unwrap().steps[0].load
+}
+
+const IN_RACKS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+const IN_TURN: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+#[test]
+fn pairs_that_cross_share_the_uplink_that_load_has_shown() {
+    // Under load 2.8 pairs on an average cross an uplink of half a link.
+    let network = MeasuredNetwork::shared(two_racks(40_000, 224_000, 10_000), None, None).unwrap();
+    assert_eq!((network.groups(), network.uplinks()), (2, vec![0.5]));
+    assert_close(ring_load(&network, IN_RACKS), 2.0);
+    assert_close(ring_load(&network, IN_TURN), 8.0);
+    // A pair that crosses alone gets all of it, and not what it got under load; without uplinks it is alone in any case.
+    let unshared = MeasuredNetwork::unshared(two_racks(40_000, 224_000, 10_000));
+    for order in [IN_RACKS, IN_TURN] {
+        assert_close(ring_load(&unshared, order), 5.6);
+    }
+}
+
+#[test]
+fn uplinks_can_be_given() {
+    // No rate shows the racks, but the latency does.
+    let network =
+        |uplinks: &[f64]| MeasuredNetwork::shared(two_racks(40_000, 40_000, 50_000), None, Some(uplinks));
+    let quarter = network(&[0.25]).unwrap();
+    assert_close(ring_load(&quarter, IN_RACKS), 4.0);
+    assert_close(ring_load(&quarter, IN_TURN), 16.0);
+    assert_close(ring_load(&network(&[4.0]).unwrap(), IN_TURN), 1.0);
+    // A pair gets no more than it was measured to get.
+    let slow = MeasuredNetwork::shared(two_racks(40_000, 120_000, 50_000), None, Some(&[1.0])).unwrap();
+    assert_close(ring_load(&slow, IN_RACKS), 3.0);
+    assert_close(ring_load(&slow, IN_TURN), 4.0);
+    let flat = MeasuredNetwork::shared(two_racks(40_000, 40_000, 10_000), None, None).unwrap();
+    assert_eq!((flat.groups(), flat.uplinks()), (0, Vec::new()));
+    assert_eq!(network(&[1.0, 2.0]), Err(SharedError::Levels { given: 2, levels: 1 }));
+    assert_eq!(network(&[0.0]), Err(SharedError::Capacity));
+    assert_eq!(network(&[f64::INFINITY]), Err(SharedError::Capacity));
+}
+
+#[test]
+fn groups_can_be_given() {
+    let matrix = || two_racks(40_000, 40_000, 10_000);
+    let names = |node: usize| vec![["a", "b"][node / 4].to_owned(), format!("r{}", node / 2 % 2)];
+    let groups: Vec<Vec<String>> = (0..8).map(names).collect();
+    let network = MeasuredNetwork::shared(matrix(), Some(&groups), Some(&[0.5, 1.0])).unwrap();
+    assert_eq!((network.groups(), network.uplinks()), (6, vec![0.5, 1.0]), "r0 of a is not r0 of b");
+    assert_close(ring_load(&network, IN_RACKS), 2.0);
+    assert_close(ring_load(&network, IN_TURN), 8.0);
+    // Of round trips alone no rate is known, nor an uplink.
+    let latencies = MeasuredNetwork::shared(two_racks(0, 0, 50_000), Some(&groups), None).unwrap();
+    assert_eq!((latencies.groups(), latencies.uplinks()), (0, Vec::new()));
+    let one = |groups: &[Vec<String>]| MeasuredNetwork::shared(matrix(), Some(groups), Some(&[1.0]));
+    assert_eq!(one(&groups[1..]), Err(SharedError::Groups { count: 7, nodes: 8 }));
+    assert_eq!(one(&vec![Vec::new(); 8]), Err(SharedError::Levels { given: 1, levels: 0 }));
+    assert_eq!(one(&vec![vec!["x".to_owned(); 5]; 8]), Err(SharedError::TooDeep { levels: 5 }));
 }
 
 #[test]

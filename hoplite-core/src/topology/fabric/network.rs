@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use super::measured::MeasuredNetwork;
 use crate::placement::mix;
-use crate::topology::matrix::Matrix;
+use crate::topology::place::Path;
 
 /// As many nodes as a shard takes.
 pub const MAX_HOSTS: u32 = 65_536;
@@ -55,6 +56,13 @@ pub enum LinkId {
     },
     /// The whole way between two nodes whose links were measured.
     Pair(u32, u32),
+    /// What all nodes of a measured group share.
+    Uplink {
+        /// The group.
+        group: Path,
+        /// Whether it is out of the group.
+        is_up: bool,
+    },
 }
 
 /// Which of several equally short ways a flow takes.
@@ -98,11 +106,8 @@ pub enum Network {
         /// The points of each dimension.
         dimensions: Vec<u32>,
     },
-    /// Nodes whose pairs each have a way of their own, and share the hosts' links.
-    Measured {
-        /// What was measured.
-        matrix: Matrix,
-    },
+    /// Nodes whose pairs each have a way of their own, and share the hosts' links and the uplinks of groups.
+    Measured(MeasuredNetwork),
 }
 
 /// Why there is no such network.
@@ -182,7 +187,7 @@ impl Network {
             Self::FatTree { spines: 0, .. } => return Err(NetworkError::Empty),
             Self::FatTree { leaves, hosts_per_leaf, .. } => vec![*leaves, *hosts_per_leaf],
             Self::Torus { dimensions } => dimensions.clone(),
-            Self::Measured { .. } => vec![self.hosts()],
+            Self::Measured(_) => vec![self.hosts()],
         };
         check_hosts(sides.iter().fold(1, |hosts, &side| u64::saturating_mul(hosts, side.into())))
     }
@@ -193,7 +198,7 @@ impl Network {
             Self::BiGraph { hosts_per_switch, switches, .. } => hosts_per_switch * switches,
             Self::FatTree { leaves, hosts_per_leaf, .. } => leaves * hosts_per_leaf,
             Self::Torus { dimensions } => dimensions.iter().product(),
-            Self::Measured { matrix } => matrix.len() as u32,
+            Self::Measured(network) => network.hosts(),
         }
     }
 
@@ -226,7 +231,7 @@ impl Network {
                     }
                 }
             }
-            Self::Measured { .. } => route.push((LinkId::Pair(from, to), 1.0)),
+            Self::Measured(network) => route.extend(network.route(from, to).map(|link| (link, 1.0))),
             Self::Torus { .. } => {}
         }
         route
@@ -234,21 +239,17 @@ impl Network {
 
     /// The capacity of a link, relative to a link whose bytes take `ps_per_byte`. Only measured links differ.
     pub fn capacity(&self, link: LinkId, ps_per_byte: f64) -> f64 {
-        match (self, link) {
-            (Self::Measured { matrix }, LinkId::Pair(a, b)) => {
-                let measured = f64::from(matrix.link(a as usize, b as usize).ps_per_byte);
-                if measured > 0.0 { ps_per_byte / measured } else { f64::INFINITY }
-            }
-            _ => 1.0,
-        }
+        let Self::Measured(network) = self else { return 1.0 };
+        let measured = network.gap(link);
+        let is_hosts = matches!(link, LinkId::FromHost(_) | LinkId::ToHost(_));
+        let capacity = if measured > 0.0 { ps_per_byte / measured } else { f64::INFINITY };
+        if is_hosts { capacity.min(1.0) } else { capacity }
     }
 
     /// The latency between two hosts, if it was measured.
     pub fn latency_s(&self, from: u32, to: u32) -> Option<f64> {
         match self {
-            Self::Measured { matrix } => {
-                Some(f64::from(matrix.link(from as usize, to as usize).alpha_ns) * 1e-9)
-            }
+            Self::Measured(network) => Some(f64::from(network.link(from, to).alpha_ns) * 1e-9),
             _ => None,
         }
     }
