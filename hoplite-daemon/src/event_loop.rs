@@ -45,7 +45,7 @@ impl EventLoop {
         self.tasks.spawn_on(task, &self.runtime)
     }
 
-    /// Its runtime.
+    /// Where the tasks run. What is spawned there past [`spawn`](Self::spawn) is dropped when the thread ends.
     pub const fn handle(&self) -> &Handle {
         &self.runtime
     }

@@ -23,6 +23,7 @@ mod accept;
 mod accounts;
 mod authority;
 mod event_loop;
+mod idle_socket;
 
 pub mod http;
 mod logging;
@@ -43,6 +44,7 @@ pub use accounts::{Group, NoSuchAccount, User};
 pub use announce::{Addresses, Announcer, READY};
 pub use authority::{Authority, Issued, NotIssued};
 pub use event_loop::EventLoop;
+pub use idle_socket::prepare_idle_socket;
 pub use memory::available_bytes;
 pub use notable::is_notable;
 pub use run::{Process, run};

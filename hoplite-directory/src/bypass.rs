@@ -5,30 +5,33 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use hoplite_core::error::{Error, Plane, Result};
-use hoplite_core::session::{HELLO_TIMEOUT, SHARD_PINGS};
-use hoplite_daemon::{EventLoop, HalfOpenPlace};
+use hoplite_daemon::{EventLoop, HalfOpenPlace, prepare_idle_socket};
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::directory::{BypassKey, KEY_BYTES, OPENING_BYTES};
 use hoplite_proto::framing;
 use hoplite_proto::v1::StoreMessages;
-use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::connection::Strangers;
 use crate::owner::{SessionId, ShardHandle};
 use crate::send_queue::SendQueue;
 use crate::session::decode;
 
+/// How long the store may take to accept what was queued when its session ended.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 
@@ -38,8 +41,11 @@ pub(crate) struct Bypasses {
     shard: ShardHandle,
     /// Where the shard is.
     event_loop: EventLoop,
-    offered: Arc<Mutex<HashMap<BypassKey, (SessionId, Arc<SendQueue>)>>>,
+    offered: Arc<Mutex<Offered>>,
 }
+
+/// The sessions to which a bypass was offered, and what is to be said in them.
+type Offered = HashMap<BypassKey, (SessionId, Arc<SendQueue>)>;
 
 /// The offer to one session, taken back when this is dropped.
 #[derive(Debug)]
@@ -55,11 +61,14 @@ impl Drop for Offer {
 }
 
 /// A connection that began as a bypass does, and what it holds.
-#[derive(Debug)]
 pub(crate) struct Stranger {
     pub(crate) stream: TcpStream,
     /// While it has not named its session.
     pub(crate) place: HalfOpenPlace,
+    /// When it must have done so.
+    pub(crate) deadline: Instant,
+    /// Where it is counted if it does not.
+    pub(crate) strangers: Option<Arc<Strangers>>,
     pub(crate) abort: CancellationToken,
     pub(crate) task: TaskTrackerToken,
     pub(crate) permit: OwnedSemaphorePermit,
@@ -82,43 +91,55 @@ impl Bypasses {
 
     /// Serves a connection until it, its session or the daemon ends.
     pub(crate) fn adopt(&self, stranger: Stranger) {
-        let Stranger { stream, place, abort, task, permit } = stranger;
+        let Stranger { stream, place, deadline, strangers, abort, task, permit } = stranger;
         // It was accepted on another runtime.
         let Ok(stream) = stream.into_std() else { return };
         let bypasses = self.clone();
         self.event_loop.spawn(async move {
-            let served = abort.run_until_cancelled(bypasses.serve(stream, place)).await;
-            if let Some(Err(error)) = served {
-                tracing::debug!(%error, "a connection past gRPC has ended");
-            }
+            let serving = async {
+                let Ok(mut stream) = TcpStream::from_std(stream) else { return };
+                // If it cannot be set the connection works nevertheless.
+                let _ = prepare_idle_socket(&stream);
+                let named = tokio::select! {
+                    named = timeout_at(deadline, bypasses.session_named(&mut stream)) => named.ok().flatten(),
+                    () = place.lost() => None,
+                };
+                drop(place);
+                match (named, strangers) {
+                    (Some((session, send_queue)), _) => bypasses.serve(session, &send_queue, stream).await,
+                    (None, Some(strangers)) => drop(strangers.connections.fetch_add(1, Ordering::Relaxed)),
+                    (None, None) => {}
+                }
+            };
+            abort.run_until_cancelled(serving).await;
             drop((task, permit));
         });
     }
 
-    async fn serve(&self, stream: std::net::TcpStream, place: HalfOpenPlace) -> io::Result<()> {
-        let mut stream = TcpStream::from_std(stream)?;
-        // Pings go over the connection of gRPC, and do not show that this one is dead.
-        let limit = SHARD_PINGS.interval + SHARD_PINGS.timeout;
-        let _ = set_tcp_user_timeout(&stream, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX));
+    /// The session whose key is said first.
+    async fn session_named(&self, stream: &mut TcpStream) -> Option<(SessionId, Arc<SendQueue>)> {
         let mut opening = [0; OPENING_BYTES];
-        tokio::select! {
-            read = timeout(HELLO_TIMEOUT, stream.read_exact(&mut opening)) => read??,
-            () = place.lost() => return Err(io::ErrorKind::ConnectionAborted.into()),
-        };
-        let named = BypassKey::of_opening(&opening).and_then(|key| self.lock().remove(&key));
-        let Some((session, send_queue)) = named else { return Err(io::ErrorKind::PermissionDenied.into()) };
-        drop(place);
+        stream.read_exact(&mut opening).await.ok()?;
+        let key = BypassKey::of_opening(&opening)?;
+        self.lock().remove(&key)
+    }
+
+    async fn serve(&self, session: SessionId, send_queue: &SendQueue, mut stream: TcpStream) {
         send_queue.divert();
         let (reader, writer) = stream.split();
+        let overdue = async {
+            send_queue.closed().await;
+            sleep(LAST_WORD_TIMEOUT).await;
+        };
         let ended = tokio::select! {
-            ended = self.read(session, &send_queue, reader) => ended,
-            ended = write(&send_queue, writer) => ended.map_err(|_| Error::unavailable("the store")),
+            ended = self.read(session, send_queue, reader) => ended,
+            ended = write(send_queue, writer) => ended.map_err(|_| Error::unavailable("the store")),
+            () = overdue => Ok(()),
         };
         match ended {
             Ok(()) => send_queue.close(),
             Err(error) => send_queue.fail(error),
         }
-        Ok(())
     }
 
     async fn read(&self, session: SessionId, send_queue: &SendQueue, mut reader: ReadHalf<'_>) -> Result<()> {
@@ -130,7 +151,7 @@ impl Bypasses {
                 self.shard.say(session, decode(batch)?).await?;
                 send_queue.room().await;
             }
-            received.reserve(READ_BYTES);
+            make_room(&mut received);
             match reader.read_buf(&mut received).await {
                 Ok(0) | Err(_) => return Ok(()),
                 Ok(_) => {}
@@ -138,7 +159,7 @@ impl Bypasses {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<BypassKey, (SessionId, Arc<SendQueue>)>> {
+    fn lock(&self) -> MutexGuard<'_, Offered> {
         // Each change is one call, so a panic elsewhere leaves it whole.
         self.offered.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,8 +168,17 @@ impl Bypasses {
 async fn write(send_queue: &SendQueue, mut writer: WriteHalf<'_>) -> io::Result<()> {
     let mut frame = BytesMut::new();
     while let Some(messages) = send_queue.next_of_bypass().await {
+        make_room(&mut frame);
         framing::encode(&messages, &mut frame).map_err(|_| io::ErrorKind::InvalidData)?;
         writer.write_all_buf(&mut frame).await?;
     }
     Ok(())
+}
+
+/// Makes room for some small messages; what a large one has left behind is freed.
+fn make_room(buffer: &mut BytesMut) {
+    if buffer.is_empty() && buffer.capacity() > READ_BYTES {
+        *buffer = BytesMut::new();
+    }
+    buffer.reserve(READ_BYTES);
 }

@@ -207,10 +207,11 @@ impl Incoming {
             return Poll::Ready(Ok(()));
         }
         if let Wire::Plain(stream) = std::mem::replace(&mut self.wire, Wire::Gone)
-            && let Some(HalfOpenState { place, .. }) = self.half_open.take()
+            && let Some(HalfOpenState { place, deadline, strangers, .. }) = self.half_open.take()
             && let Some((task, permit)) = self.held.take()
         {
-            bypasses.adopt(Stranger { stream, place, abort, task, permit });
+            let deadline = deadline.deadline();
+            bypasses.adopt(Stranger { stream, place, deadline, strangers, abort, task, permit });
         }
         Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
     }

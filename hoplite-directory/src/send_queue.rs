@@ -33,14 +33,14 @@ pub(crate) struct SendQueue {
 #[derive(Debug, Default)]
 struct State {
     queue: AnswerQueue,
-    course: Course,
+    route: Route,
     /// Why the session ends, until the store was told.
     error: Option<Error>,
 }
 
 /// Which way the messages go.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Course {
+enum Route {
     #[default]
     Grpc,
     /// Past gRPC, which is yet to say so.
@@ -60,16 +60,16 @@ impl SendQueue {
         }
         let mut state = self.lock();
         state.queue.push(message)?;
-        match state.course {
-            Course::Grpc => self.stream.notify_one(),
-            Course::Diverted | Course::Bypass => self.bypass.notify_one(),
+        match state.route {
+            Route::Grpc => self.stream.notify_one(),
+            Route::Diverted | Route::Bypass => self.bypass.notify_one(),
         }
         Ok(())
     }
 
     /// From now on messages go past gRPC, whose stream says so.
     pub(crate) fn divert(&self) {
-        self.lock().course = Course::Diverted;
+        self.lock().route = Route::Diverted;
         self.stream.notify_one();
         self.bypass.notify_one();
     }
@@ -132,13 +132,13 @@ impl SendQueue {
                 if let Some(error) = state.error.take() {
                     return Some(Err(error));
                 }
-                match state.course {
-                    Course::Grpc => state.queue.take_batch(),
-                    Course::Diverted => {
-                        state.course = Course::Bypass;
+                match state.route {
+                    Route::Grpc => state.queue.take_batch(),
+                    Route::Diverted => {
+                        state.route = Route::Bypass;
                         return Some(Ok(ShardMessages { bypassed: true, ..Default::default() }));
                     }
-                    Course::Bypass => Vec::new(),
+                    Route::Bypass => Vec::new(),
                 }
             };
             if !batch.is_empty() {

@@ -111,6 +111,7 @@ pub async fn run(
     let event_loop = EventLoop::start("shard", stop.clone()).map_err(DirectoryError::Thread)?;
     let _stop_on_drop = stop.clone().drop_guard();
     let abort = CancellationToken::new();
+    let _abort_on_drop = abort.clone().drop_guard();
 
     let Listeners { control: listener, dashboard } = listeners.into();
     let (events, loads, strangers) = (Events::new(), Loads::new(), Arc::<Strangers>::default());

@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use hoplite_core::error::{Error, Plane};
-use hoplite_core::session::STORE_PINGS;
+use hoplite_daemon::prepare_idle_socket;
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::directory::BypassKey;
 use hoplite_proto::framing;
 use hoplite_proto::v1::{ShardMessages, StoreMessages};
-use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// How long the shard may take to answer there: it has just answered over gRPC.
+/// How long the shard may take to accept the connection, and then to say over gRPC that it has turned: it has just answered there.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -36,14 +35,11 @@ impl Bypass {
     pub(crate) async fn open(address: &str, key: &BypassKey) -> io::Result<Self> {
         let opening = async {
             let mut stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
+            prepare_idle_socket(&stream)?;
             stream.write_all(&key.opening()).await?;
             Ok::<_, io::Error>(stream)
         };
         let stream = timeout(OPEN_TIMEOUT, opening).await??;
-        // Pings go over the connection of gRPC, and do not show that this one is dead.
-        let limit = STORE_PINGS.interval + STORE_PINGS.timeout;
-        let _ = set_tcp_user_timeout(&stream, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX));
         let (stream, writer) = stream.into_split();
         Ok(Self {
             reader: Reader { stream, received: BytesMut::new() },
@@ -73,7 +69,7 @@ impl Reader {
             if frame.is_some() {
                 return Ok(frame);
             }
-            self.received.reserve(READ_BYTES);
+            make_room(&mut self.received);
             match self.stream.read_buf(&mut self.received).await {
                 Ok(0) | Err(_) => return Ok(None),
                 Ok(_) => {}
@@ -95,6 +91,7 @@ impl Writer {
     /// # Errors
     /// What the operating system says.
     pub(crate) async fn write(&mut self, messages: &StoreMessages) -> io::Result<()> {
+        make_room(&mut self.frame);
         framing::encode(messages, &mut self.frame).map_err(|_| io::ErrorKind::InvalidData)?;
         self.stream.write_all_buf(&mut self.frame).await
     }
@@ -106,4 +103,12 @@ impl Writer {
     pub(crate) async fn end(mut self) -> io::Result<()> {
         self.stream.shutdown().await
     }
+}
+
+/// Makes room for some small messages; what a large one has left behind is freed.
+fn make_room(buffer: &mut BytesMut) {
+    if buffer.is_empty() && buffer.capacity() > READ_BYTES {
+        *buffer = BytesMut::new();
+    }
+    buffer.reserve(READ_BYTES);
 }

@@ -68,8 +68,8 @@ struct State {
 }
 
 /// What exchanges bytes with other stores, and the runtime to which its connections belong.
-#[derive(Debug)]
-struct Mover {
+#[derive(Debug, Clone)]
+struct RuntimePuller {
     puller: Arc<Puller>,
     runtime: Handle,
 }
@@ -84,9 +84,9 @@ pub(crate) struct Engine {
     copies: Copies,
     clients: DashMap<ClientId, Arc<Answers>>,
     /// Moves anything.
-    bulk: Mover,
+    bulk: RuntimePuller,
     /// Moves small objects, and what is made of them, where clients and shards are listened to.
-    small: Mover,
+    small: RuntimePuller,
     surveyor: Arc<Surveyor>,
     metrics: Arc<DataMetrics>,
     tasks: TaskTracker,
@@ -108,6 +108,12 @@ impl Engine {
     ) -> Arc<Self> {
         let link = puller.link();
         let surveyor = Arc::new(puller.surveyor());
+        let bulk = RuntimePuller { puller: Arc::new(puller), runtime: Handle::current() };
+        // TLS has buffers that stay on their runtime, and its handshakes take long.
+        let small = match bulk.puller.is_plain() {
+            true => RuntimePuller { puller: Arc::new(bulk.puller.for_small()), runtime: for_small },
+            false => bulk.clone(),
+        };
         let engine = Arc::new(Self {
             state: Mutex::new(State {
                 node,
@@ -129,8 +135,8 @@ impl Engine {
             arena,
             copies: Copies::default(),
             clients: DashMap::new(),
-            small: Mover { puller: Arc::new(puller.for_small()), runtime: for_small },
-            bulk: Mover { puller: Arc::new(puller), runtime: Handle::current() },
+            small,
+            bulk,
             surveyor,
             metrics,
             tasks,
@@ -261,8 +267,8 @@ impl Engine {
         &self.small.puller
     }
 
-    /// What moves an object of so many bytes.
-    const fn mover(&self, size_bytes: u64) -> &Mover {
+    /// What exchanges so many bytes with other stores. Both ends of a connection must come to the same answer.
+    const fn puller_for(&self, size_bytes: u64) -> &RuntimePuller {
         if size_bytes <= SMALL_BYTES { &self.small } else { &self.bulk }
     }
 

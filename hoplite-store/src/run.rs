@@ -34,7 +34,7 @@ use crate::local::{self, LocalListener, LocalPlane, SocketAccess};
 use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
 use crate::report::LoadReports;
-use crate::session::{Passage, Session, SessionState, ShardLink};
+use crate::session::{Session, SessionState, ShardLink};
 use crate::traces::Traces;
 
 /// How long the end of the daemon may take after it was asked for.
@@ -307,7 +307,7 @@ fn start_sessions(
             info: info.clone(),
             advertised: advertised.clone(),
             cluster: cluster.clone(),
-            passage: Passage::Open,
+            bypass_from: None,
         };
         start(session, state);
         (link.address.clone(), observed)

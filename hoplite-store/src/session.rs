@@ -6,6 +6,7 @@
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt};
 use hoplite_core::error::{Error, Plane};
@@ -21,6 +22,7 @@ use hoplite_proto::trace;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessage, StoreMessages};
 use tokio::sync::{oneshot, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
@@ -34,6 +36,10 @@ use crate::metrics;
 use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 
+/// How long messages stay in gRPC after the shard was not heard past it: the session is up meanwhile.
+const BYPASS_PAUSE: Duration = Duration::from_secs(60);
+/// After so many frames in a row, what waits to be written has its turn.
+const FRAMES_PER_TURN: usize = 16;
 /// Most frames that a shard says before the store has said anything.
 const MAX_EARLY_FRAMES: usize = 64;
 
@@ -93,15 +99,8 @@ pub(crate) struct Session {
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Advertised,
     pub(crate) cluster: ClusterId,
-    pub(crate) passage: Passage,
-}
-
-/// Whether messages may go past gRPC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Passage {
-    Open,
-    /// The shard offered it, and was not heard there.
-    Blocked,
+    /// Until when messages stay in gRPC, since the shard was not heard elsewhere.
+    pub(crate) bypass_from: Option<Instant>,
 }
 
 impl Session {
@@ -172,7 +171,9 @@ impl Session {
         check_welcome(&welcome)?;
         let mut early = vec![ShardMessages { messages, ..Default::default() }];
         let bypass = match BypassKey::of_welcome(&welcome.bypass_key) {
-            Some(key) if self.passage == Passage::Open => self.divert(&key, &mut inbound, &mut early).await?,
+            Some(key) if self.bypass_from.is_none_or(|from| from <= Instant::now()) => {
+                self.divert(&key, &mut inbound, &mut early).await?
+            }
             _ => None,
         };
         let (shard, is_past_grpc) = (&self.link.address, bypass.is_some());
@@ -186,7 +187,12 @@ impl Session {
         tokio::select! {
             ended = async {
                 match bypass {
-                    Some(bypass) => self.talk_past_grpc(bypass, batches, &mut inbound).await,
+                    Some(bypass) => {
+                        let ended = self.talk_past_grpc(bypass, batches, &mut inbound).await;
+                        // The stream over gRPC ends with this, and the session with that stream.
+                        drop(over_grpc);
+                        ended
+                    }
                     None => {
                         // Refused only if the call has ended, which shows next.
                         let _ = over_grpc.send(batches);
@@ -210,11 +216,11 @@ impl Session {
             Ok(bypass) => bypass,
             Err(error) => {
                 tracing::debug!(shard = self.link.address, %error, "cannot connect past gRPC");
+                self.bypass_from = Some(Instant::now() + BYPASS_PAUSE);
                 return Ok(None);
             }
         };
         // The shard may turn from here on, so it must.
-        self.passage = Passage::Blocked;
         let turning = async {
             while early.len() < MAX_EARLY_FRAMES
                 && let Some(next) = inbound.message().await.map_err(|status| from_status(&status))?
@@ -226,10 +232,13 @@ impl Session {
             }
             Err(Error::unavailable("the directory shard past gRPC"))
         };
-        let turned = timeout(bypass::OPEN_TIMEOUT, turning).await;
-        turned.unwrap_or(Err(Error::unavailable("the directory shard past gRPC")))?;
-        self.passage = Passage::Open;
-        Ok(Some(bypass))
+        match timeout(bypass::OPEN_TIMEOUT, turning).await {
+            Ok(turned) => turned.map(|()| Some(bypass)),
+            Err(_) => {
+                self.bypass_from = Some(Instant::now() + BYPASS_PAUSE);
+                Err(Error::unavailable("the directory shard past gRPC"))
+            }
+        }
     }
 
     async fn talk_over_grpc(&self, inbound: &mut Streaming<ShardMessages>) -> Result<(), Error> {
@@ -247,8 +256,12 @@ impl Session {
         inbound: &mut Streaming<ShardMessages>,
     ) -> Result<(), Error> {
         let talking = async {
-            while let Some(batch) = reader.next().await? {
+            for number in 1.. {
+                let Some(batch) = reader.next().await? else { break };
                 self.take(batch)?;
+                if number % FRAMES_PER_TURN == 0 {
+                    yield_now().await;
+                }
             }
             Ok::<_, Error>(())
         };

@@ -302,8 +302,8 @@ class Client:
         Args:
             name: a new id for this round, at most 200 bytes or so: those of the values begin with it. It may be used again
                 once all participants have returned.
-            values: what `put` takes. They may differ in shape and kind; if all participants give arrays of one dtype and shape, the
-                stores exchange them at once, and it is fastest.
+            values: what `put` takes. They may differ in shape and kind; if all participants give arrays of one dtype and
+                shape, the stores exchange them at once, and it is fastest.
             copy, framework: as for `get`.
         Raises:
             RanksMissing: names participants that were waited for in vain; what `put` and `get` raise;

@@ -131,6 +131,29 @@ fn everybody_gets_what_everybody_has_for_it() {
 }
 
 #[test]
+fn nodes_with_different_numbers_of_ranks_exchange_together() {
+    let mut cluster = cluster(2);
+    // What one node gets is small, what the other one gets is not.
+    let what = (4, Some(10_240));
+    scope(|scope| {
+        let calls = [0, 1, 2, 3].map(|rank| {
+            let client = cluster.client(rank.min(1));
+            scope.spawn(move || exchange(&client, what, rank, PATIENCE))
+        });
+        for (rank, call) in calls.into_iter().enumerate() {
+            assert_exchanged(rank, what, call.join().unwrap());
+        }
+    });
+    let plan = plan(&cluster, 0);
+    assert!(plan.starts_with("pairs of 2, estimated"), "{plan}");
+    for store in &cluster.stores {
+        let log = store.as_ref().unwrap().log();
+        assert!(!log.contains("closed a connection"), "{log}");
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
 fn all_ranks_of_one_node_exchange_there() {
     let mut cluster = cluster(1);
     let what = (4, Some(50_000));

@@ -249,6 +249,16 @@ impl Plan {
         }
     }
 
+    /// How many bytes the member gets that gets most: by that all of them choose how they exchange.
+    pub fn most_bytes(&self) -> u64 {
+        let ranks = if self.agreement.kind == Collective::AllToAll {
+            self.ranks.iter().map(Vec::len).max().unwrap_or(1) as u64
+        } else {
+            1
+        };
+        self.size_bytes.saturating_mul(ranks)
+    }
+
     /// How much room a member needs. The end of a copy that is not complete is kept back, and one of parts never is: there the
     /// end is beyond all parts.
     pub fn copy_bytes(&self) -> u64 {

@@ -10,7 +10,7 @@ use crate::topology::place::{MAX_LEVELS, Path};
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// A shorter sample says more about buffers and schedulers than about the link.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
-/// Several short transfers at once say when a link is slow: what buffers take in makes it look faster, not slower.
+/// So much of several short transfers at once says when a link is slow: what buffers take in makes it look faster.
 const MIN_INTAKE_BYTES: u64 = 128 << 10;
 /// A sender that sends nothing for so long has nothing to send: blocks are meant to take a millisecond.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -142,8 +142,9 @@ impl LinkEstimator {
     pub fn took_in(&mut self, sample: RateSample) {
         if let RateSample::Steady { begun, last, bytes } = sample
             && bytes >= MIN_INTAKE_BYTES
+            && last > begun
         {
-            observe(&mut self.intake_per_second, bytes as f64 / last.since(begun).as_secs_f64().max(1e-9));
+            observe(&mut self.intake_per_second, bytes as f64 / last.since(begun).as_secs_f64());
         }
     }
 
@@ -207,7 +208,7 @@ impl RateSample {
     }
 }
 
-/// What all transfers bring that go on at the same time.
+/// What transfers bring while there are several: of one alone, its own [`RateSample`] tells.
 #[derive(Debug, Default)]
 pub struct Intake {
     transfers: usize,
@@ -215,20 +216,22 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// A transfer begins.
+    /// The first block of a transfer has come.
     pub const fn begin(&mut self) {
         self.transfers += 1;
     }
 
     /// A block of one of them has arrived.
     pub fn arrived(&mut self, now: Time, block_bytes: u64) {
-        self.sample.arrived(now, block_bytes);
+        if self.transfers > 1 {
+            self.sample.arrived(now, block_bytes);
+        }
     }
 
-    /// A transfer has ended. Answers what all have brought, if it was the last one.
+    /// A transfer has ended. Answers what several have brought, if there are no several any more.
     pub fn end(&mut self) -> Option<RateSample> {
         self.transfers = self.transfers.saturating_sub(1);
-        (self.transfers == 0).then(|| std::mem::take(&mut self.sample))
+        (self.transfers == 1).then(|| std::mem::take(&mut self.sample))
     }
 }
 
@@ -294,19 +297,19 @@ mod tests {
         let brought = |transfers: u64, bytes: u64, micros: u64| {
             let mut intake = Intake::default();
             (0..transfers).for_each(|_| intake.begin());
-            let mut ended = None;
             for number in 0..transfers {
-                assert_eq!(ended, None);
                 intake.arrived(Time::from_micros(micros * number / (transfers - 1)), bytes);
-                ended = intake.end();
             }
-            ended.unwrap()
+            let ends: Vec<_> = (0..transfers).filter_map(|_| intake.end()).collect();
+            assert_eq!(ends.len(), 1);
+            ends[0]
         };
         let mut estimator = LinkEstimator::default();
         let assumed = estimator.link();
         // Too little to say something, and faster than is assumed.
         estimator.took_in(brought(4, 32 << 10, 5_000));
         estimator.took_in(brought(9, 32 << 10, 100));
+        estimator.took_in(brought(9, 32 << 10, 0));
         assert_eq!(estimator.link(), assumed);
         let mut estimator = LinkEstimator::default();
         estimator.took_in(brought(9, 25_000, 10_000));

@@ -135,8 +135,10 @@ impl PeerLinks {
                 exceeds(*gap, usual_gap, percent)
             })
             .collect();
-        slow.sort_unstable_by_key(|(gap, _)| Reverse(*gap));
+        // Those that were told first: one that is still slow has not recovered because others are slower.
+        slow.sort_unstable_by_key(|(gap, peer)| (Reverse(self.told.contains(peer)), Reverse(*gap)));
         slow.truncate(MAX_TOLD);
+        slow.sort_unstable_by_key(|(gap, _)| Reverse(*gap));
         let slow: Vec<NodeId> = slow.into_iter().map(|(_, peer)| peer).collect();
         let is_turned = |peer: &NodeId| slow.contains(peer) != self.told.contains(peer);
         let turned = slow.iter().chain(&self.told).filter(|peer| is_turned(peer));

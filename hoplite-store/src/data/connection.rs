@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::transport::Transport;
-use super::{Freight, SMALL_BYTES};
+use super::{SMALL_BYTES, Sizes};
 
 /// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
 /// with its header is copied once more, so this stays small.
@@ -80,7 +80,7 @@ impl ConnectionError {
 pub(super) struct PeerConnection {
     transport: Transport,
     /// What the peer will ask for.
-    pub(super) freight: Freight,
+    pub(super) sizes: Sizes,
     /// How long the peer may send nothing; `None` while it has nothing to send.
     read_timeout: Option<Duration>,
     /// How long the peer may accept nothing.
@@ -99,7 +99,7 @@ impl PeerConnection {
         let now = Instant::now();
         Self {
             transport,
-            freight: Freight::Any,
+            sizes: Sizes::Any,
             read_timeout: None,
             write_timeout,
             received_at: now,
@@ -111,7 +111,7 @@ impl PeerConnection {
 
     /// Whether an object of so many bytes may go over it.
     pub(super) const fn carries(&self, size_bytes: u64) -> bool {
-        matches!(self.freight, Freight::Any) || size_bytes <= SMALL_BYTES
+        matches!(self.sizes, Sizes::Any) || size_bytes <= SMALL_BYTES
     }
 
     /// The same connection, to be used on another runtime.

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
 use super::transport::Transport;
-use super::{DataConfig, Freight};
+use super::{DataConfig, Sizes};
 
 /// The length of a challenge: no two are ever the same.
 const CHALLENGE_BYTES: usize = 32;
@@ -90,11 +90,11 @@ async fn greet(
         cluster: config.cluster.as_str().into(),
         node: config.node.as_str().into(),
         challenge: config.token.iter().flat_map(|_| challenge).collect(),
-        small: config.freight == Freight::Small && side != Side::Accepting,
+        small: config.sizes == Sizes::Small && side != Side::Accepting,
     };
     connection.write_control(Kind::Hello, &ours).await?;
     let theirs: v1::DataHello = connection.read_expected(Kind::Hello).await?;
-    connection.freight = if theirs.small { Freight::Small } else { Freight::Any };
+    connection.sizes = if theirs.small { Sizes::Small } else { Sizes::Any };
     if theirs.version != PROTOCOL_VERSION {
         return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: theirs.version }.into());
     }

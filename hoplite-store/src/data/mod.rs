@@ -78,7 +78,7 @@ pub(crate) struct DataConfig {
     /// What peers must know, too.
     pub(crate) token: Option<Token>,
     /// What this store asks for over its connections.
-    pub(crate) freight: Freight,
+    pub(crate) sizes: Sizes,
     /// Most connections from other stores at once that are past their handshake; those beyond are closed at once.
     pub(crate) max_connections: usize,
     /// Most connections in their handshake; when there are more, the oldest is closed.
@@ -105,7 +105,7 @@ pub(crate) struct DataConfig {
 
 /// What goes over the connections of a puller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Freight {
+pub(crate) enum Sizes {
     /// Anything.
     Any,
     /// Objects of up to [`SMALL_BYTES`], and what is made of such: where clients and shards are listened to. Each switch to another
@@ -125,8 +125,8 @@ impl DataConfig {
             links: LinkSettings { bytes_per_second: None, latency: None },
             transport: TransportKind::Plain,
             token: None,
-            freight: Freight::Any,
-            max_connections: 1024,
+            sizes: Sizes::Any,
+            max_connections: 2048,
             max_half_open: 256,
             max_idle_per_peer: 4,
             handshake_timeout: peer::HANDSHAKE_TIMEOUT,

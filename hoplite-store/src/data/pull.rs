@@ -24,7 +24,7 @@ use super::handshake;
 use super::pool::{Peer, Pool};
 use super::probe::Surveyor;
 use super::stream::{Arrived, InputStream, RemoteCopy, Sink};
-use super::{DataConfig, DataMetrics, Freight, count};
+use super::{DataConfig, DataMetrics, Sizes, TransportKind, count};
 use crate::copies::LiveCopy;
 
 /// What to pull, and from whom.
@@ -69,10 +69,17 @@ pub(crate) struct Puller {
     origin: Instant,
 }
 
-/// A transfer that goes on, until this is dropped.
-struct TransferInto<'a>(&'a Puller);
+/// A transfer whose bytes come, until this is dropped.
+struct Flow<'a>(&'a Puller);
 
-impl Drop for TransferInto<'_> {
+impl<'a> Flow<'a> {
+    fn begin(puller: &'a Puller) -> Self {
+        puller.lock_intake().begin();
+        Self(puller)
+    }
+}
+
+impl Drop for Flow<'_> {
     fn drop(&mut self) {
         let ended = self.0.lock_intake().end();
         if let Some(sample) = ended {
@@ -90,9 +97,14 @@ impl Puller {
         Self { config, metrics, pool, link, intake: Arc::default(), origin: Instant::now() }
     }
 
+    /// Whether bytes go straight from sockets to the arena.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.config.transport, TransportKind::Plain)
+    }
+
     /// Another one for small objects, with connections of its own: each belongs to the runtime in which it was made.
     pub(crate) fn for_small(&self) -> Self {
-        let config = Arc::new(DataConfig { freight: Freight::Small, ..DataConfig::clone(&self.config) });
+        let config = Arc::new(DataConfig { sizes: Sizes::Small, ..DataConfig::clone(&self.config) });
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
         let (metrics, link) = (Arc::clone(&self.metrics), Arc::clone(&self.link));
         Self { config, metrics, pool, link, intake: Arc::clone(&self.intake), origin: self.origin }
@@ -150,10 +162,7 @@ impl Puller {
         live: &LiveCopy,
         cancel: &CancellationToken,
     ) -> (u64, PullOutcome) {
-        self.lock_intake().begin();
-        let intake = TransferInto(self);
         let ended = cancel.run_until_cancelled(self.receive(request, live)).await;
-        drop(intake);
         let valid_bytes = live.buffer().valid_bytes().min(live.size_bytes());
         let all_arrived = valid_bytes == live.size_bytes();
         let outcome = match ended {
@@ -183,7 +192,7 @@ impl Puller {
             trace: request.trace,
         };
         let mut stream = InputStream::new(self, copy, size_bytes, *live.signs().borrow());
-        let mut sample = RateSample::default();
+        let (mut sample, mut flow) = (RateSample::default(), None);
         loop {
             let sink = Sink::Arena { buffer: live.buffer(), base_bytes: 0 };
             match stream.next(offset_bytes, sink).await {
@@ -192,6 +201,7 @@ impl Puller {
                     live.advance(offset_bytes);
                     let now = self.now();
                     sample.arrived(now, length_bytes);
+                    flow.get_or_insert_with(|| Flow::begin(self));
                     self.lock_intake().arrived(now, length_bytes);
                 }
                 Ok(Arrived::Sign(sign)) => live.heard(sign),

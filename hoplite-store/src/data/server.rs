@@ -27,9 +27,7 @@ use super::digest::digest;
 use super::handshake::{self, Side};
 use super::keepalive::{Awaited, Keepalive};
 use super::probe::ProbePlace;
-use super::{
-    DataConfig, DataMetrics, Freight, HopHost, MemberHost, ServeRequest, ServeSource, Served, count,
-};
+use super::{DataConfig, DataMetrics, HopHost, MemberHost, ServeRequest, ServeSource, Served, Sizes, count};
 
 /// How long a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver
 /// why the transfer ends; a block is meant to take a millisecond.
@@ -64,12 +62,12 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
         let (shutdown, for_small, tasks) = (shutdown.clone(), for_small.clone(), connections.clone());
         connections.spawn(async move {
             let admitted = shutdown.run_until_cancelled(server.admit(stream, address, place)).await;
-            let Some(Some(Guest { connection, peer, permit })) = admitted else { return };
+            let Some(Some(Admitted { connection, peer, permit })) = admitted else { return };
             let serve = |connection| async move {
                 shutdown.run_until_cancelled(server.attend(connection, &peer, address)).await;
                 drop(permit);
             };
-            match for_small.filter(|_| connection.freight == Freight::Small) {
+            match for_small.filter(|_| connection.sizes == Sizes::Small) {
                 None => serve(connection).await,
                 Some(runtime) => match connection.on(&runtime) {
                     Ok(connection) => drop(tasks.spawn_on(serve(connection), &runtime)),
@@ -94,7 +92,7 @@ pub(super) struct Server<S> {
 }
 
 /// Another store that has said who it is.
-struct Guest {
+struct Admitted {
     connection: PeerConnection,
     peer: NodeId,
     permit: OwnedSemaphorePermit,
@@ -110,7 +108,7 @@ pub(super) enum Ending {
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     /// Lets another store in, if it may come in.
-    async fn admit(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenPlace) -> Option<Guest> {
+    async fn admit(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenPlace) -> Option<Admitted> {
         let opening = handshake::open(&self.config, stream, Side::Accepting, self.config.write_stall_timeout);
         let opened = tokio::select! {
             opened = opening => opened,
@@ -132,7 +130,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             }
             return None;
         };
-        Some(Guest { connection, peer, permit })
+        Some(Admitted { connection, peer, permit })
     }
 
     async fn attend(&self, mut connection: PeerConnection, peer: &NodeId, address: SocketAddr) {
@@ -158,6 +156,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 header => header?,
             };
             connection.expect_within(Some(self.config.write_stall_timeout));
+            if connection.sizes == Sizes::Small
+                && matches!(header.kind(), Kind::Probe | Kind::Echo | Kind::TakeTrain)
+            {
+                return Err(ConnectionError::Unexpected(header.kind()));
+            }
             match header.kind() {
                 Kind::Pull => {
                     let pull = connection.read_control::<v1::Pull>(&header).await?;
@@ -259,7 +262,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         if pull.size_bytes != served.size_bytes() {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
-        if !connection.carries(pull.size_bytes) {
+        if !connection.carries(pull.range.end - pull.range.start) {
             return Ok(Ending::Refused(Error::invalid_request("this connection is for small objects")));
         }
         let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
@@ -315,7 +318,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let put = PutId(request.put);
         let request = ServeRequest { peer: peer.clone(), id, put, awaits_hop: false, trace: None };
         let found = self.source.serve(request);
-        let digest = match self.keepalive(Awaited::Producer).during(connection, found).await? {
+        let found = self.keepalive(Awaited::Producer).during(connection, found).await?;
+        let digest = match found.filter(|served| connection.carries(served.size_bytes())) {
             Some(served) => {
                 let digest = digest(&served);
                 self.keepalive(Awaited::Copy(&served)).during(connection, digest).await?.ok()

@@ -8,7 +8,7 @@ use hoplite_core::collective::{CollectiveEvent, EnlistmentId, Plan, Report};
 use hoplite_core::node::{CombineId, CombineOutcome, CopyId, Event, HopId, HopReport, PullId};
 use tokio_util::sync::CancellationToken;
 
-use super::{Engine, Mover};
+use super::{Engine, RuntimePuller};
 use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CompareRequest, Exchange, HopRequest, Peer, PullRequest, Words};
 
@@ -21,7 +21,7 @@ impl Engine {
         cancelled: CancellationToken,
     ) {
         let engine = Arc::clone(self);
-        let Mover { puller, runtime } = self.mover(live.size_bytes());
+        let RuntimePuller { puller, runtime } = self.puller_for(live.size_bytes());
         let puller = Arc::clone(puller);
         let task = async move {
             let started = Instant::now();
@@ -44,7 +44,7 @@ impl Engine {
         cancelled: CancellationToken,
     ) {
         let engine = Arc::clone(self);
-        let Mover { puller, runtime } = self.mover(live.size_bytes());
+        let RuntimePuller { puller, runtime } = self.puller_for(live.size_bytes());
         let puller = Arc::clone(puller);
         let task = async move {
             let started = Instant::now();
@@ -70,7 +70,7 @@ impl Engine {
         ended: CancellationToken,
     ) {
         let engine = Arc::clone(self);
-        let Mover { puller, runtime } = self.mover(request.spec.size_bytes);
+        let RuntimePuller { puller, runtime } = self.puller_for(request.spec.size_bytes);
         let puller = Arc::clone(puller);
         let task = async move {
             let report = |report| engine.hop_reported(hop, report);
@@ -99,7 +99,7 @@ impl Engine {
         request: CompareRequest,
     ) {
         let engine = Arc::clone(self);
-        let Mover { puller, runtime } = self.mover(live.size_bytes());
+        let RuntimePuller { puller, runtime } = self.puller_for(live.size_bytes());
         let puller = Arc::clone(puller);
         let task = async move {
             let equal = puller.compare(&request, &live, &engine.stop).await;
@@ -117,7 +117,7 @@ impl Engine {
         cancelled: CancellationToken,
     ) {
         let engine = Arc::clone(self);
-        let Mover { puller, runtime } = self.mover(live.size_bytes());
+        let RuntimePuller { puller, runtime } = self.puller_for(exchange.plan().most_bytes());
         let puller = Arc::clone(puller);
         let task = async move {
             let filled = || engine.apply(Event::Collective(CollectiveEvent::Filled { combine }));
@@ -143,7 +143,7 @@ impl Engine {
         trace: Option<TraceContext>,
     ) {
         let engine = Arc::clone(self);
-        let Mover { puller, runtime } = self.mover(plan.size_bytes);
+        let RuntimePuller { puller, runtime } = self.puller_for(plan.most_bytes());
         let puller = Arc::clone(puller);
         let task = async move {
             let report = |report| engine.member_reported(enlistment, report);

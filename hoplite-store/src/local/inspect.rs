@@ -39,6 +39,8 @@ const OBJECT_OVERHEAD_BYTES: usize = 6;
 
 /// How long the members of a session have to say how far they are, all of them.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long one of them may take, so that others have their turn.
+const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
 /// How many of them are asked at once.
 const MAX_ASKED_AT_ONCE: usize = 32;
 
@@ -245,7 +247,8 @@ async fn with_positions(
         let asked = async {
             // It is never closed.
             let _turn = turns.acquire().await;
-            plane.engine.asker().ask_position((node.clone(), address), id, (member, members)).await
+            let asked = plane.engine.asker().ask_position((node.clone(), address), id, (member, members));
+            timeout(MEMBER_TIMEOUT, asked).await
         };
         let unknown = |stage: &str| v1::MemberPosition {
             member: u32::try_from(member).unwrap_or(u32::MAX),
@@ -255,9 +258,10 @@ async fn with_positions(
             ..Default::default()
         };
         let position = match timeout(POSITION_TIMEOUT, asked).await {
-            Ok(Ok(Some(position))) => encode_position(position),
-            Ok(Ok(None)) => unknown("has no part in it yet, or any more"),
-            Ok(Err(_)) | Err(_) => unknown("does not answer"),
+            Ok(Ok(Ok(Some(position)))) => encode_position(position),
+            Ok(Ok(Ok(None))) => unknown("has no part in it yet, or any more"),
+            Ok(Ok(Err(_)) | Err(_)) => unknown("does not answer"),
+            Err(_) => unknown("was not asked: too many others do not answer"),
         };
         v1::MemberPosition { node: node.as_str().to_owned(), ..position }
     });

@@ -395,6 +395,7 @@ impl World {
         );
         self.decision = decision;
         assert!(decision != Decision::GivenUp || self.session.is_over(), "nobody is waited for");
+        let tells = self.tells();
         for seat in &mut self.seats {
             let stage = seat.member.stage();
             let goes_on = order(stage) >= order(seat.stage) && (order(seat.stage) < 3 || stage == seat.stage);
@@ -407,7 +408,7 @@ impl World {
                     decision == Decision::Committed && self.end.is_none(),
                     "the general path makes another one"
                 );
-                assert!(self.tells(), "parts are no target");
+                assert!(tells, "parts are no target");
             }
         }
     }

@@ -56,7 +56,7 @@ impl Exchange {
         }
     }
 
-    pub(super) const fn plan(&self) -> &Plan {
+    pub(crate) const fn plan(&self) -> &Plan {
         &self.plan
     }
 

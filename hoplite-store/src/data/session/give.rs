@@ -40,7 +40,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let ending = match served.as_ref().and_then(|served| served.exchange()) {
             Some(exchange) => {
                 let served = served.as_deref().expect("its exchange was found");
-                if !connection.carries(served.size_bytes()) {
+                if !connection.carries(exchange.plan().most_bytes()) {
                     return Err(ConnectionError::Nonsense("this connection is for small objects"));
                 }
                 self.give(connection, peer, take, exchange, served).await
