@@ -3,6 +3,7 @@
 //! Source: PLink and Cloud Collectives, section II-A, find hosts that are close by clustering latencies; average linkage, so
 //! that one fast link does not join two racks, and the choice of levels by jumps of the distance, are ours.
 
+use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
@@ -31,32 +32,14 @@ pub struct Dendrogram {
 
 impl Dendrogram {
     /// Joins the two groups with the least mean cost between their nodes, again and again. O(n^2) by chains of nearest
-    /// neighbours (Murtagh, 1983).
+    /// neighbours (Murtagh, 1983). If the matrix has blocks, the nodes of each are joined first, and then the blocks, so that it takes no
+    /// number for each two nodes.
     pub fn new(links: Links<'_>) -> Self {
         let nodes = links.len();
-        let mut groups = Groups::new(links);
-        let mut joins = Vec::with_capacity(nodes - 1);
-        let mut chain: Vec<usize> = Vec::new();
-        let mut start = 0;
-        while joins.len() + 1 < nodes {
-            if chain.is_empty() {
-                while groups.sizes[start] == 0 {
-                    start += 1;
-                }
-                chain.push(start);
-            }
-            let last = chain[chain.len() - 1];
-            let before = chain.len().checked_sub(2).map(|index| chain[index]);
-            let nearest = groups.nearest(last, before);
-            if Some(nearest) == before {
-                chain.truncate(chain.len() - 2);
-                let distance_ps = groups.mean(nearest, last);
-                joins.push(Join { distance_ps, first: nearest as u32, second: last as u32 });
-                groups.join(nearest, last);
-            } else {
-                chain.push(nearest);
-            }
-        }
+        let joins = match links.matrix().blocks() {
+            Some(blocks) => joins_of_blocks(links, blocks),
+            None => Groups::new(&vec![1; nodes], |a, b| links.whole(a as u32, b as u32)).join_all(),
+        };
         Self { nodes, joins }
     }
 
@@ -166,6 +149,35 @@ impl Dendrogram {
     }
 }
 
+/// The joins of a matrix of blocks. No two blocks are joined before each of them is one group.
+fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
+    let mut joins = Vec::with_capacity(links.len().saturating_sub(1));
+    let mut heights = Vec::with_capacity(blocks.len());
+    for members in blocks.members() {
+        let groups = Groups::new(&vec![1; members.len()], |a, b| links.whole(members[a], members[b]));
+        let member = |number: u32| members[number as usize];
+        let within = groups.join_all().into_iter();
+        let first = joins.len();
+        joins.extend(within.map(|join| Join {
+            first: member(join.first),
+            second: member(join.second),
+            ..join
+        }));
+        heights.push(joins[first..].iter().map(|join: &Join| join.distance_ps).max().unwrap_or(0));
+    }
+    let sizes: Vec<u64> = blocks.members().iter().map(|members| members.len() as u64).collect();
+    let first = |block: usize| blocks.members()[block][0];
+    let mut union = Union::new(blocks.len());
+    let of_blocks = Groups::new(&sizes, |a, b| links.whole(first(a), first(b))).join_all();
+    joins.extend(of_blocks.into_iter().map(|join| {
+        let [a, b] = [join.first, join.second].map(|block| heights[union.find(block) as usize]);
+        let distance_ps = join.distance_ps.max(a).max(b);
+        heights[union.join(join.first, join.second) as usize] = distance_ps;
+        Join { distance_ps, first: first(join.first as usize), second: first(join.second as usize) }
+    }));
+    joins
+}
+
 /// The groups while they are joined. A group has the number of one of its nodes.
 struct Groups {
     /// Zero for a group that was joined to another.
@@ -176,18 +188,41 @@ struct Groups {
     shift: u32,
 }
 
-const fn triangle(a: usize, b: usize) -> usize {
-    if a > b { a * (a - 1) / 2 + b } else { b * (b - 1) / 2 + a }
-}
-
 impl Groups {
-    fn new(links: Links<'_>) -> Self {
-        let nodes = links.len() as u32;
-        let pairs = || (1..nodes).flat_map(|a| (0..a).map(move |b| (a, b)));
-        let largest = pairs().map(|(a, b)| links.whole(a, b)).max().unwrap_or(0);
+    /// Groups of these sizes, and what each pair of nodes of two of them costs.
+    fn new(sizes: &[u64], cost: impl Fn(usize, usize) -> u64) -> Self {
+        let pairs = || (1..sizes.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let largest = pairs().map(|(a, b)| cost(a, b)).max().unwrap_or(0);
         let shift = (64 - largest.leading_zeros()).saturating_sub(32);
-        let sums = pairs().map(|(a, b)| links.whole(a, b) >> shift).collect();
-        Self { sizes: vec![1; nodes as usize], sums, shift }
+        let sums = pairs().map(|(a, b)| (cost(a, b) >> shift) * sizes[a] * sizes[b]).collect();
+        Self { sizes: sizes.to_vec(), sums, shift }
+    }
+
+    fn join_all(mut self) -> Vec<Join> {
+        let groups = self.sizes.len();
+        let mut joins = Vec::with_capacity(groups.saturating_sub(1));
+        let mut chain: Vec<usize> = Vec::new();
+        let mut start = 0;
+        while joins.len() + 1 < groups {
+            if chain.is_empty() {
+                while self.sizes[start] == 0 {
+                    start += 1;
+                }
+                chain.push(start);
+            }
+            let last = chain[chain.len() - 1];
+            let before = chain.len().checked_sub(2).map(|index| chain[index]);
+            let nearest = self.nearest(last, before);
+            if Some(nearest) == before {
+                chain.truncate(chain.len() - 2);
+                let distance_ps = self.mean(nearest, last);
+                joins.push(Join { distance_ps, first: nearest as u32, second: last as u32 });
+                self.join(nearest, last);
+            } else {
+                chain.push(nearest);
+            }
+        }
+        joins
     }
 
     /// The group with the least mean cost to `from`; among equals `preferred`, then the one with the least number.
@@ -195,7 +230,7 @@ impl Groups {
         let mut best: Option<(u64, u64, usize)> = None;
         let others = preferred.into_iter().chain(0..self.sizes.len());
         for group in others.filter(|&group| group != from && self.sizes[group] > 0) {
-            let (sum, size) = (self.sums[triangle(from, group)], self.sizes[group]);
+            let (sum, size) = (self.sums[triangle_index(from, group)], self.sizes[group]);
             let is_nearer = best.is_none_or(|(best_sum, best_size, _)| {
                 u128::from(sum) * u128::from(best_size) < u128::from(best_sum) * u128::from(size)
             });
@@ -207,14 +242,14 @@ impl Groups {
     }
 
     fn mean(&self, a: usize, b: usize) -> u64 {
-        (self.sums[triangle(a, b)] / (self.sizes[a] * self.sizes[b])) << self.shift
+        (self.sums[triangle_index(a, b)] / (self.sizes[a] * self.sizes[b])) << self.shift
     }
 
     /// Joins `b` to `a`.
     fn join(&mut self, a: usize, b: usize) {
         for other in (0..self.sizes.len()).filter(|&other| other != a && other != b) {
             if self.sizes[other] > 0 {
-                self.sums[triangle(a, other)] += self.sums[triangle(b, other)];
+                self.sums[triangle_index(a, other)] += self.sums[triangle_index(b, other)];
             }
         }
         self.sizes[a] += self.sizes[b];

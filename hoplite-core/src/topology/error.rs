@@ -35,6 +35,12 @@ pub enum TopologyError {
         /// How many nodes were given.
         count: usize,
     },
+    /// A block of a matrix is empty, or there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS), or not as many links as they need.
+    #[error("{count} blocks of nodes that make no matrix")]
+    BadBlocks {
+        /// How many blocks there are.
+        count: usize,
+    },
     /// Two rows have one name.
     #[error("node {name:?} is named twice")]
     DuplicateNode {

@@ -7,9 +7,10 @@
 
 use std::collections::BTreeSet;
 
+use super::blocks::{Blocks, triangle_index, triangle_len};
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// A matrix of so many nodes takes 400 MB. Larger clusters are described by places, not by pairs.
+/// A matrix of all pairs of so many nodes takes 400 MB. Larger clusters are described by places, not by pairs.
 pub const MAX_NODES: usize = 10_000;
 /// The most that a message may cost, in picoseconds: three days. Sums of six costs, each with two multipliers of this size as
 /// in the bound of rings, fit 64 bits.
@@ -36,12 +37,13 @@ impl Link {
     }
 }
 
-/// The links between all pairs of nodes, as a packed triangle.
+/// The links between all pairs of nodes, as a packed triangle; or, if there are blocks, as one of each block and one of the blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
-    /// The link between i and j, for i > j, at i (i - 1) / 2 + j.
+    /// Without blocks, the link between i and j, for i > j, is at i (i - 1) / 2 + j.
     links: Vec<Link>,
+    blocks: Option<Box<Blocks>>,
 }
 
 impl Matrix {
@@ -78,13 +80,26 @@ impl Matrix {
         mut link: impl FnMut(usize, usize) -> Result<Link, TopologyError>,
     ) -> Result<Self, TopologyError> {
         check_names(&nodes)?;
-        let mut links = Vec::with_capacity(nodes.len() * (nodes.len() - 1) / 2);
+        let mut links = Vec::with_capacity(triangle_len(nodes.len()));
         for row in 1..nodes.len() {
             for column in 0..row {
                 links.push(link(row, column)?);
             }
         }
-        Ok(Self { nodes, links })
+        Ok(Self { nodes, links, blocks: None })
+    }
+
+    /// Makes the matrix of nodes in blocks, of links in the order of [`Blocks::links`].
+    ///
+    /// # Errors
+    ///
+    /// If the names are no set, or there are not as many nodes and links as the blocks have.
+    pub fn from_blocks(nodes: Vec<String>, blocks: Blocks, links: Vec<Link>) -> Result<Self, TopologyError> {
+        check_names(&nodes)?;
+        if (nodes.len(), links.len()) != (blocks.nodes(), blocks.count_links()) {
+            return Err(TopologyError::BadBlocks { count: blocks.len() });
+        }
+        Ok(Self { nodes, links, blocks: Some(Box::new(blocks)) })
     }
 
     /// How many nodes there are; at least one.
@@ -104,11 +119,19 @@ impl Matrix {
 
     /// The link between two nodes; of a node with itself, one that costs nothing.
     pub fn link(&self, a: usize, b: usize) -> Link {
-        let (low, high) = if a < b { (a, b) } else { (b, a) };
-        if low == high { Link::default() } else { self.links[high * (high - 1) / 2 + low] }
+        match &self.blocks {
+            _ if a == b => Link::default(),
+            None => self.links[triangle_index(a, b)],
+            Some(blocks) => self.links[blocks.index(a, b)],
+        }
     }
 
-    /// All links: the one between i and j, for i > j, is number i (i - 1) / 2 + j.
+    /// The blocks, if all pairs of two of them have one link.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        self.blocks.as_deref()
+    }
+
+    /// All links: without blocks, the one between i and j, for i > j, is number i (i - 1) / 2 + j; with blocks, as [`Blocks::links`] says.
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.links.iter().copied()
     }

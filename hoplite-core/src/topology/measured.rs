@@ -178,20 +178,22 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let permille = groups.into_iter().filter_map(|(group, inside)| {
         let outside: Vec<usize> = (0..paths.len()).filter(|node| !is_in(paths[*node], group)).collect();
         // By how far the nodes of a pair are from each other.
-        let mut gaps: [Vec<u32>; MAX_LEVELS + 1] = Default::default();
-        let mut near = Vec::new();
-        for one in &inside {
-            for other in &outside {
-                gaps[level(paths[*one], paths[*other])].push(matrix.link(*one, *other).ps_per_byte);
+        let mut gaps: [Gaps; MAX_LEVELS + 1] = Default::default();
+        let mut near = Gaps::default();
+        let (cells, others) = (cells(matrix, paths, &inside), cells(matrix, paths, &outside));
+        for ((block, path), cell) in &cells {
+            for ((other_block, other_path), other) in &others {
+                gaps[level(*path, *other_path)].add(matrix, (*block, cell), (*other_block, other));
             }
-            let peers = inside.iter().filter(|other| *other != one && paths[**other] == paths[*one]);
-            near.extend(peers.map(|other| matrix.link(*one, *other).ps_per_byte));
+            for ((other_block, _), other) in cells.iter().filter(|((_, other), _)| other == path) {
+                near.add(matrix, (*block, cell), (*other_block, other));
+            }
         }
-        let near = median(near).filter(|near| *near > 0).map(f64::from)?;
+        let near = near.median().filter(|near| *near > 0).map(f64::from)?;
         let pairs = (inside.len() * outside.len()) as f64;
         let rates = gaps.into_iter().filter_map(|gaps| {
-            let part = gaps.len() as f64 / pairs;
-            Some(part * near / f64::from(median(gaps)?.max(1)))
+            let part = gaps.pairs as f64 / pairs;
+            Some(part * near / f64::from(gaps.median()?.max(1)))
         });
         let links = rates.sum::<f64>() * crossing_pairs(inside.len(), paths.len());
         Some(((links.min(inside.len() as f64) * 1000.0).round() as u32).max(1))
@@ -199,9 +201,56 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     permille.min().unwrap_or(0)
 }
 
-fn median(mut gaps: Vec<u32>) -> Option<u32> {
-    gaps.sort_unstable();
-    gaps.get(gaps.len() / 2).copied()
+/// Nodes of one block of a matrix with one path, which have one link to those of another block.
+type Cells = BTreeMap<(u32, Path), Vec<usize>>;
+
+fn cells(matrix: &Matrix, paths: &[Path], nodes: &[usize]) -> Cells {
+    let mut cells = Cells::new();
+    for &node in nodes {
+        // Without blocks, all nodes are in one.
+        let block = matrix.blocks().map_or(0, |blocks| blocks.block(node));
+        cells.entry((block, paths[node])).or_default().push(node);
+    }
+    cells
+}
+
+/// What a byte takes between nodes, and between how many pairs.
+#[derive(Default)]
+struct Gaps {
+    gaps: Vec<(u32, u32)>,
+    pairs: usize,
+}
+
+impl Gaps {
+    /// Adds the pairs of a node of one cell with one of another, or of the same.
+    fn add(
+        &mut self,
+        matrix: &Matrix,
+        (block, cell): (u32, &[usize]),
+        (other_block, other): (u32, &[usize]),
+    ) {
+        let gap = |one: usize, other: usize| matrix.link(one, other).ps_per_byte;
+        if block == other_block {
+            let pairs = cell.iter().flat_map(|one| other.iter().map(move |other| (*one, *other)));
+            let before = self.gaps.len();
+            self.gaps.extend(pairs.filter(|(one, other)| one != other).map(|(a, b)| (gap(a, b), 1)));
+            self.pairs += self.gaps.len() - before;
+        } else {
+            self.gaps.push((gap(cell[0], other[0]), (cell.len() * other.len()) as u32));
+            self.pairs += cell.len() * other.len();
+        }
+    }
+
+    /// The larger one of the two in the middle, if there are two.
+    fn median(mut self) -> Option<u32> {
+        self.gaps.sort_unstable();
+        let mut before = 0;
+        let gap = self.gaps.iter().find(|(_, pairs)| {
+            before += *pairs as usize;
+            before > self.pairs / 2
+        });
+        gap.map(|(gap, _)| *gap)
+    }
 }
 
 /// How many pairs cross the border of a group of `inside` among `all` nodes when all meet at random, in the mean over these pairs.

@@ -1,6 +1,6 @@
 //! The topology of the network: what links cost, and which order of ranks makes collectives cheap on them.
 //!
-//! * [`matrix`]: the cost of a message between each two nodes; exact integers.
+//! * [`matrix`]: the cost of a message between each two nodes; exact integers. [`blocks`]: how that of thousands is kept.
 //! * [`cost`]: what collectives cost in a given order of ranks.
 //! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels; [`keys`]: whether labels
 //!   fit together; [`slow`]: pairs that do not fit in.
@@ -16,6 +16,7 @@
 //!
 //! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et al., SysML 2019).
 
+pub mod blocks;
 pub mod error;
 pub mod matrix;
 

@@ -1,9 +1,11 @@
 //! Groups of close nodes.
 
+use hoplite_core::topology::blocks::{BlockLink, Blocks};
 use hoplite_core::topology::cluster::Dendrogram;
+use hoplite_core::topology::measured::MeasuredPlaces;
 use hoplite_core::topology::place::MAX_LEVELS;
 use hoplite_core::topology::random::Random;
-use hoplite_core::topology::{Link, Links, Matrix};
+use hoplite_core::topology::{Link, Links, Matrix, Place};
 
 use crate::made;
 
@@ -75,4 +77,60 @@ fn groups_end_at_the_distance() {
     }
     let one = made::random_matrix(1, 1);
     assert_eq!(Dendrogram::new(Links::new(&one, 0).unwrap()).leaves_by_size(), [0]);
+}
+
+/// A matrix of racks of these sizes, in zones of two, that has a block for each rack, or two; and the same with a link for each pair.
+fn in_blocks(sizes: &[u32], halved: usize) -> [Matrix; 2] {
+    let mut rack_of: Vec<u32> = Vec::new();
+    let mut block_of: Vec<u32> = Vec::new();
+    for (rack, &size) in (0..).zip(sizes) {
+        for host in 0..size {
+            rack_of.push(rack);
+            let is_second_half = rack as usize == halved && host >= size / 2;
+            block_of.push(if is_second_half { sizes.len() as u32 } else { rack });
+        }
+    }
+    let link = |a: u32, b: u32| match (rack_of[a as usize], rack_of[b as usize]) {
+        (one, other) if one == other => Link { alpha_ns: 20_000 + (a + b) % 7, ps_per_byte: 1000 + a % 3 },
+        (one, other) if one / 2 == other / 2 => Link { alpha_ns: 40_000, ps_per_byte: 4000 },
+        _ => Link { alpha_ns: 80_000, ps_per_byte: 16_000 },
+    };
+    let blocks = Blocks::new(&block_of).unwrap();
+    let first = |block: u32| blocks.members()[block as usize][0];
+    let links = blocks.links().map(|block_link| match block_link {
+        BlockLink::Within(a, b) => link(a, b),
+        BlockLink::Between(a, b) => link(first(a), first(b)),
+    });
+    let links = links.collect();
+    let names: Vec<String> = (0..rack_of.len()).map(|node| format!("n{node:03}")).collect();
+    let matrix = Matrix::from_blocks(names.clone(), blocks, links).unwrap();
+    let all = Matrix::from_links(names, |a, b| Ok(matrix.link(a, b))).unwrap();
+    [matrix, all]
+}
+
+#[test]
+fn a_matrix_of_blocks_has_the_groups_of_one_of_all_pairs() {
+    for (sizes, halved) in [(&[3, 8, 5, 6, 7, 4][..], 9), (&[6, 6, 6, 6], 2), (&[2, 40], 1)] {
+        let [blocks, all] = in_blocks(sizes, halved);
+        for size_bytes in [0, 1 << 20] {
+            let [one, other] =
+                [&blocks, &all].map(|matrix| Dendrogram::new(Links::new(matrix, size_bytes).unwrap()));
+            assert_eq!(one.joins().len(), other.joins().len());
+            assert_eq!(one.levels().len(), other.levels().len(), "{sizes:?}");
+            for (a, b) in one.levels().into_iter().zip(other.levels()) {
+                assert_eq!(one.groups(a), other.groups(b), "{sizes:?}");
+            }
+            let mut leaves = one.leaves_by_size();
+            leaves.sort_unstable();
+            assert!(leaves.into_iter().eq(0..blocks.len() as u32));
+        }
+        let label = |name: &str| {
+            // Cuts a rack, and with it a block.
+            let zone = if name < "n004" { "a" } else { "b" };
+            Place::of_labels(&[("zone".to_owned(), zone.to_owned())]).path
+        };
+        let places = |matrix: &Matrix| MeasuredPlaces::of(matrix, label, 1).unwrap();
+        assert_eq!(places(&blocks), places(&all), "{sizes:?}");
+        assert!(places(&all).groups() > 1);
+    }
 }

@@ -1,0 +1,151 @@
+//! The blocks of a matrix of many nodes: within a block there is a link for each pair, and between two blocks one for all pairs.
+//!
+//! So thousands of nodes in racks take a link for each pair of a rack and for each two racks, and not for each two nodes.
+
+use super::error::TopologyError;
+
+/// Most blocks: there are half a million links between so many.
+pub const MAX_BLOCKS: usize = 1024;
+
+/// Which nodes are in which block, and where the links are in the list of all links: first the packed triangle of each block, then that
+/// of the blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocks {
+    /// Of each node, its block, and its number among the nodes of that block.
+    seats: Vec<(u32, u32)>,
+    /// The nodes of each block, in ascending order.
+    members: Vec<Vec<u32>>,
+    /// Where the triangle of each block begins; at last, where that of the blocks does.
+    starts: Vec<usize>,
+}
+
+/// What a link of a matrix of blocks stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockLink {
+    /// Two nodes of a block, the later one first.
+    Within(u32, u32),
+    /// All pairs of two blocks, the later one first.
+    Between(u32, u32),
+}
+
+impl Blocks {
+    /// The blocks of nodes, given that of each node. Blocks are numbered from zero, and none is empty.
+    ///
+    /// # Errors
+    ///
+    /// If a number is missing, or there are more than [`MAX_BLOCKS`].
+    pub fn new(block_of: &[u32]) -> Result<Self, TopologyError> {
+        let count = block_of.iter().max().map_or(0, |last| *last as usize + 1);
+        if count > MAX_BLOCKS {
+            return Err(TopologyError::BadBlocks { count });
+        }
+        let mut members: Vec<Vec<u32>> = vec![Vec::new(); count];
+        let mut seats = Vec::with_capacity(block_of.len());
+        for (node, &block) in block_of.iter().enumerate() {
+            let members = &mut members[block as usize];
+            seats.push((block, members.len() as u32));
+            members.push(node as u32);
+        }
+        if members.iter().any(Vec::is_empty) {
+            return Err(TopologyError::BadBlocks { count });
+        }
+        let mut starts = vec![0];
+        let mut end = 0;
+        for members in &members {
+            end += triangle_len(members.len());
+            starts.push(end);
+        }
+        Ok(Self { seats, members, starts })
+    }
+
+    /// How many blocks there are.
+    pub const fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// How many nodes there are.
+    pub const fn nodes(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// The nodes of each block.
+    pub fn members(&self) -> &[Vec<u32>] {
+        &self.members
+    }
+
+    /// The block of a node.
+    pub fn block(&self, node: usize) -> u32 {
+        self.seats[node].0
+    }
+
+    /// How many links there are.
+    pub fn count_links(&self) -> usize {
+        self.starts[self.len()] + triangle_len(self.len())
+    }
+
+    /// What each link stands for, in their order.
+    pub fn links(&self) -> impl Iterator<Item = BlockLink> {
+        let within = self.members.iter().flat_map(|members| {
+            (1..members.len())
+                .flat_map(|high| (0..high).map(move |low| (high, low)))
+                .map(|(high, low)| BlockLink::Within(members[high], members[low]))
+        });
+        let blocks = self.len() as u32;
+        within.chain((1..blocks).flat_map(|high| (0..high).map(move |low| BlockLink::Between(high, low))))
+    }
+
+    /// Where the link of two different nodes is.
+    pub(super) fn index(&self, a: usize, b: usize) -> usize {
+        let ((block_a, seat_a), (block_b, seat_b)) = (self.seats[a], self.seats[b]);
+        if block_a == block_b {
+            self.starts[block_a as usize] + triangle_index(seat_a as usize, seat_b as usize)
+        } else {
+            self.starts[self.len()] + triangle_index(block_a as usize, block_b as usize)
+        }
+    }
+}
+
+/// How many pairs so many things have.
+pub(super) const fn triangle_len(count: usize) -> usize {
+    count * count.saturating_sub(1) / 2
+}
+
+/// Where a pair is in a packed triangle.
+pub(super) const fn triangle_index(a: usize, b: usize) -> usize {
+    if a > b { a * (a - 1) / 2 + b } else { b * (b - 1) / 2 + a }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pair_has_the_link_that_stands_for_it() {
+        let blocks = Blocks::new(&[0, 1, 0, 2, 1, 0]).unwrap();
+        assert_eq!((blocks.len(), blocks.nodes(), blocks.count_links()), (3, 6, 3 + 1 + 3));
+        let links: Vec<BlockLink> = blocks.links().collect();
+        assert_eq!(links.len(), blocks.count_links());
+        for a in 0..6_usize {
+            for b in (0..6).filter(|b| *b != a) {
+                let expected = match (blocks.block(a), blocks.block(b)) {
+                    (one, other) if one == other => BlockLink::Within(a.max(b) as u32, a.min(b) as u32),
+                    (one, other) => BlockLink::Between(one.max(other), one.min(other)),
+                };
+                assert_eq!(links[blocks.index(a, b)], expected, "{a} and {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn empty_and_too_many_blocks_are_refused() {
+        assert!(matches!(Blocks::new(&[0, 2]), Err(TopologyError::BadBlocks { count: 3 })));
+        assert!(matches!(Blocks::new(&[u32::MAX]), Err(TopologyError::BadBlocks { .. })));
+        let most: Vec<u32> = (0..MAX_BLOCKS as u32).collect();
+        assert!(Blocks::new(&most).is_ok());
+    }
+}
