@@ -300,7 +300,7 @@ impl Client {
     ///
     /// # Errors
     /// `InvalidRequest` if a node is not connected, if there are fewer than two, or if they do not reach each other. `LimitExceeded` if
-    /// there are more than 2,000, or 500 all of whose pairs are to send trains, or this store coordinates another probe.
+    /// there are more than 10,000, or 500 all of whose pairs are to send trains, or this store coordinates another probe.
     /// `PermissionDenied` for a client that may only read.
     pub async fn probe(
         &self,

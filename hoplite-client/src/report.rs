@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::error::Plane;
 use hoplite_core::shard::Locations;
+use hoplite_core::topology::blocks::Blocks;
 use hoplite_core::topology::{Link, Matrix};
 use hoplite_core::{ObjectId, Result};
 use hoplite_proto::directory::decode_locations;
@@ -199,6 +200,8 @@ pub struct ProbeReport {
     pub lost: Vec<(String, String)>,
     /// Pairs of indices of nodes that have not reached each other. They are given the worst round trip that either has.
     pub guessed: Vec<(u32, u32)>,
+    /// How many pairs of more than 2,000 nodes were not to be measured: they have the link of others between the blocks of the matrix.
+    pub estimated: u64,
     /// How many pairs were measured over TCP, since no datagram came back.
     pub by_tcp: u32,
     /// Round trips of all pairs together.
@@ -236,16 +239,22 @@ impl ProbeReport {
     /// Checks what a store answered; `None` if it is no matrix.
     pub(crate) fn decode(probed: v1::Probed) -> Option<Self> {
         let count = probed.nodes.len();
-        let links = count.checked_mul(count.checked_sub(1)?)? / 2;
-        if [probed.alpha_ns.len(), probed.ps_per_byte.len()] != [links; 2] {
+        if probed.alpha_ns.len() != probed.ps_per_byte.len() {
             return None;
         }
-        let mut entries = probed.alpha_ns.iter().zip(&probed.ps_per_byte);
-        // The function is called for one link after the other.
-        let matrix = Matrix::from_links(probed.nodes, |_, _| {
-            let (&alpha_ns, &ps_per_byte) = entries.next().unwrap_or((&0, &0));
-            Ok(Link { alpha_ns, ps_per_byte })
-        });
+        let entries = probed.alpha_ns.iter().zip(&probed.ps_per_byte);
+        let mut links = entries.map(|(&alpha_ns, &ps_per_byte)| Link { alpha_ns, ps_per_byte });
+        let matrix = if probed.blocks.is_empty() {
+            let pairs = count.checked_mul(count.checked_sub(1)?)? / 2;
+            if links.len() != pairs {
+                return None;
+            }
+            // The function is called for one link after the other.
+            Matrix::from_links(probed.nodes, |_, _| Ok(links.next().unwrap_or_default()))
+        } else {
+            let blocks = Blocks::new(&probed.blocks).ok()?;
+            Matrix::from_blocks(probed.nodes, blocks, links.collect())
+        };
         let is_pair = |pair: &v1::probed::Pair| pair.low < pair.high && (pair.high as usize) < count;
         if !probed.guessed.iter().all(is_pair) {
             return None;
@@ -254,6 +263,7 @@ impl ProbeReport {
             matrix: matrix.ok()?,
             lost: probed.lost.into_iter().map(|lost| (lost.node, lost.reason)).collect(),
             guessed: probed.guessed.into_iter().map(|pair| (pair.low, pair.high)).collect(),
+            estimated: probed.estimated,
             by_tcp: probed.by_tcp,
             echoes: probed.echoes,
             lost_echoes: probed.lost_echoes,
@@ -425,6 +435,22 @@ mod tests {
         assert!(refused(|probed| probed.ps_per_byte.push(7)));
         assert!(refused(|probed| probed.guessed[0].high = 3));
         assert!(refused(|probed| probed.guessed[0].low = 2));
+        // Of two blocks, one has a pair, and all nodes of the other have one link to it.
+        assert!(refused(|probed| probed.blocks = vec![0, 1, 0]));
+        let in_blocks = v1::Probed {
+            blocks: vec![0, 1, 0],
+            alpha_ns: vec![1, 2],
+            ps_per_byte: vec![3, 4],
+            estimated: 1,
+            ..probed()
+        };
+        let report = ProbeReport::decode(in_blocks.clone()).unwrap();
+        assert_eq!(report.matrix.link(2, 0), Link { alpha_ns: 1, ps_per_byte: 3 });
+        assert_eq!(report.matrix.link(2, 1), Link { alpha_ns: 2, ps_per_byte: 4 });
+        assert_eq!((report.matrix.link(0, 1), report.estimated), (report.matrix.link(1, 2), 1));
+        for blocks in [vec![0, 2, 0], vec![0, 1], vec![0, 1, 0, 0], vec![0, u32::MAX, 0]] {
+            assert!(ProbeReport::decode(v1::Probed { blocks, ..in_blocks.clone() }).is_none());
+        }
     }
 
     #[test]

@@ -53,6 +53,7 @@ struct Document<'a> {
     lost: Vec<Lost<'a>>,
     /// Pairs of indices.
     guessed: &'a [(u32, u32)],
+    estimated: u64,
     by_tcp: u32,
     echoes: u64,
     lost_echoes: u64,
@@ -94,14 +95,14 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         .await;
     bar.finish_and_clear();
     let report = report?;
-    let document = Document::of(&report);
+    // It has two numbers for each two nodes, so that it is made only where somebody wants it.
     if let Some(path) = &arguments.output {
-        let text = serde_json::to_string(&document)?;
+        let text = serde_json::to_string(&Document::of(&report))?;
         fs::write(path, text).with_context(|| path.display().to_string())?;
     }
     let mut stdout = io::stdout().lock();
     if arguments.json {
-        return Ok(output::json(&mut stdout, &document)?);
+        return Ok(output::json(&mut stdout, &Document::of(&report))?);
     }
     let links = Links::new(&report.matrix, 0)?;
     let dendrogram = Dendrogram::new(links);
@@ -126,6 +127,7 @@ impl<'a> Document<'a> {
             ps_per_byte: rows(&|a, b| matrix.link(a, b).ps_per_byte),
             lost: report.lost.iter().map(|(node, reason)| Lost { node, reason }).collect(),
             guessed: &report.guessed,
+            estimated: report.estimated,
             by_tcp: report.by_tcp,
             echoes: report.echoes,
             lost_echoes: report.lost_echoes,
@@ -157,6 +159,13 @@ fn remarks(report: &ProbeReport) -> Vec<String> {
         format!("{low} and {high} have not reached each other: their entry is a guess")
     };
     lines.extend(report.guessed.iter().map(guessed));
+    if let (Some(blocks), 1..) = (report.matrix.blocks(), report.estimated) {
+        lines.push(format!(
+            "{} pairs are estimates: between each two of {} groups of nodes, three pairs at most stand for all",
+            report.estimated,
+            blocks.len()
+        ));
+    }
     if report.by_tcp > 0 {
         lines.push(format!("{} pairs were measured over TCP, since no datagram came back", report.by_tcp));
     }
@@ -204,6 +213,7 @@ fn node_parser() -> impl TypedValueParser<Value = NodeId> {
 mod tests {
     use std::time::Duration;
 
+    use hoplite_core::topology::blocks::Blocks;
     use hoplite_core::topology::{Link, Matrix};
 
     use super::*;
@@ -216,6 +226,7 @@ mod tests {
             matrix: Matrix::from_links(names, link).unwrap(),
             lost: vec![("d".to_owned(), "its connection ended".to_owned())],
             guessed: vec![(0, 2)],
+            estimated: 0,
             by_tcp: 1,
             echoes: 512,
             lost_echoes: 3,
@@ -240,6 +251,21 @@ mod tests {
         for part in ["512 echoes, 3 lost; 1.0 MiB", "without d: its connection ended", "a and c", "1 pairs"] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn estimates_are_said_to_be_some() {
+        let blocks = Blocks::new(&[0, 1, 1]).unwrap();
+        let links = vec![Link { alpha_ns: 20, ps_per_byte: 800 }, Link { alpha_ns: 40, ps_per_byte: 800 }];
+        let names = report().matrix.nodes().to_vec();
+        let matrix = Matrix::from_blocks(names, blocks, links).unwrap();
+        let report = ProbeReport { matrix, estimated: 1, ..report() };
+        let text = remarks(&report).join("\n");
+        assert!(text.contains("1 pairs are estimates: between each two of 2 groups"), "{text}");
+        // The file has an entry for each pair all the same.
+        let document = Document::of(&report);
+        assert_eq!(document.alpha_ns, [[0, 40, 40], [40, 0, 20], [40, 20, 0]]);
+        assert_eq!(document.estimated, 1);
     }
 
     #[test]

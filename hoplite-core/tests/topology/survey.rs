@@ -1,185 +1,21 @@
 //! Surveys over models of networks, in virtual time.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod landmarks;
+mod model;
+
 use std::time::Duration;
 
 use hoplite_core::time::Time;
-use hoplite_core::topology::Links;
-use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::measured::MeasuredPlaces;
 use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::topology::probe::Probes;
-use hoplite_core::topology::probe::echo::Echoes;
 use hoplite_core::topology::probe::survey::{
-    Bandwidth, Finding, MAX_NODES, Survey, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss,
-    SurveyOptions, SurveyReport, SurveyWork,
+    Bandwidth, Finding, MAX_NODES, Survey, SurveyError, SurveyEvent, SurveyLoss, SurveyOptions,
 };
 use hoplite_core::topology::random::Random;
 use proptest::prelude::*;
 
-/// Hosts in racks, and these in zones, one after the other: 40 us within a rack, 80 us between; 1 ns per byte, and uplinks that carry so much
-/// less.
-struct Racks {
-    hosts: u32,
-    per_rack: u32,
-    /// Whether hosts stand in the racks in turn instead.
-    in_turn: bool,
-    /// What the uplink of a rack carries, in links of hosts.
-    uplink: f64,
-    racks_per_zone: u32,
-    /// What the uplink of a zone carries, in links of hosts.
-    zone_uplink: f64,
-    noise: Random,
-    /// Hosts that are gone from this step of theirs on.
-    gone: BTreeMap<u32, u32>,
-    /// Hosts that say nothing from the beginning.
-    silent: BTreeSet<u32>,
-    /// Pairs that do not reach each other.
-    cut: BTreeSet<(u32, u32)>,
-}
-
-impl Racks {
-    fn new(hosts: u32, per_rack: u32) -> Self {
-        Self {
-            hosts,
-            per_rack,
-            in_turn: false,
-            uplink: f64::from(per_rack),
-            racks_per_zone: hosts,
-            zone_uplink: f64::from(hosts),
-            noise: Random::new(1),
-            gone: BTreeMap::new(),
-            silent: BTreeSet::new(),
-            cut: BTreeSet::new(),
-        }
-    }
-
-    fn rack(&self, host: u32) -> u32 {
-        if self.in_turn { host % (self.hosts / self.per_rack) } else { host / self.per_rack }
-    }
-
-    fn crosses(&self, a: u32, b: u32) -> bool {
-        self.rack(a) != self.rack(b)
-    }
-
-    fn finding(
-        &mut self,
-        node: u32,
-        peer: u32,
-        work: SurveyWork,
-        others: &[(u32, u32)],
-    ) -> (Finding, Duration) {
-        if self.cut.contains(&(node.min(peer), node.max(peer))) {
-            return (Finding::Nothing, Duration::from_millis(1500));
-        }
-        let noise = 1.0 + self.noise.below(300) as f64 / 10_000.0;
-        match work {
-            SurveyWork::Echo { probes } => {
-                let round_trip_ns = if self.crosses(node, peer) { 80_000 } else { 40_000 };
-                let forth_ns = (round_trip_ns as f64 * noise) as u64;
-                let count = if let Probes::Count(count) = probes { count } else { 256 };
-                let echoes = Echoes { forth_ns, back_ns: round_trip_ns, count, lost: 0 };
-                // 64 in 6.4 ms at least, the last block at once.
-                let took = Duration::from_micros(u64::from(count.saturating_sub(64)) * 100 + 64 * 50);
-                (Finding::Echoes { echoes, by_tcp: false }, took)
-            }
-            SurveyWork::Train { bytes, at_least } => {
-                // Of all flows out of the sender's group, and into the receiver's, each gets its part.
-                let part = |group: &dyn Fn(u32) -> u32, uplink: f64| {
-                    let crossing = || others.iter().filter(|&&(a, b)| group(a) != group(b));
-                    let leaving = crossing().filter(|&&(_, b)| group(b) == group(peer)).count();
-                    let arriving = crossing().filter(|&&(a, _)| group(a) == group(node)).count();
-                    let flows = leaving.max(arriving).max(1) as f64;
-                    if group(node) == group(peer) { 1.0 } else { (uplink / flows).min(1.0) }
-                };
-                let rack = |host: u32| self.rack(host);
-                let zone = |host: u32| self.rack(host) / self.racks_per_zone;
-                let rate = part(&rack, self.uplink).min(part(&zone, self.zone_uplink));
-                let ps_per_byte = (1000.0 / rate * noise) as u32;
-                let took =
-                    Duration::from_nanos(bytes * u64::from(ps_per_byte) / 1000).max(at_least.mul_f64(1.5));
-                (Finding::Train { ps_per_byte, bytes }, took)
-            }
-        }
-    }
-}
-
-/// Has a survey ended over a model; answers when it was, and what it has found.
-fn survey(
-    racks: &mut Racks,
-    options: SurveyOptions,
-    seed: u64,
-) -> (Duration, Result<SurveyReport, SurveyError>) {
-    const CONTROL: Duration = Duration::from_micros(200);
-    let names = (0..racks.hosts).map(|host| format!("host-{host}")).collect();
-    let mut commands = Vec::new();
-    let mut now = Time::ZERO;
-    let mut survey = Survey::begin(names, options, seed, now, &mut commands).unwrap();
-    let mut armed: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
-    let mut events: BTreeMap<(Time, u64), SurveyEvent> = BTreeMap::new();
-    let mut number = 0;
-    let mut works: BTreeMap<u32, u32> = BTreeMap::new();
-    while !survey.is_done() {
-        let batch = std::mem::take(&mut commands);
-        let flows: Vec<(u32, u32)> = batch.iter().filter_map(measured).collect();
-        let mut busy = BTreeSet::new();
-        for command in batch {
-            let (at, event) = match command {
-                SurveyCommand::Arm { node, .. } if racks.silent.contains(&node) => continue,
-                SurveyCommand::Arm { node, peer, nonce } => {
-                    assert!(busy.insert(node), "{node} is in two pairs");
-                    armed.insert(node, (peer, nonce));
-                    (CONTROL, SurveyEvent::Armed { node })
-                }
-                SurveyCommand::Measure { node, peer, nonce, work } => {
-                    assert_eq!(armed[&peer], (node, nonce), "the peer answers");
-                    let done = works.entry(node).or_default();
-                    *done += 1;
-                    if racks.gone.get(&node).is_some_and(|last| *done > *last) {
-                        (CONTROL, SurveyEvent::Lost { node, loss: SurveyLoss::Gone })
-                    } else {
-                        let (finding, took) = racks.finding(node, peer, work, &flows);
-                        (took + CONTROL, SurveyEvent::Found { node, finding })
-                    }
-                }
-                SurveyCommand::Dismiss { .. } => continue,
-            };
-            number += 1;
-            events.insert((now + at, number), event);
-        }
-        if let Some((&(at, number), _)) = events.first_key_value()
-            && at < survey.deadline()
-        {
-            now = at;
-            let event = events.remove(&(at, number)).unwrap();
-            survey.apply(now, event, &mut commands);
-        } else {
-            now = survey.deadline();
-            assert_ne!(now, Time::NEVER, "somebody is waited for");
-            survey.apply(now, SurveyEvent::Tick, &mut commands);
-        }
-    }
-    let progress = survey.progress();
-    assert_eq!(progress.done, progress.steps);
-    (now.since(Time::ZERO), survey.report(500))
-}
-
-fn measured(command: &SurveyCommand) -> Option<(u32, u32)> {
-    match command {
-        SurveyCommand::Measure { node, peer, .. } => Some((*node, *peer)),
-        _ => None,
-    }
-}
-
-/// Whether the groups of close nodes are the racks, for messages of so many bytes.
-fn finds_racks(report: &SurveyReport, per_rack: usize, size_bytes: u64) -> bool {
-    let links = Links::new(&report.matrix, size_bytes).unwrap();
-    let dendrogram = Dendrogram::new(links);
-    let levels = dendrogram.levels();
-    let Some(distance_ps) = levels.last() else { return false };
-    let groups = dendrogram.groups(*distance_ps);
-    groups.iter().enumerate().all(|(host, group)| *group as usize == host / per_rack)
-}
+use model::{Racks, finds_racks, survey};
 
 #[test]
 fn sixty_four_nodes_take_less_than_five_seconds() {
@@ -305,10 +141,10 @@ proptest! {
         hosts in 2_u32..9, gone in prop::collection::btree_map(0_u32..9, 0_u32..12, 0..4),
         silent in prop::collection::btree_set(0_u32..9, 0..3),
         cut in prop::collection::btree_set((0_u32..8, 0_u32..9), 0..6),
-        loaded in any::<bool>(), all in any::<bool>(), seed in any::<u64>(),
+        loaded in any::<bool>(), all in any::<bool>(), by_landmarks in any::<bool>(), seed in any::<u64>(),
     ) {
         let mut racks = Racks::new(hosts, 3);
-        (racks.gone, racks.silent, racks.cut) = (gone, silent, cut);
+        (racks.gone, racks.silent, racks.cut, racks.by_landmarks) = (gone, silent, cut, by_landmarks);
         let bandwidth = if all { Bandwidth::Pairs } else { Bandwidth::Nodes };
         let options = SurveyOptions { probes: Probes::Auto, bandwidth, loaded, apply: false };
         if let (_, Ok(report)) = survey(&mut racks, options, seed) {
@@ -318,13 +154,14 @@ proptest! {
 
     #[test]
     fn events_out_of_place_do_no_harm(
-        hosts in 2_u32..6,
+        hosts in 2_u32..6, by_landmarks in any::<bool>(),
         events in prop::collection::vec((0_u32..7, 0_u8..5, 0_u64..3_000_000), 0..200),
     ) {
         let names = (0..hosts).map(|host| host.to_string()).collect();
         let mut commands = Vec::new();
         let options = SurveyOptions { loaded: true, ..SurveyOptions::default() };
-        let mut survey = Survey::begin(names, options, 1, Time::ZERO, &mut commands).unwrap();
+        let begin = if by_landmarks { Survey::begin_by_landmarks } else { Survey::begin };
+        let mut survey = begin(names, options, 1, Time::ZERO, &mut commands).unwrap();
         let mut now = Time::ZERO;
         for (node, kind, micros) in events {
             now = now + Duration::from_micros(micros);

@@ -14,6 +14,7 @@ use hoplite_core::id::NodeId;
 use hoplite_core::node::{Inspection, ReduceRecord};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, best_informed};
+use hoplite_core::topology::blocks::Blocks;
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
 use hoplite_core::topology::live::PeerLink;
 use hoplite_core::topology::measured::{MeasuredPlaces, version_above};
@@ -149,8 +150,11 @@ async fn nodes_of(shards: &[&ShardLink]) -> Result<Known, Error> {
 }
 
 fn encode_report(report: SurveyReport, elapsed: Duration) -> v1::Probed {
-    let SurveyReport { matrix, lost, guessed, by_tcp, echoes, lost_echoes, train_bytes } = report;
+    let SurveyReport { matrix, lost, guessed, estimated, by_tcp, echoes, lost_echoes, train_bytes } = report;
+    let block_of = |blocks: &Blocks| (0..matrix.len()).map(|node| blocks.block(node)).collect();
     v1::Probed {
+        blocks: matrix.blocks().map(block_of).unwrap_or_default(),
+        estimated,
         nodes: matrix.nodes().to_vec(),
         alpha_ns: matrix.links().map(|link| link.alpha_ns).collect(),
         ps_per_byte: matrix.links().map(|link| link.ps_per_byte).collect(),
