@@ -125,6 +125,32 @@ fn uplinks_are_found_under_load() {
 }
 
 #[test]
+fn delays_of_some_pairs_hide_no_rack() {
+    for (seed, in_turn) in [(1, false), (2, true), (3, true)] {
+        let mut racks = Racks::new(800, 20);
+        (racks.by_landmarks, racks.in_turn, racks.delayed) = (true, in_turn, 200);
+        racks.noise = Random::new(seed);
+        let (_, report) = survey(&mut racks, SurveyOptions::default(), seed);
+        let report = report.unwrap();
+        check_meetings(&report, &racks);
+        println!(
+            "delays: {} blocks, {} rounds",
+            report.matrix.blocks().unwrap().len(),
+            racks.seen.echo_rounds
+        );
+        // Some hosts are in blocks of their own, as close to their rack as its hosts are to each other.
+        let places = Groups::of_latencies(&report.matrix).unwrap();
+        let mut paths: BTreeMap<u32, BTreeSet<_>> = BTreeMap::new();
+        for (name, path) in report.matrix.nodes().iter().zip(&places.paths) {
+            let host = name["host-".len()..].parse().unwrap();
+            paths.entry(racks.rack(host)).or_default().insert(*path);
+        }
+        assert!(paths.values().all(|paths| paths.len() == 1), "seed {seed}");
+        assert_eq!(paths.values().flatten().collect::<BTreeSet<_>>().len(), 40, "seed {seed}");
+    }
+}
+
+#[test]
 fn hosts_that_go_or_say_nothing_are_named_and_the_racks_are_found_without_them() {
     let mut racks = Racks::new(400, 20);
     racks.by_landmarks = true;
