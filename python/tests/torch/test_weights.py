@@ -402,7 +402,9 @@ def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster
         assert all((tensor == 1).all() for tensor in got.values())
         assert len(got) == 4
         # It may look when the other one is complete, and its own is not deleted yet.
-        with pytest.raises(VersionLost, match=r"version 2 of .* was (deleted while it was read|not finished, and 2 has)"):
+        with pytest.raises(
+            VersionLost, match=r"version 2 of .* was (deleted while it was read|not finished, and 2 has)"
+        ):
             list(stream)
     assert state_dict_versions(name, client=client) == [2]
 
