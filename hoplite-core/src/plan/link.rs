@@ -11,7 +11,7 @@ pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// A shorter sample says more about buffers and schedulers than about the link.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
 /// So much of several short transfers at once says when a link is slow: what buffers take in makes it look faster.
-const MIN_INTAKE_BYTES: u64 = 64 << 10;
+const MIN_INTAKE_BYTES: u64 = 128 << 10;
 /// A sender that sends nothing for so long has nothing to send: blocks are meant to take a millisecond.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The weight of a new sample: the mean is over about the last eight.
@@ -307,7 +307,7 @@ mod tests {
         let mut estimator = LinkEstimator::default();
         let assumed = estimator.link();
         // Too little to say something, and faster than is assumed.
-        estimator.took_in(brought(2, 32 << 10, 5_000));
+        estimator.took_in(brought(4, 32 << 10, 5_000));
         estimator.took_in(brought(9, 32 << 10, 100));
         estimator.took_in(brought(9, 32 << 10, 0));
         assert_eq!(estimator.link(), assumed);
