@@ -33,6 +33,11 @@ pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long a store may take to introduce itself to a shard that it has connected to; a connection may be half open for as long.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a shard may take to accept the connection past gRPC that it has just offered, and then to say that it has turned.
+pub const BYPASS_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long messages stay in gRPC after a shard was not heard past it: long, since each try delays a session, and not for ever.
+const BYPASS_PAUSE: Duration = Duration::from_secs(60);
+
 /// How long a shard may take to say what it knows now: far more than one that is up needs for that.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -121,6 +126,24 @@ fn may_pass(refusal: &Error) -> bool {
     matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::ShardListMismatch | ErrorCode::Malformed)
 }
 
+/// Whether a store should try to get past gRPC when a shard offers it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BypassTries {
+    paused_until: Time,
+}
+
+impl BypassTries {
+    /// Whether to try now.
+    pub fn is_due(&self, now: Time) -> bool {
+        self.paused_until <= now
+    }
+
+    /// The shard was not heard past gRPC, though it was over it.
+    pub fn failed(&mut self, now: Time) {
+        self.paused_until = now + BYPASS_PAUSE;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,5 +224,14 @@ mod tests {
         assert_eq!(attempts.refused_since, None);
         assert!(matches!(attempts.ended(at(0), Some(&error)), Next::Retry { .. }));
         assert_eq!(attempts.refused_since, Some(at(0)));
+    }
+
+    #[test]
+    fn a_way_past_grpc_that_failed_is_left_alone_for_a_minute() {
+        let mut tries = BypassTries::default();
+        assert!(tries.is_due(Time::ZERO));
+        tries.failed(Time::from_micros(5_000_000));
+        assert!(!tries.is_due(Time::from_micros(64_999_999)));
+        assert!(tries.is_due(Time::from_micros(65_000_000)));
     }
 }

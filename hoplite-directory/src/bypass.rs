@@ -32,8 +32,6 @@ use crate::session::decode;
 
 /// How long the store may take to accept what was queued when its session ended.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
-/// How much is read at once.
-const READ_BYTES: usize = 64 << 10;
 
 /// The sessions that may have a bypass.
 #[derive(Debug, Clone)]
@@ -151,7 +149,7 @@ impl Bypasses {
                 self.shard.say(session, decode(batch)?).await?;
                 send_queue.room().await;
             }
-            make_room(&mut received);
+            framing::make_room(&mut received);
             match reader.read_buf(&mut received).await {
                 Ok(0) | Err(_) => return Ok(()),
                 Ok(_) => {}
@@ -168,17 +166,9 @@ impl Bypasses {
 async fn write(send_queue: &SendQueue, mut writer: WriteHalf<'_>) -> io::Result<()> {
     let mut frame = BytesMut::new();
     while let Some(messages) = send_queue.next_of_bypass().await {
-        make_room(&mut frame);
+        framing::make_room(&mut frame);
         framing::encode(&messages, &mut frame).map_err(|_| io::ErrorKind::InvalidData)?;
         writer.write_all_buf(&mut frame).await?;
     }
     Ok(())
-}
-
-/// Makes room for some small messages; what a large one has left behind is freed.
-fn make_room(buffer: &mut BytesMut) {
-    if buffer.is_empty() && buffer.capacity() > READ_BYTES {
-        *buffer = BytesMut::new();
-    }
-    buffer.reserve(READ_BYTES);
 }

@@ -1,10 +1,10 @@
 //! The connection that carries the messages of a session past gRPC, at the store's end.
 
 use std::io;
-use std::time::Duration;
 
 use bytes::BytesMut;
 use hoplite_core::error::{Error, Plane};
+use hoplite_core::session::BYPASS_TIMEOUT;
 use hoplite_daemon::prepare_idle_socket;
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::directory::BypassKey;
@@ -14,11 +14,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
-
-/// How long the shard may take to accept the connection, and then to say over gRPC that it has turned: it has just answered there.
-pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How much is read at once.
-const READ_BYTES: usize = 64 << 10;
 
 /// A connection that the shard takes messages from and says them on.
 #[derive(Debug)]
@@ -31,7 +26,7 @@ impl Bypass {
     /// Connects to the shard at `address` once more, for the session that `key` names.
     ///
     /// # Errors
-    /// What the operating system says; [`io::ErrorKind::TimedOut`] after [`OPEN_TIMEOUT`].
+    /// What the operating system says; [`io::ErrorKind::TimedOut`] after [`BYPASS_TIMEOUT`].
     pub(crate) async fn open(address: &str, key: &BypassKey) -> io::Result<Self> {
         let opening = async {
             let mut stream = TcpStream::connect(address).await?;
@@ -39,7 +34,7 @@ impl Bypass {
             stream.write_all(&key.opening()).await?;
             Ok::<_, io::Error>(stream)
         };
-        let stream = timeout(OPEN_TIMEOUT, opening).await??;
+        let stream = timeout(BYPASS_TIMEOUT, opening).await??;
         let (stream, writer) = stream.into_split();
         Ok(Self {
             reader: Reader { stream, received: BytesMut::new() },
@@ -69,7 +64,7 @@ impl Reader {
             if frame.is_some() {
                 return Ok(frame);
             }
-            make_room(&mut self.received);
+            framing::make_room(&mut self.received);
             match self.stream.read_buf(&mut self.received).await {
                 Ok(0) | Err(_) => return Ok(None),
                 Ok(_) => {}
@@ -91,7 +86,7 @@ impl Writer {
     /// # Errors
     /// What the operating system says.
     pub(crate) async fn write(&mut self, messages: &StoreMessages) -> io::Result<()> {
-        make_room(&mut self.frame);
+        framing::make_room(&mut self.frame);
         framing::encode(messages, &mut self.frame).map_err(|_| io::ErrorKind::InvalidData)?;
         self.stream.write_all_buf(&mut self.frame).await
     }
@@ -103,12 +98,4 @@ impl Writer {
     pub(crate) async fn end(mut self) -> io::Result<()> {
         self.stream.shutdown().await
     }
-}
-
-/// Makes room for some small messages; what a large one has left behind is freed.
-fn make_room(buffer: &mut BytesMut) {
-    if buffer.is_empty() && buffer.capacity() > READ_BYTES {
-        *buffer = BytesMut::new();
-    }
-    buffer.reserve(READ_BYTES);
 }

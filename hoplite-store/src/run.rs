@@ -12,6 +12,7 @@ use hoplite_core::ClusterId;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
+use hoplite_core::session::BypassTries;
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::topology::Place;
 use hoplite_daemon::metrics::Metrics;
@@ -20,7 +21,7 @@ use hoplite_shm::Arena;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -307,7 +308,8 @@ fn start_sessions(
             info: info.clone(),
             advertised: advertised.clone(),
             cluster: cluster.clone(),
-            bypass_from: None,
+            started: Instant::now(),
+            bypass_tries: BypassTries::default(),
         };
         start(session, state);
         (link.address.clone(), observed)

@@ -6,12 +6,13 @@
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt};
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::node::Event;
-use hoplite_core::session::{Attempts, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS};
+use hoplite_core::session::{
+    Attempts, BYPASS_TIMEOUT, BypassTries, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS,
+};
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::metrics::label_of;
@@ -30,14 +31,12 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 use crate::advertised::Advertised;
-use crate::bypass::{self, Bypass};
+use crate::bypass::Bypass;
 use crate::engine::Engine;
 use crate::metrics;
 use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 
-/// How long messages stay in gRPC after the shard was not heard past it: the session is up meanwhile.
-const BYPASS_PAUSE: Duration = Duration::from_secs(60);
 /// After so many frames in a row, what waits to be written has its turn.
 const FRAMES_PER_TURN: usize = 16;
 /// Most frames that a shard says before the store has said anything.
@@ -99,8 +98,8 @@ pub(crate) struct Session {
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Advertised,
     pub(crate) cluster: ClusterId,
-    /// Until when messages stay in gRPC, since the shard was not heard elsewhere.
-    pub(crate) bypass_from: Option<Instant>,
+    pub(crate) started: Instant,
+    pub(crate) bypass_tries: BypassTries,
 }
 
 impl Session {
@@ -112,7 +111,6 @@ impl Session {
         stop: CancellationToken,
     ) {
         let shard = self.link.address.clone();
-        let started = Instant::now();
         let mut attempts = Attempts::default();
         while !leaving.is_cancelled() {
             let Some(ended) = stop.run_until_cancelled(self.run_once(&state)).await else { return };
@@ -124,7 +122,7 @@ impl Session {
                 self.engine.session_failed(&failure.cause());
             }
             let ended = ended.map_err(|failure| failure.error);
-            let next = attempts.ended(Time::ZERO + started.elapsed(), ended.as_ref().err());
+            let next = attempts.ended(self.now(), ended.as_ref().err());
             let is_news = matches!(next, Next::GiveUp | Next::Retry { is_news: true, .. });
             match &ended {
                 Ok(()) => tracing::info!(shard, "the directory shard ended the session"),
@@ -171,7 +169,7 @@ impl Session {
         check_welcome(&welcome)?;
         let mut early = vec![ShardMessages { messages, ..Default::default() }];
         let bypass = match BypassKey::of_welcome(&welcome.bypass_key) {
-            Some(key) if self.bypass_from.is_none_or(|from| from <= Instant::now()) => {
+            Some(key) if self.bypass_tries.is_due(self.now()) => {
                 self.divert(&key, &mut inbound, &mut early).await?
             }
             _ => None,
@@ -216,7 +214,7 @@ impl Session {
             Ok(bypass) => bypass,
             Err(error) => {
                 tracing::debug!(shard = self.link.address, %error, "cannot connect past gRPC");
-                self.bypass_from = Some(Instant::now() + BYPASS_PAUSE);
+                self.bypass_tries.failed(self.now());
                 return Ok(None);
             }
         };
@@ -232,10 +230,10 @@ impl Session {
             }
             Err(Error::unavailable("the directory shard past gRPC"))
         };
-        match timeout(bypass::OPEN_TIMEOUT, turning).await {
+        match timeout(BYPASS_TIMEOUT, turning).await {
             Ok(turned) => turned.map(|()| Some(bypass)),
             Err(_) => {
-                self.bypass_from = Some(Instant::now() + BYPASS_PAUSE);
+                self.bypass_tries.failed(self.now());
                 Err(Error::unavailable("the directory shard past gRPC"))
             }
         }
@@ -278,7 +276,7 @@ impl Session {
             biased;
             ended = talking => {
                 ended?;
-                let waited = timeout(bypass::OPEN_TIMEOUT, &mut reason).await;
+                let waited = timeout(BYPASS_TIMEOUT, &mut reason).await;
                 waited.map_err(|_| Error::unavailable("the directory shard past gRPC"))?
             }
             said = &mut reason => said,
@@ -289,6 +287,10 @@ impl Session {
             Ok(Some(_)) => Err(Error::malformed(Plane::Control, "a message over gRPC after the turn")),
             Err(status) => Err(from_status(&status)),
         }
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.started.elapsed()
     }
 
     /// Tells the node what the shard has said.

@@ -47,6 +47,17 @@ pub fn encode(message: &impl Message, out: &mut BytesMut) -> Result<()> {
     Ok(())
 }
 
+/// How much of a stream of small messages is read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// Makes room in `buffer` for some small messages. An empty one that a large message has stretched is given back first.
+pub fn make_room(buffer: &mut BytesMut) {
+    if buffer.is_empty() && buffer.capacity() > READ_BYTES {
+        *buffer = BytesMut::new();
+    }
+    buffer.reserve(READ_BYTES);
+}
+
 /// Takes one message of at most `limit_bytes` from the front of `buffer`; `None` if it is not all there yet.
 ///
 /// The length is checked as soon as its four bytes are there, so that no more than `limit_bytes` are ever buffered.

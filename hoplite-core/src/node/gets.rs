@@ -345,19 +345,29 @@ impl Node {
         if self.fetches.contains(id) {
             return self.inline_came(shard, id, put, metadata, bytes);
         }
-        let size_bytes = bytes.len() as u64;
-        let is_here = self.copies.live(id).is_some();
-        let room = match self.check_incoming(id, size_bytes, &metadata) {
-            Ok(()) if !is_here => self.allocate(size_bytes),
-            _ => None,
+        let copy = match self.copies.live(id) {
+            Some(_) => None,
+            None => self.copy_to_fill(id, put, bytes.len() as u64, metadata),
         };
-        let Some(room) = room else { return self.decline_inline(shard, id, put) };
-        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
-        let copy = LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase);
-        let copy = self.copies.open(&mut self.ctx, copy);
+        let Some(copy) = copy else { return self.decline_inline(shard, id, put) };
         self.fill(copy, bytes);
         self.complete(copy);
         self.publish_elsewhere(copy, shard);
+    }
+
+    /// Opens a copy of an object whose bytes are at hand; `None` if there is no room, or it exceeds a limit.
+    fn copy_to_fill(
+        &mut self,
+        id: &ObjectId,
+        put: PutId,
+        size_bytes: u64,
+        metadata: Metadata,
+    ) -> Option<CopyId> {
+        self.check_incoming(id, size_bytes, &metadata).ok()?;
+        let room = self.allocate(size_bytes)?;
+        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        let copy = LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase);
+        Some(self.copies.open(&mut self.ctx, copy))
     }
 
     /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.
@@ -373,15 +383,7 @@ impl Node {
             // It is here already, or another put is.
             return self.promoted(shard, id, put);
         }
-        let size_bytes = bytes.len() as u64;
-        if self.check_incoming(id, size_bytes, &metadata).is_err() {
-            return;
-        }
-        let Some(room) = self.allocate(size_bytes) else { return };
-        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
-        let copy = self
-            .copies
-            .open(&mut self.ctx, LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase));
+        let Some(copy) = self.copy_to_fill(id, put, bytes.len() as u64, metadata) else { return };
         self.copies.pin(copy);
         self.copies.accept_awaiting(&mut self.ctx, copy);
         self.end_fetch(id);
