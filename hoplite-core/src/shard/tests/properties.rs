@@ -272,6 +272,9 @@ impl Run {
                 self.connect(NODES[number], incarnation, rack);
             }
             Step::Disconnect { node: number, incarnation } => {
+                // What is due by now is said while the session lasts; nothing may be said because of its end.
+                let effects = self.world.apply(Event::Tick);
+                self.observer.observe(self.world.now, &effects);
                 let name = node(NODES[number]);
                 let is_current = self.incarnations.get(&name) == Some(&incarnation);
                 if is_current && self.observer.connected.remove(&name) {
@@ -462,4 +465,32 @@ proptest! {
         }
         run.finish();
     }
+}
+
+/// Both are due at the same time: an object without a copy is handed over, and the store that would keep it leaves.
+#[test]
+fn what_is_due_is_said_before_a_store_leaves() {
+    let config = ShardConfig { limits: Limits::default(), warm_up: Duration::ZERO };
+    let publish = Publish {
+        id: id(OBJECTS[1]),
+        put: PutId(2),
+        size_bytes: 4,
+        metadata: Metadata::default(),
+        state: LocationState::Complete,
+        retention: Retention::Pinned,
+        pulling_from: None,
+        inline: Some(Bytes::from_static(b"1234")),
+        slot: None,
+        wants_answer: true,
+    };
+    let mut run = Run::new(config);
+    for name in NODES {
+        run.connect(name, 1, 0);
+    }
+    run.step(Step::Publish { node: 3, publish });
+    run.step(Step::Unpublish { node: 3, object: 1, put: 2, reason: UnpublishReason::Evicted });
+    for node in 0..NODES.len() {
+        run.step(Step::Disconnect { node, incarnation: 1 });
+    }
+    run.finish();
 }
