@@ -109,6 +109,12 @@ impl Stream {
         self.position_bytes
     }
 
+    /// How many are not.
+    pub fn left_bytes(&self) -> u64 {
+        let steps = self.steps.get(self.current..).unwrap_or_default();
+        steps.iter().map(|(_, step)| length(step.range())).sum::<u64>() - self.done_bytes
+    }
+
     /// Whether all are.
     pub const fn is_over(&self) -> bool {
         self.current == self.steps.len()

@@ -9,7 +9,7 @@ use hoplite_core::shard::PullOutcome;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Take, encode_take};
 use hoplite_proto::{trace, v1};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -20,11 +20,9 @@ use super::super::pull::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
-/// From how many members one takes at once in an all-to-all, if parts are long. No step there waits for another one, and few streams at
-/// a time share a link without losses.
-const MAX_PAIRS_AT_ONCE: usize = 4;
-/// The shortest part that is long: below that the time is that of asking.
-const LONG_PART_BYTES: u64 = 256 << 10;
+/// When less than this is left of a stream of an all-to-all, the next one begins, so that asking for it costs no time. No step there waits
+/// for another one, but several streams at once get in each other's way: with one, each link serves one pair of members.
+const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
 /// Why a stream between members ended too early.
 #[derive(Debug, thiserror::Error)]
@@ -99,31 +97,36 @@ impl Puller {
         let fold = async { exchange.fold(target).await.map_err(|_| (own, PullOutcome::SenderHasNoCopy)) };
         let givers = exchange.givers();
         let plan = exchange.plan();
-        let is_paired = plan.agreement.kind == Collective::AllToAll && plan.part_end(0) >= LONG_PART_BYTES;
-        let turns = Semaphore::new(if is_paired { MAX_PAIRS_AT_ONCE } else { givers.len() });
+        let is_paired = plan.agreement.kind == Collective::AllToAll;
+        let turns = is_paired.then(|| Semaphore::new(1));
         let takes = givers.into_iter().map(async |from| {
-            // It is never closed.
-            let _turn = turns.acquire().await;
             if from == own {
                 let copied = exchange.copy_own(target).await;
                 return copied.map_err(|_| (own, PullOutcome::SenderHasNoCopy));
             }
-            self.take_from(exchange, target, from).await.map_err(|outcome| (from, outcome))
+            let turn = match &turns {
+                // It is never closed.
+                Some(turns) => turns.acquire().await.ok(),
+                None => None,
+            };
+            self.take_from(exchange, target, from, turn).await.map_err(|outcome| (from, outcome))
         });
         tokio::try_join!(fold, try_join_all(takes)).map(drop)
     }
 
-    /// Takes all that the program takes from one member, resuming the stream where it broke.
+    /// Takes all that the program takes from one member, resuming the stream where it broke. Others wait for the turn, but not while
+    /// it is broken.
     async fn take_from(
         &self,
         exchange: &Exchange,
         target: &LiveCopy,
         from: usize,
+        mut turn: Option<SemaphorePermit<'_>>,
     ) -> Result<(), PullOutcome> {
         let member = &exchange.plan().members[from];
         let mut resumes = Resumes::new(self.now());
         loop {
-            let error = match self.take(exchange, target, from).await {
+            let error = match self.take(exchange, target, from, turn.take()).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
@@ -147,7 +150,13 @@ impl Puller {
     }
 
     /// One stream, from where it is.
-    async fn take(&self, exchange: &Exchange, target: &LiveCopy, from: usize) -> Result<(), TakeError> {
+    async fn take(
+        &self,
+        exchange: &Exchange,
+        target: &LiveCopy,
+        from: usize,
+        mut turn: Option<SemaphorePermit<'_>>,
+    ) -> Result<(), TakeError> {
         let plan = exchange.plan();
         let mut stream = exchange.stream_from(from);
         let request = Take {
@@ -164,6 +173,7 @@ impl Puller {
         let mut sample = RateSample::default();
         let mut taken = Vec::new();
         while !stream.is_over() {
+            turn.take_if(|_| stream.left_bytes() < NEXT_BEGINS_BYTES);
             let header = next_block(&mut call).await?;
             let block = stream.check(header.offset_bytes(), u64::from(header.length_bytes()))?;
             self.take_block(exchange, target, &block, &mut call, &header, &mut taken).await?;
