@@ -44,6 +44,16 @@ pub fn block_bytes(bytes_per_second: u64) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
+/// The longest block of a transfer of so many bytes at this rate, if nothing but its beginning keeps blocks short.
+pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
+    // As long as each block is twice as long as the one before, there are so many, and the last one takes the rest.
+    let doubled = (size_bytes / MIN_BLOCK_BYTES + 1).ilog2();
+    let doubled_bytes = MIN_BLOCK_BYTES * ((1 << doubled) - 1);
+    let longest_bytes =
+        (doubled_bytes / 2 + MIN_BLOCK_BYTES / 2).max(size_bytes - doubled_bytes).min(size_bytes);
+    longest_bytes.min(block_bytes(bytes_per_second))
+}
+
 /// The sizes of the blocks of one transfer.
 ///
 /// They take about [`BLOCK_TIME`] at the rate that the kernel has seen lately, or at the mean of the last moments of this
@@ -118,6 +128,29 @@ mod tests {
         assert_eq!([1_000_000, 100_000_000, 5_000_000_000].map(settled), [16, 96, 1024]);
         let mut unknown = BlockSizes::default();
         assert!((0..20).all(|_| unknown.next(Time::ZERO, None) == MIN_BLOCK_BYTES));
+    }
+
+    #[test]
+    fn the_longest_block_is_the_longest_that_is_sent() {
+        for rate in [0, 25_000_000, 125_000_000, u64::MAX] {
+            for size_bytes in [0, 1, 16 << 10, 32 << 10, 47 << 10, 48 << 10, 100 << 10, 1 << 20, 3 << 20] {
+                let (mut sizes, mut left_bytes, mut longest_bytes) = (BlockSizes::default(), size_bytes, 0);
+                while left_bytes > 0 {
+                    let delivery = Delivery {
+                        acknowledged_bytes: u64::MAX,
+                        bytes_per_second: rate,
+                        ..Delivery::default()
+                    };
+                    sizes.marks = Some([(Time::ZERO, 0); 2]);
+                    let block_bytes = sizes.next(Time::ZERO, Some(delivery)).min(left_bytes);
+                    longest_bytes = longest_bytes.max(block_bytes);
+                    left_bytes -= block_bytes;
+                }
+                let said = longest_block_bytes(rate, size_bytes);
+                assert_eq!(said / BLOCK_BYTES, longest_bytes / BLOCK_BYTES, "{size_bytes} bytes at {rate}");
+            }
+        }
+        assert_eq!(longest_block_bytes(u64::MAX, u64::MAX), MAX_BLOCK_BYTES);
     }
 
     #[test]

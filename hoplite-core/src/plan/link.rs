@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::blocks::{BLOCK_TIME, MAX_BLOCK_BYTES};
+use super::blocks::longest_block_bytes;
 use crate::time::Time;
 use crate::topology::place::{MAX_LEVELS, Path};
 
@@ -11,7 +11,7 @@ pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// A shorter sample says more about buffers and schedulers than about the link.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
 /// So much of several short transfers at once says when a link is slow: what buffers take in makes it look faster.
-const MIN_INTAKE_BYTES: u64 = 128 << 10;
+const MIN_INTAKE_BYTES: u64 = 32 << 10;
 /// A sender that sends nothing for so long has nothing to send: blocks are meant to take a millisecond.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The weight of a new sample: the mean is over about the last eight.
@@ -94,9 +94,8 @@ impl LinkEstimate {
 
     /// L: what one more hop adds to the way of a byte. A relay passes a block on when all of it is there.
     pub(super) fn hop_seconds(self, size_bytes: u64) -> f64 {
-        let block_seconds =
-            BLOCK_TIME.as_secs_f64().min(self.transfer_seconds(size_bytes.min(MAX_BLOCK_BYTES)));
-        self.latency.as_secs_f64() + block_seconds
+        let block_bytes = longest_block_bytes(self.bytes_per_second, size_bytes);
+        self.latency.as_secs_f64() + self.transfer_seconds(block_bytes)
     }
 }
 
@@ -307,7 +306,7 @@ mod tests {
         let mut estimator = LinkEstimator::default();
         let assumed = estimator.link();
         // Too little to say something, and faster than is assumed.
-        estimator.took_in(brought(4, 32 << 10, 5_000));
+        estimator.took_in(brought(3, 15 << 10, 5_000));
         estimator.took_in(brought(9, 32 << 10, 100));
         estimator.took_in(brought(9, 32 << 10, 0));
         assert_eq!(estimator.link(), assumed);

@@ -416,7 +416,7 @@ fn what_went_how_is_remembered() {
     let record = h.node.reduce_record(&id("t")).expect("it is remembered");
     assert_eq!((record.op, record.reduced, record.hops), (ReduceOp::Sum, (3, 3), 2));
     assert_eq!((record.elapsed, record.mendings, record.restarts), (Duration::from_secs(2), 0, 0));
-    assert!(record.plan.starts_with("chain, estimated to take 4"), "{}", record.plan);
+    assert!(record.plan.starts_with("chain, estimated to take 9.0s"), "{}", record.plan);
 }
 
 // Requests that make no sense.

@@ -30,7 +30,7 @@ const FETCH_PAUSE: Duration = Duration::from_millis(50);
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
 /// How much longer than reducing on the way fetching may be expected to take: it needs no hops to be set up, each of which is
 /// a request to another store and its answer.
-const HOP_SETUP: Duration = Duration::from_millis(1);
+const HOP_SETUP: Duration = Duration::from_micros(250);
 
 /// One source.
 #[derive(Debug)]

@@ -100,6 +100,13 @@ mod tests {
     }
 
     #[test]
+    fn two_blocks_go_along_a_short_chain() {
+        assert_eq!(choose(3, 32 << 10, link(200, 100)).schedule, ReduceSchedule::chain(3));
+        assert_eq!(choose(3, 32 << 10, link(1000, 100)).schedule, ReduceSchedule::chain(3));
+        assert_eq!(choose(7, 32 << 10, link(200, 100)).schedule, ReduceSchedule::Tree { vertices: 7 });
+    }
+
+    #[test]
     fn in_groups_two_dimensions_win_when_n_times_b_times_l_exceeds_s() {
         let chosen = |size_bytes, link| choose_for_groups(64, (4, 16), size_bytes, link).schedule;
         // 64 nodes, 1 GB/s, 1 ms and the block's 1 ms: n B L = 128 MB.
