@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use hoplite_client::{
-    Description, LocationState, MemberPosition, NodeId, ObjectId, ObjectSummary, ReduceRecord, Retention,
+    Description, LocationState, MemberPosition, ObjectId, ObjectSummary, ReduceRecord, Retention,
 };
 use hoplite_core::text::escape;
 use serde::Serialize;
@@ -18,10 +18,10 @@ const EXAMPLES: &str = "Examples:
   hoplite stat weights/7 --json
 
 GRANTS are the latest decisions of the directory: which node was told to fetch the object from which, and why.
-What a reduce makes, or has made, says how, if asked on the node that reduces it: the schedule that was chosen, what it was
-expected to take with the links as they were measured, and what it took. What an allreduce makes says it at each node that has
-one of the sources, and how far that node is; at rank 0's node also for which sources it waits, and why nodes do not make it
-together, if they do not.";
+What a reduce makes, or has made, says how: the schedule that was chosen, what it was expected to take with the links as they
+were measured, and what it took. What an allreduce makes also says how far each node is that has a source, for which sources
+rank 0's node waits, and why nodes do not make it together, if they do not. Nodes that know of it are asked, for a second at
+most.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -44,7 +44,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     if arguments.json {
         output::json(&mut stdout, &report)?;
     } else {
-        report.print(&mut stdout, client.node())?;
+        report.print(&mut stdout)?;
     }
     Ok(())
 }
@@ -215,8 +215,8 @@ impl Report {
         }
     }
 
-    /// For people, as the store of the node `asked` has told it.
-    fn print(&self, out: &mut impl Write, asked: &NodeId) -> io::Result<()> {
+    /// For people.
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
         if let Some(object) = &self.object {
             writeln!(out, "id         {}", self.id)?;
             writeln!(out, "size       {} ({} bytes)", output::size(object.size_bytes), object.size_bytes)?;
@@ -239,12 +239,8 @@ impl Report {
         }
         if let Some(reduce) = &self.reduce {
             reduce.print(out)?;
-        } else if let Some((collective, node)) = self.collective() {
-            if node == asked.as_str() {
-                writeln!(out, "collective {collective}; how it was made is not remembered here")?;
-            } else {
-                writeln!(out, "collective {collective}; the store of {node} may know how it was made")?;
-            }
+        } else if let Some(collective) = self.object.as_ref().and_then(|object| object.collective.as_ref()) {
+            writeln!(out, "collective {collective}; no store that was asked remembers how it was made")?;
         }
         if self.waiting_receivers > 0 {
             writeln!(out, "waiting    {} receivers", self.waiting_receivers)?;
@@ -256,13 +252,6 @@ impl Report {
             print_grants(out, &self.grants)?;
         }
         Ok(())
-    }
-
-    /// Which collective has made the object, and where more may be known about that: at rank 0's node, which keeps its copy.
-    fn collective(&self) -> Option<(&str, &str)> {
-        let collective = self.object.as_ref()?.collective.as_deref()?;
-        let pinned = self.locations.iter().find(|location| location.retention == "pinned")?;
-        Some((collective, &pinned.node))
     }
 
     fn print_locations(&self, out: &mut impl Write) -> io::Result<()> {
@@ -396,7 +385,7 @@ mod tests {
         }
     }
 
-    /// An object that rank 0's store, that of the node `zero`, has kept, and of which the store that was asked knows nothing more.
+    /// An object of which no store knows how it was made.
     fn with_object() -> Report {
         let object = Object {
             put: String::new(),
@@ -423,32 +412,29 @@ mod tests {
         }
     }
 
-    fn printed(report: &Report, asked: &str) -> String {
+    fn printed(report: &Report) -> String {
         let mut out = Vec::new();
-        report.print(&mut out, &NodeId::new(asked).unwrap()).unwrap();
+        report.print(&mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn only_what_is_being_made_is_not_there_yet() {
-        let growing = printed(&without_object("gives and takes", true), "one");
+        let growing = printed(&without_object("gives and takes", true));
         assert!(growing.contains("which knows no such object yet\n"), "{growing}");
-        let failed = printed(&without_object("has failed: object target was deleted", false), "one");
+        let failed = printed(&without_object("has failed: object target was deleted", false));
         assert!(failed.contains("which knows no such object\n"), "{failed}");
     }
 
     #[test]
-    fn nobody_is_sent_to_the_store_that_was_asked() {
-        let elsewhere = printed(&with_object(), "one");
-        assert!(elsewhere.contains("allreduce of 2; the store of zero may know how"), "{elsewhere}");
-        let here = printed(&with_object(), "zero");
-        assert!(here.contains("allreduce of 2; how it was made is not remembered here\n"), "{here}");
-        assert!(!here.contains("the store of"), "{here}");
+    fn what_nobody_remembers_still_says_which_collective_has_made_it() {
+        let forgotten = printed(&with_object());
+        assert!(forgotten.contains("allreduce of 2; no store that was asked remembers how"), "{forgotten}");
     }
 
     #[test]
     fn what_peers_say_does_not_disturb_the_terminal() {
-        let text = printed(&without_object("has failed: \u{1b}[2Jgone\n", false), "one");
+        let text = printed(&without_object("has failed: \u{1b}[2Jgone\n", false));
         assert!(text.contains(r"has failed: \u{1b}[2Jgone\n; 0 B of 8 B"), "{text}");
     }
 }

@@ -55,9 +55,8 @@ impl Client {
     /// The stores of the sources make the target together, each its own copy, in as many steps as are expected to be fastest;
     /// the result is copied out while it comes. Each node sends and receives 2S(n-1)/n bytes. It is one reduce at rank 0's node
     /// and one broadcast instead, 2S through each node, if the sources are small or on more than 256 nodes, or if a node fails
-    /// meanwhile; or if the order is fixed. `hoplite stat TARGET` says what is done, or was:
-    /// the schedule and why it was chosen at the node of each source, with how far that node is; at rank 0's node also who is
-    /// late, or why it was one reduce and one broadcast. At other nodes it names rank 0's.
+    /// meanwhile; or if the order is fixed. `hoplite stat TARGET` says what is done, or was: the schedule and why it was chosen, how
+    /// far each node of a source is, and who is late, or why it was one reduce and one broadcast.
     ///
     /// The sources and the target stay; at other nodes than rank 0's the target is evictable, as any copy is that was got. Whoever
     /// knows that all participants have their result should [delete](Client::delete) them, for example one of them, after a

@@ -13,7 +13,7 @@ use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::{ACCEPT_PAUSE, HalfOpen, HalfOpenPlace, is_notable};
 use hoplite_proto::data::frame::Kind;
-use hoplite_proto::data::{Pull, decode_deny, decode_pull, decode_take, encode_position};
+use hoplite_proto::data::{Pull, decode_deny, decode_pull, decode_take, encode_known};
 use hoplite_proto::{trace, v1};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -193,8 +193,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 }
                 Kind::AskPosition => {
                     let asked = connection.read_control::<v1::AskPosition>(&header).await?;
-                    let position = self.source.position(&ObjectId::new(&asked.target)?).map(encode_position);
-                    connection.write_control(Kind::Position, &v1::Position { position }).await?;
+                    let record = self.source.how_made(&ObjectId::new(&asked.target)?);
+                    connection.write_control(Kind::Position, &encode_known(record)).await?;
                 }
                 Kind::Probe => {
                     connection.read_control::<()>(&header).await?;

@@ -6,7 +6,7 @@ use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEvent, MembershipId, Plan};
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId};
-use hoplite_core::node::{Event, HostingId, Position, ServeId};
+use hoplite_core::node::{Event, HostingId, ReduceRecord, ServeId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Engine;
@@ -88,7 +88,7 @@ impl MemberHost for Engine {
         self.apply(Event::Collective(CollectiveEvent::Denied { target, error }));
     }
 
-    fn position(&self, target: &ObjectId) -> Option<Position> {
-        self.how_made(target)?.position
+    fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord> {
+        Self::how_made(self, target)
     }
 }

@@ -13,7 +13,7 @@ use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
 use hoplite_core::node::{Inspection, ReduceRecord};
 use hoplite_core::session::ANSWER_TIMEOUT;
-use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, best_informed};
+use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, Retention, best_informed};
 use hoplite_core::topology::blocks::Blocks;
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
 use hoplite_core::topology::live::PeerLink;
@@ -22,7 +22,7 @@ use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
 use hoplite_core::topology::{Link, Matrix, Place};
 use hoplite_proto::bounds::decode_address;
-use hoplite_proto::data::encode_position;
+use hoplite_proto::data::{encode_position, encode_record};
 use hoplite_proto::directory::{decode_locations, encode_locations, encode_places};
 use hoplite_proto::local::Response;
 use hoplite_proto::status::from_status;
@@ -220,14 +220,17 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
             Ok((object, decode_locations(locations, Plane::Control)?))
         }
     }));
-    let (mut answers, reduce): (Vec<Result<_, Error>>, _) =
+    let (mut answers, mut reduce): (Vec<Result<_, Error>>, _) =
         join(answers, with_positions(plane, id, reduce)).await;
     let known = answers.iter().map(|answer| Some(&answer.as_ref().ok()?.1));
     let Some(best) = best_informed(known) else {
         // Why the first one, which was to say it, could not.
         return Err(answers.into_iter().find_map(Result::err).unwrap_or(Error::unavailable("the directory")));
     };
-    let (object, _) = answers.swap_remove(best)?;
+    let (object, locations) = answers.swap_remove(best)?;
+    if reduce.is_none() {
+        reduce = made_elsewhere(plane, shards, id, &locations).await;
+    }
     Ok(Response::Description(Box::new(v1::response::Description {
         shard: shards[best].address.clone(),
         object: Some(object),
@@ -243,17 +246,13 @@ async fn with_positions(
 ) -> Option<v1::ReduceRecord> {
     let reduce = reduce?;
     let own = reduce.position.clone().filter(|_| reduce.is_running);
-    let mut record = encode_reduce_record(reduce);
+    let mut record = encode_record(reduce);
     let Some(own) = own else { return Some(record) };
     let (others, members) = plane.engine.others_making(id);
     let turns = Semaphore::new(MAX_ASKED_AT_ONCE);
     let asks = others.into_iter().map(async |(member, Member { node, address })| {
-        let asked = async {
-            // It is never closed.
-            let _turn = turns.acquire().await;
-            let asked = plane.engine.asker().ask_position((node.clone(), address), id, (member, members));
-            timeout(MEMBER_TIMEOUT, asked).await
-        };
+        let (peer, asker) = ((node.clone(), address), plane.engine.asker());
+        let asked = in_turn(&turns, asker.ask_position(&peer, id, (member, members)));
         let unknown = |stage: &str| v1::MemberPosition {
             member: u32::try_from(member).unwrap_or(u32::MAX),
             members: own.members.try_into().unwrap_or(u32::MAX),
@@ -261,11 +260,11 @@ async fn with_positions(
             size_bytes: own.size_bytes,
             ..Default::default()
         };
-        let position = match timeout(POSITION_TIMEOUT, asked).await {
-            Ok(Ok(Ok(Some(position)))) => encode_position(position),
-            Ok(Ok(Ok(None))) => unknown("has no part in it yet, or any more"),
-            Ok(Ok(Err(_)) | Err(_)) => unknown("does not answer"),
-            Err(_) => unknown("was not asked: too many others do not answer"),
+        let position = match asked.await {
+            Some(Ok(Some(position))) => encode_position(position),
+            Some(Ok(None)) => unknown("has no part in it yet, or any more"),
+            Some(Err(_)) => unknown("does not answer"),
+            None => unknown("was not asked: too many others do not answer"),
         };
         v1::MemberPosition { node: node.as_str().to_owned(), ..position }
     });
@@ -277,25 +276,51 @@ async fn with_positions(
     Some(record)
 }
 
-fn encode_reduce_record(record: ReduceRecord) -> v1::ReduceRecord {
-    let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, .. } = record;
-    let ReduceRecord { mendings, restarts, is_running, position, .. } = record;
-    let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-    v1::ReduceRecord {
-        op: op.name().into(),
-        reduced: reduced.0 as u64,
-        sources: reduced.1 as u64,
-        hops: hops as u64,
-        plan,
-        bytes_per_second: link.bytes_per_second,
-        latency_us: micros(link.latency),
-        elapsed_us: micros(elapsed),
-        mendings,
-        restarts,
-        is_running,
-        position: position.map(encode_position),
-        positions: Vec::new(),
-    }
+/// Asks a store when it has a turn. `None` if that does not come in time.
+async fn in_turn<T>(
+    turns: &Semaphore,
+    asking: impl Future<Output = Result<T, Error>>,
+) -> Option<Result<T, Error>> {
+    let asked = async {
+        // It is never closed.
+        let _turn = turns.acquire().await;
+        timeout(MEMBER_TIMEOUT, asking).await.unwrap_or(Err(Error::unavailable("another store")))
+    };
+    timeout(POSITION_TIMEOUT, asked).await.ok()
+}
+
+/// What other stores know of how an object is or was made, of which this one knows nothing: those that keep it, or all if there is none
+/// yet.
+async fn made_elsewhere(
+    plane: &LocalPlane,
+    shards: &[&ShardLink],
+    id: &ObjectId,
+    locations: &Locations,
+) -> Option<v1::ReduceRecord> {
+    let peers: Vec<(NodeId, SocketAddr)> = if locations.locations.is_empty() {
+        nodes_of(shards).await.ok()?.addresses.into_iter().collect()
+    } else {
+        let keepers = locations.locations.iter().filter(|copy| copy.retention == Retention::Pinned);
+        keepers.map(|copy| (copy.node.clone(), copy.data_address)).collect()
+    };
+    let peers = peers.into_iter().filter(|(node, _)| *node != plane.node);
+    let turns = Semaphore::new(MAX_ASKED_AT_ONCE);
+    let asks = peers.map(async |peer| {
+        let record = in_turn(&turns, plane.engine.asker().ask_how_made(&peer, id)).await?.ok()??;
+        Some((peer.0, record))
+    });
+    let known: Vec<(NodeId, v1::ReduceRecord)> = join_all(asks).await.into_iter().flatten().collect();
+    let of_member = |(node, record): &(NodeId, v1::ReduceRecord)| {
+        let position = record.position.clone().filter(|_| record.is_running)?;
+        Some(v1::MemberPosition { node: node.as_str().to_owned(), ..position })
+    };
+    let mut positions: Vec<v1::MemberPosition> = known.iter().filter_map(of_member).collect();
+    positions.sort_by_key(|position| position.member);
+    // Rank 0's store knows why it is so, and alone what it has taken links for.
+    let knowledge =
+        |record: &v1::ReduceRecord| (record.is_running, record.bytes_per_second > 0, record.elapsed_us);
+    let (_, record) = known.into_iter().max_by_key(|(_, record)| knowledge(record))?;
+    Some(v1::ReduceRecord { position: None, positions, ..record })
 }
 
 /// The counters of the store and of its shards.

@@ -1,11 +1,13 @@
 //! What coordinator and members of a session say to each other, and what members ask of each other.
 
+use std::time::Duration;
+
 use hoplite_core::collective::{
     Failure, MAX_ACCOUNT_BYTES, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER, Member, Plan, Report, Word,
 };
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::node::Position;
+use hoplite_core::node::{Position, ReduceRecord};
 use hoplite_core::plan::collective::{Collective, MAX_MEMBERS, Schedule};
 use hoplite_core::text::is_plain;
 
@@ -270,6 +272,57 @@ pub fn decode_position(position: v1::Position, member: usize, members: usize) ->
     Ok(Some(Position { member, members, stage, copy: None, final_bytes, size_bytes }))
 }
 
+/// The wire form of what a store knows of how something is or was made, without how far other stores are.
+pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
+    let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, .. } = record;
+    let ReduceRecord { mendings, restarts, is_running, position, .. } = record;
+    let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    v1::ReduceRecord {
+        op: op.name().into(),
+        reduced: reduced.0 as u64,
+        sources: reduced.1 as u64,
+        hops: hops as u64,
+        plan,
+        bytes_per_second: link.bytes_per_second,
+        latency_us: micros(link.latency),
+        elapsed_us: micros(elapsed),
+        mendings,
+        restarts,
+        is_running,
+        position: position.map(encode_position),
+        positions: Vec::new(),
+    }
+}
+
+/// The answer to those who ask for both.
+pub fn encode_known(record: Option<ReduceRecord>) -> v1::Position {
+    let mut record = record.map(encode_record);
+    let position = record.as_mut().and_then(|record| record.position.take());
+    v1::Position { position, record }
+}
+
+/// What a store knows that may be any member, or none; checked so that it can be shown. `None` if it knows nothing.
+///
+/// # Errors
+/// [`Error::Malformed`] if it says what cannot be shown.
+pub fn decode_known(known: v1::Position) -> Result<Option<v1::ReduceRecord>> {
+    let v1::Position { position, record } = known;
+    let Some(record) = record else { return Ok(None) };
+    if !is_plain(&record.op) || !is_plain(&record.plan) {
+        return Err(malformed("a record that cannot be shown"));
+    }
+    let position = match position {
+        Some(position) => {
+            let members = usize::try_from(position.members).ok().filter(|members| *members <= MAX_MEMBERS);
+            let members = members.ok_or(malformed("too many members"))?;
+            let member = decode_index(position.member, members)?;
+            decode_position(v1::Position { position: Some(position), record: None }, member, members)?
+        }
+        None => None,
+    };
+    Ok(Some(v1::ReduceRecord { position: position.map(encode_position), positions: Vec::new(), ..record }))
+}
+
 fn encode_index(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
@@ -306,7 +359,35 @@ mod tests {
             let _ = v1::Take::decode(&bytes[..]).map(decode_take);
             let _ = v1::Stop::decode(&bytes[..]).map(decode_stop);
             let _ = v1::End::decode(&bytes[..]).map(|end| decode_report(end, 2));
+            let _ = v1::Position::decode(&bytes[..]).map(decode_known);
         }
+    }
+
+    #[test]
+    fn what_another_store_knows_is_checked_before_it_is_shown() {
+        let position = v1::MemberPosition { member: 1, members: 2, size_bytes: 8, ..Default::default() };
+        let record = v1::ReduceRecord { op: "sum".into(), plan: "ring of 2".into(), ..Default::default() };
+        let known = |position: Option<v1::MemberPosition>, record: &v1::ReduceRecord| {
+            decode_known(v1::Position { position, record: Some(record.clone()) })
+        };
+        assert_eq!(decode_known(v1::Position::default()), Ok(None));
+        assert_eq!(known(None, &record), Ok(Some(record.clone())));
+        let whole = v1::ReduceRecord { position: Some(position.clone()), ..record.clone() };
+        assert_eq!(known(Some(position.clone()), &record), Ok(Some(whole.clone())));
+        // Of others a store is not to speak.
+        let gossip = v1::ReduceRecord { positions: vec![position.clone()], ..whole.clone() };
+        assert_eq!(known(Some(position.clone()), &gossip), Ok(Some(whole)));
+        let wrong = [
+            v1::MemberPosition { member: 2, ..position.clone() },
+            v1::MemberPosition { members: u32::MAX, ..position.clone() },
+            v1::MemberPosition { final_bytes: 9, ..position.clone() },
+            v1::MemberPosition { stage: "\u{1b}[2J".into(), ..position },
+        ];
+        for position in wrong {
+            assert!(matches!(known(Some(position), &record), Err(Error::Malformed { .. })));
+        }
+        let record = v1::ReduceRecord { plan: "ring\nof 2".into(), ..record };
+        assert!(matches!(known(None, &record), Err(Error::Malformed { .. })));
     }
 
     fn enlist(members: usize, sources: usize) -> v1::Enlist {

@@ -11,8 +11,8 @@ use hoplite_proto::data::probe::{
     encode_measure,
 };
 use hoplite_proto::data::{
-    decode_deny, decode_hop, decode_hop_failure, decode_plan, decode_position, decode_pull, decode_report,
-    decode_stop, decode_take, encode_hop, encode_plan, encode_pull, encode_take,
+    decode_deny, decode_hop, decode_hop_failure, decode_known, decode_plan, decode_position, decode_pull,
+    decode_report, decode_stop, decode_take, encode_hop, encode_plan, encode_pull, encode_take,
 };
 use hoplite_proto::{error, v1};
 use prost::Message;
@@ -120,6 +120,7 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         }
         Kind::Position => {
             let _ = v1::Position::decode(payload).map(|position| decode_position(position, 1, 3));
+            let _ = v1::Position::decode(payload).map(decode_known);
         }
         Kind::ProbeReady => {
             let _ = v1::ProbeReady::decode(payload);

@@ -55,7 +55,14 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
                 );
             }
         }
-        assert_eq!(known(&cluster, 3), None, "it has no part in it");
+        // One that has no part in it asks all nodes.
+        let ReduceRecord { position, positions, plan, .. } = known(&cluster, 3).unwrap();
+        assert!(plan.starts_with("ring of 3, estimated to take "), "{plan}");
+        assert_eq!(position, None);
+        let told: Vec<_> = positions.iter().map(|of| (of.member, of.stage.as_str())).collect();
+        assert_eq!(told, [(0, "gives and takes"), (1, "gives and takes"), (2, "gives and takes")]);
+        let nodes: BTreeSet<_> = positions.iter().map(|of| of.node.as_str()).collect();
+        assert_eq!(nodes, BTreeSet::from(["node-0", "node-1", "node-2"]));
         links.open();
         assert_sums(calls.into_iter().map(|call| call.join().unwrap()));
     });
@@ -70,7 +77,8 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
         }
     }
     let elsewhere = cluster.client(3).describe("target").unwrap();
-    assert_eq!(elsewhere.reduce, None);
+    let record = elsewhere.reduce.expect("the node that keeps the target was asked");
+    assert!(!record.is_running && record.plan.starts_with("ring of 3, "), "{}", record.plan);
     assert!(elsewhere.locations.object.unwrap().metadata.agreement.is_some(), "it says what has made it");
     for client in [3, 0] {
         cluster.client(client).delete([id(3)], PATIENCE).unwrap();
@@ -109,7 +117,8 @@ fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
 
 #[test]
 fn who_is_late_is_told() {
-    let (mut cluster, _links) = linked(3);
+    // To the last one too, which has a source that nobody asks for.
+    let (mut cluster, _links) = linked(4);
     cluster.client(TAKER).delete([id(2)], PATIENCE).unwrap();
     scope(|scope| {
         let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", PATIENCE)));
@@ -117,11 +126,13 @@ fn who_is_late_is_told() {
         let late = format!("no plan yet: waits for the sources {}", id(2));
         await_that("who is late", || plan(0) == late);
         assert!(known(&cluster, 0).unwrap().is_running);
+        assert_eq!(plan(3), late);
         await_that("those who wait", || plan(1).contains("participants of this node wait"));
         put(&cluster, TAKER, LARGE, 2);
         assert_sums(calls.into_iter().map(|call| call.join().unwrap()));
     });
     let known = known(&cluster, 0).unwrap();
     assert!(known.plan.starts_with("ring of 3"), "{}", known.plan);
+    cluster.client(3).delete([id(3)], PATIENCE).unwrap();
     assert_nothing_left(&mut cluster);
 }

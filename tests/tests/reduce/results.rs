@@ -220,7 +220,7 @@ fn a_range_of_each_source_is_reduced() {
 }
 
 #[test]
-fn only_the_coordinator_remembers_how_a_target_was_made() {
+fn how_a_target_was_made_is_told_at_each_node() {
     let mut cluster = Cluster::start(chained(2));
     for number in 0..2 {
         put(&cluster, number, LARGE, number as u64);
@@ -228,7 +228,9 @@ fn only_the_coordinator_remembers_how_a_target_was_made() {
     reduce(&cluster, 0, "target", &[0, 1], ReduceOptions::default());
     let record = record(&cluster, 0, "target");
     assert_eq!((record.op.as_str(), record.reduced, record.sources), ("sum", 2, 2));
-    for (node, id) in [(0, "unknown"), (0, "array-1"), (1, "target"), (1, "unknown")] {
+    let elsewhere = cluster.client(1).describe("target").unwrap().reduce;
+    assert_eq!(elsewhere, Some(record), "its coordinator is asked");
+    for (node, id) in [(0, "unknown"), (0, "array-1"), (1, "unknown")] {
         assert_eq!(cluster.client(node).describe(id).unwrap().reduce, None, "{id} at node {node}");
     }
     assert_nothing_left(&mut cluster);

@@ -8,7 +8,9 @@ use hoplite_core::node::Position;
 use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::Kind;
-use hoplite_proto::data::{decode_position, decode_report, encode_deny, encode_plan, encode_stop};
+use hoplite_proto::data::{
+    decode_known, decode_position, decode_report, encode_deny, encode_plan, encode_stop,
+};
 use hoplite_proto::{trace, v1};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -63,10 +65,23 @@ impl Puller {
     /// How far the member with this index, of so many, is with what makes `target`; `None` if it has no part in that.
     pub(crate) async fn ask_position(
         &self,
-        peer: Peer,
+        peer: &Peer,
         target: &ObjectId,
         (member, members): (usize, usize),
     ) -> Result<Option<Position>, Error> {
+        decode_position(self.ask(peer, target).await?, member, members)
+    }
+
+    /// What another store knows of how `target` is or was made.
+    pub(crate) async fn ask_how_made(
+        &self,
+        peer: &Peer,
+        target: &ObjectId,
+    ) -> Result<Option<v1::ReduceRecord>, Error> {
+        decode_known(self.ask(peer, target).await?)
+    }
+
+    async fn ask(&self, peer: &Peer, target: &ObjectId) -> Result<v1::Position, Error> {
         let asked = v1::AskPosition { target: Bytes::copy_from_slice(target.as_bytes()) };
         let answered = async {
             let mut call = Call::begin(self, peer.clone(), Kind::AskPosition, &asked).await?;
@@ -74,17 +89,14 @@ impl Puller {
             if header.kind() != Kind::Position {
                 return Err(ConnectionError::Unexpected(header.kind()).into());
             }
-            let position = call.connection().read_control::<v1::Position>(&header).await?;
+            let known = call.connection().read_control::<v1::Position>(&header).await?;
             call.finish();
-            Ok::<_, CallError>(position)
+            Ok::<_, CallError>(known)
         };
-        match answered.await {
-            Ok(position) => decode_position(position, member, members),
-            Err(error) => {
-                tracing::debug!(%target, peer = %peer.0, %error, "a member does not say how far it is");
-                Err(Error::unavailable("a member"))
-            }
-        }
+        answered.await.map_err(|error| {
+            tracing::debug!(%target, peer = %peer.0, %error, "a store does not say what it knows");
+            Error::unavailable("another store")
+        })
     }
 
     async fn try_enlist(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hoplite_core::collective::{Plan, Report, Word};
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId};
-use hoplite_core::node::Position;
+use hoplite_core::node::ReduceRecord;
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_plan, decode_stop, encode_report};
@@ -25,8 +25,8 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
     /// There will be no such target.
     fn deny(self: &Arc<Self>, target: ObjectId, error: Error);
 
-    /// How far this store is with what makes a target.
-    fn position(&self, target: &ObjectId) -> Option<Position>;
+    /// What this store knows of how a target is or was made.
+    fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;
 }
 
 /// A member, for as long as this is not dropped.

@@ -90,7 +90,7 @@ impl MemberHost for Shelf {
 
     fn deny(self: &Arc<Self>, _target: ObjectId, _error: hoplite_core::Error) {}
 
-    fn position(&self, _target: &ObjectId) -> Option<hoplite_core::node::Position> {
+    fn how_made(&self, _target: &ObjectId) -> Option<hoplite_core::node::ReduceRecord> {
         None
     }
 }
