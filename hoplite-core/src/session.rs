@@ -37,6 +37,8 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 pub const BYPASS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long messages stay in gRPC after a shard was not heard past it: long, since each try delays a session, and not for ever.
 const BYPASS_PAUSE: Duration = Duration::from_secs(60);
+/// How long messages must have gone past gRPC for the end of that to say nothing against it.
+const BYPASS_TRIAL: Duration = Duration::from_secs(10);
 
 /// How long a shard may take to say what it knows now: far more than one that is up needs for that.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -138,6 +140,13 @@ impl BypassTries {
         self.paused_until <= now
     }
 
+    /// Messages have gone past gRPC since `begun`, and go no more. What lies between, such as a firewall, may end that each time.
+    pub fn ended(&mut self, begun: Time, now: Time) {
+        if now.since(begun) < BYPASS_TRIAL {
+            self.failed(now);
+        }
+    }
+
     /// The shard was not heard past gRPC, though it was over it.
     pub fn failed(&mut self, now: Time) {
         self.paused_until = now + BYPASS_PAUSE;
@@ -233,5 +242,15 @@ mod tests {
         tries.failed(Time::from_micros(5_000_000));
         assert!(!tries.is_due(Time::from_micros(64_999_999)));
         assert!(tries.is_due(Time::from_micros(65_000_000)));
+    }
+
+    #[test]
+    fn a_way_past_grpc_that_ends_soon_is_left_alone_too() {
+        let seconds = |seconds: u64| Time::from_micros(seconds * 1_000_000);
+        let mut tries = BypassTries::default();
+        tries.ended(seconds(5), seconds(15));
+        assert!(tries.is_due(seconds(15)), "it had worked for long: the shard may have ended");
+        tries.ended(seconds(15), seconds(24));
+        assert!(!tries.is_due(seconds(83)) && tries.is_due(seconds(84)));
     }
 }

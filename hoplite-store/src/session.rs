@@ -182,7 +182,8 @@ impl Session {
             self.take(batch)?;
         }
         let telling = self.load_reports.run(&self.link);
-        tokio::select! {
+        let begun = self.now();
+        let ended = tokio::select! {
             ended = async {
                 match bypass {
                     Some(bypass) => {
@@ -197,9 +198,13 @@ impl Session {
                         self.talk_over_grpc(&mut inbound).await
                     }
                 }
-            } => Ok(ended?),
+            } => ended,
             never = telling => match never {},
+        };
+        if is_past_grpc {
+            self.bypass_tries.ended(begun, self.now());
         }
+        Ok(ended?)
     }
 
     /// Has the messages go past gRPC; `None` if the shard cannot be reached for that. What the shard says before is added to
@@ -230,13 +235,12 @@ impl Session {
             }
             Err(Error::unavailable("the directory shard past gRPC"))
         };
-        match timeout(BYPASS_TIMEOUT, turning).await {
-            Ok(turned) => turned.map(|()| Some(bypass)),
-            Err(_) => {
-                self.bypass_tries.failed(self.now());
-                Err(Error::unavailable("the directory shard past gRPC"))
-            }
+        let turned = timeout(BYPASS_TIMEOUT, turning).await;
+        let turned = turned.unwrap_or(Err(Error::unavailable("the directory shard past gRPC")));
+        if turned.is_err() {
+            self.bypass_tries.failed(self.now());
         }
+        turned.map(|()| Some(bypass))
     }
 
     async fn talk_over_grpc(&self, inbound: &mut Streaming<ShardMessages>) -> Result<(), Error> {

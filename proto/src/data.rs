@@ -5,8 +5,9 @@ pub mod probe;
 mod session;
 
 pub use session::{
-    Take, decode_deny, decode_known, decode_plan, decode_position, decode_report, decode_stop, decode_take, encode_deny,
-    encode_known, encode_plan, encode_position, encode_record, encode_report, encode_stop, encode_take,
+    Take, decode_deny, decode_known, decode_plan, decode_position, decode_report, decode_stop, decode_take,
+    encode_deny, encode_known, encode_plan, encode_position, encode_record, encode_report, encode_stop,
+    encode_take,
 };
 
 use std::ops::Range;
