@@ -35,9 +35,12 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a shard may take to accept the connection past gRPC that it has just offered, and then to say that it has turned.
 pub const BYPASS_TIMEOUT: Duration = Duration::from_secs(2);
+/// The pings of a store past gRPC, each a frame without messages, which the shard answers with a frame. Those over gRPC do not tell whether
+/// anything passes there. More patient than these, since they wait for the threads that messages keep busy.
+pub const BYPASS_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 /// How long messages stay in gRPC after a shard was not heard past it: long, since each try delays a session, and not for ever.
 const BYPASS_PAUSE: Duration = Duration::from_secs(60);
-/// How long messages must have gone past gRPC for the end of that to say nothing against it.
+/// How long messages must have gone past gRPC for the end of that to say nothing against it. Silence always does.
 const BYPASS_TRIAL: Duration = Duration::from_secs(10);
 
 /// How long a shard may take to say what it knows now: far more than one that is up needs for that.

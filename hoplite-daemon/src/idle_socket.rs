@@ -11,10 +11,10 @@ use rustix::net::sockopt::{
 /// After so long without a word the system asks whether the other side is there: more often than firewalls forget a connection.
 const PROBED_AFTER: Duration = Duration::from_secs(30);
 /// How long it asks, and how long what was sent may go without an acknowledgement. A peer that only does not read for now is not
-/// taken for dead; that it is, pings on another connection tell sooner.
+/// taken for dead; that it is, the pings of those who talk here tell sooner.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
-/// Prepares a TCP connection for small messages at any time, beside another one whose pings tell whether the peer lives.
+/// Prepares a TCP connection for small messages at any time, on which those who use it send pings.
 ///
 /// # Errors
 /// What the operating system says.

@@ -1,7 +1,7 @@
 //! Sessions past gRPC: once a session is open, its store may connect once more, and have its messages go over that connection.
 //!
 //! gRPC costs a shard several times what it does for a small message. Who may open a session, and why it ends, gRPC still says; and its
-//! pings tell whether the other side lives.
+//! pings tell whether the other side lives. Whether anything passes here, pings of the store tell it.
 
 use std::collections::HashMap;
 use std::io;
@@ -146,6 +146,10 @@ impl Bypasses {
             while let Some(batch) =
                 framing::decode_on::<StoreMessages>(Plane::Control, &mut received, MAX_BATCH_BYTES)?
             {
+                if batch == StoreMessages::default() {
+                    send_queue.pinged();
+                    continue;
+                }
                 self.shard.say(session, decode(batch)?).await?;
                 send_queue.room().await;
             }

@@ -34,6 +34,8 @@ pub(crate) struct SendQueue {
 struct State {
     queue: AnswerQueue,
     route: Route,
+    /// Whether a ping past gRPC is to be answered.
+    is_pinged: bool,
     /// Why the session ends, until the store was told.
     error: Option<Error>,
 }
@@ -71,6 +73,12 @@ impl SendQueue {
     pub(crate) fn divert(&self) {
         self.lock().route = Route::Diverted;
         self.stream.notify_one();
+        self.bypass.notify_one();
+    }
+
+    /// Answers a ping past gRPC, with messages if there are any.
+    pub(crate) fn pinged(&self) {
+        self.lock().is_pinged = true;
         self.bypass.notify_one();
     }
 
@@ -155,8 +163,11 @@ impl SendQueue {
     pub(crate) async fn next_of_bypass(&self) -> Option<ShardMessages> {
         loop {
             let is_closed = self.closed.is_cancelled();
-            let batch = self.lock().queue.take_batch();
-            if !batch.is_empty() {
+            let (batch, is_pinged) = {
+                let mut state = self.lock();
+                (state.queue.take_batch(), std::mem::take(&mut state.is_pinged))
+            };
+            if is_pinged || !batch.is_empty() {
                 return Some(self.frame(batch));
             }
             if is_closed {

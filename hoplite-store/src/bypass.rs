@@ -15,6 +15,9 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
+/// A frame that the shard answers, if with one that has no messages either.
+pub(crate) const PING: StoreMessages = StoreMessages { hello: None, messages: Vec::new() };
+
 /// A connection that the shard takes messages from and says them on.
 #[derive(Debug)]
 pub(crate) struct Bypass {
@@ -23,7 +26,7 @@ pub(crate) struct Bypass {
 }
 
 impl Bypass {
-    /// Connects to the shard at `address` once more, for the session that `key` names.
+    /// Connects to the shard at `address` once more, for the session that `key` names, and pings it there.
     ///
     /// # Errors
     /// What the operating system says; [`io::ErrorKind::TimedOut`] after [`BYPASS_TIMEOUT`].
@@ -31,7 +34,9 @@ impl Bypass {
         let opening = async {
             let mut stream = TcpStream::connect(address).await?;
             prepare_idle_socket(&stream)?;
-            stream.write_all(&key.opening()).await?;
+            let mut opening = BytesMut::from(&key.opening()[..]);
+            framing::encode(&PING, &mut opening).map_err(|_| io::ErrorKind::InvalidData)?;
+            stream.write_all_buf(&mut opening).await?;
             Ok::<_, io::Error>(stream)
         };
         let stream = timeout(BYPASS_TIMEOUT, opening).await??;

@@ -11,7 +11,7 @@ use futures::stream::{self, Stream, StreamExt};
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::node::Event;
 use hoplite_core::session::{
-    Attempts, BYPASS_TIMEOUT, BypassTries, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS,
+    Attempts, BYPASS_PINGS, BYPASS_TIMEOUT, BypassTries, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS,
 };
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
@@ -24,14 +24,14 @@ use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessage, StoreMessages};
 use tokio::sync::{oneshot, watch};
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 use crate::advertised::Advertised;
-use crate::bypass::Bypass;
+use crate::bypass::{Bypass, PING};
 use crate::engine::Engine;
 use crate::metrics;
 use crate::outbox::{Batches, outbox};
@@ -195,16 +195,20 @@ impl Session {
                     None => {
                         // Refused only if the call has ended, which shows next.
                         let _ = over_grpc.send(batches);
-                        self.talk_over_grpc(&mut inbound).await
+                        self.talk_over_grpc(&mut inbound).await.map(|()| Heard::End)
                     }
                 }
             } => ended,
             never = telling => match never {},
         };
+        if let Ok(Heard::Nothing) = ended {
+            self.bypass_tries.failed(self.now());
+            return Err(Error::unavailable("the directory shard past gRPC").into());
+        }
         if is_past_grpc {
             self.bypass_tries.ended(begun, self.now());
         }
-        Ok(ended?)
+        Ok(ended.map(drop)?)
     }
 
     /// Has the messages go past gRPC; `None` if the shard cannot be reached for that. What the shard says before is added to
@@ -215,7 +219,7 @@ impl Session {
         inbound: &mut Streaming<ShardMessages>,
         early: &mut Vec<ShardMessages>,
     ) -> Result<Option<Bypass>, Error> {
-        let bypass = match Bypass::open(&self.link.address, key).await {
+        let mut bypass = match Bypass::open(&self.link.address, key).await {
             Ok(bypass) => bypass,
             Err(error) => {
                 tracing::debug!(shard = self.link.address, %error, "cannot connect past gRPC");
@@ -229,6 +233,8 @@ impl Session {
                 && let Some(next) = inbound.message().await.map_err(|status| from_status(&status))?
             {
                 if next.bypassed {
+                    let answer = bypass.reader.next().await?;
+                    early.push(answer.ok_or(Error::unavailable("the directory shard past gRPC"))?);
                     return Ok(());
                 }
                 early.push(next);
@@ -250,26 +256,37 @@ impl Session {
         Ok(())
     }
 
-    /// Talks past gRPC until that ends; gRPC says why.
+    /// Talks past gRPC until that ends; gRPC says why, unless the shard is silent here.
     async fn talk_past_grpc(
         &self,
         Bypass { mut reader, mut writer }: Bypass,
         mut batches: Batches,
         inbound: &mut Streaming<ShardMessages>,
-    ) -> Result<(), Error> {
+    ) -> Result<Heard, Error> {
         let talking = async {
             for number in 1.. {
-                let Some(batch) = reader.next().await? else { break };
+                let Ok(next) = timeout(BYPASS_PINGS.silence_limit(), reader.next()).await else {
+                    return Ok(Heard::Nothing);
+                };
+                let Some(batch) = next? else { break };
                 self.take(batch)?;
                 if number % FRAMES_PER_TURN == 0 {
                     yield_now().await;
                 }
             }
-            Ok::<_, Error>(())
+            Ok::<_, Error>(Heard::End)
         };
         let writing = async {
-            while let Some(frame) = next_frame(&mut batches).await {
-                writer.write(&frame).await?;
+            let mut pings = interval_at(Instant::now() + BYPASS_PINGS.interval, BYPASS_PINGS.interval);
+            pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    frame = next_frame(&mut batches) => match frame {
+                        Some(frame) => writer.write(&frame).await?,
+                        None => break,
+                    },
+                    _ = pings.tick() => writer.write(&PING).await?,
+                }
             }
             writer.end().await
         };
@@ -279,7 +296,9 @@ impl Session {
         let said = tokio::select! {
             biased;
             ended = talking => {
-                ended?;
+                if let Heard::Nothing = ended? {
+                    return Ok(Heard::Nothing);
+                }
                 let waited = timeout(BYPASS_TIMEOUT, &mut reason).await;
                 waited.map_err(|_| Error::unavailable("the directory shard past gRPC"))?
             }
@@ -287,7 +306,7 @@ impl Session {
             _ = writing => Ok(None),
         };
         match said {
-            Ok(None) => Ok(()),
+            Ok(None) => Ok(Heard::End),
             Ok(Some(_)) => Err(Error::malformed(Plane::Control, "a message over gRPC after the turn")),
             Err(status) => Err(from_status(&status)),
         }
@@ -304,6 +323,14 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Why the shard is listened to no more.
+enum Heard {
+    /// The session has ended.
+    End,
+    /// Not even an answer to pings.
+    Nothing,
 }
 
 /// Why a session has ended, or did not come about.

@@ -23,6 +23,12 @@ enum Fate {
     IsClosed,
     /// It ends after [`SOME_BYTES`].
     EndsSoon,
+    /// Nothing that the shard says comes.
+    IsDeaf,
+    /// The same after [`SOME_BYTES`].
+    FallsDeaf,
+    /// Nothing that the store says comes after [`SOME_BYTES`].
+    FallsMute,
 }
 
 /// More than the opening, and less than what follows.
@@ -66,18 +72,27 @@ impl Relay {
                 return;
             }
         }
-        let limit = if first == [FIRST_BYTE] && self.fate == Fate::EndsSoon { SOME_BYTES } else { u64::MAX };
+        let fate = if first == [FIRST_BYTE] { self.fate } else { Fate::Passes };
         let Ok(shard) = TcpStream::connect(shard) else { return };
-        let ways = [(store.try_clone(), shard.try_clone()), (Ok(shard), Ok(store))];
-        for (from, to) in ways {
+        let ways = [(store.try_clone(), shard.try_clone(), true), (Ok(shard), Ok(store), false)];
+        for (from, to, is_from_store) in ways {
             let (from, mut to) = (from.unwrap(), to.unwrap());
             to.set_nodelay(true).unwrap();
+            let limit = match fate {
+                Fate::EndsSoon => SOME_BYTES,
+                Fate::FallsMute if is_from_store => SOME_BYTES,
+                Fate::FallsDeaf if !is_from_store => SOME_BYTES,
+                Fate::IsDeaf if !is_from_store => 0,
+                _ => u64::MAX,
+            };
             thread::spawn(move || {
-                let copied = io::copy(&mut (&from).take(limit), &mut to);
-                let _ = to.shutdown(Shutdown::Write);
-                if copied.is_ok_and(|bytes| bytes == limit) {
+                let is_over = io::copy(&mut (&from).take(limit), &mut to).is_ok_and(|bytes| bytes < limit);
+                if fate == Fate::EndsSoon && !is_over {
                     let _ = from.shutdown(Shutdown::Both);
+                } else {
+                    let _ = io::copy(&mut &from, &mut io::sink());
                 }
+                let _ = to.shutdown(Shutdown::Write);
             });
         }
     }
@@ -153,7 +168,7 @@ fn messages_go_past_grpc_where_they_can() {
 
 #[test]
 fn messages_stay_in_grpc_where_nothing_else_passes() {
-    for fate in [Fate::IsSwallowed, Fate::IsClosed] {
+    for fate in [Fate::IsSwallowed, Fate::IsClosed, Fate::IsDeaf] {
         let relayed = Relayed::start(fate);
         relayed.assert_serves(0);
         assert_eq!(relayed.is_past_grpc(), [false, false], "{fate:?}");
@@ -161,13 +176,15 @@ fn messages_stay_in_grpc_where_nothing_else_passes() {
 }
 
 #[test]
-fn messages_go_back_to_grpc_where_something_ends_the_way_past_it_each_time() {
-    let relayed = Relayed::start(Fate::EndsSoon);
-    for round in 0..3 {
-        relayed.assert_serves(round);
+fn messages_go_back_to_grpc_where_the_way_past_it_does_not_last() {
+    for fate in [Fate::EndsSoon, Fate::FallsDeaf, Fate::FallsMute] {
+        let relayed = Relayed::start(fate);
+        for round in 0..3 {
+            relayed.assert_serves(round);
+        }
+        await_that("both stores stay in gRPC", || relayed.is_past_grpc() == [false, false]);
+        relayed.assert_serves(3);
     }
-    await_that("both stores stay in gRPC", || relayed.is_past_grpc() == [false, false]);
-    relayed.assert_serves(3);
 }
 
 #[test]
