@@ -10,7 +10,7 @@ use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::ShardConfig;
 use hoplite_daemon::metrics::Metrics;
 use hoplite_daemon::{Credentials, EventLoop, Tracer};
-use hoplite_proto::bounds::MAX_BATCH_BYTES;
+use hoplite_proto::bounds::{MAX_BATCH_BYTES, MAX_SHARD_FRAME_BYTES};
 use hoplite_proto::v1::directory_server::DirectoryServer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -40,8 +40,6 @@ const WINDOW_BYTES: u32 = 4 << 20;
 const MAX_STREAMS: u32 = 128;
 /// How long a call that is not a session may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest message that is sent: a page of a listing, whose last object may be on every node.
-const MAX_SENT_BYTES: usize = 64 << 20;
 
 /// What a shard is told at its start.
 #[derive(Debug, Clone)]
@@ -141,7 +139,7 @@ pub async fn run(
     let host = Host { shard, cluster: config.cluster, loads, bypasses: bypasses.clone(), stop: stop.clone() };
     let directory = DirectoryServer::new(DirectoryService { host, tasks: tasks.clone() })
         .max_decoding_message_size(MAX_BATCH_BYTES)
-        .max_encoding_message_size(MAX_SENT_BYTES);
+        .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
     let (health, health_server) = tonic_health::server::health_reporter();
     health.set_serving::<DirectoryServer<DirectoryService>>().await;
 

@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::session::BYPASS_TIMEOUT;
 use hoplite_daemon::prepare_idle_socket;
-use hoplite_proto::bounds::MAX_BATCH_BYTES;
+use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
 use hoplite_proto::directory::BypassKey;
 use hoplite_proto::framing;
 use hoplite_proto::v1::{ShardMessages, StoreMessages};
@@ -65,7 +65,7 @@ impl Reader {
     /// Cancel safe.
     pub(crate) async fn next(&mut self) -> Result<Option<ShardMessages>, Error> {
         loop {
-            let frame = framing::decode_on(Plane::Control, &mut self.received, MAX_BATCH_BYTES)?;
+            let frame = framing::decode_on(Plane::Control, &mut self.received, MAX_SHARD_FRAME_BYTES)?;
             if frame.is_some() {
                 return Ok(frame);
             }
@@ -102,5 +102,44 @@ impl Writer {
     /// What the operating system says.
     pub(crate) async fn end(mut self) -> io::Result<()> {
         self.stream.shutdown().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_proto::v1::ShardMessage;
+    use hoplite_proto::v1::shard_message::{Body, Published};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn sent(id_bytes: usize) -> (ShardMessages, Result<Option<ShardMessages>, Error>) {
+        let published = Published { id: vec![7; id_bytes].into(), ..Published::default() };
+        let messages = vec![ShardMessage { body: Some(Body::Published(published)) }];
+        let sent = ShardMessages { messages, ..ShardMessages::default() };
+        let mut frame = BytesMut::new();
+        framing::encode(&sent, &mut frame).unwrap();
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stream, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (stream, writer) = stream.unwrap().into_split();
+        let (mut shard, _) = accepted.unwrap();
+        let mut reader = Reader { stream, received: BytesMut::new() };
+        // The reader may end before it has all of it.
+        let (_, read) = tokio::join!(shard.write_all_buf(&mut frame), async {
+            let read = reader.next().await;
+            drop((reader, writer));
+            read
+        });
+        (sent, read)
+    }
+
+    #[tokio::test]
+    async fn a_frame_may_be_as_long_as_in_grpc() {
+        let (sent_frame, read) = sent(5 << 20).await;
+        assert!(read.unwrap() == Some(sent_frame));
+        let (_, read) = sent(MAX_SHARD_FRAME_BYTES).await;
+        assert!(matches!(read, Err(Error::Malformed { .. })), "longer than that");
     }
 }

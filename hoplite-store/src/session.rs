@@ -17,6 +17,7 @@ use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Bearer, Credentials, cause};
+use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
 use hoplite_proto::directory::{BypassKey, check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
 use hoplite_proto::trace;
@@ -83,7 +84,7 @@ impl ShardLink {
     /// A client for calls to the shard.
     pub(crate) fn client(&self) -> DirectoryClient<InterceptedService<Channel, Bearer>> {
         let service = InterceptedService::new(self.channel.clone(), self.credentials.bearer());
-        DirectoryClient::new(service).max_decoding_message_size(64 << 20)
+        DirectoryClient::new(service).max_decoding_message_size(MAX_SHARD_FRAME_BYTES)
     }
 }
 

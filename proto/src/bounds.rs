@@ -27,8 +27,10 @@ pub const MAX_LABEL_KEY_BYTES: usize = 63;
 pub const MAX_LABEL_VALUE_BYTES: usize = 255;
 /// Most messages in one frame of a session.
 pub const MAX_MESSAGES_PER_BATCH: usize = 4096;
-/// Most bytes of one frame of a session: a batch is closed at 1 MiB, and its last message may be an inline object.
+/// Most bytes of one frame that a store sends in a session: a batch is closed at 1 MiB, and its last message may be an inline object.
 pub const MAX_BATCH_BYTES: usize = 4 << 20;
+/// Most bytes that a shard sends at once: a page of a listing, whose last object may be on every node, or all locations of an object.
+pub const MAX_SHARD_FRAME_BYTES: usize = 64 << 20;
 /// Most locations of one object in one message: one for each node of the largest cluster that is simulated.
 pub const MAX_LOCATIONS: usize = 10_000;
 /// Most objects in one page of a listing.
