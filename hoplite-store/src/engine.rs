@@ -10,7 +10,7 @@ mod effects;
 mod hosts;
 mod tasks;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,6 +49,8 @@ struct State {
     alarm_at: Option<Time>,
     pulls: BTreeMap<PullId, CancellationToken>,
     combines: BTreeMap<CombineId, CancellationToken>,
+    /// What was done at once, and the node is to hear of next.
+    done: VecDeque<Event>,
     /// The serves that were requested and not decided on.
     verdicts: BTreeMap<ServeId, oneshot::Sender<Option<Arc<LiveCopy>>>>,
     /// The hops that this store directs; cancelled when they are needed no longer.
@@ -121,6 +123,7 @@ impl Engine {
                 alarm_at: None,
                 pulls: BTreeMap::new(),
                 combines: BTreeMap::new(),
+                done: VecDeque::new(),
                 verdicts: BTreeMap::new(),
                 hops: BTreeMap::new(),
                 hostings: BTreeMap::new(),
@@ -177,6 +180,19 @@ impl Engine {
     }
 
     fn apply_caused(self: &Arc<Self>, state: &mut State, event: Event, trace: Option<TraceContext>) {
+        let mut next = Some((event, trace));
+        while let Some((event, trace)) = next {
+            self.apply_one(state, event, trace);
+            next = state.done.pop_front().map(|event| (event, None));
+        }
+        let next = state.node.next_deadline();
+        if next.is_some_and(|next| state.alarm_at.is_none_or(|armed| next < armed)) {
+            state.alarm_at = next;
+            self.alarm.notify_one();
+        }
+    }
+
+    fn apply_one(self: &Arc<Self>, state: &mut State, event: Event, trace: Option<TraceContext>) {
         tracing::trace!(?event);
         if let Some(observer) = &mut state.observer {
             observer.event(&event);
@@ -195,11 +211,6 @@ impl Engine {
             self.perform(state, effect, trace);
         }
         state.effects = effects;
-        let next = state.node.next_deadline();
-        if next.is_some_and(|next| state.alarm_at.is_none_or(|armed| next < armed)) {
-            state.alarm_at = next;
-            self.alarm.notify_one();
-        }
     }
 
     /// A session with `shard` is up; what the node says to it goes to `outbox`.

@@ -39,6 +39,13 @@ pub(crate) struct CombineRequest {
     pub(crate) trace: Option<TraceContext>,
 }
 
+impl CombineRequest {
+    /// Whether all inputs are local copies.
+    pub(crate) fn is_local(&self) -> bool {
+        self.inputs.iter().all(|input| matches!(input, CombineSource::Local { .. }))
+    }
+}
+
 /// One input: from its `base_bytes` on as many bytes as the output has.
 #[derive(Debug)]
 pub(crate) enum CombineSource {
@@ -102,7 +109,7 @@ impl Puller {
         };
         let mut inputs: Vec<Input<'_>> = request.inputs.iter().map(open).collect();
         let is_local = inputs.iter().all(Input::is_local);
-        let mut combiner = Combiner::new(request.op, request.dtype);
+        let mut combiner = Combiner::new(request.op, request.dtype, size_bytes);
         let mut sample = RateSample::default();
         let mut arrived_bytes = 0;
         while *done_bytes < size_bytes {
@@ -125,7 +132,7 @@ impl Puller {
             }
             *done_bytes = end_bytes;
             out.advance(end_bytes);
-            if is_local {
+            if is_local && end_bytes < size_bytes {
                 // Sockets make others have their turn.
                 yield_now().await;
             }
@@ -170,8 +177,10 @@ struct Combiner {
 }
 
 impl Combiner {
-    fn new(op: ReduceOp, dtype: Dtype) -> Self {
-        Self { op, dtype, sum: vec![0; PIECE_BYTES], operand: vec![0; PIECE_BYTES] }
+    fn new(op: ReduceOp, dtype: Dtype, size_bytes: u64) -> Self {
+        // No longer than a piece.
+        let piece = vec![0; size_bytes.min(PIECE_BYTES as u64) as usize];
+        Self { op, dtype, sum: piece.clone(), operand: piece }
     }
 
     /// Writes the combination of all inputs from `start_bytes` to `end_bytes` into `out`.

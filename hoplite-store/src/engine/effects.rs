@@ -95,13 +95,11 @@ impl Engine {
                 tracing::debug!(?combine, %op, offset_bytes, inputs = inputs.len(), "combination starts");
                 let live = self.copies.get(copy).expect("a copy is open while it is filled");
                 let inputs = inputs.into_iter().map(|input| self.source(input)).collect();
-                let cancelled = self.stop.child_token();
-                state.combines.insert(combine, cancelled.clone());
-                self.spawn_combine(
+                self.start_combine(
+                    state,
                     combine,
                     live,
                     CombineRequest { op, dtype, offset_bytes, inputs, trace },
-                    cancelled,
                 );
             }
             Effect::CancelCombine { combine } => {

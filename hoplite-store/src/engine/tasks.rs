@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::FutureExt;
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEvent, EnlistmentId, Plan, Report};
 use hoplite_core::node::{CombineId, CombineOutcome, CopyId, Event, HopId, HopReport, PullId};
 use tokio_util::sync::CancellationToken;
 
-use super::{Engine, RuntimePuller};
+use super::{Engine, RuntimePuller, State};
 use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CompareRequest, Exchange, HopRequest, Peer, PullRequest, Words};
+
+/// How many bytes of inputs are combined while everything else waits: some 20 us.
+const MAX_LITTLE_BYTES: u64 = 64 << 10;
 
 impl Engine {
     pub(super) fn spawn_pull(
@@ -36,27 +40,44 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    pub(super) fn spawn_combine(
+    /// Combines what is here and little at once, so that what follows leaves with what the same news has caused.
+    pub(super) fn start_combine(
         self: &Arc<Self>,
+        state: &mut State,
         combine: CombineId,
         live: Arc<LiveCopy>,
         request: CombineRequest,
-        cancelled: CancellationToken,
     ) {
-        let engine = Arc::clone(self);
         let RuntimePuller { puller, runtime } = self.puller_for(live.size_bytes());
-        let puller = Arc::clone(puller);
+        let (puller, cancelled) = (Arc::clone(puller), self.stop.child_token());
+        let is_little =
+            request.is_local() && request.inputs.len() as u64 * live.size_bytes() <= MAX_LITTLE_BYTES;
+        let mut work = Box::pin({
+            let cancelled = cancelled.clone();
+            async move {
+                let started = Instant::now();
+                // The node may free the copies that are read as soon as it hears of the end.
+                let (valid_bytes, outcome) = puller.combine(&request, &live, &cancelled).await;
+                let seconds = started.elapsed().as_secs_f64();
+                tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
+                drop((request, live));
+                Event::CombineEnded { combine, valid_bytes, outcome }
+            }
+        });
+        if is_little {
+            let _entered = runtime.enter();
+            if let Some(ended) = work.as_mut().now_or_never() {
+                return state.done.push_back(ended);
+            }
+        }
+        state.combines.insert(combine, cancelled);
+        let engine = Arc::clone(self);
         let task = async move {
-            let started = Instant::now();
-            let (valid_bytes, outcome) = puller.combine(&request, &live, &cancelled).await;
-            let seconds = started.elapsed().as_secs_f64();
-            tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
-            // The node may free the copies that were read as soon as it hears of the end.
-            drop((request, live));
+            let ended = work.await;
             let mut state = engine.lock();
             state.combines.remove(&combine);
             engine.apply_locked(&mut state, Event::Measured { link: engine.link() });
-            engine.apply_locked(&mut state, Event::CombineEnded { combine, valid_bytes, outcome });
+            engine.apply_locked(&mut state, ended);
         };
         self.tasks.spawn_on(task, runtime);
     }
