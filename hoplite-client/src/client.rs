@@ -181,6 +181,8 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let ids = checked(ids, self.connection.max_ids())?;
+        self.connection.check_usable()?;
+        ids.iter().for_each(|id| self.connection.recent_puts().forget(id));
         let request = node::Request::Delete { ids, timeout };
         match self.connection.call_node(request, Operation::Delete, timeout).await? {
             Response::Deleted { count } => Ok(count),

@@ -170,13 +170,14 @@ impl ObjectWriter {
     }
 
     pub(crate) async fn seal_within(self, timeout: Duration) -> Result<()> {
-        let Self { size_bytes, written_bytes, target, options, .. } = self;
+        let Self { id, size_bytes, written_bytes, target, options } = self;
         if written_bytes != size_bytes {
             return Err(Error::SizeMismatch { size_bytes, written_bytes });
         }
         let Target::New(room, mut reference) = target else { return Ok(()) };
         drop(room);
         let connection = Arc::clone(reference.connection());
+        connection.recent_puts().note(id, (size_bytes, options.metadata.dtype));
         let copy = reference.copy();
         if options.confirm == Confirmation::BySize && size_bytes < connection.confirmed_from_bytes() {
             // One system call for both: this is what a small put costs after its one round trip.
@@ -215,7 +216,10 @@ async fn put_whole(
         timeout,
     };
     match connection.call_node(request, Operation::Put, timeout).await? {
-        Response::Sealed => Ok(()),
+        Response::Sealed => {
+            connection.recent_puts().note(id, (size_bytes, metadata.dtype));
+            Ok(())
+        }
         Response::Existing(view) => {
             let view = ObjectView::open(connection, view)?;
             let is_same = *view == *bytes && *view.metadata() == metadata;

@@ -13,7 +13,7 @@ use hoplite_core::plan::collective::Collective;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
 use super::gather::no_such_rank;
-use crate::connection::Connection;
+use crate::connection::{Connection, Description};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
@@ -39,6 +39,32 @@ pub(super) enum Joined {
     Ranges(ObjectReader, Vec<ByteRange>),
 }
 
+/// What participants ask their stores for. Also those that coordinate nothing check it, and would wait in vain for the one who is
+/// refused.
+pub(super) fn check(
+    target: ObjectId,
+    sources: Vec<ObjectId>,
+    rank: usize,
+    &AllreduceOptions { op, order, timeout }: &AllreduceOptions,
+) -> Result<Reduce> {
+    if rank >= sources.len() {
+        return Err(no_such_rank());
+    }
+    let request = Reduce { target, count: sources.len(), sources, op, order, range: None, timeout };
+    request.check()?;
+    Ok(request)
+}
+
+/// Waits for a source, and learns what it is like.
+pub(super) async fn describe(
+    connection: &Arc<Connection>,
+    source: &ObjectId,
+    deadline: Deadline,
+) -> Result<Description> {
+    let source = ObjectReader::open(connection, source.clone(), deadline.left()).await?;
+    Ok((source.size_bytes(), source.metadata().dtype))
+}
+
 impl Participant {
     /// Learns from the participant's own source what all of them are like.
     pub(super) async fn prepare(
@@ -49,21 +75,26 @@ impl Participant {
         rank: usize,
         options: AllreduceOptions,
     ) -> Result<Self> {
-        let AllreduceOptions { op, order, timeout } = options;
-        let deadline = Deadline::after(timeout);
-        let own = sources.get(rank).ok_or_else(no_such_rank)?.clone();
-        let request = Reduce { target, count: sources.len(), sources, op, order, range: None, timeout };
-        // Also those that coordinate nothing, and would wait in vain for the one who is refused.
-        request.check()?;
-        let (source_bytes, dtype) = {
-            let source = ObjectReader::open(connection, own.clone(), deadline.left()).await?;
-            (source.size_bytes(), source.metadata().dtype)
-        };
+        let deadline = Deadline::after(options.timeout);
+        let request = check(target, sources, rank, &options)?;
+        let source = describe(connection, &request.sources[rank], deadline).await?;
+        Self::checked(kind, request, rank, source, deadline)
+    }
+
+    /// A participant whose source is like `source`, if that can be combined as asked.
+    pub(super) fn checked(
+        kind: Collective,
+        request: Reduce,
+        rank: usize,
+        source: Description,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let (op, dtype) = (request.op, source.1);
         if kind.is_combined() && !op.is_defined_for(dtype) {
             let reason = format!("{op} is not defined for elements of type {dtype}").into();
-            return Err(ObjectError::TypeMismatch { id: own, reason }.into());
+            return Err(ObjectError::TypeMismatch { id: request.sources[rank].clone(), reason }.into());
         }
-        Ok(Self::new(kind, request, rank, (source_bytes, dtype), deadline))
+        Ok(Self::new(kind, request, rank, source, deadline))
     }
 
     /// A participant whose source has so many bytes of elements of this type.
@@ -71,7 +102,7 @@ impl Participant {
         kind: Collective,
         request: Reduce,
         rank: usize,
-        (source_bytes, dtype): (u64, Dtype),
+        (source_bytes, dtype): Description,
         deadline: Deadline,
     ) -> Self {
         Self { kind, request, rank, source_bytes, dtype, deadline }

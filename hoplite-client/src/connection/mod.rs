@@ -8,6 +8,7 @@ mod calls;
 pub(crate) mod handshake;
 mod pump;
 mod receiver;
+mod recent_puts;
 mod sender;
 
 use std::os::fd::OwnedFd;
@@ -32,6 +33,7 @@ use sender::{Priority, SendFailure, Sender};
 
 pub(crate) use calls::News;
 pub(crate) use pump::Pump;
+pub(crate) use recent_puts::{Description, RecentPuts};
 
 /// How much longer than the store a client waits, in case the store is stopped or overloaded. The store answers timeouts
 /// itself, and knows more about the reason.
@@ -53,6 +55,7 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
+    recent_puts: RecentPuts,
 }
 
 /// The part of a connection that the receiving task shares. It does not keep the connection open.
@@ -89,7 +92,7 @@ impl Connection {
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
         let shared = Shared::new(process, greeted, ReceivedBy::Task);
         receiver::spawn(Arc::clone(&shared))?;
-        Ok(Arc::new(Self { shared }))
+        Ok(Arc::new(Self { shared, recent_puts: RecentPuts::default() }))
     }
 
     /// A connection without a receiving task: the futures that [`Pump::run`] drives receive for themselves.
@@ -99,7 +102,7 @@ impl Connection {
             path: shared.path.clone(),
             kind: ConnectFailure::System { kind: std::io::Error::from(error).kind() },
         })?;
-        Ok((Arc::new(Self { shared }), pump))
+        Ok((Arc::new(Self { shared, recent_puts: RecentPuts::default() }), pump))
     }
 
     pub(crate) fn node(&self) -> &NodeId {
@@ -108,6 +111,10 @@ impl Connection {
 
     pub(crate) fn confirmed_from_bytes(&self) -> u64 {
         self.shared.confirmed_from_bytes
+    }
+
+    pub(crate) const fn recent_puts(&self) -> &RecentPuts {
+        &self.recent_puts
     }
 
     /// Most ids that the store takes in one request.

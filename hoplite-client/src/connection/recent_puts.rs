@@ -1,0 +1,44 @@
+//! What this connection has put lately.
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, PoisonError};
+
+use hoplite_core::ObjectId;
+use hoplite_core::metadata::Dtype;
+use lru::LruCache;
+
+/// How many puts are remembered: far more than a program makes before it uses the first one of them in a collective.
+const MAX_PUTS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+
+/// The size and the type of the elements of an object, in bytes.
+pub(crate) type Description = (u64, Dtype);
+
+/// The objects that were put last, so that the store need not be asked what they are like.
+///
+/// Another client may have deleted one since, and put another one under its id: what is remembered is only likely.
+#[derive(Debug)]
+pub(crate) struct RecentPuts(Mutex<LruCache<ObjectId, Description>>);
+
+impl Default for RecentPuts {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(MAX_PUTS)))
+    }
+}
+
+impl RecentPuts {
+    pub(crate) fn note(&self, id: ObjectId, description: Description) {
+        self.with(|puts| puts.put(id, description));
+    }
+
+    pub(crate) fn get(&self, id: &ObjectId) -> Option<Description> {
+        self.with(|puts| puts.get(id).copied())
+    }
+
+    pub(crate) fn forget(&self, id: &ObjectId) {
+        self.with(|puts| puts.pop(id));
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut LruCache<ObjectId, Description>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
