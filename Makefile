@@ -1,7 +1,7 @@
 # The two commands of the README are `make demo` and `make test`; the rest are parts of them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build dist build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel test-deploy \
+.PHONY: help setup build dist profile build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel test-deploy \
 	test-dashboard bench-local clean
 
 CARGO ?= cargo
@@ -10,6 +10,8 @@ PYTHON ?= python3
 BINARIES := target/release
 # As packages have them and benchmarks measure them: the profile in Cargo.toml.
 DIST := target/dist
+# What a run of the programs has shown to run most; `make dist PROFILE=` does without.
+PROFILE := target/profile/merged.profdata
 DEMO_ENV := target/demo-env
 # Parts of `test` that go on at the same time, since each waits most of its time: for the network, processes, clocks. What a part
 # says comes when it has ended. Cargo counts its own jobs: a fifo of make's would have it share these.
@@ -27,11 +29,20 @@ setup: ## Installs what is missing: a C and C++ compiler (linker, fuzzers). Need
 build: setup ## Builds the programs: target/release/{hoplite,hoplite-store,hoplite-directory}.
 	$(CARGO) build --release $(PROGRAMS)
 
-dist: setup ## Builds them as packages have them and benchmarks measure them, in target/dist. Three minutes more.
-	$(CARGO) build --profile dist $(PROGRAMS)
+# With other flags all would be built again.
+DIST_BUILD = RUSTFLAGS="$(strip $(RUSTFLAGS) $(if $(PROFILE),-Cprofile-use=$(abspath $(PROFILE))))" $(CARGO) build --profile dist
+
+dist: setup $(PROFILE) ## Builds them as packages have them and benchmarks measure them, in target/dist. Ten minutes more, five the next time.
+	$(DIST_BUILD) $(PROGRAMS)
 
 build-bench: dist
-	$(CARGO) build --profile dist $(PROGRAMS) -p hoplite-tests --bins
+	$(DIST_BUILD) $(PROGRAMS) -p hoplite-tests --bins
+
+profile: setup ## Learns anew what of the programs runs most, for dist.
+	CARGO=$(CARGO) deploy/profile.sh $(PROFILE)
+
+target/profile/merged.profdata: | setup
+	CARGO=$(CARGO) deploy/profile.sh $@
 
 demo: setup $(DEMO_ENV) ## A 4-node cluster moves a real file and adds arrays, then Python trains a model on another; says how fast.
 	$(CARGO) build --release $(PROGRAMS) -p hoplite-python

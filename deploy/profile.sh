@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Has programs that count what they run do what `hoplite bench` measures, small objects above all, so that the compiler can lay out
+# what runs most close together: profile.sh OUT. Needs llvm-profdata of the compiler's own LLVM, and gets it from rustup if it is missing.
+set -euo pipefail
+out=$(realpath -m "$1")
+cd "$(dirname "$0")/.."
+built=$PWD/target/profile
+counts=$built/counts
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
+if [ ! -x "$profdata" ] && ! rustup component add llvm-tools; then
+  echo "no llvm-profdata of the compiler's LLVM: install rustup's llvm-tools, or build without it: make dist PROFILE=" >&2
+  exit 1
+fi
+
+RUSTFLAGS="${RUSTFLAGS-} -Cprofile-generate=$counts" CARGO_PROFILE_DIST_DEBUG=false CARGO_TARGET_DIR=$built \
+  "${CARGO:-cargo}" build --profile dist -p hoplite-cli -p hoplite-store -p hoplite-directory
+
+rm -rf "$counts"
+measure() {
+  echo "counting: hoplite bench $*"
+  "$built/dist/hoplite" bench "$@" >/dev/null
+}
+# Little of what is large: the compiler sees how often each loop goes round, and takes what makes a hundredth of that for rare.
+for size in 1KiB 32KiB; do
+  measure broadcast --size "$size" --receivers 3,7,15 --repetitions 60
+  measure reduce --size "$size" --nodes 4,8,16 --repetitions 60
+done
+measure broadcast --size 1MiB --receivers 7 --repetitions 5
+measure reduce --size 1MiB --nodes 8 --repetitions 5
+measure p2p --size 1MiB --samples 2000
+measure local --size 1MiB --samples 2000
+"$profdata" merge --output "$out" "$counts"
