@@ -181,6 +181,7 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let ids = checked(ids, self.connection.max_ids())?;
+        // Before the lock: the parent of a forked child may have held it.
         self.connection.check_usable()?;
         ids.iter().for_each(|id| self.connection.recent_puts().forget(id));
         let request = node::Request::Delete { ids, timeout };

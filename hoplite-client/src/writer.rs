@@ -177,19 +177,22 @@ impl ObjectWriter {
         let Target::New(room, mut reference) = target else { return Ok(()) };
         drop(room);
         let connection = Arc::clone(reference.connection());
-        connection.recent_puts().note(id, (size_bytes, options.metadata.dtype));
         let copy = reference.copy();
         if options.confirm == Confirmation::BySize && size_bytes < connection.confirmed_from_bytes() {
             // One system call for both: this is what a small put costs after its one round trip.
             let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
-            return connection.tell(&requests.map(Request::Node), Operation::Put, timeout).await;
+            connection.tell(&requests.map(Request::Node), Operation::Put, timeout).await?;
+        } else {
+            reference.becomes_reader();
+            let request = node::Request::Seal { copy, timeout };
+            match connection.call_node(request, Operation::Put, timeout).await? {
+                Response::Sealed => {}
+                _ => return Err(connection.unexpected()),
+            }
         }
-        reference.becomes_reader();
-        match connection.call_node(node::Request::Seal { copy, timeout }, Operation::Put, timeout).await? {
-            Response::Sealed => Ok(()),
-            _ => Err(connection.unexpected()),
-        }
+        connection.recent_puts().note(id, (size_bytes, options.metadata.dtype));
+        Ok(())
     }
 
     fn already_exists(&self) -> Error {

@@ -63,7 +63,8 @@ impl Client {
     /// later collective. Until then the target cannot be used again: give each round a target of its own.
     ///
     /// # Errors
-    /// As for [`Client::reduce_with`] and [`Client::get`]; [`Error::BufferTooSmall`], before anything is reduced. `TypeMismatch`
+    /// As for [`Client::reduce_with`] and [`Client::get`]; [`Error::BufferTooSmall`], before anything is reduced, unless another client has
+    /// replaced the source that this one has put. `TypeMismatch`
     /// if participants ask for different things, which names both; up to 64 KiB in all, and with a fixed order, only for those
     /// who ask for something else than rank 0. Other participants have errors of their own, at the latest
     /// `Timeout`. `InvalidRequest` if there is no such rank.
@@ -99,6 +100,7 @@ impl Client {
         let (timeout, connection) = (options.timeout, &self.connection);
         let sources = checked(sources, connection.max_ids())?;
         let target = ObjectId::new(target)?;
+        // Before the lock of what was put: the parent of a forked child may have held it.
         connection.check_usable()?;
         let all = async {
             let deadline = Deadline::after(timeout);

@@ -13,7 +13,7 @@ use super::{Engine, RuntimePuller, State};
 use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CompareRequest, Exchange, HopRequest, Peer, PullRequest, Words};
 
-/// How many bytes of inputs are combined while everything else waits: some 20 us.
+/// How many bytes of inputs are combined while everything else waits.
 const MAX_LITTLE_BYTES: u64 = 64 << 10;
 
 impl Engine {
@@ -56,10 +56,10 @@ impl Engine {
             let cancelled = cancelled.clone();
             async move {
                 let started = Instant::now();
-                // The node may free the copies that are read as soon as it hears of the end.
                 let (valid_bytes, outcome) = puller.combine(&request, &live, &cancelled).await;
                 let seconds = started.elapsed().as_secs_f64();
                 tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
+                // The node may free the copies that were read as soon as it hears of the end.
                 drop((request, live));
                 Event::CombineEnded { combine, valid_bytes, outcome }
             }
