@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::{EnlistmentId, MembershipId, Plan, Report, Word};
 use crate::error::Error;
-use crate::id::{NodeId, ObjectId};
+use crate::id::{NodeId, ObjectId, PutId};
 use crate::node::{CombineId, CopyId};
 
 /// What happened in a session of a collective.
@@ -39,6 +39,8 @@ pub enum CollectiveEvent {
     Denied {
         /// The target.
         target: ObjectId,
+        /// The session that was to make it, if one was open. Its members are told so by a `Told` too, before or after.
+        put: Option<PutId>,
         /// What those who wait for it are told.
         error: Error,
     },
@@ -89,6 +91,8 @@ pub enum CollectiveEffect {
         address: SocketAddr,
         /// The target.
         target: ObjectId,
+        /// The session that was to make it, if one was open.
+        put: Option<PutId>,
         /// What those who wait for it are told.
         error: Error,
     },

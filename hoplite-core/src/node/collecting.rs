@@ -112,7 +112,7 @@ impl Node {
             CollectiveEvent::Told { membership, word } => self.told(membership, word),
             CollectiveEvent::Left { membership } => self.left(membership),
             CollectiveEvent::Filled { combine } => self.filled(combine),
-            CollectiveEvent::Denied { target, error } => self.denied(&target, &error),
+            CollectiveEvent::Denied { target, put, error } => self.denied(&target, put, &error),
             CollectiveEvent::Reported { enlistment, report } => self.reported(enlistment, report),
         }
     }

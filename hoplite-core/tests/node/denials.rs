@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hoplite_core::collective::{Agreement, CollectiveEffect, CollectiveEvent};
+use hoplite_core::collective::{Agreement, CollectiveEffect, CollectiveEvent, Failure, Report, Word};
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::ReduceOp;
-use hoplite_core::shard::ToStore;
+use hoplite_core::shard::{PullOutcome, ToStore};
 use hoplite_core::{Dtype, Error, Metadata, PutId};
 
 use crate::harness::*;
@@ -15,7 +15,16 @@ use crate::members::*;
 use crate::reducing::*;
 
 fn deny(h: &mut Harness, error: &Error) {
-    collective(h, CollectiveEvent::Denied { target: id("t"), error: error.clone() });
+    collective(h, CollectiveEvent::Denied { target: id("t"), put: None, error: error.clone() });
+}
+
+/// The coordinator of the session [`PUT`] gives it up.
+fn deny_session(h: &mut Harness, error: &Error) {
+    collective(h, CollectiveEvent::Denied { target: id("t"), put: Some(PUT), error: error.clone() });
+}
+
+fn lost() -> Error {
+    Error::ObjectLost { id: id("t") }
 }
 
 fn join(h: &mut Harness) -> (ClientId, CallId) {
@@ -55,7 +64,7 @@ fn who_comes_when_a_disagreement_is_almost_forgotten_waits_for_another_attempt()
     h.pass(Duration::from_millis(1_999));
     h.assert_waits(late);
     // Those of other targets do not make it forget.
-    collective(&mut h, CollectiveEvent::Denied { target: id("u"), error: disagreement() });
+    collective(&mut h, CollectiveEvent::Denied { target: id("u"), put: None, error: disagreement() });
     h.pass(Duration::from_millis(2));
     assert_eq!(h.error(late), disagreement());
 }
@@ -77,7 +86,7 @@ fn another_attempt_that_begins_in_time_is_joined_after_a_disagreement() {
 #[test]
 fn who_comes_after_a_loss_waits_for_another_attempt() {
     let mut h = Harness::new();
-    deny(&mut h, &Error::ObjectLost { id: id("t") });
+    deny(&mut h, &lost());
     let late = join(&mut h);
     h.pass(Duration::from_secs(11));
     h.assert_waits(late);
@@ -178,8 +187,7 @@ fn if_the_call_of_rank_0_is_cancelled_those_who_wait_elsewhere_are_told() {
     // One that was missing when the general path began.
     h.ready("b", 2, "n2");
     h.event(Event::Request { client, call: CallId(999), request: Request::Cancel { call } });
-    let lost = Error::ObjectLost { id: id("t") };
-    assert_eq!(denied(&mut h), [("n1".to_owned(), lost.clone()), ("n2".to_owned(), lost)]);
+    assert_eq!(denied(&mut h), [("n1".to_owned(), lost()), ("n2".to_owned(), lost())]);
     // What is made under that id later is none of it.
     h.put_f32("d", SIZE);
     let later = h.reduce("t", &["d"]);
@@ -200,6 +208,76 @@ fn who_has_joined_again_does_not_fail_when_the_same_is_said_twice() {
     let other = Error::TypeMismatch { id: id("t"), reason: "min, not sum".into() };
     deny(&mut h, &other);
     assert_eq!(h.error(again), other);
+}
+
+#[test]
+fn the_end_of_a_session_is_no_word_about_the_next_attempt() {
+    for is_denied_first in [false, true] {
+        let mut h = Harness::new();
+        let a = h.put_f32("a", SIZE);
+        ask(&mut h, a.put);
+        let combine = exchange(&mut h);
+        let first = join(&mut h);
+        let copy = h.view(first).copy;
+        let say = |h: &mut Harness, is_denied: bool| {
+            if is_denied { deny_session(h, &lost()) } else { tell(h, Word::Stop(lost())) }
+        };
+        say(&mut h, is_denied_first);
+        assert!(h.effects.contains(&Effect::CopyFailed { copy, error: lost() }), "its reader is told");
+        let again = join(&mut h);
+        say(&mut h, !is_denied_first);
+        leave(&mut h);
+        end(&mut h, combine, CombineOutcome::Cancelled);
+        h.assert_waits(again);
+        deny_session(&mut h, &lost());
+        h.assert_waits(again);
+        deny(&mut h, &lost());
+        assert_eq!(h.error(again), lost());
+    }
+}
+
+#[test]
+fn who_waits_without_a_session_is_told_of_its_end_once() {
+    // Whether this store was a member, and has failed.
+    for has_failed in [false, true] {
+        let mut h = Harness::new();
+        let waiting = join(&mut h);
+        if has_failed {
+            // Its source is another one.
+            ask(&mut h, PutId(77));
+            let refused = Failure::Refused(Error::ObjectLost { id: id("a") });
+            assert_eq!(reports(&mut h), [Report::Failed(refused)]);
+        }
+        h.assert_waits(waiting);
+        deny_session(&mut h, &lost());
+        assert_eq!(h.error(waiting), lost());
+        let again = join(&mut h);
+        if has_failed {
+            tell(&mut h, Word::Stop(lost()));
+            leave(&mut h);
+        }
+        deny_session(&mut h, &lost());
+        h.assert_waits(again);
+    }
+}
+
+#[test]
+fn a_coordinator_names_the_session_that_it_gives_up() {
+    for falls_back in [false, true] {
+        let mut h = Harness::new();
+        let (_, _, combine) = coordinate(&mut h);
+        if falls_back {
+            let outcome = PullOutcome::SenderHasNoCopy;
+            end(&mut h, combine, CombineOutcome::InputFailed { index: 1, outcome });
+        }
+        performed(&mut h);
+        h.gone(A);
+        let denied = performed(&mut h).into_iter().find_map(|effect| match effect {
+            CollectiveEffect::Deny { put, error, .. } => Some((put.is_some(), error)),
+            _ => None,
+        });
+        assert_eq!(denied, Some((!falls_back, lost())));
+    }
 }
 
 #[test]

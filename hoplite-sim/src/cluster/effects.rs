@@ -116,11 +116,11 @@ impl<A: Application> Cluster<A> {
                 };
                 self.host_said(store, number, Said::Member(report));
             }
-            CollectiveEffect::Deny { node, target, error, .. } => {
+            CollectiveEffect::Deny { node, target, put, error, .. } => {
                 let (other, delay) = (self.store_named(&node), self.connect_time());
                 self.after(delay, move |cluster| {
                     if cluster.is_linked(LinkEnd::Store(store), LinkEnd::Store(other)) {
-                        let denied = CollectiveEvent::Denied { target, error };
+                        let denied = CollectiveEvent::Denied { target, put, error };
                         cluster.store_event(other, Event::Collective(denied));
                     }
                 });

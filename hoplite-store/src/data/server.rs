@@ -187,8 +187,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     self.host_member(connection, peer, enlist).await?;
                 }
                 Kind::Deny => {
-                    let (target, error) = decode_deny(connection.read_control::<v1::Deny>(&header).await?)?;
-                    self.source.deny(target, error);
+                    let deny = connection.read_control::<v1::Deny>(&header).await?;
+                    let (target, put, error) = decode_deny(deny)?;
+                    self.source.deny(target, put, error);
                     connection.write_control(Kind::End, &end_message(Ending::Complete)).await?;
                 }
                 Kind::AskPosition => {

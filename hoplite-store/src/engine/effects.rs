@@ -162,11 +162,14 @@ impl Engine {
                     tracing::debug!(?membership, %error, "a report of a member came after its end");
                 }
             }
-            CollectiveEffect::Deny { node, address, target, error } => {
+            CollectiveEffect::Deny { node, address, target, put, error } => {
                 let engine = Arc::clone(self);
                 let task = async move {
                     let peer = (node, address);
-                    engine.stop.run_until_cancelled(engine.bulk.puller.deny(&peer, &target, &error)).await;
+                    engine
+                        .stop
+                        .run_until_cancelled(engine.bulk.puller.deny(&peer, &target, put, &error))
+                        .await;
                 };
                 self.tasks.spawn_on(task, &self.bulk.runtime);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEvent, MembershipId, Plan};
 use hoplite_core::error::Error;
-use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::{Event, HostingId, ReduceRecord, ServeId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -84,8 +84,8 @@ impl MemberHost for Engine {
         Enlisted::new(reports, tell, leave)
     }
 
-    fn deny(self: &Arc<Self>, target: ObjectId, error: Error) {
-        self.apply(Event::Collective(CollectiveEvent::Denied { target, error }));
+    fn deny(self: &Arc<Self>, target: ObjectId, put: Option<PutId>, error: Error) {
+        self.apply(Event::Collective(CollectiveEvent::Denied { target, put, error }));
     }
 
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord> {

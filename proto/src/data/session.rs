@@ -234,17 +234,17 @@ pub fn decode_stop(stop: v1::Stop) -> Result<Word> {
 }
 
 /// The wire form of the news that there will be no target, for this reason.
-pub fn encode_deny(target: &ObjectId, reason: &Error) -> v1::Deny {
-    v1::Deny { target: encode_id(target), error: Some(error::encode(reason)) }
+pub fn encode_deny(target: &ObjectId, put: Option<PutId>, reason: &Error) -> v1::Deny {
+    v1::Deny { target: encode_id(target), error: Some(error::encode(reason)), put: put.map(|put| put.0) }
 }
 
-/// Which target there will not be, and why.
+/// Which target there will not be, which session that was to make it, and why.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it does not say so.
-pub fn decode_deny(deny: v1::Deny) -> Result<(ObjectId, Error)> {
+pub fn decode_deny(deny: v1::Deny) -> Result<(ObjectId, Option<PutId>, Error)> {
     let reason = deny.error.ok_or(malformed("a target that is denied for no reason"))?;
-    Ok((ObjectId::new(&deny.target)?, error::decode(reason, Plane::Data)))
+    Ok((ObjectId::new(&deny.target)?, deny.put.map(PutId), error::decode(reason, Plane::Data)))
 }
 
 /// The wire form of how far a member is.

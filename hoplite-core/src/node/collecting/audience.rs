@@ -8,7 +8,7 @@ use super::super::context::Deadline;
 use super::super::{Effect, Node};
 use crate::collective::{Agreement, CollectiveEffect, Gathering, Member};
 use crate::error::Error;
-use crate::id::ObjectId;
+use crate::id::{ObjectId, PutId};
 use crate::plan::collective::MAX_MEMBERS;
 use crate::shard::{Locations, RequestId, Wants};
 use crate::time::Time;
@@ -30,12 +30,16 @@ pub(super) struct Audiences {
     late: BTreeMap<ObjectId, Late>,
     /// Targets of which this store has heard lately that there will be none, and when, oldest first.
     denials: VecDeque<(ObjectId, Time, Error)>,
+    /// Sessions of which this store has heard that they were given up, and that there will be no target, oldest first.
+    given_up: VecDeque<PutId>,
 }
 
 /// Where participants are: at the nodes of their sources.
 #[derive(Debug)]
 struct Audience {
     key: CallKey,
+    /// The session that is to make the target, if there is one.
+    put: Option<PutId>,
     agreement: Agreement,
     members: Vec<Member>,
     /// The sources that are nowhere yet, by their ranks.
@@ -56,7 +60,7 @@ impl Audiences {
     pub(super) fn open(&mut self, key: CallKey, gathering: &Gathering) {
         let (agreement, members) = (gathering.agreement(), gathering.known_members());
         let missing = gathering.missing_sources();
-        let audience = Audience { key, agreement, members, missing };
+        let audience = Audience { key, put: None, agreement, members, missing };
         self.open.insert(gathering.request().target.clone(), audience);
     }
 
@@ -64,6 +68,13 @@ impl Audiences {
     fn close(&mut self, key: CallKey, target: &ObjectId) -> Option<Audience> {
         self.open.get(target).filter(|audience| audience.key == key)?;
         self.open.remove(target)
+    }
+
+    /// A session is to make a target from now on, or none.
+    pub(super) fn note_session(&mut self, target: &ObjectId, put: Option<PutId>) {
+        if let Some(audience) = self.open.get_mut(target) {
+            audience.put = put;
+        }
     }
 
     /// A source that was missing is somewhere.
@@ -92,6 +103,18 @@ impl Audiences {
             self.denials.pop_front();
         }
         self.denials.push_back((target.clone(), now, error.clone()));
+        false
+    }
+
+    /// Whether this store has heard of the end of that session. Remembers it.
+    fn remember_given_up(&mut self, put: PutId) -> bool {
+        if self.given_up.contains(&put) {
+            return true;
+        }
+        if self.given_up.len() >= MAX_DENIALS {
+            self.given_up.pop_front();
+        }
+        self.given_up.push_back(put);
         false
     }
 
@@ -129,7 +152,8 @@ fn members_at(locations: &Locations) -> impl Iterator<Item = Member> {
 impl Node {
     /// A call is about to end. If it was for a collective that has failed, those who wait for the target elsewhere are told.
     pub(in super::super) fn end_audience(&mut self, key: CallKey, target: &ObjectId, error: Option<&Error>) {
-        let Some(Audience { members, missing, .. }) = self.collectives.audiences.close(key, target) else {
+        let Some(Audience { put, members, missing, .. }) = self.collectives.audiences.close(key, target)
+        else {
             return;
         };
         let Some(error) = error else { return };
@@ -142,18 +166,23 @@ impl Node {
             Error::Timeout { .. } => Error::ObjectLost { id: target.clone() },
             error => error.clone(),
         };
-        self.deny(members.into_iter(), target, &error);
-        self.denied(target, &error);
+        self.deny(members.into_iter(), (target, put), &error);
+        self.denied(target, put, &error);
         if is_disagreement(&error) && !missing.is_empty() {
             self.await_late(target.clone(), error, missing);
         }
     }
 
-    fn deny(&mut self, members: impl Iterator<Item = Member>, target: &ObjectId, error: &Error) {
+    fn deny(
+        &mut self,
+        members: impl Iterator<Item = Member>,
+        (target, put): (&ObjectId, Option<PutId>),
+        error: &Error,
+    ) {
         for Member { node, address } in members {
             if node != *self.ctx.node() {
                 let (target, error) = (target.clone(), error.clone());
-                let deny = CollectiveEffect::Deny { node, address, target, error };
+                let deny = CollectiveEffect::Deny { node, address, target, put, error };
                 self.ctx.push(Effect::Collective(deny));
             }
         }
@@ -184,7 +213,7 @@ impl Node {
         }
         if let Some(ask) = ask {
             self.withdraw_ask(ask);
-            self.deny(members_at(locations), target, &error);
+            self.deny(members_at(locations), (target, None), &error);
         }
         true
     }
@@ -212,8 +241,14 @@ impl Node {
     }
 
     /// There will be no target: those who have joined for it are told why. Who has joined since this store knew of a disagreement
-    /// means another attempt, or is told when that is too old.
-    pub(super) fn denied(&mut self, target: &ObjectId, error: &Error) {
+    /// means another attempt, or is told when that is too old. So does who has joined since it knew of the end of the session.
+    pub(super) fn denied(&mut self, target: &ObjectId, put: Option<PutId>, error: &Error) {
+        if let Some(put) = put {
+            if self.collectives.audiences.remember_given_up(put) {
+                return;
+            }
+            self.give_up_membership(put, error);
+        }
         let is_known = self.collectives.audiences.remember_denial(self.ctx.now(), target, error);
         if !is_known || !is_disagreement(error) {
             self.fail_joins(target, error);

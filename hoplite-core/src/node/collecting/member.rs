@@ -190,7 +190,7 @@ impl Node {
     pub(in super::super) fn membership_expired(&mut self, membership: MembershipId) {
         if let Some(target) = self.collectives.memberships.orphans.remove(&membership) {
             if self.copies.live(&target).is_none() {
-                self.denied(&target.clone(), &Error::ObjectLost { id: target });
+                self.denied(&target.clone(), None, &Error::ObjectLost { id: target });
             }
             return;
         }
@@ -273,10 +273,28 @@ impl Node {
                 }
             }
             Word::Stop(error) => {
-                if !member.is_committed() || matches!(error, Error::Deleted { .. }) {
-                    self.end_membership(membership, error);
+                let (target, put) = (member.plan().target.clone(), member.plan().put);
+                match error {
+                    // The coordinator goes on without a session.
+                    Error::Superseded { .. } if !member.is_committed() => {
+                        self.end_membership(membership, error);
+                    }
+                    Error::Deleted { .. } if member.is_committed() => self.end_membership(membership, error),
+                    error if !member.is_committed() => self.denied(&target, Some(put), &error),
+                    _ => {}
                 }
             }
+        }
+    }
+
+    /// The session that makes `put` was given up.
+    pub(super) fn give_up_membership(&mut self, put: PutId, error: &Error) {
+        let mut memberships = self.collectives.memberships.members.iter();
+        let found = memberships.find(|(_, member)| {
+            member.plan().put == put && !member.is_committed() && member.stage() != MemberStage::Over
+        });
+        if let Some(membership) = found.map(|(membership, _)| *membership) {
+            self.end_membership(membership, error.clone());
         }
     }
 

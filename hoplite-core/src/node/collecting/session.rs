@@ -110,6 +110,7 @@ impl Node {
     pub(super) fn begin_session(&mut self, call: CoordinatedCall, roster: Roster) {
         let CoordinatedCall { started, kind, ref request, .. } = call;
         let put = self.ctx.next_put();
+        self.collectives.audiences.note_session(&request.target, Some(put));
         let slow = roster.slow_links();
         let Roster { members, size_bytes, metadata } = roster;
         let (link, preference) = (self.ctx.link(), self.ctx.config().allreduce_schedule);
@@ -217,6 +218,7 @@ impl Node {
         match (end, call.key) {
             (Some(SessionAction::FallBack(reason)), _) => {
                 let target = call.request.target.clone();
+                self.collectives.audiences.note_session(&target, None);
                 self.fall_back(call, &reason);
                 self.reductions.expect_sources(&target);
             }

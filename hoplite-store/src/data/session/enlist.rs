@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use hoplite_core::collective::{Failure, Plan, Report, Word};
 use hoplite_core::error::Error;
-use hoplite_core::id::ObjectId;
+use hoplite_core::id::{ObjectId, PutId};
 use hoplite_core::node::Position;
 use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_core::trace::TraceContext;
@@ -49,9 +49,10 @@ impl Puller {
 
     /// Tells a store that there will be no target, for this reason. If it cannot be told, those who wait there find out by
     /// themselves.
-    pub(crate) async fn deny(&self, peer: &Peer, target: &ObjectId, reason: &Error) {
+    pub(crate) async fn deny(&self, peer: &Peer, target: &ObjectId, put: Option<PutId>, reason: &Error) {
         let told = async {
-            let mut call = Call::begin(self, peer.clone(), Kind::Deny, &encode_deny(target, reason)).await?;
+            let mut call =
+                Call::begin(self, peer.clone(), Kind::Deny, &encode_deny(target, put, reason)).await?;
             let header = call.read_header().await?;
             call.connection().read_control::<v1::End>(&header).await?;
             call.finish();

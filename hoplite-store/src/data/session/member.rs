@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hoplite_core::collective::{Plan, Report, Word};
 use hoplite_core::error::Error;
-use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::ReduceRecord;
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::Kind;
@@ -22,8 +22,8 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
     /// Becomes a member, because of the span `trace`, until what is returned is dropped.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
-    /// There will be no such target.
-    fn deny(self: &Arc<Self>, target: ObjectId, error: Error);
+    /// There will be no such target, which the session `put` was to make if one was open.
+    fn deny(self: &Arc<Self>, target: ObjectId, put: Option<PutId>, error: Error);
 
     /// What this store knows of how a target is or was made.
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;

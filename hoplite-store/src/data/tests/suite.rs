@@ -88,7 +88,7 @@ impl MemberHost for Shelf {
         Enlisted::new(reports, |_| {}, || {})
     }
 
-    fn deny(self: &Arc<Self>, _target: ObjectId, _error: hoplite_core::Error) {}
+    fn deny(self: &Arc<Self>, _target: ObjectId, _put: Option<PutId>, _error: hoplite_core::Error) {}
 
     fn how_made(&self, _target: &ObjectId) -> Option<hoplite_core::node::ReduceRecord> {
         None
