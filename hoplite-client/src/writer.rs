@@ -219,17 +219,17 @@ async fn put_whole(
         timeout,
     };
     match connection.call_node(request, Operation::Put, timeout).await? {
-        Response::Sealed => {
-            connection.recent_puts().note(id, (size_bytes, metadata.dtype));
-            Ok(())
-        }
+        Response::Sealed => {}
         Response::Existing(view) => {
             let view = ObjectView::open(connection, view)?;
-            let is_same = *view == *bytes && *view.metadata() == metadata;
-            if is_same { Ok(()) } else { Err(hoplite_core::Error::AlreadyExists { id }.into()) }
+            if *view != *bytes || *view.metadata() != metadata {
+                return Err(hoplite_core::Error::AlreadyExists { id }.into());
+            }
         }
-        _ => Err(connection.unexpected()),
+        _ => return Err(connection.unexpected()),
     }
+    connection.recent_puts().note(id, (size_bytes, metadata.dtype));
+    Ok(())
 }
 
 /// Puts `bytes` at once: by one request if they are few, else by a writer whose whole life shares one deadline.

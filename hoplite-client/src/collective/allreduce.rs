@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, select};
-use hoplite_core::node::Reduce;
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
@@ -17,8 +16,9 @@ use crate::connection::{Connection, Description};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
+use crate::reader::to_index;
 
-/// How soon the result of small sources is there.
+/// How soon the result of small sources is there in general: some times what 16 participants on two cores need for 32 KiB.
 const AT_ONCE: Duration = Duration::from_millis(10);
 /// How long a source may take to be looked at when something is wrong. If it is not there any more, the error stands.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::reduce_with`] and [`Client::get`]; [`Error::BufferTooSmall`], before anything is reduced, unless another client has
-    /// replaced the source that this one has put. `TypeMismatch`
+    /// replaced the source that this one has put by a longer one. `TypeMismatch`
     /// if participants ask for different things, which names both; up to 64 KiB in all, and with a fixed order, only for those
     /// who ask for something else than rank 0. Other participants have errors of their own, at the latest
     /// `Timeout`. `InvalidRequest` if there is no such rank.
@@ -106,19 +106,24 @@ impl Client {
             let deadline = Deadline::after(timeout);
             let request = check(target, sources, rank, &options)?;
             let own = &request.sources[rank];
-            let source = match connection.recent_puts().get(own) {
-                None => describe(connection, own, deadline).await?,
-                Some(remembered) => {
-                    match run_unseen(connection, &request, rank, (remembered, deadline), &mut out).await? {
-                        Unseen::Done(length) => return Ok(length),
-                        Unseen::Unlike(source) => {
-                            connection.recent_puts().forget(own);
-                            source
-                        }
-                    }
-                }
+            let is_good = |(size_bytes, dtype): &Description| {
+                options.op.is_defined_for(*dtype) && out.check_room(*size_bytes).is_ok()
             };
-            run(connection, &request, rank, (source, deadline), &mut out).await
+            // If it is wrong, the source is looked at before anything is reduced.
+            let remembered = connection.recent_puts().get(own).filter(is_good);
+            let source = match remembered {
+                Some(remembered) => remembered,
+                None => describe(connection, own, deadline).await?,
+            };
+            out.check_room(source.0)?;
+            let allreduce = Participant::checked(Collective::Allreduce, request, rank, source, deadline)?;
+            let join = async {
+                if remembered.is_none() {
+                    return join(&allreduce, connection, &mut out).await;
+                }
+                join_unseen(&allreduce, connection, &mut out).await
+            };
+            allreduce.run(connection, join).await
         };
         connection.bounded(Operation::Reduce, timeout, all).await
     }
@@ -131,82 +136,68 @@ enum Out<'a> {
 }
 
 impl Out<'_> {
+    /// Whether so many bytes have room.
+    fn check_room(&self, needed_bytes: u64) -> Result<()> {
+        match self {
+            Self::Given(given) if (given.len() as u64) < needed_bytes => {
+                Err(Error::BufferTooSmall { needed_bytes, given_bytes: given.len() as u64 })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Room for so many bytes.
     fn room(&mut self, needed_bytes: u64) -> Result<&mut [u8]> {
+        self.check_room(needed_bytes)?;
         // It fits: the source, which is as long, is in the arena, which is mapped.
-        let length = usize::try_from(needed_bytes).unwrap_or(usize::MAX);
+        let length = to_index(needed_bytes);
         match self {
             Self::New(made) => {
                 **made = vec![0; length];
                 Ok(made)
             }
-            Self::Given(given) => {
-                let given_bytes = given.len() as u64;
-                given.get_mut(..length).ok_or(Error::BufferTooSmall { needed_bytes, given_bytes })
-            }
+            Self::Given(given) => Ok(&mut given[..length]),
         }
     }
 }
 
-/// Does what the participant `rank` has to do, whose source is like `source`. Returns the length of the result.
-async fn run(
+/// As [`join`], of a participant whose source is only remembered. Looks at it if the result does not come at once, since it may have
+/// been deleted, and if something is wrong, since another object may have its id: then it joins anew. What rank 0 coordinates meanwhile
+/// does not depend on that.
+async fn join_unseen(
+    allreduce: &Participant,
     connection: &Arc<Connection>,
-    request: &Reduce,
-    rank: usize,
-    (source, deadline): (Description, Deadline),
     out: &mut Out<'_>,
 ) -> Result<usize> {
-    let allreduce = Participant::checked(Collective::Allreduce, request.clone(), rank, source, deadline)?;
-    let out = out.room(allreduce.source_bytes())?;
-    allreduce.run(connection, join(&allreduce, connection, out)).await?;
-    Ok(out.len())
-}
-
-/// What came of an allreduce whose own source was not looked at before.
-enum Unseen {
-    /// The length of the result.
-    Done(usize),
-    /// The source is not as it was remembered, but like this.
-    Unlike(Description),
-}
-
-/// As [`run`], but with a source that is only remembered. Looks at it if the result does not come at once, since it may have been
-/// deleted, and if something is wrong, since another object may have its id.
-async fn run_unseen(
-    connection: &Arc<Connection>,
-    request: &Reduce,
-    rank: usize,
-    (remembered, deadline): (Description, Deadline),
-    out: &mut Out<'_>,
-) -> Result<Unseen> {
-    let look = || describe(connection, &request.sources[rank], deadline);
-    let mut run = pin!(run(connection, request, rank, (remembered, deadline), out));
-    let ended = match connection.within(AT_ONCE, &mut run).await {
-        Some(ended) => ended,
-        None => match select(&mut run, pin!(look())).await {
-            Either::Left((ended, _)) => ended,
-            Either::Right((source, _)) => match source? {
-                source if source == remembered => return run.await.map(Unseen::Done),
-                source => return Ok(Unseen::Unlike(source)),
+    let look = || describe(connection, allreduce.source(), allreduce.deadline());
+    let source = {
+        let mut join = pin!(join(allreduce, connection, out));
+        let ended = match connection.within(AT_ONCE, &mut join).await {
+            Some(ended) => Ok(ended),
+            None => match select(&mut join, pin!(look())).await {
+                Either::Left((ended, _)) => Ok(ended),
+                Either::Right((source, _)) => Err(source?),
             },
-        },
+        };
+        match ended {
+            Ok(Err(error)) if matches!(error, Error::Object(ObjectError::TypeMismatch { .. })) => {
+                match connection.within(LOOK_TIMEOUT, pin!(look())).await {
+                    Some(Ok(source)) if source != allreduce.description() => source,
+                    _ => return Err(error),
+                }
+            }
+            Ok(ended) => return ended,
+            Err(source) if source == allreduce.description() => return join.await,
+            Err(source) => source,
+        }
     };
-    match ended {
-        Err(error) if is_about_sources(&error) => match connection.within(LOOK_TIMEOUT, pin!(look())).await {
-            Some(Ok(source)) if source != remembered => Ok(Unseen::Unlike(source)),
-            _ => Err(error),
-        },
-        ended => ended.map(Unseen::Done),
-    }
+    connection.recent_puts().forget(allreduce.source());
+    join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Whether an error may come from a source that is not like the one that this client has put under its id.
-const fn is_about_sources(error: &Error) -> bool {
-    matches!(error, Error::BufferTooSmall { .. } | Error::Object(ObjectError::TypeMismatch { .. }))
-}
-
-/// Copies the target into `out` while it comes, however often it has to be begun anew.
-async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
+/// Copies the target into `out` while it comes, however often it has to be begun anew. Returns its length.
+async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
+    let out = out.room(allreduce.source_bytes())?;
     let mut is_again = false;
     loop {
         let joined = allreduce.join(connection, is_again).await?;
@@ -216,7 +207,10 @@ async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut [
             return Err(ObjectError::TypeMismatch { id: allreduce.target().clone(), reason }.into());
         }
         let (mut reader, order) = match joined {
-            Joined::Object(reader) => return reader.read_whole(out, allreduce.deadline()).await,
+            Joined::Object(reader) => {
+                reader.read_whole(out, allreduce.deadline()).await?;
+                return Ok(out.len());
+            }
             Joined::Ranges(reader, order) => (reader, order),
         };
         if order.iter().map(|range| range.length_bytes).sum::<u64>() != reader.size_bytes() {
@@ -224,7 +218,7 @@ async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut [
         }
         match reader.read_ranges(&order, 0, out, allreduce.deadline()).await {
             Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
-            ended => return ended,
+            ended => return ended.map(|()| out.len()),
         }
     }
 }

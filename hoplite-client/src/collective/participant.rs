@@ -97,6 +97,11 @@ impl Participant {
         Ok(Self::new(kind, request, rank, source, deadline))
     }
 
+    /// The same one, whose source is like `source`.
+    pub(super) fn with_source(&self, source: Description) -> Result<Self> {
+        Self::checked(self.kind, self.request.clone(), self.rank, source, self.deadline)
+    }
+
     /// A participant whose source has so many bytes of elements of this type.
     pub(super) const fn new(
         kind: Collective,
@@ -114,6 +119,16 @@ impl Participant {
 
     pub(super) const fn request(&self) -> &Reduce {
         &self.request
+    }
+
+    /// The participant's own source.
+    pub(super) fn source(&self) -> &ObjectId {
+        &self.request.sources[self.rank]
+    }
+
+    /// What that is like.
+    pub(super) const fn description(&self) -> Description {
+        (self.source_bytes, self.dtype)
     }
 
     pub(super) const fn kind(&self) -> Collective {

@@ -10,7 +10,7 @@ use lru::LruCache;
 /// How many puts are remembered: far more than a program makes before it uses the first one of them in a collective.
 const MAX_PUTS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// The size and the type of the elements of an object, in bytes.
+/// How many bytes an object has, and the type of its elements.
 pub(crate) type Description = (u64, Dtype);
 
 /// The objects that were put last, so that the store need not be asked what they are like.

@@ -389,10 +389,13 @@ async fn what_a_client_has_put_itself_it_does_not_ask_about() {
     let mut writer = client.create("b", 40, i32s()).await.unwrap();
     writer.write(&arrays[1]).unwrap();
     writer.seal().await.unwrap();
-    for (client, target, gets) in [(&client, "t", 0), (&other, "u", 1)] {
+    for (client, target, asks_first) in [(&client, "t", false), (&other, "u", true)] {
+        let before = store.state().requests.len();
         let result = client.allreduce(target, ["a", "b"], 0, AllreduceOptions::default()).await;
         assert!(result.unwrap() == sum(&arrays), "{target}");
-        assert_eq!(store.state().count(is_get), gets, "{target}");
+        let state = store.state();
+        let first = state.requests[before..].iter().find(|request| is_get(request) || is_join(request));
+        assert_eq!(is_get(first.unwrap()), asks_first, "{target}");
     }
     store.until("all references are back", |state| state.references() == 0).await;
 }
@@ -431,6 +434,7 @@ async fn who_waits_for_others_looks_at_its_source() {
         store.until("the source is looked at", |state| state.count(is_get) == 1).await;
         other.put_with("a", &arrays[0], i32s()).await.unwrap();
         store.until("it has joined anew", |state| state.count(is_join) == 2).await;
+        assert_eq!(store.state().count(is_reduce), 1, "it goes on to coordinate");
         other.put_with("b", &arrays[1], i32s()).await.unwrap();
     });
     assert_eq!(result.unwrap(), 40);

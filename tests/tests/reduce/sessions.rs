@@ -1,7 +1,7 @@
 //! Allreduces whose members, coordinator or participants fail, or mean different things.
 
 use std::thread::scope;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoplite_client::{AllreduceOptions, Dtype, ReduceOp, ReduceOrder, Result};
 use hoplite_tests::cluster::Cluster;
@@ -171,6 +171,41 @@ fn participants_that_ask_for_different_things_are_told_so() {
         let error = refusal(result).to_string();
         let names_both = error.contains("max of 3 sources") && error.contains("rank 0 for sum of 3 sources");
         assert!(names_both, "{error}");
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_first_rank_that_remembers_another_source_than_there_is_fails_nobody() {
+    let mut cluster = Cluster::start(chained(2));
+    let (pair, replaced) = ([0, 1], Arrays::of_bytes(MIB));
+    let expected = LARGE.reduced(ReduceOp::Sum, &pair);
+    for is_late in [false, true] {
+        let first = cluster.client(0);
+        first.put_with(id(0), &replaced.bytes(0), replaced.options()).unwrap();
+        cluster.client(0).delete([id(0)], PATIENCE).unwrap();
+        put(&cluster, 0, LARGE, 0);
+        if !is_late {
+            put(&cluster, 1, LARGE, 1);
+        }
+        scope(|scope| {
+            let call = |client: Client, rank: usize| {
+                scope.spawn(move || client.allreduce("target", ids(&pair), rank, options(ReduceOp::Sum)))
+            };
+            let second = call(cluster.client(1), 1);
+            let client = cluster.client(0);
+            await_that("the second has joined", || client.status().unwrap().shards[0].waiting_queries == 1);
+            let (begun, first) = (Instant::now(), call(first, 0));
+            if is_late {
+                await_that("it is looked at", || begun.elapsed() > Duration::from_millis(200));
+                put(&cluster, 1, LARGE, 1);
+            }
+            for call in [first, second] {
+                assert!(call.join().unwrap().unwrap() == expected, "{is_late}");
+            }
+        });
+        let objects = ids(&pair).into_iter().chain(["target".to_owned()]);
+        cluster.client(0).delete(objects, PATIENCE).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
