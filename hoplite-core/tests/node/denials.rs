@@ -237,6 +237,41 @@ fn the_end_of_a_session_is_no_word_about_the_next_attempt() {
 }
 
 #[test]
+fn a_session_that_was_given_up_before_its_plan_came_is_not_begun() {
+    let mut h = Harness::new();
+    let a = h.put_f32("a", SIZE);
+    deny_session(&mut h, &lost());
+    let again = join(&mut h);
+    ask(&mut h, a.put);
+    let refused = Failure::Refused(Error::Superseded { id: id("t") });
+    assert_eq!(performed(&mut h), [report(Report::Failed(refused))]);
+    tell(&mut h, Word::Stop(lost()));
+    leave(&mut h);
+    h.pass(Duration::from_secs(6));
+    h.assert_waits(again);
+}
+
+fn report(report: Report) -> CollectiveEffect {
+    CollectiveEffect::Report { membership: MEMBERSHIP, report }
+}
+
+#[test]
+fn a_target_that_is_deleted_when_it_is_decided_is_no_word_about_the_next_attempt() {
+    let mut h = Harness::new();
+    let a = h.put_f32("a", SIZE);
+    ask(&mut h, a.put);
+    let combine = exchange(&mut h);
+    let deleted = Error::Deleted { id: id("t") };
+    tell(&mut h, Word::Commit);
+    tell(&mut h, Word::Stop(deleted.clone()));
+    let again = join(&mut h);
+    deny_session(&mut h, &deleted);
+    h.assert_waits(again);
+    leave(&mut h);
+    end(&mut h, combine, CombineOutcome::Cancelled);
+}
+
+#[test]
 fn who_waits_without_a_session_is_told_of_its_end_once() {
     // Whether this store was a member, and has failed.
     for has_failed in [false, true] {

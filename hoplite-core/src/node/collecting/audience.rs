@@ -106,9 +106,14 @@ impl Audiences {
         false
     }
 
-    /// Whether this store has heard of the end of that session. Remembers it.
-    fn remember_given_up(&mut self, put: PutId) -> bool {
-        if self.given_up.contains(&put) {
+    /// Whether this store has heard that the session was given up which was to make `put`.
+    pub(super) fn is_given_up(&self, put: PutId) -> bool {
+        self.given_up.contains(&put)
+    }
+
+    /// As [`Audiences::is_given_up`], and remembers it.
+    pub(super) fn remember_given_up(&mut self, put: PutId) -> bool {
+        if self.is_given_up(put) {
             return true;
         }
         if self.given_up.len() >= MAX_DENIALS {
@@ -244,10 +249,10 @@ impl Node {
     /// means another attempt, or is told when that is too old. So does who has joined since it knew of the end of the session.
     pub(super) fn denied(&mut self, target: &ObjectId, put: Option<PutId>, error: &Error) {
         if let Some(put) = put {
+            self.give_up_membership(put, error);
             if self.collectives.audiences.remember_given_up(put) {
                 return;
             }
-            self.give_up_membership(put, error);
         }
         let is_known = self.collectives.audiences.remember_denial(self.ctx.now(), target, error);
         if !is_known || !is_disagreement(error) {

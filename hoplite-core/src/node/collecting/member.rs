@@ -96,10 +96,13 @@ impl Memberships {
 impl Node {
     /// This store is asked to be a member.
     pub(super) fn asked(&mut self, membership: MembershipId, plan: Box<Plan>) {
-        // The coordinator has lost the connection and asks again: this store would read what was overwritten since.
+        // The coordinator has lost the connection and asks again: this store would read what was overwritten since. Or the session was
+        // given up before.
         let memberships = &self.collectives.memberships;
         let is_known = |member: &Membership| member.plan().put == plan.put;
-        if memberships.ended.contains(&plan.put) || memberships.members.values().any(is_known) {
+        let is_over =
+            memberships.ended.contains(&plan.put) || self.collectives.audiences.is_given_up(plan.put);
+        if is_over || memberships.members.values().any(is_known) {
             let error = Error::Superseded { id: plan.target.clone() };
             return self.report_member(membership, Report::Failed(Failure::Refused(error)));
         }
@@ -279,7 +282,10 @@ impl Node {
                     Error::Superseded { .. } if !member.is_committed() => {
                         self.end_membership(membership, error);
                     }
-                    Error::Deleted { .. } if member.is_committed() => self.end_membership(membership, error),
+                    Error::Deleted { .. } if member.is_committed() => {
+                        self.collectives.audiences.remember_given_up(put);
+                        self.end_membership(membership, error);
+                    }
                     error if !member.is_committed() => self.denied(&target, Some(put), &error),
                     _ => {}
                 }
