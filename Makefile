@@ -34,12 +34,14 @@ DIST_BUILD = RUSTFLAGS="$(strip $(RUSTFLAGS) $(if $(PROFILE),-Cprofile-use=$(abs
 
 dist: setup $(PROFILE) ## Builds them as packages have them and benchmarks measure them, in target/dist. Ten minutes more, five the next time.
 	$(DIST_BUILD) $(PROGRAMS)
+	$(if $(PROFILE),deploy/profile.sh --check $(PROFILE) $(DIST)/hoplite-store)
 
 build-bench: dist
 	$(DIST_BUILD) $(PROGRAMS) -p hoplite-tests --bins
 
 profile: setup ## Learns anew what of the programs runs most, for dist.
 	CARGO=$(CARGO) deploy/profile.sh $(PROFILE)
+	rm -rf $(DIST)
 
 target/profile/merged.profdata: | setup
 	CARGO=$(CARGO) deploy/profile.sh $@

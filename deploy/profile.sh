@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
 # Has programs that count what they run do what `hoplite bench` measures, small objects above all, so that the compiler can lay out
-# what runs most close together: profile.sh OUT. Needs llvm-profdata of the compiler's own LLVM, and gets it from rustup if it is missing.
+# what runs most close together: profile.sh OUT. Or tells whether a program was built with the counts of its functions:
+# profile.sh --check PROFILE PROGRAM. Needs llvm-profdata of the compiler's own LLVM, and gets it from rustup if it is missing.
 set -euo pipefail
+check=
+if [ "${1-}" = --check ]; then
+  check=$(realpath "$3")
+  shift
+fi
 out=$(realpath -m "$1")
 cd "$(dirname "$0")/.."
 built=$PWD/target/profile
@@ -14,7 +20,19 @@ if [ ! -x "$profdata" ] && ! rustup component add llvm-tools; then
   exit 1
 fi
 
-RUSTFLAGS="${RUSTFLAGS-} -Cprofile-generate=$counts" CARGO_PROFILE_DIST_DEBUG=false CARGO_TARGET_DIR=$built \
+if [ "$check" ]; then
+  # The compiler says nothing if it finds no counts for a function.
+  found=$("$profdata" show --all-functions "$out" | sed -n 's/^  \(_[^ ]*hoplite_core[^ ]*\):$/\1/p' | sort -u |
+    comm -12 - <(nm "$check" | awk '{print $3}' | sort -u) | wc -l)
+  if [ "$found" = 0 ]; then
+    echo "$out has no counts of the functions of $check, since another compiler made it, say: run make profile" >&2
+    exit 1
+  fi
+  exit
+fi
+
+# With the same profile of Cargo as `make dist`: it is in the names of the functions, by which their counts are found.
+RUSTFLAGS="${RUSTFLAGS-} -Cprofile-generate=$counts" CARGO_TARGET_DIR=$built \
   "${CARGO:-cargo}" build --profile dist -p hoplite-cli -p hoplite-store -p hoplite-directory
 
 rm -rf "$counts"
