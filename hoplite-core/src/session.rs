@@ -150,7 +150,7 @@ impl BypassTries {
         }
     }
 
-    /// The shard was not heard past gRPC, though it was over it.
+    /// Nothing was heard past gRPC, or that way did not come about; maybe only because the shard has ended.
     pub fn failed(&mut self, now: Time) {
         self.paused_until = now + BYPASS_PAUSE;
     }

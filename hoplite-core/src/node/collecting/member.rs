@@ -277,17 +277,15 @@ impl Node {
             }
             Word::Stop(error) => {
                 let (target, put) = (member.plan().target.clone(), member.plan().put);
-                match error {
+                match (member.is_committed(), error) {
                     // The coordinator goes on without a session.
-                    Error::Superseded { .. } if !member.is_committed() => {
-                        self.end_membership(membership, error);
-                    }
-                    Error::Deleted { .. } if member.is_committed() => {
+                    (false, error @ Error::Superseded { .. }) => self.end_membership(membership, error),
+                    (false, error) => self.denied(&target, Some(put), &error),
+                    (true, error @ Error::Deleted { .. }) => {
                         self.collectives.audiences.remember_given_up(put);
                         self.end_membership(membership, error);
                     }
-                    error if !member.is_committed() => self.denied(&target, Some(put), &error),
-                    _ => {}
+                    (true, _) => {}
                 }
             }
         }
@@ -415,8 +413,7 @@ impl Node {
         let (copy, id, put) = (member.fail(self.ctx.now()), member.plan().target.clone(), member.plan().put);
         self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
         self.copies.refuse_awaiting_put(&mut self.ctx, &id, put);
-        let is_waited_for = !matches!(error, Error::Superseded { .. } | Error::ObjectLost { .. });
-        if is_waited_for {
+        if !matches!(error, Error::Superseded { .. }) {
             self.fail_joins(&id, &error);
         }
         if let Some(copy) = copy {
