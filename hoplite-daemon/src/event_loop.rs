@@ -1,8 +1,11 @@
 //! A thread of its own for tasks that hand small messages to each other.
 
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::{io, thread};
 
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +57,18 @@ impl EventLoop {
     pub async fn ended(&self) {
         self.tasks.wait().await;
     }
+}
+
+/// Has the event loop of this task hear of `fd`, and only what it is interested in.
+///
+/// # Errors
+/// What the operating system says.
+pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, for types that may close the descriptor; an OwnedFd does not"
+    )]
+    AsyncFd::with_interest(fd, interest)
 }
 
 #[cfg(test)]

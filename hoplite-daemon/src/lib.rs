@@ -43,7 +43,7 @@ pub use accept::ACCEPT_PAUSE;
 pub use accounts::{Group, NoSuchAccount, User};
 pub use announce::{Addresses, Announcer, READY};
 pub use authority::{Authority, Issued, NotIssued};
-pub use event_loop::EventLoop;
+pub use event_loop::{EventLoop, register};
 pub use idle_socket::prepare_idle_socket;
 pub use memory::available_bytes;
 pub use notable::is_notable;

@@ -2,7 +2,7 @@
 //!
 //! * [`Arena`]: the store's side. It creates the memory, faults it in, and gives out a [`Buffer`] per object.
 //! * [`Mapping`]: a client's side of the same memory, with a [`Reader`] or a [`Writer`] per object.
-//! * [`fds`]: sends file descriptors from the store to its clients.
+//! * [`fds`]: sends file descriptors from the store to its clients; [`receive`]: what clients and store have to say.
 //! * [`delivery`]: what only the kernel knows of a connection over which objects go; [`set_receive_low_water`]: when it wakes the
 //!   reader of one; [`peer_groups`]: what it knows of the process at the other end of a Unix socket.
 //!
@@ -54,6 +54,7 @@ mod writer;
 
 mod error;
 mod header;
+mod inbox;
 mod peer;
 mod progress;
 mod region;
@@ -70,6 +71,7 @@ pub use arena::{Arena, Backing};
 pub use buffer::Buffer;
 pub use error::{Error, Result};
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};
+pub use inbox::receive;
 pub use mapping::Mapping;
 pub use peer::peer_groups;
 pub use progress::State;

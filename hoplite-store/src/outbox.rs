@@ -10,10 +10,12 @@ use hoplite_core::batch::{BatchQueue, Full, NextFrame};
 use hoplite_core::node::Urgency;
 use hoplite_core::shard::ToShard;
 use hoplite_core::time::Time;
+use hoplite_daemon::register;
 use rustix::fd::OwnedFd;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
@@ -104,11 +106,7 @@ pub(crate) struct Batches(Arc<Shared>);
 /// If the process has no file descriptor left for the timer.
 pub(crate) fn outbox() -> io::Result<(Outbox, Batches)> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe, for types that may close the descriptor; an OwnedFd does not"
-    )]
-    let timer = AsyncFd::new(timer)?;
+    let timer = register(timer, Interest::READABLE)?;
     let (queue, news) = (Mutex::default(), Notify::new());
     let shared = Arc::new(Shared { queue, news, timer, origin: Instant::now() });
     Ok((Outbox(Arc::clone(&shared)), Batches(shared)))

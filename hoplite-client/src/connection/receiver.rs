@@ -1,13 +1,13 @@
 //! Receives answers: one task per connection, in the runtime in which it was made.
 
 use std::io;
-use std::os::unix;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bytes::BytesMut;
 use hoplite_proto::{framing, v1};
-use tokio::io::AsyncReadExt;
-use tokio::net::UnixStream;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::{Result, Shared};
 use crate::error::{ConnectFailure, Error, Loss};
@@ -17,11 +17,11 @@ const RESERVED_BYTES: usize = 4 << 10;
 
 /// Starts the task. It ends when the connection does, from either side.
 pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
-    let stream = register(&shared).map_err(|error| Error::Connect {
+    let socket = register(&shared).map_err(|error| Error::Connect {
         path: shared.path.clone(),
         kind: ConnectFailure::System { kind: error.kind() },
     })?;
-    let mut registration = Registration { shared, stream: Some(stream) };
+    let mut registration = Registration { shared, socket: Some(socket) };
     tokio::spawn(async move {
         let loss = registration.receive().await;
         registration.shared.break_off(loss);
@@ -30,36 +30,43 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
 }
 
 /// Registers the socket with the runtime, under a descriptor of its own: the other descriptor still sends after the runtime
-/// has ended.
-fn register(shared: &Shared) -> io::Result<UnixStream> {
-    let stream = unix::net::UnixStream::from(shared.socket.try_clone()?);
-    stream.set_nonblocking(true)?;
-    UnixStream::from_std(stream)
+/// has ended. Only for what arrives: whenever the store reads a request there is more room to write, of which nobody need hear.
+fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, for types that may close the descriptor; an OwnedFd does not"
+    )]
+    AsyncFd::with_interest(shared.socket.try_clone()?, Interest::READABLE)
 }
 
 /// The socket, registered with the runtime.
 struct Registration {
     shared: Arc<Shared>,
     /// `Some` until `drop`.
-    stream: Option<UnixStream>,
+    socket: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Registration {
     /// Delivers answers until the connection breaks; answers the reason.
     async fn receive(&mut self) -> Loss {
-        let Some(stream) = &mut self.stream else { return Loss::RuntimeEnded };
+        let Some(socket) = &self.socket else { return Loss::RuntimeEnded };
         let mut received = BytesMut::new();
         loop {
             received.reserve(RESERVED_BYTES);
-            match stream.read_buf(&mut received).await {
-                Ok(0) => return Loss::Closed,
-                Ok(_) => {
+            let read = match socket.readable().await {
+                Ok(mut ready) => ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), &mut received)),
+                Err(error) => Ok(Err(error)),
+            };
+            match read {
+                Ok(Ok(0)) => return Loss::Closed,
+                Ok(Ok(_)) => {
                     if let Err(loss) = deliver(&self.shared, &mut received) {
                         return loss;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Loss::Closed,
-                Err(error) => return Loss::System { kind: error.kind() },
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Loss::Closed,
+                Ok(Err(error)) => return Loss::System { kind: error.kind() },
+                Err(_would_block) => {}
             }
         }
     }
@@ -83,7 +90,7 @@ impl Drop for Registration {
             self.shared.calls.lose(Loss::RuntimeEnded);
         } else {
             // The child shares the epoll instance with its parent: to deregister here would make the parent deaf.
-            std::mem::forget(self.stream.take());
+            std::mem::forget(self.socket.take());
         }
     }
 }

@@ -21,20 +21,21 @@ use hoplite_proto::{PROTOCOL_VERSION, trace, v1};
 use prost::Message;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
-use tokio::net::unix::WriteHalf;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answer, Answers, CallWork};
+use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 
 /// While so many bytes of answers wait to be written, no further request is read and no further answer is made.
 const MAX_UNWRITTEN_BYTES: usize = 1 << 20;
 /// How many requests of one client are handled before others have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
-/// How much is read at once.
+/// How much is read at once: at first, and at least.
 const READ_BYTES: usize = 64 << 10;
+const MIN_READ_BYTES: usize = 4 << 10;
 
 /// What is done for a call, and what comes of it; `None` if the call ended before.
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
@@ -95,13 +96,17 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         Err(_) => return tracing::debug!("a connection said nothing"),
     };
     let Ok(role) = role else { return };
+    let socket = match Socket::new(stream) {
+        Ok(socket) => socket,
+        Err(error) => return tracing::debug!(%error, user, "a client that cannot be listened to"),
+    };
     let mut connection = Connection::new(plane, seat, role);
     let client = connection.client;
     tracing::debug!(?client, program, user, ?role, "client connected");
-    if let Err(error) = connection.run(&mut stream, inbox, &shutdown).await {
+    if let Err(error) = connection.run(&socket, inbox, &shutdown).await {
         tracing::debug!(?client, %error, "client dropped");
         if let ConnectionError::Protocol(error) = error {
-            connection.say_last(&mut stream, error);
+            connection.say_last(&socket, error);
         }
     }
 }
@@ -194,12 +199,11 @@ impl Connection {
 
     async fn run(
         &mut self,
-        stream: &mut UnixStream,
+        socket: &Socket,
         mut inbox: BytesMut,
         shutdown: &CancellationToken,
     ) -> Result<(), ConnectionError> {
         let frame_limit = max_request_bytes(&self.plane.limits);
-        let (mut reader, writer) = stream.split();
         let answers = Arc::clone(&self.answers);
         loop {
             // Asked here, since a client that never pauses would keep the select below from looking.
@@ -213,7 +217,7 @@ impl Connection {
             }
             self.take_work();
             self.write_answers()?;
-            self.flush(&writer);
+            self.flush(socket);
             if handled == MAX_REQUESTS_PER_TURN {
                 tokio::task::yield_now().await;
                 continue;
@@ -222,11 +226,12 @@ impl Connection {
                 // What was answered because of the shutdown has gone out, if the client takes it at once.
                 return Ok(());
             }
+            inbox.reserve(MIN_READ_BYTES);
             let has_room = self.outbox.len() < MAX_UNWRITTEN_BYTES;
             tokio::select! {
                 // Requests first: a reader that is ready is the common case, and polling the others costs.
                 biased;
-                read = reader.read_buf(&mut inbox), if has_room => {
+                read = socket.read(&mut inbox), if has_room => {
                     if read? == 0 {
                         return Ok(());
                     }
@@ -237,7 +242,7 @@ impl Connection {
                         self.found(call, finding)?;
                     }
                 }
-                writable = writer.writable(), if !self.outbox.is_empty() => writable?,
+                writable = socket.writable(), if !self.outbox.is_empty() => writable?,
                 () = shutdown.cancelled() => {}
             }
         }
@@ -315,9 +320,9 @@ impl Connection {
     ///
     /// A client that takes no more answers has left, but what it said before still counts: the seal of a put, say. So
     /// the connection ends only when all of that was read.
-    fn flush(&mut self, writer: &WriteHalf<'_>) {
+    fn flush(&mut self, socket: &Socket) {
         while !self.outbox.is_empty() {
-            match writer.try_write(&self.outbox) {
+            match socket.write(&self.outbox) {
                 Ok(written) => self.outbox.advance(written),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(_) => {
@@ -329,9 +334,9 @@ impl Connection {
     }
 
     /// Says why the connection is closed, under the number of no call; if the client takes it at once.
-    fn say_last(&mut self, stream: &mut UnixStream, error: Error) {
+    fn say_last(&mut self, socket: &Socket, error: Error) {
         if self.write((CallId(0), Err(error))).is_ok() {
-            self.flush(&stream.split().1);
+            self.flush(socket);
         }
     }
 

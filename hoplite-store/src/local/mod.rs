@@ -4,6 +4,7 @@ mod answers;
 mod connection;
 mod inspect;
 mod listener;
+mod socket;
 #[cfg(test)]
 mod tests;
 

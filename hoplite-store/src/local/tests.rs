@@ -166,6 +166,27 @@ async fn a_client_follows_only_what_it_holds() {
 }
 
 #[tokio::test]
+async fn a_client_that_reads_late_gets_all_answers() {
+    const COUNT: u64 = 20_000;
+    let plane = plane(Limits::default()).await;
+    let mut client = Client::greeted(&plane).await;
+    let unknown = CopyId(1 << 40);
+    let mut calls = Vec::new();
+    for _ in 0..COUNT {
+        let follow = node::Request::Follow { copy: unknown, beyond_bytes: 0, timeout: HOUR };
+        calls.push(client.ask(Request::Node(follow)).await);
+    }
+    // The store has read them all, and answered: the socket does not take so much.
+    let mut other = Client::greeted(&plane).await;
+    other.ask(STATUS).await;
+    other.answer().await.1.unwrap();
+    for call in calls {
+        let answer = tokio::time::timeout(Duration::from_secs(60), client.answer()).await.unwrap();
+        assert_eq!(answer, (call, Err(Error::UnknownReference { reference: unknown.0 })));
+    }
+}
+
+#[tokio::test]
 async fn what_a_client_said_before_it_left_counts_even_if_it_takes_no_answer() {
     let plane = plane(Limits::default()).await;
     let mut other = Client::greeted(&plane).await;
