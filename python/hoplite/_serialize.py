@@ -90,7 +90,7 @@ class Encoded(NamedTuple):
     """What is put for a value."""
 
     pieces: list[Any]
-    """Buffers of bytes; the object is one after the other."""
+    """Contiguous buffers; the object is the memory of one after the other."""
     dtype: str
     shape: tuple[int, ...] | None
     user: bytes
@@ -172,6 +172,11 @@ def _is_number(scalar: np.generic[Any]) -> bool:
 
 
 def _encode_array(array: npt.NDArray[Any]) -> Encoded:
+    name = _NAMES.get(array.dtype)
+    if name is not None and name != "bf16" and array.ndim > 0 and array.flags.c_contiguous:
+        # What most arrays are, without the steps below, which take longer than the copy of a small one. Of ml_dtypes
+        # they have no buffer, and without dimensions one that Rust does not take.
+        return Encoded([array], name, array.shape, b"")
     array = _in_a_byte_order_that_lasts(array)
     dtype = array.dtype
     name = _NAMES.get(dtype) or _learn_bfloat16(dtype)

@@ -4,10 +4,10 @@
 //! its contents alone: a program that writes to an array while it puts it puts something in between, as with any
 //! function of numpy that lets other threads run. The copies are plain, so nothing else can come of it.
 
-use std::ptr;
 use std::sync::Arc;
+use std::{ptr, slice};
 
-use pyo3::buffer::PyBuffer;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -15,9 +15,9 @@ use pyo3::types::PyBytes;
 
 /// Keeps a buffer exported. The last one of those that do has to attach to the interpreter to release it: let that be one
 /// that is attached already, not the work, whose threads others need.
-pub(crate) type Keep = Arc<PyBuffer<u8>>;
+pub(crate) type Keep = Arc<PyUntypedBuffer>;
 
-/// Contiguous bytes to read.
+/// Contiguous memory to read, whatever its elements are.
 #[derive(Debug)]
 pub(crate) struct Input(Keep);
 
@@ -35,15 +35,15 @@ impl Input {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        match self.0.as_slice_ptr() {
+        match self.0.len_bytes() {
+            0 => &[],
             // SAFETY: the buffer is contiguous and exported as long as `self` lives. See the module on other threads.
-            Some(bytes) if !bytes.is_empty() => unsafe { bytes.as_ref() },
-            _ => &[],
+            length => unsafe { slice::from_raw_parts(self.0.buf_ptr().cast(), length) },
         }
     }
 }
 
-/// Contiguous bytes to write.
+/// Contiguous memory to write, whatever its elements are.
 #[derive(Debug)]
 pub(crate) struct Output(Keep);
 
@@ -65,16 +65,16 @@ impl Output {
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        match self.0.as_slice_ptr() {
+        match self.0.len_bytes() {
+            0 => &mut [],
             // SAFETY: as for `Input::bytes`; its exporter allows to write, and `self` lends it to one at a time.
-            Some(mut bytes) if !bytes.is_empty() => unsafe { bytes.as_mut() },
-            _ => &mut [],
+            length => unsafe { slice::from_raw_parts_mut(self.0.buf_ptr().cast(), length) },
         }
     }
 }
 
-fn contiguous(value: &Borrowed<'_, '_, PyAny>) -> PyResult<PyBuffer<u8>> {
-    let buffer = PyBuffer::get(value)?;
+fn contiguous(value: &Borrowed<'_, '_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let buffer = PyUntypedBuffer::get(value)?;
     if !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("the buffer is not contiguous"));
     }

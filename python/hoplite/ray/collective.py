@@ -38,7 +38,7 @@ from hoplite._group import link as links
 from hoplite._group import schedules
 from hoplite._group.member import Group, Operation
 from hoplite._group.round import OPAQUE, Buffer, Round
-from hoplite._serialize import TAG_PICKLE, encode, layout
+from hoplite._serialize import TAG_PICKLE, encode, layout, raw
 from hoplite.errors import HopliteError, TypeMismatch
 from hoplite.ray import _objects
 from hoplite.ray._connection import twice
@@ -322,7 +322,7 @@ def _buffer(array: Any) -> Buffer:
     encoded = encode(array)
     if encoded.user == TAG_PICKLE:
         raise TypeError(f"the backend hoplite takes arrays of numbers, not of {array.dtype}")
-    (memory,) = encoded.pieces
+    (memory,) = map(raw, encoded.pieces)
     wanted = layout(encoded, "numpy" if isinstance(array, np.ndarray) else "torch")
     return Buffer(memory, encoded.dtype, encoded.shape, encoded.user, wanted)
 
