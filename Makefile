@@ -30,7 +30,8 @@ build: setup ## Builds the programs: target/release/{hoplite,hoplite-store,hopli
 	$(CARGO) build --release $(PROGRAMS)
 
 # With other flags all would be built again.
-DIST_BUILD = RUSTFLAGS="$(strip $(RUSTFLAGS) $(if $(PROFILE),-Cprofile-use=$(abspath $(PROFILE))))" $(CARGO) build --profile dist
+DIST_FLAGS = RUSTFLAGS="$(strip $(RUSTFLAGS) $(if $(PROFILE),-Cprofile-use=$(abspath $(PROFILE))))"
+DIST_BUILD = $(DIST_FLAGS) $(CARGO) build --profile dist
 
 dist: setup $(PROFILE) ## Builds them as packages have them and benchmarks measure them, in target/dist. Ten minutes more, five the next time.
 	$(DIST_BUILD) $(PROGRAMS)
@@ -189,7 +190,7 @@ BENCH_PYTHON_ARGUMENTS ?=
 COMPARED := --compare --parameters 16M --delay 0 --seconds 20
 
 bench-python: dist python-env ## Hoplite beside Ray in Python: put, get, parameter servers. 16 GB of memory; ten minutes.
-	cd python && .venv/bin/maturin develop --profile dist --quiet
+	cd python && $(DIST_FLAGS) .venv/bin/maturin develop --profile dist --quiet
 	@cd python && export HOPLITE_BINARIES=$(CURDIR)/$(DIST) && set -x && \
 	.venv/bin/python benchmarks/local.py $(BENCH_PYTHON_ARGUMENTS) && \
 	.venv/bin/python examples/async_parameter_server.py $(COMPARED) && \

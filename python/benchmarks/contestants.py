@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import platform
+import socket
 import subprocess
 import tempfile
 import time
@@ -87,6 +88,51 @@ class Memcpy(Contestant):
 
     def about(self) -> dict[str, str]:
         return {"python": platform.python_version(), "numpy": np.__version__, "cores": str(os.cpu_count())}
+
+
+class RoundTrip(Contestant):
+    """The floor of a cold call: a message to another process over a Unix socket, and back."""
+
+    name = "round trip"
+
+    #: About what a request of a client has, and its answer.
+    _MESSAGE = bytes(64)
+
+    def __init__(self, socket: socket.socket) -> None:
+        self._socket = socket
+
+    @classmethod
+    @contextmanager
+    def running(cls) -> Iterator[RoundTrip]:
+        """Runs a process that sends back what it receives, until the socket is closed."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(["cat"], stdin=theirs.fileno(), stdout=theirs.fileno())
+        with process, ours:
+            yield cls(ours)
+
+    def timed_puts(self, array: Any, names: list[str], times: list[int]) -> list[Any]:
+        self._exchange(len(names), times)
+        return names
+
+    def timed_gets(self, handles: list[Any], times: list[int]) -> Any:
+        self._exchange(len(handles), times)
+
+    def _exchange(self, count: int, times: list[int]) -> None:
+        send, receive, message = self._socket.sendall, self._socket.recv, self._MESSAGE
+        for _ in range(count):
+            started = perf_counter_ns()
+            send(message)
+            answer = receive(len(message))
+            times.append(perf_counter_ns() - started)
+            if answer != message:
+                raise AssertionError("another message came back")
+
+    def delete(self, handles: list[Any]) -> None:
+        pass
+
+    def about(self) -> dict[str, str]:
+        return {}
 
 
 class HopliteStore(Contestant):
@@ -239,21 +285,33 @@ class RustProgram:
 
     def measure(self, size: int, count: int) -> None:
         """Runs the program once, for so many objects."""
+        # The report has the many small objects before the large one.
+        which = 0 if size <= self._MANY_BYTES else 1
         if size <= self._MANY_BYTES:
             sizes = ["--small-size", f"{size}", "--samples", f"{max(count, self._FEWEST)}"]
             sizes += ["--size", f"{self._MANY_BYTES}", "--repetitions", "1"]
         else:
             sizes = ["--size", f"{size}", "--repetitions", f"{count}", "--samples", f"{self._FEWEST}"]
-        command = [self._program, "bench", "local", "--json", *sizes]
+        found = self._run([*sizes, "--cold-samples", "0"])
+        for call, into in (("put", self._puts), ("get", self._gets)):
+            into.append([one for one in found if one["name"].endswith(f" {call}")][which])
+
+    def measure_cold(self, size: int, count: int) -> None:
+        """Runs the program once, for so many objects that are put and got after a while without a call."""
+        sizes = ["--small-size", f"{size}", "--samples", f"{self._FEWEST}", "--cold-samples", f"{count}"]
+        found = self._run([*sizes, "--size", f"{self._MANY_BYTES}", "--repetitions", "1"])
+        for call, into in (("put", self._puts), ("get", self._gets)):
+            into += [one for one in found if f" {call}, after " in one["name"]]
+
+    def _run(self, arguments: list[str]) -> list[dict[str, Any]]:
+        command = [self._program, "bench", "local", "--json", *arguments]
         done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise NotThere(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
-        found = json.loads(done.stdout)
-        self._build = found["build"]
-        # The report has the many small objects before the large one.
-        which = 0 if size <= self._MANY_BYTES else 1
-        for call, into in (("put", self._puts), ("get", self._gets)):
-            into.append([one for one in found["measurements"] if one["name"].endswith(f" {call}")][which])
+        report = json.loads(done.stdout)
+        self._build = report["build"]
+        measurements: list[dict[str, Any]] = report["measurements"]
+        return measurements
 
     def results(self) -> tuple[Figures | None, Figures | None]:
         """The figures of all runs since the last time."""

@@ -73,6 +73,8 @@ class Report:
     rounds: int
     about: Mapping[str, str]
     cells: list[Cell]
+    cold: Cell | None
+    """Calls before each of which nobody made one for a while."""
 
     def text(self) -> str:
         """For people: what was measured with, and a table in Markdown."""
@@ -83,22 +85,30 @@ class Report:
                 "NOT OPTIMISED: there are debug builds, so that this says little. Use `make bench-python`.",
                 "",
             ]
-        lines += [
-            "| size | call | Hoplite p50 | p99 | Rust p50 | Hoplite / Rust | Ray p50 | p99 | Ray / Hoplite | memcpy p50 |",
-            "| ---: | --- " + "| ---: " * 8 + "|",
-        ]
-        for cell in self.cells:
-            for call, found in (("put", cell.put), ("get", cell.get)):
-                ours, rust, ray, floor = (found.get(name) for name in ("hoplite", "rust", "ray", "memcpy"))
-                columns = [size_text(cell.nbytes), call, _p50(ours), _slow(ours)]
-                columns += [_p50(rust), _times(ours, rust)]
-                columns += [_p50(ray), _slow(ray), _times(ray, ours), _p50(floor)]
-                lines.append(f"| {' | '.join(columns)} |")
+        lines += _table(self.cells, "memcpy")
+        if self.cold is not None:
+            lines += ["", "After 20 ms without a call:", "", *_table([self.cold], "round trip")]
         return "\n".join(lines)
 
     def json(self) -> str:
         """For programs."""
         return json.dumps(dataclasses.asdict(self), indent=2)
+
+
+def _table(cells: Sequence[Cell], floor_name: str) -> list[str]:
+    lines = [
+        "| size | call | Hoplite p50 | p99 | Rust p50 | Hoplite / Rust | Ray p50 | p99 | Ray / Hoplite "
+        f"| {floor_name} p50 |",
+        "| ---: | --- " + "| ---: " * 8 + "|",
+    ]
+    for cell in cells:
+        for call, found in (("put", cell.put), ("get", cell.get)):
+            ours, rust, ray, floor = (found.get(name) for name in ("hoplite", "rust", "ray", floor_name))
+            columns = [size_text(cell.nbytes), call, _p50(ours), _slow(ours)]
+            columns += [_p50(rust), _times(ours, rust)]
+            columns += [_p50(ray), _slow(ray), _times(ray, ours), _p50(floor)]
+            lines.append(f"| {' | '.join(columns)} |")
+    return lines
 
 
 def size_text(nbytes: int) -> str:

@@ -3,7 +3,8 @@
     python python/benchmarks/local.py
     python python/benchmarks/local.py --sizes 1KiB 64MiB --rounds 5 --without-ray --json local.json
 
-All take turns, round by round, so that a disturbance of the machine hits all. README.md says what is compared.
+All take turns, round by round, so that a disturbance of the machine hits all. In the end they put and get small arrays
+after a while without a call, beside a bare round trip. README.md says what is compared.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from contestants import Contestant, HopliteStore, Memcpy, NotThere, RayStore, RustProgram
+from contestants import Contestant, HopliteStore, Memcpy, NotThere, RayStore, RoundTrip, RustProgram
 from figures import Cell, Figures, Report, size_text
 
 #: What is put in a round before it is got and deleted: no more than these, but one array at least.
@@ -27,6 +29,9 @@ ROUND_OBJECTS = 100
 ROUND_GETS = 20
 #: The Rust program is run so many times between the rounds of a size, and measures as many objects in all.
 RUST_TURNS = 4
+#: What is put and got cold, and how long nobody makes a call before: as in `hoplite bench local`.
+COLD_BYTES = 1 << 10
+IDLE_SECONDS = 0.02
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZES = "1KiB 100KiB 1MiB 64MiB 1GiB"
 
@@ -34,7 +39,7 @@ _SIZES = "1KiB 100KiB 1MiB 64MiB 1GiB"
 def main() -> int:
     args = _parser().parse_args()
     try:
-        report = measure(args.sizes, args.rounds, with_ray=not args.without_ray)
+        report = measure(args.sizes, args.rounds, args.cold_samples, with_ray=not args.without_ray)
     except NotThere as error:
         print(f"local.py: {error}", file=sys.stderr)
         return 1
@@ -46,8 +51,8 @@ def main() -> int:
     return 0
 
 
-def measure(sizes: list[int], rounds: int, *, with_ray: bool) -> Report:
-    """Measures all sizes, one after the other.
+def measure(sizes: list[int], rounds: int, cold_samples: int, *, with_ray: bool) -> Report:
+    """Measures all sizes, one after the other, and then cold calls.
 
     Raises:
         NotThere: if something is missing that it takes.
@@ -55,15 +60,19 @@ def measure(sizes: list[int], rounds: int, *, with_ray: bool) -> Report:
     most = max(size * _batch(size) for size in sizes)
     rust = RustProgram()
     with ExitStack() as cleanup:
-        contestants: list[Contestant] = [Memcpy()]
-        contestants.append(cleanup.enter_context(HopliteStore.running(most)))
+        stores: list[Contestant] = [cleanup.enter_context(HopliteStore.running(most))]
         if with_ray:
-            contestants.append(cleanup.enter_context(RayStore.running(most)))
-        cells = [_measure(size, rounds, contestants, rust) for size in sizes]
+            stores.append(cleanup.enter_context(RayStore.running(most)))
+        memcpy = Memcpy()
+        cells = [_measure(size, rounds, [memcpy, *stores], rust) for size in sizes]
+        cold = None
+        if cold_samples > 0:
+            trip = cleanup.enter_context(RoundTrip.running())
+            cold = _measure_cold(cold_samples, [trip, *stores], rust)
         about = rust.about()
-        for contestant in contestants:
+        for contestant in (memcpy, *stores):
             about |= contestant.about()
-    return Report(rounds, about, cells)
+    return Report(rounds, about, cells, cold)
 
 
 def _measure(size: int, rounds: int, contestants: list[Contestant], rust: RustProgram) -> Cell:
@@ -87,6 +96,33 @@ def _measure(size: int, rounds: int, contestants: list[Contestant], rust: RustPr
     cell = Cell(size)
     for contestant in contestants:
         cell.add(contestant.name, Figures.of(puts[contestant.name]), Figures.of(gets[contestant.name]))
+    cell.add(rust.name, *rust.results())
+    return cell
+
+
+def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram) -> Cell:
+    array = np.full(COLD_BYTES, 7, np.uint8)
+    puts: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}
+    gets: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}
+    handles: dict[str, list[Any]] = {contestant.name: [] for contestant in contestants}
+    what = f"{size_text(COLD_BYTES)} after {1000 * IDLE_SECONDS:.0f} ms of idling"
+    for sample in range(samples + 1):
+        _say(what, f"sample {sample} of {samples}" if sample else "warming up")
+        for contestant in contestants:
+            name = contestant.name
+            # The first sample warms up, and does not count.
+            times = (puts[name], gets[name]) if sample > 0 else ([], [])
+            time.sleep(IDLE_SECONDS)
+            handles[name] += contestant.timed_puts(array, [f"cold/{sample}"], times[0])
+            time.sleep(IDLE_SECONDS)
+            contestant.timed_gets(handles[name][-1:], times[1])
+    for contestant in contestants:
+        contestant.delete(handles[contestant.name])
+    rust.measure_cold(COLD_BYTES, samples)
+    cell = Cell(COLD_BYTES)
+    for contestant in contestants:
+        name = contestant.name
+        cell.add(name, Figures.of(puts[name]), Figures.of(gets[name]))
     cell.add(rust.name, *rust.results())
     return cell
 
@@ -127,6 +163,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rounds", type=_positive, default=20, metavar="N", help="how many, beside one to warm up [20]"
     )
+    parser.add_argument(
+        "--cold-samples",
+        type=_count,
+        default=200,
+        metavar="N",
+        help="how many small arrays are put and got after a while without a call; 0 for none [200]",
+    )
     parser.add_argument("--without-ray", action="store_true", help="leave Ray out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it, in seconds")
     return parser
@@ -144,6 +187,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
     return value
 
 

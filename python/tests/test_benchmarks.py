@@ -35,11 +35,12 @@ def check_figures(figures: dict[str, Any], samples: int) -> None:
 
 def test_put_and_get_beside_rust_and_memcpy(tmp_path: Path) -> None:
     file = tmp_path / "local.json"
-    done = run(tmp_path, "--sizes", "1KiB", "2MiB", "--rounds", "3", "--without-ray", "--json", str(file))
+    counts = ("--sizes", "1KiB", "2MiB", "--rounds", "3", "--cold-samples", "2")
+    done = run(tmp_path, *counts, "--without-ray", "--json", str(file))
     assert done.returncode == 0, done.stderr
     assert "| 1 KiB | put | " in done.stdout
     assert "| 2 MiB | get | " in done.stdout
-    assert done.stderr == "1 KiB ...\n2 MiB ...\n"
+    assert done.stderr == "1 KiB ...\n2 MiB ...\n1 KiB after 20 ms of idling ...\n"
 
     report = json.loads(file.read_text())
     assert report["rounds"] == 3
@@ -53,6 +54,10 @@ def test_put_and_get_beside_rust_and_memcpy(tmp_path: Path) -> None:
         check_figures(large[call]["hoplite"], samples=48 if call == "put" else 96)
         assert small[call]["rust"]["p99"] is not None
     check_figures(large["put"]["memcpy"], samples=48)
+    for call in ("put", "get"):
+        assert set(report["cold"][call]) == {"round trip", "hoplite", "rust"}
+        for figures in report["cold"][call].values():
+            check_figures(figures, samples=2)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +66,7 @@ def test_put_and_get_beside_rust_and_memcpy(tmp_path: Path) -> None:
         (["--sizes", "1kB"], "'1kB' is not a size such as 64MiB"),
         (["--sizes", "0MiB"], "'0MiB' is not a size such as 64MiB"),
         (["--rounds", "0"], "0 is not at least 1"),
+        (["--cold-samples", "-1"], "-1 is less than 0"),
     ],
 )
 def test_a_command_line_that_makes_no_sense(tmp_path: Path, arguments: list[str], said: str) -> None:

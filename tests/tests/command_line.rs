@@ -545,7 +545,8 @@ fn benchmarks_report_what_they_measured() {
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let local = bench(&["local", "--size", "1MiB", "--samples", "100", "--repetitions", "2"]);
+    let local = ["local", "--size", "1MiB", "--samples", "100", "--cold-samples", "3", "--repetitions", "2"];
+    let local = bench(&local);
     let p2p = bench(&["p2p", "--size", "1MiB", "--samples", "100", "--repetitions", "2"]);
     let broadcast = bench(&["broadcast", "--size", "1MiB", "--receivers", "2", "--repetitions", "2"]);
     let reduce = bench(&["reduce", "--size", "1MiB", "--nodes", "2,3", "--repetitions", "2"]);
@@ -555,7 +556,7 @@ fn benchmarks_report_what_they_measured() {
     let figures = directory["figures"].as_array().unwrap();
     assert_eq!(figures.len(), 8, "{directory}");
     assert!(figures.iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{directory}");
-    for (report, count) in [(&local, 7), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)] {
+    for (report, count) in [(&local, 10), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)] {
         let measurements = report["measurements"].as_array().unwrap();
         assert_eq!(measurements.len(), count, "{report}");
         for measurement in measurements {

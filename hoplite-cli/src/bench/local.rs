@@ -1,5 +1,6 @@
 //! `hoplite bench local`: one node.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -15,6 +16,8 @@ use crate::output;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The small measurements alternate in so many rounds, the first of which is not counted.
 const ROUNDS: u32 = 11;
+/// How long nothing happens before a cold call: longer than a scheduler, a cache or a clock of a core holds on to a process.
+const IDLE: Duration = Duration::from_millis(20);
 /// A view is taken so many times.
 const VIEWS: u32 = 1000;
 
@@ -29,6 +32,9 @@ pub(crate) struct Arguments {
     /// How many small objects
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
     samples: u32,
+    /// How many small objects are put and got after 20 ms without a call; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(..=100_000))]
+    cold_samples: u32,
     /// How often the large object is put
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
@@ -39,6 +45,9 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     let client = Client::connect(&node.socket)?;
     let mut report = Report::new("local");
     small(&client, arguments, &mut report)?;
+    if arguments.cold_samples > 0 {
+        cold(&client, arguments, &mut report)?;
+    }
     large(&client, arguments, &mut report)?;
     Ok(report)
 }
@@ -86,6 +95,35 @@ fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
     report
         .add(Measurement::new(format!("{size} put, confirmed by the directory"), &confirmed).beside(&floor));
     report.add(Measurement::new(format!("{size} get"), &gets).beside(&floor));
+    report.add(floor);
+    Ok(())
+}
+
+/// Latencies of calls before each of which nothing happened for a while: bare socket, put and get take turns.
+fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
+    let bytes = vec![7; usize::try_from(arguments.small_size)?];
+    let mut echo = UnixEcho::start()?;
+    let [mut trips, mut puts, mut gets] = [const { Vec::<Duration>::new() }; 3];
+    for number in 0..arguments.cold_samples {
+        let id = format!("cold/{number}");
+        thread::sleep(IDLE);
+        trips.push(echo.round_trip()?);
+        thread::sleep(IDLE);
+        let started = Instant::now();
+        client.put(&id, &bytes)?;
+        puts.push(started.elapsed());
+        thread::sleep(IDLE);
+        let started = Instant::now();
+        let view = client.get(&id, TIMEOUT)?;
+        gets.push(started.elapsed());
+        ensure!(*view == *bytes, "the store returned other bytes");
+        client.delete([id], TIMEOUT)?;
+    }
+    let size = output::size(arguments.small_size);
+    let after = format!("after {} ms of idling", IDLE.as_millis());
+    let floor = Measurement::new(format!("Unix socket round trip, {after}"), &trips);
+    report.add(Measurement::new(format!("{size} put, {after}"), &puts).beside(&floor));
+    report.add(Measurement::new(format!("{size} get, {after}"), &gets).beside(&floor));
     report.add(floor);
     Ok(())
 }
