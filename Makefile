@@ -29,8 +29,10 @@ setup: ## Installs what is missing: a C and C++ compiler (linker, fuzzers). Need
 build: setup ## Builds the programs: target/release/{hoplite,hoplite-store,hoplite-directory}.
 	$(CARGO) build --release $(PROGRAMS)
 
+# What the profile did not see run may be just what somebody needs: it is as quick as without a profile, not small instead.
+USE_PROFILE = -Cprofile-use=$(abspath $(PROFILE)) -Cllvm-args=-pgso=false
 # With other flags all would be built again.
-DIST_FLAGS = RUSTFLAGS="$(strip $(RUSTFLAGS) $(if $(PROFILE),-Cprofile-use=$(abspath $(PROFILE))))"
+DIST_FLAGS = RUSTFLAGS="$(strip $(RUSTFLAGS) $(if $(PROFILE),$(USE_PROFILE)))"
 DIST_BUILD = $(DIST_FLAGS) $(CARGO) build --profile dist
 
 dist: setup $(PROFILE) ## Builds them as packages have them and benchmarks measure them, in target/dist. Ten minutes more, five the next time.

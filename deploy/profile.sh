@@ -48,5 +48,8 @@ done
 measure broadcast --size 1MiB --receivers 7 --repetitions 5
 measure reduce --size 1MiB --nodes 8 --repetitions 5
 measure p2p --size 1MiB --samples 2000
-measure local --size 1MiB --samples 2000
+measure local --size 1MiB --samples 2000 --cold-samples 0
+# What few programs run often, but then wait for: each loop of a reduce, and the copy that goes past the caches.
+measure kernels --size 64KiB --repetitions 2
+measure local --size 32MiB --samples 10 --cold-samples 0 --repetitions 2
 "$profdata" merge --output "$out" "$counts"
