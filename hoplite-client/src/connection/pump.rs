@@ -215,7 +215,7 @@ impl Drop for HandOver<'_> {
 struct Sleeper {
     thread: Thread,
     woken: AtomicBool,
-    /// It sleeps in `poll`, and `interrupt` wakes it.
+    /// It looks for answers or sleeps in `poll`, from which `interrupt` wakes it.
     leads: AtomicBool,
     interrupt: Arc<OwnedFd>,
 }

@@ -8,6 +8,7 @@ use bytes::BytesMut;
 use hoplite_proto::{framing, v1};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::coop::consume_budget;
 
 use super::{Result, Shared};
 use crate::error::{ConnectFailure, Error, Loss};
@@ -53,8 +54,17 @@ impl Registration {
         let mut received = BytesMut::new();
         loop {
             received.reserve(RESERVED_BYTES);
+            // Others have their turn even if there is always something to read.
+            consume_budget().await;
             let read = match socket.readable().await {
-                Ok(mut ready) => ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), &mut received)),
+                Ok(mut ready) => {
+                    let read = ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), &mut received));
+                    if received.len() < received.capacity() {
+                        // That was all: to ask once more would be a system call for nothing.
+                        ready.clear_ready();
+                    }
+                    read.map_err(drop)
+                }
                 Err(error) => Ok(Err(error)),
             };
             match read {
@@ -66,7 +76,7 @@ impl Registration {
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Loss::Closed,
                 Ok(Err(error)) => return Loss::System { kind: error.kind() },
-                Err(_would_block) => {}
+                Err(()) => {}
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use hoplite_daemon::register;
@@ -9,6 +10,11 @@ use rustix::net::{SendFlags, send};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
+use tokio::task::coop::consume_budget;
+use tokio::time::sleep;
+
+/// When to look for room to write again if that cannot be waited for.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// A connected socket whose event loop hears when there is something to read, and of room to write only while somebody waits for
 /// it. A stream of tokio always hears of both: whenever a client reads an answer there is more room, and to be told so costs
@@ -26,6 +32,8 @@ impl Socket {
     /// # Cancel safety
     /// Cancelled, nothing was read.
     pub(super) async fn read(&self, inbox: &mut BytesMut) -> io::Result<usize> {
+        // Others have their turn even if there is always something to read.
+        consume_budget().await;
         loop {
             let mut ready = self.0.readable().await?;
             if let Ok(read) = ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), inbox)) {
@@ -44,10 +52,12 @@ impl Socket {
         Ok(rustix::io::retry_on_intr(|| send(self.0.get_ref(), bytes, flags))?)
     }
 
-    /// Waits until there is room to write.
+    /// Waits until there is room to write, or a moment if no descriptor is left with which to wait.
     pub(super) async fn writable(&self) -> io::Result<()> {
-        let also = register(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
-        also.writable().await?.retain_ready();
+        match self.0.get_ref().try_clone().and_then(|also| register(also, Interest::WRITABLE)) {
+            Ok(also) => also.writable().await?.retain_ready(),
+            Err(_) => sleep(RETRY).await,
+        }
         Ok(())
     }
 }
