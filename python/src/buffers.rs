@@ -25,7 +25,11 @@ impl<'py> FromPyObject<'_, 'py> for Input {
     type Error = PyErr;
 
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        contiguous(&value).map(Arc::new).map(Self)
+        let buffer = contiguous(&value)?;
+        if buffer.format().to_bytes().contains(&b'O') {
+            return Err(PyTypeError::new_err("the buffer has objects of Python, which are no bytes"));
+        }
+        Ok(Self(Arc::new(buffer)))
     }
 }
 
@@ -43,7 +47,7 @@ impl Input {
     }
 }
 
-/// Contiguous memory to write, whatever its elements are.
+/// Contiguous bytes to write.
 #[derive(Debug)]
 pub(crate) struct Output(Keep);
 
@@ -55,6 +59,7 @@ impl<'py> FromPyObject<'_, 'py> for Output {
         if buffer.readonly() {
             return Err(PyTypeError::new_err("the buffer cannot be written to"));
         }
+        buffer.as_typed::<u8>()?;
         Ok(Self(Arc::new(buffer)))
     }
 }
