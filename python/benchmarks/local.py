@@ -106,6 +106,7 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
     gets: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}
     handles: dict[str, list[Any]] = {contestant.name: [] for contestant in contestants}
     what = f"{size_text(COLD_BYTES)} after {1000 * IDLE_SECONDS:.0f} ms of idling"
+    gc.disable()
     for sample in range(samples + 1):
         _say(what, f"sample {sample} of {samples}" if sample else "warming up")
         for contestant in contestants:
@@ -116,6 +117,7 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
             handles[name] += contestant.timed_puts(array, [f"cold/{sample}"], times[0])
             time.sleep(IDLE_SECONDS)
             contestant.timed_gets(handles[name][-1:], times[1])
+    gc.enable()
     for contestant in contestants:
         contestant.delete(handles[contestant.name])
     rust.measure_cold(COLD_BYTES, samples)
