@@ -87,7 +87,7 @@ class Report:
             ]
         lines += _table(self.cells, "memcpy")
         if self.cold is not None:
-            lines += ["", "After 20 ms without a call:", "", *_table([self.cold], "round trip")]
+            lines += ["", "Cold, each after a while without a call:", "", *_table([self.cold], "round trip")]
         return "\n".join(lines)
 
     def json(self) -> str:

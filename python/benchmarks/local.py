@@ -13,7 +13,8 @@ import argparse
 import gc
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,18 +107,17 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
     gets: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}
     handles: dict[str, list[Any]] = {contestant.name: [] for contestant in contestants}
     what = f"{size_text(COLD_BYTES)} after {1000 * IDLE_SECONDS:.0f} ms of idling"
-    gc.disable()
-    for sample in range(samples + 1):
-        _say(what, f"sample {sample} of {samples}" if sample else "warming up")
-        for contestant in contestants:
-            name = contestant.name
-            # The first sample warms up, and does not count.
-            times = (puts[name], gets[name]) if sample > 0 else ([], [])
-            time.sleep(IDLE_SECONDS)
-            handles[name] += contestant.timed_puts(array, [f"cold/{sample}"], times[0])
-            time.sleep(IDLE_SECONDS)
-            contestant.timed_gets(handles[name][-1:], times[1])
-    gc.enable()
+    with _without_garbage_collection():
+        for sample in range(samples + 1):
+            _say(what, f"sample {sample} of {samples}" if sample else "warming up")
+            for contestant in contestants:
+                name = contestant.name
+                # The first sample warms up, and does not count.
+                times = (puts[name], gets[name]) if sample > 0 else ([], [])
+                time.sleep(IDLE_SECONDS)
+                handles[name] += contestant.timed_puts(array, [f"cold/{sample}"], times[0])
+                time.sleep(IDLE_SECONDS)
+                contestant.timed_gets(handles[name][-1:], times[1])
     for contestant in contestants:
         contestant.delete(handles[contestant.name])
     rust.measure_cold(COLD_BYTES, samples)
@@ -131,17 +131,23 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
 
 def _round(contestant: Contestant, array: Any, names: list[str], puts: list[int], gets: list[int]) -> None:
     """Puts the array under each name, gets them, and deletes them all."""
-    gc.collect()
-    gc.disable()
-    try:
+    with _without_garbage_collection():
         handles = contestant.timed_puts(array, names, puts)
         got = contestant.timed_gets(handles * -(-ROUND_GETS // len(names)), gets)
-    finally:
-        gc.enable()
     if got is not None and not (len(got) == len(array) and got[0] == array[0] and got[-1] == array[-1]):
         raise AssertionError(f"{contestant.name} returned another array")
     del got
     contestant.delete(handles)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _batch(size: int) -> int:

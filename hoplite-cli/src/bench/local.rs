@@ -16,7 +16,7 @@ use crate::output;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The small measurements alternate in so many rounds, the first of which is not counted.
 const ROUNDS: u32 = 11;
-/// How long nothing happens before a cold call: longer than a scheduler, a cache or a clock of a core holds on to a process.
+/// How long nobody makes a call before a cold one.
 const IDLE: Duration = Duration::from_millis(20);
 /// A view is taken so many times.
 const VIEWS: u32 = 1000;

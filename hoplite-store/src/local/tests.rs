@@ -176,7 +176,7 @@ async fn a_client_that_reads_late_gets_all_answers() {
         let follow = node::Request::Follow { copy: unknown, beyond_bytes: 0, timeout: HOUR };
         calls.push(client.ask(Request::Node(follow)).await);
     }
-    // The store has read them all, and answered: the socket does not take so much.
+    // The store has had turns to answer, and the socket does not take so much.
     let mut other = Client::greeted(&plane).await;
     other.ask(STATUS).await;
     other.answer().await.1.unwrap();
