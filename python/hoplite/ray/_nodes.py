@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ _HEAD = "node:__internal_head__"
 _LOOPBACK = "127.0.0.1"
 #: A keeper answers the keepers of other nodes while it starts or stops its store.
 _CALLS_AT_ONCE = 8
+#: How often to look whether a keeper has ended, in seconds.
+_POLL_INTERVAL = 0.01
 
 
 def start_on_all_nodes(
@@ -147,9 +150,8 @@ def refresh(timeout: float = 120.0) -> list[Node]:
         RuntimeError: if `start_on_all_nodes` was not called before; and what that raises.
     """
     for node in alive_nodes():
-        try:
-            keeper = ray.get_actor(name_of(node["NodeID"]), ACTORS)
-        except ValueError:
+        keeper = _known_keeper(node)
+        if keeper is None:
             continue
         settings: Any = ray.get(keeper.settings.remote(), timeout=timeout)
         if settings is None:
@@ -165,18 +167,22 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
 
     Arrays that were got stay readable.
     """
-    nodes, keepers = [], []
-    for node in alive_nodes():
-        try:
-            keepers.append(ray.get_actor(name_of(node["NodeID"]), ACTORS))
-            nodes.append(node)
-        except ValueError:
-            continue
+    found = [(node, keeper) for node in alive_nodes() if (keeper := _known_keeper(node)) is not None]
+    nodes, keepers = [node for node, _ in found], [keeper for _, keeper in found]
     own().close()
     _on_all(nodes, [keeper.stop.remote() for keeper in keepers], timeout)
     for keeper in keepers:
         ray.kill(keeper, no_restart=True)
     here().withdraw()
+    # That only asks for their end: until then, whoever starts stores would be given the keepers that are ending.
+    ends = time.monotonic() + timeout
+    for node, keeper in found:
+        while _known_keeper(node) == keeper:
+            if time.monotonic() > ends:
+                raise ray.exceptions.GetTimeoutError(
+                    f"the keeper of {node['NodeManagerAddress']} did not end within {timeout} s"
+                )
+            time.sleep(_POLL_INTERVAL)
 
 
 def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: float) -> list[Node]:
@@ -218,6 +224,14 @@ def _check(nodes: list[Any], keepers: list[Any], timeout: float) -> None:
             f"the stores on {', '.join(blind)} do not know what is on {nodes[0]['NodeManagerAddress']}: "
             "they are of another Hoplite cluster, or cannot reach its directory"
         )
+
+
+def _known_keeper(node: Any) -> Any:
+    """The keeper of a node; None if there is none."""
+    try:
+        return ray.get_actor(name_of(node["NodeID"]), ACTORS)
+    except ValueError:
+        return None
 
 
 def _keeper_of(node: Any) -> Any:
