@@ -191,7 +191,7 @@ def guard(place: Path) -> None:
     except (StartFailed, OSError) as error:
         said = (place / LOG).read_text(errors="replace").strip().splitlines()[-5:]
         guardian.stop()
-        (place / FAILED).write_text("\n".join([str(error), *said]))
+        write(place / FAILED, "\n".join([str(error), *said]))
         return
     guardian.tend(wakeup)
     guardian.stop()

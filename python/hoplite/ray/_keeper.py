@@ -173,7 +173,7 @@ class Keeper:
             self._place.socket.unlink(missing_ok=True)
             self._place.socket.symlink_to(target)
             if self._raylet is not None:
-                (self._place.directory / _RAYLET).write_text(str(self._raylet))
+                _guardian.write(self._place.directory / _RAYLET, str(self._raylet))
             self._clean_up_after_others()
             return True
 
@@ -195,7 +195,7 @@ class Keeper:
                 spec = self._spec(settings, listen, directory, labels)
                 self._place.create()
                 self._remember(settings)
-                (self._place.directory / _guardian.SPEC).write_text(json.dumps(spec))
+                _guardian.write(self._place.directory / _guardian.SPEC, json.dumps(spec))
                 try:
                     self._start_guardian()
                 except RuntimeError:
@@ -407,8 +407,9 @@ class Keeper:
         (self._place.directory / _guardian.SPEC).unlink(missing_ok=True)
         deadline = time.monotonic() + _STOP_TIMEOUT
         while self._is_guarded():
-            pid = int((self._place.directory / _guardian.LOCK).read_text())
-            with contextlib.suppress(ProcessLookupError):
+            # It may be removing its files, or just have ended.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                pid = int((self._place.directory / _guardian.LOCK).read_text())
                 os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
             time.sleep(0.05)
 
@@ -430,7 +431,7 @@ class Keeper:
         return False
 
     def _remember(self, settings: Settings) -> None:
-        (self._place.directory / _SETTINGS).write_text(json.dumps(asdict(settings)))
+        _guardian.write(self._place.directory / _SETTINGS, json.dumps(asdict(settings)))
 
     def _clean_up_after_others(self) -> None:
         """Deletes from the store what Ray clusters have left that were on this machine, and ended without `stop`."""
