@@ -131,7 +131,7 @@ pub enum Error {
         reason: Cow<'static, str>,
     },
     /// The id already names an object of other bytes, size or metadata.
-    #[error("object {id} already exists with other contents")]
+    #[error("object {id} already exists, with other bytes, or of another dtype or shape")]
     AlreadyExists {
         /// The id under which both were put.
         id: ObjectId,
