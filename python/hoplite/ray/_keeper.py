@@ -407,8 +407,8 @@ class Keeper:
         (self._place.directory / _guardian.SPEC).unlink(missing_ok=True)
         deadline = time.monotonic() + _STOP_TIMEOUT
         while self._is_guarded():
-            # It may be removing its files, or just have ended.
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            # It may not have written its process id yet, or be removing its files, or just have ended.
+            with contextlib.suppress(ValueError, FileNotFoundError, ProcessLookupError):
                 pid = int((self._place.directory / _guardian.LOCK).read_text())
                 os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
             time.sleep(0.05)
@@ -437,7 +437,12 @@ class Keeper:
         """Deletes from the store what Ray clusters have left that were on this machine, and ended without `stop`."""
         for marker in self._place.directory.parent.parent.glob(f"*/*/{_RAYLET}"):
             other = Place(marker.parent.parent.name, marker.parent.name, marker.parent)
-            if other != self._place and not Path(f"/proc/{marker.read_text()}").exists():
+            try:
+                raylet = marker.read_text()
+            except FileNotFoundError:
+                # Another keeper of this machine has just done it.
+                continue
+            if other != self._place and not Path(f"/proc/{raylet}").exists():
                 self._delete_all(f"{NAMESPACE}/{other.cluster}/")
                 _remove(other)
 

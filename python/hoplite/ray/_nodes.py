@@ -170,12 +170,12 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     found = [(node, keeper) for node in alive_nodes() if (keeper := _known_keeper(node)) is not None]
     nodes, keepers = [node for node, _ in found], [keeper for _, keeper in found]
     own().close()
+    ends = time.monotonic() + timeout
     _on_all(nodes, [keeper.stop.remote() for keeper in keepers], timeout)
     for keeper in keepers:
         ray.kill(keeper, no_restart=True)
     here().withdraw()
     # That only asks for their end: until then, whoever starts stores would be given the keepers that are ending.
-    ends = time.monotonic() + timeout
     for node, keeper in found:
         while _known_keeper(node) == keeper:
             if time.monotonic() > ends:
