@@ -165,7 +165,14 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     """Stops what `start_on_all_nodes` has started, on all nodes, with all objects; and deletes the objects of this Ray
     cluster from stores that were started by somebody else. Does nothing if nothing was started.
 
-    Arrays that were got stay readable.
+    Arrays that were got stay readable. When it returns, stores can be started again.
+
+    Args:
+        timeout: how long it may take, in seconds.
+
+    Raises:
+        RuntimeError: says on which node a store could not be stopped, and why.
+        ray.exceptions.GetTimeoutError: names the nodes that did not end in time.
     """
     found = [(node, keeper) for node in alive_nodes() if (keeper := _known_keeper(node)) is not None]
     nodes, keepers = [node for node, _ in found], [keeper for _, keeper in found]
