@@ -298,6 +298,18 @@ impl Client {
         }
     }
 
+    /// The nodes of the cluster and how their stores are, as the first shard of the directory says that answers.
+    ///
+    /// # Errors
+    /// `Unavailable` if no shard answers, and those that every call has: see [`Client`].
+    #[doc(hidden)]
+    pub async fn cluster(&self) -> Result<hoplite_proto::v1::StatusReply> {
+        match self.report(Inspection::Cluster).await? {
+            local::Response::Cluster(status) => Ok(*status),
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
     /// Measures the links between `nodes`, or between all nodes of the cluster if there are none. Calls `report_progress` some times a
     /// second while it goes on. Dropping the future ends the probe.
     ///

@@ -175,7 +175,13 @@ mod tests {
 
     fn inline(length: usize) -> ToStore {
         let (id, bytes) = (ObjectId::new("x").unwrap(), Bytes::from(vec![0; length]));
-        ToStore::Inline { request: RequestId(1), id, put: PutId(1), metadata: Metadata::default(), bytes }
+        ToStore::Inline {
+            request: RequestId(1),
+            id,
+            put: PutId(1),
+            metadata: Metadata::default(),
+            bytes: bytes.into(),
+        }
     }
 
     #[test]

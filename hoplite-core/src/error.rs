@@ -219,8 +219,13 @@ pub enum Error {
         node: NodeId,
     },
     /// The peer belongs to another cluster.
-    #[error("the peer belongs to another cluster")]
-    ClusterMismatch,
+    #[error("the peer belongs to cluster {theirs:?}, and this side to {ours:?}")]
+    ClusterMismatch {
+        /// The cluster of this side.
+        ours: String,
+        /// The cluster of the peer.
+        theirs: String,
+    },
     /// The store spells the list of directory shards in another way than the others do: it would look for objects at other
     /// shards than they.
     #[error(
@@ -337,7 +342,7 @@ impl Error {
             Self::LimitExceeded { .. } => ErrorCode::LimitExceeded,
             Self::UnknownReference { .. } => ErrorCode::UnknownReference,
             Self::NodeIdInUse { .. } => ErrorCode::NodeIdInUse,
-            Self::ClusterMismatch => ErrorCode::ClusterMismatch,
+            Self::ClusterMismatch { .. } => ErrorCode::ClusterMismatch,
             Self::ShardListMismatch { .. } => ErrorCode::ShardListMismatch,
             Self::VersionMismatch { .. } => ErrorCode::VersionMismatch,
             Self::Malformed { .. } => ErrorCode::Malformed,

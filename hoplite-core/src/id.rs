@@ -147,6 +147,18 @@ impl ClusterId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Compares this cluster with the one that a peer names.
+    ///
+    /// # Errors
+    /// [`Error::ClusterMismatch`], or [`Error::InvalidName`] if the peer names none.
+    pub fn check_same(&self, theirs: &str) -> Result<()> {
+        let theirs = Self::new(theirs)?;
+        if theirs == *self {
+            return Ok(());
+        }
+        Err(Error::ClusterMismatch { ours: self.as_str().to_owned(), theirs: theirs.as_str().to_owned() })
+    }
 }
 
 impl fmt::Display for ClusterId {

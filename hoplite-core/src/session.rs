@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_refusal_that_cannot_pass_is_final() {
         for error in [
-            Error::ClusterMismatch,
+            Error::ClusterMismatch { ours: "c".to_owned(), theirs: "d".to_owned() },
             Error::VersionMismatch { ours: 1, theirs: 2 },
             Error::InvalidName { name: "a b".into() },
         ] {

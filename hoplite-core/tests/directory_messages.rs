@@ -149,7 +149,7 @@ impl Cluster {
         match effect {
             node::Effect::ToShard { shard, mut message, inline_from, .. } => {
                 if let (ToShard::Publish(publish), Some(_)) = (&mut message, inline_from) {
-                    publish.inline = Some(vec![0; SMALL].into());
+                    publish.inline = Some(bytes::Bytes::from(vec![0; SMALL]).into());
                 }
                 self.messages += 1;
                 let event = shard::Event::Message { node: name(number), message };

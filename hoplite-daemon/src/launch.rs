@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What daemons that are started so are told by the environment: what to log, and what their cluster shares.
-const KEPT_VARIABLES: [&str; 6] = [
+const KEPT_VARIABLES: [&str; 7] = [
     "HOPLITE_LOG",
+    "HOPLITE_INSECURE",
     "HOPLITE_TOKEN_FILE",
     "HOPLITE_TLS_CERT",
     "HOPLITE_TLS_KEY",

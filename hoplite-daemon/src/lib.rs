@@ -24,6 +24,7 @@ mod accounts;
 mod authority;
 mod event_loop;
 mod idle_socket;
+mod socket;
 
 pub mod http;
 mod logging;
@@ -49,10 +50,12 @@ pub use memory::available_bytes;
 pub use notable::is_notable;
 pub use run::{Process, run};
 pub use security::{
-    Bearer, CertificateFacts, Credentials, FileError, HalfOpen, HalfOpenPlace, NotLoopback, Protocol,
-    Purpose, Security, SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError, cause,
-    handshake_error, speaks_tls,
+    CertificateFacts, Checked, Credentials, Damaged, FileError, HalfOpen, HalfOpenPlace, HelloFields, Hellos,
+    MAX_PLAIN_BYTES, NONCE_BYTES, NotLoopback, Opener, Protocol, Prover, Purpose, Route, Sealer, SecretError,
+    Security, SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError, cause, handshake_error,
+    nonce, opening, speaks_tls,
 };
 pub use size::{NotASize, Size};
+pub use socket::{DetachedSocket, InProcess, InProcessListener, Socket};
 pub use time_span::{NotADuration, TimeSpan};
 pub use traces::{Span, SpanKind, Tracer};

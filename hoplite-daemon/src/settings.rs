@@ -75,7 +75,8 @@ pub(crate) fn read<S: Args>(
 ) -> Result<(ProcessArguments, CommonSettings, S), SettingsError> {
     let settings = S::augment_args(CommonSettings::augment_args(Command::new("settings")));
     let process = ProcessArguments::augment_args(Command::new("process"));
-    let command = command.args(process.get_arguments()).args(settings.get_arguments());
+    let command =
+        without_empty_variables(command.args(process.get_arguments()).args(settings.get_arguments()));
     let matches = layered(command, &settings, arguments)?.unwrap_or_else(|error| error.exit());
     let process: ProcessArguments = parsed(&matches);
     if process.print_reference {
@@ -84,6 +85,18 @@ pub(crate) fn read<S: Args>(
         std::process::exit(0);
     }
     Ok((process, parsed(&matches), parsed(&matches)))
+}
+
+/// Has each argument whose environment variable is empty take no notice of it: an empty variable counts as unset.
+pub fn without_empty_variables(command: Command) -> Command {
+    let is_empty = |argument: &clap::Arg| {
+        argument.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty())
+    };
+    let ids: Vec<_> =
+        command.get_arguments().filter(|argument| is_empty(argument)).map(|a| a.get_id().clone()).collect();
+    ids.into_iter().fold(command, |command, id| {
+        command.mut_arg(id, |argument| argument.env(clap::builder::Resettable::Reset))
+    })
 }
 
 /// One row of a table in Markdown for each setting: its flag, its variable, and what it is.

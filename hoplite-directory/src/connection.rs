@@ -1,230 +1,368 @@
-//! Connections of the control plane, below gRPC: how many there are, and when they end.
+//! Connections of the control plane, below gRPC: how many there are, who may make calls on them, and when they end.
 //!
-//! HTTP/2 itself does not limit how long a peer may take to send its first bytes, nor can a server be told to drop a
-//! connection; both are done here. A connection is half open until its peer has sent the preface of HTTP/2 and, if the
-//! directory has a token, made a call with it. One that begins as a bypass does is none of gRPC's.
+//! A connection is half open until its peer has finished the handshake of TLS, if there is one, and has shown that it is
+//! a member of the cluster. Members are programs of Hoplite that open the connection as
+//! [`opening`](hoplite_daemon::opening) says; without a token, also clients of plain gRPC. With a token, a client of
+//! plain gRPC is a visitor, who may ask for health and nothing else, on a connection that ends soon.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures::stream::{self, Stream};
+use hoplite_core::error::Error;
+use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
-use hoplite_daemon::{ACCEPT_PAUSE, HalfOpen, HalfOpenPlace, Protocol, Tls};
-use hoplite_proto::directory::FIRST_BYTE;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use hoplite_daemon::opening::{self, OpeningError};
+use hoplite_daemon::{
+    ACCEPT_PAUSE, Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token, is_notable,
+};
+use hoplite_proto::directory::{PREFACE_BYTES, Preface};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tonic::transport::server::Connected;
 
-use crate::bypass::{Bypasses, Stranger};
-use crate::wire::Wire;
+use crate::direct::{Direct, DirectConnections};
+use crate::events::Events;
 
 /// Most connections at once: two per store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 32_768;
 /// Most connections that are half open; when there are more, the oldest is closed. Enough for all stores of a large cluster
 /// to come back at once.
 const MAX_HALF_OPEN: usize = 1024;
-/// Length of that preface (RFC 9113, section 3.4).
-const PREFACE_BYTES: usize = 24;
+/// Most connections of visitors; when there are more, the oldest is closed.
+const MAX_VISITORS: usize = 64;
+/// Time after which the connection of a visitor ends: a probe of health takes a moment.
+const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most connections that wait to be served.
+const MAX_WAITING: usize = 64;
+/// The greeting of a client of HTTP/2 (RFC 9113, section 3.4).
+const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What is known of who has connected.
-#[derive(Debug, Clone)]
-pub(crate) struct Peer {
-    address: SocketAddr,
-    is_admitted: Arc<AtomicBool>,
+/// The answer to a client that greets otherwise, such as a browser, or one that speaks TLS where there is none.
+const NOT_HTTP1: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
+    This port speaks gRPC over HTTP/2.\n";
+
+/// The address of a peer; `None` within this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer(Option<SocketAddr>);
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => write!(f, "{address}"),
+            None => f.write_str("this process"),
+        }
+    }
 }
 
-impl Peer {
-    /// Where it is.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// It has made a call that it may make.
-    pub(crate) fn admit(&self) {
-        self.is_admitted.store(true, Ordering::Relaxed);
-    }
-}
-
-/// How many of those were refused who did not show that they belong to the cluster.
+/// Counts of refusals.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// Connections that were closed because they were half open too long, or too many were; or because TLS failed.
+    /// Connections that ended half open, because they took too long, were too many, or spoke another protocol.
     pub(crate) connections: AtomicU64,
-    /// Calls without the token.
+    /// Connections and calls without the right token.
     pub(crate) calls: AtomicU64,
     /// Wrong tokens at the dashboard.
     pub(crate) logins: AtomicU64,
 }
 
-/// When a connection is no longer half open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// When its preface is there.
-    ByPreface,
-    /// When its peer has been [admitted](Peer::admit).
-    ByCall,
+impl Strangers {
+    /// Counts a peer that is refused for its token, and reports it.
+    pub(crate) fn refused(&self, events: &Events, peer: Peer, reason: &str) {
+        if is_notable(&self.calls) {
+            tracing::warn!(%peer, reason, "refused a peer of the control plane");
+        }
+        events.push_stranger(format!("refused {peer}: {reason}"));
+    }
 }
 
-/// The connections that `listener` accepts. `abort` breaks all of them; `tasks` knows of each while it lasts. Those that begin as a
-/// bypass go to `bypasses`, without TLS.
-pub(crate) fn accept(
-    listener: TcpListener,
-    admission: Admission,
-    strangers: Arc<Strangers>,
-    tls: Option<Tls>,
-    bypasses: Option<Bypasses>,
-    abort: CancellationToken,
-    tasks: TaskTracker,
-) -> impl Stream<Item = io::Result<Incoming>> {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let half_open = HalfOpen::new(MAX_HALF_OPEN);
-    let state = (listener, strangers, tls, bypasses, abort, tasks, permits, half_open);
-    stream::unfold(state, move |state| async move {
-        let (listener, strangers, tls, bypasses, abort, tasks, permits, half_open) = state;
-        let permit = permits.clone().acquire_owned().await.ok()?;
-        let (stream, address) = loop {
-            match listener.accept().await {
-                Ok(accepted) => break accepted,
-                Err(error) => {
+/// Where connections come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// A port.
+    Tcp(TcpListener),
+    /// This process.
+    InProcess(InProcessListener),
+}
+
+impl Listener {
+    /// Accepts the next connection; `None` if there will be none.
+    async fn accept(&mut self) -> Option<io::Result<(Socket, Peer)>> {
+        match self {
+            Self::Tcp(listener) => Some(listener.accept().await.map(|(stream, address)| {
+                // Grants are small and waited for. If it cannot be set the connection works nevertheless.
+                let _ = stream.set_nodelay(true);
+                (Socket::Tcp(stream), Peer(Some(address)))
+            })),
+            Self::InProcess(listener) => Some(listener.accept().await?.map(|socket| (socket, Peer(None)))),
+        }
+    }
+}
+
+/// Lets connections in.
+pub(crate) struct Gate {
+    pub(crate) credentials: Credentials,
+    pub(crate) cluster: ClusterId,
+    pub(crate) direct: DirectConnections,
+    pub(crate) strangers: Arc<Strangers>,
+    pub(crate) events: Events,
+    /// Breaks all connections.
+    pub(crate) abort: CancellationToken,
+    /// Knows of each connection while it lasts.
+    pub(crate) tasks: TaskTracker,
+}
+
+/// The connections on which gRPC is served.
+pub(crate) struct Accepted {
+    /// Those of members.
+    pub(crate) members: mpsc::Receiver<Incoming>,
+    /// Those of visitors.
+    pub(crate) visitors: mpsc::Receiver<Incoming>,
+}
+
+/// Returns the connections in `accepted` as gRPC wants them.
+pub(crate) fn served(accepted: mpsc::Receiver<Incoming>) -> impl Stream<Item = io::Result<Incoming>> {
+    stream::unfold(accepted, async |mut accepted| Some((Ok(accepted.recv().await?), accepted)))
+}
+
+/// A connection that may be served, and what it holds while it lasts.
+struct Held {
+    task: TaskTrackerToken,
+    permit: OwnedSemaphorePermit,
+}
+
+/// What a connection turned out to be.
+enum Admitted {
+    Member(Box<dyn Wire>),
+    Visitor(Box<dyn Wire>),
+    Direct(Direct),
+}
+
+/// Why a connection is refused.
+enum Refused {
+    /// The peer lacks the right token, or is of another cluster or version.
+    Rejected(Error),
+    /// The peer did not get so far.
+    Broken,
+}
+
+impl From<io::Error> for Refused {
+    fn from(_: io::Error) -> Self {
+        Self::Broken
+    }
+}
+
+impl From<OpeningError> for Refused {
+    fn from(error: OpeningError) -> Self {
+        match error {
+            OpeningError::Refuses(Error::Malformed { .. }) | OpeningError::Io(_) => Self::Broken,
+            OpeningError::Refuses(error) | OpeningError::Refused(error) => Self::Rejected(error),
+            _ => Self::Broken,
+        }
+    }
+}
+
+impl Gate {
+    /// Accepts connections from `listener`, until `stop`.
+    pub(crate) fn open(self, listener: Listener, stop: CancellationToken) -> Accepted {
+        let ((members, to_members), (visitors, to_visitors)) =
+            (mpsc::channel(MAX_WAITING), mpsc::channel(MAX_WAITING));
+        let tasks = self.tasks.clone();
+        let accepting = Arc::new(self).run(listener, members, visitors);
+        tasks.spawn(async move { stop.run_until_cancelled(accepting).await });
+        Accepted { members: to_members, visitors: to_visitors }
+    }
+
+    async fn run(
+        self: Arc<Self>,
+        mut listener: Listener,
+        members: mpsc::Sender<Incoming>,
+        visitors: mpsc::Sender<Incoming>,
+    ) {
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let (half_open, visits) = (HalfOpen::new(MAX_HALF_OPEN), HalfOpen::new(MAX_VISITORS));
+        loop {
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            let (socket, peer) = match listener.accept().await {
+                Some(Ok(accepted)) => accepted,
+                Some(Err(error)) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+                None => return,
+            };
+            let held = Held { task: self.tasks.token(), permit };
+            let (gate, place, visits) = (Arc::clone(&self), half_open.enter(), Arc::clone(&visits));
+            let (members, visitors) = (members.clone(), visitors.clone());
+            let abort = self.abort.clone();
+            let admitting = async move {
+                let admitted = tokio::select! {
+                    admitted = timeout(HELLO_TIMEOUT, gate.admit(socket)) => {
+                        admitted.unwrap_or(Err(Refused::Broken))
+                    }
+                    () = place.lost() => Err(Refused::Broken),
+                };
+                drop(place);
+                let abort = gate.abort.clone();
+                // If gRPC is served no more, the connection is closed.
+                match admitted {
+                    Ok(Admitted::Member(wire)) => {
+                        let end = Box::pin(abort.cancelled_owned());
+                        let _ = members.send(Incoming { wire, peer, end, _held: held }).await;
+                    }
+                    Ok(Admitted::Visitor(wire)) => {
+                        let place = visits.enter();
+                        let strangers = Arc::clone(&gate.strangers);
+                        let end = Box::pin(async move {
+                            tokio::select! {
+                                () = abort.cancelled() => return,
+                                () = place.lost() => {}
+                                () = sleep(VISIT_TIMEOUT) => {}
+                            }
+                            strangers.connections.fetch_add(1, Ordering::Relaxed);
+                        });
+                        let _ = visitors.send(Incoming { wire, peer, end, _held: held }).await;
+                    }
+                    Ok(Admitted::Direct(direct)) => {
+                        if !gate.direct.adopt(direct, abort, (held.task, held.permit)) {
+                            gate.strangers.connections.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    Err(Refused::Rejected(error)) => {
+                        gate.strangers.refused(&gate.events, peer, &error.to_string());
+                    }
+                    Err(Refused::Broken) => {
+                        gate.strangers.connections.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            };
+            self.tasks.spawn(async move { abort.run_until_cancelled(admitting).await });
+        }
+    }
+
+    async fn admit(&self, mut socket: Socket) -> Result<Admitted, Refused> {
+        let Credentials { token, tls, .. } = &self.credentials;
+        let token = token.as_ref();
+        match (tls, socket) {
+            (Some(tls), Socket::Tcp(stream)) => {
+                let acceptor = TlsAcceptor::from(tls.server(Protocol::Http2));
+                let mut stream = acceptor.accept(stream).await?;
+                match self.preface(&mut stream).await? {
+                    Some(preface) => {
+                        opening::accept(&mut stream, token, &self.cluster, preface).await?;
+                        Ok(Admitted::Member(Box::new(stream)))
+                    }
+                    None => Ok(grpc(token, stream)),
                 }
             }
-        };
-        // Grants are small and waited for. If it cannot be set the connection works nevertheless.
-        let _ = stream.set_nodelay(true);
-        let wire = match &tls {
-            Some(tls) => Wire::tls(tls.server(Protocol::Http2), stream),
-            None => Wire::Plain(stream),
-        };
-        let connection = Incoming {
-            wire,
-            peer: Peer { address, is_admitted: Arc::default() },
-            abort: Box::pin(abort.clone().cancelled_owned()),
-            half_open: Some(HalfOpenState::new(admission, half_open.enter(), strangers.clone())),
-            bypass: bypasses.clone().map(|bypasses| (bypasses, abort.clone())),
-            held: Some((tasks.token(), permit)),
-        };
-        Some((Ok(connection), (listener, strangers, tls, bypasses, abort, tasks, permits, half_open)))
-    })
+            (_, plain) => {
+                socket = plain;
+                let Some(preface) = self.preface(&mut socket).await? else { return Ok(grpc(token, socket)) };
+                let opened = opening::accept(&mut socket, token, &self.cluster, preface).await?;
+                Ok(match opened.session {
+                    Some(session) => Admitted::Direct(Direct { socket, session, records: opened.records }),
+                    None => Admitted::Member(Box::new(Checked::new(socket, opened.records))),
+                })
+            }
+        }
+    }
+
+    /// Reads the preface of a program of Hoplite; `None` if a client of plain gRPC greets instead.
+    async fn preface(&self, stream: &mut (impl Wire + ?Sized)) -> Result<Option<Preface>, Refused> {
+        let mut preface = [0; PREFACE_BYTES];
+        stream.read_exact(&mut preface).await?;
+        let (start, rest) = HTTP2_PREFACE.split_at(PREFACE_BYTES);
+        if preface == start {
+            let mut end = [0; HTTP2_PREFACE.len() - PREFACE_BYTES];
+            stream.read_exact(&mut end).await?;
+            return if end == rest { Ok(None) } else { Err(Refused::Broken) };
+        }
+        match Preface::of_bytes(&preface) {
+            Some(preface) => Ok(Some(preface)),
+            None => {
+                stream.write_all(NOT_HTTP1).await?;
+                stream.shutdown().await?;
+                Err(Refused::Broken)
+            }
+        }
+    }
 }
 
-/// A connection that can be broken from outside, and that must begin to speak soon.
+/// A client of plain gRPC that has greeted.
+fn grpc(token: Option<&Token>, stream: impl Wire + 'static) -> Admitted {
+    let greeted = Box::new(Greeted { unread: HTTP2_PREFACE, stream });
+    if token.is_some() { Admitted::Visitor(greeted) } else { Admitted::Member(greeted) }
+}
+
+/// A stream of bytes in both directions.
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+/// A stream whose greeting was read already, and is read again.
+struct Greeted<S> {
+    unread: &'static [u8],
+    stream: S,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.unread.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buffer);
+        }
+        let (now, later) = self.unread.split_at(self.unread.len().min(buffer.remaining()));
+        buffer.put_slice(now);
+        self.unread = later;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A connection on which gRPC is served, and that can be ended from outside.
 pub(crate) struct Incoming {
-    wire: Wire,
+    wire: Box<dyn Wire>,
     peer: Peer,
-    abort: Pin<Box<WaitForCancellationFutureOwned>>,
-    half_open: Option<HalfOpenState>,
-    /// Who takes it over if it turns out to be a bypass, until its first byte is there.
-    bypass: Option<(Bypasses, CancellationToken)>,
-    held: Option<(TaskTrackerToken, OwnedSemaphorePermit)>,
-}
-
-/// What bounds a connection while it is half open.
-#[derive(Debug)]
-struct HalfOpenState {
-    admission: Admission,
-    deadline: Pin<Box<Sleep>>,
-    lost: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// How many bytes have arrived.
-    received: usize,
-    /// Where it is counted if it is closed; once.
-    strangers: Option<Arc<Strangers>>,
-    place: HalfOpenPlace,
-}
-
-impl HalfOpenState {
-    fn new(admission: Admission, place: HalfOpenPlace, strangers: Arc<Strangers>) -> Self {
-        Self {
-            admission,
-            deadline: Box::pin(tokio::time::sleep(HELLO_TIMEOUT)),
-            lost: Box::pin(place.lost()),
-            received: 0,
-            strangers: Some(strangers),
-            place,
-        }
-    }
-
-    /// Why it is to be closed.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::ErrorKind> {
-        let end = if self.deadline.as_mut().poll(cx).is_ready() {
-            io::ErrorKind::TimedOut
-        } else {
-            ready!(self.lost.as_mut().poll(cx));
-            io::ErrorKind::ConnectionAborted
-        };
-        self.count();
-        Poll::Ready(end)
-    }
-
-    fn count(&mut self) {
-        if let Some(strangers) = self.strangers.take() {
-            strangers.connections.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _held: Held,
 }
 
 impl Incoming {
-    /// HTTP/2 always waits for input, so that the checks on reading also end a connection that only writes; but not before
-    /// the handshake of TLS, for which either waits.
+    /// HTTP/2 always waits for input, so a check on reading also ends a connection that only writes.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.abort.as_mut().poll(cx).is_ready() {
-            return Err(io::ErrorKind::ConnectionAborted.into());
+        match self.end.as_mut().poll(cx) {
+            Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
+            Poll::Pending => Ok(()),
         }
-        let Some(half_open) = &mut self.half_open else { return Ok(()) };
-        let is_open = match half_open.admission {
-            Admission::ByPreface => half_open.received >= PREFACE_BYTES,
-            Admission::ByCall => self.peer.is_admitted.load(Ordering::Relaxed),
-        };
-        if is_open {
-            self.half_open = None;
-        } else if let Poll::Ready(end) = half_open.poll_end(cx) {
-            return Err(end.into());
-        }
-        Ok(())
-    }
-
-    /// Waits for the first byte, and gives the connection away if it is that of a bypass. HTTP/2 would speak before it listens.
-    fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.bypass.is_none() {
-            return Poll::Ready(Ok(()));
-        }
-        self.check(cx)?;
-        let Wire::Plain(stream) = &self.wire else { return Poll::Ready(Ok(())) };
-        let mut first = [0; 1];
-        ready!(stream.poll_peek(cx, &mut ReadBuf::new(&mut first)))?;
-        let Some((bypasses, abort)) = self.bypass.take() else { return Poll::Ready(Ok(())) };
-        if first != [FIRST_BYTE] {
-            return Poll::Ready(Ok(()));
-        }
-        if let Wire::Plain(stream) = std::mem::replace(&mut self.wire, Wire::Gone)
-            && let Some(HalfOpenState { place, deadline, strangers, .. }) = self.half_open.take()
-            && let Some((task, permit)) = self.held.take()
-        {
-            let deadline = deadline.deadline();
-            bypasses.adopt(Stranger { stream, place, deadline, strangers, abort, task, permit });
-        }
-        Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
-    }
-
-    /// Counts a handshake of TLS that fails, which is made by whoever reads or writes first.
-    fn noted<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if let Poll::Ready(Err(_)) = outcome
-            && let Wire::Handshake(_) = self.wire
-            && let Some(half_open) = &mut self.half_open
-        {
-            half_open.count();
-        }
-        outcome
     }
 }
 
@@ -234,56 +372,23 @@ impl AsyncRead for Incoming {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(self.poll_first_byte(cx))?;
         self.check(cx)?;
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.wire).poll_read(cx, buffer);
-        ready!(self.noted(read))?;
-        if let Some(half_open) = &mut self.half_open {
-            half_open.received += buffer.filled().len() - before;
-        }
+        ready!(Pin::new(&mut self.wire).poll_read(cx, buffer))?;
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Incoming {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_first_byte(cx))?;
-        if self.half_open.is_some() {
-            self.check(cx)?;
-        }
-        let done = Pin::new(&mut self.wire).poll_write(cx, bytes);
-        self.noted(done)
+        Pin::new(&mut self.wire).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_first_byte(cx))?;
-        if self.half_open.is_some() {
-            self.check(cx)?;
-        }
-        let done = Pin::new(&mut self.wire).poll_flush(cx);
-        self.noted(done)
+        Pin::new(&mut self.wire).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.wire).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_first_byte(cx))?;
-        if self.half_open.is_some() {
-            self.check(cx)?;
-        }
-        let done = Pin::new(&mut self.wire).poll_write_vectored(cx, parts);
-        self.noted(done)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.wire.is_write_vectored()
     }
 }
 
@@ -291,6 +396,6 @@ impl Connected for Incoming {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        self.peer.clone()
+        self.peer
     }
 }

@@ -4,6 +4,7 @@ use hoplite_core::shard::{
     Description, GrantReason, GrantRecord, KnownNode, MAX_PAGE_BYTES, Page, PullOutcome, ShardStatus,
 };
 use hoplite_core::{ClusterId, NodeId};
+use hoplite_proto::bounds::encode_address;
 use hoplite_proto::directory::encode_locations;
 use hoplite_proto::v1;
 use prost::Message;
@@ -55,7 +56,7 @@ fn node(status: &KnownNode) -> v1::status_reply::Node {
     v1::status_reply::Node {
         node: name(&status.info.node),
         incarnation: status.info.incarnation.0,
-        data_address: status.info.data_address.to_string(),
+        data_address: encode_address(status.info.data_address),
         connected: status.connected,
         labels: status.info.labels.iter().cloned().collect(),
         load: None,

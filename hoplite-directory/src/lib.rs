@@ -3,9 +3,9 @@
 //! All decisions are those of [`hoplite_core::shard::Shard`]; this crate carries messages to it and from it.
 //!
 //! * `server`: what runs, and how it stops; start here.
-//! * `connection`: below gRPC; `wire`: TCP or TLS.
-//! * `guard`: who may make them; `service`: the calls.
-//! * `session`: one session with a store: hello, then messages in; `bypass`: the same messages past gRPC.
+//! * `connection`: below gRPC: lets connections in, and ends them; `guard`: refuses the calls of visitors.
+//! * `service`: the calls.
+//! * `session`: one session with a store: hello, then messages in; `direct`: the same messages past gRPC.
 //! * `owner`: the task that owns the shard, and the only one that touches it.
 //! * `send_queue`: messages out.
 //! * `metrics`: what Prometheus is told; `dashboard`: what people see; `events`: what has happened lately; `watch`: how the
@@ -15,13 +15,12 @@
 
 mod server;
 
-mod bypass;
 mod connection;
+mod direct;
 mod guard;
 mod service;
 mod session;
 mod watch;
-mod wire;
 
 mod owner;
 
@@ -33,4 +32,5 @@ mod traces;
 
 mod inspections;
 
+pub use connection::Listener;
 pub use server::{DEFAULT_CLUSTER, DirectoryConfig, DirectoryError, Listeners, run};

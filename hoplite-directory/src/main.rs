@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use hoplite_daemon::{Addresses, Process};
-use hoplite_directory::{DirectoryConfig, Listeners};
+use hoplite_directory::{DirectoryConfig, Listener, Listeners};
 use tokio::net::TcpListener;
 
 use crate::settings::{DaemonConfig, Settings};
@@ -43,13 +43,14 @@ async fn serve(config: DaemonConfig, process: Process) -> anyhow::Result<()> {
     let dashboard_address =
         dashboard.as_ref().map(TcpListener::local_addr).transpose().context(cannot_tell)?;
     tracing::info!(%address, dashboard = ?dashboard_address, cluster = %config.directory.cluster, "serving");
+    tracing::info!(access = %config.directory.credentials, "ports are open");
     announcer.listening(Addresses {
         directory: Some(address),
         dashboard: dashboard_address,
         ..Addresses::default()
     });
     announcer.ready();
-    let listeners = Listeners { control, dashboard };
+    let listeners = Listeners { control: Listener::Tcp(control), dashboard };
     let directory = DirectoryConfig { tracer, ..config.directory };
     Ok(hoplite_directory::run(directory, metrics, listeners, shutdown).await?)
 }

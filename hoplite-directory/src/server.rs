@@ -18,9 +18,9 @@ use tokio_util::task::TaskTracker;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
-use crate::bypass::Bypasses;
-use crate::connection::{self, Admission, Strangers};
+use crate::connection::{self, Gate, Listener, Strangers};
 use crate::dashboard::{self, Sights};
+use crate::direct::DirectConnections;
 use crate::events::Events;
 use crate::guard::Guard;
 use crate::metrics::{self, ShardMetrics};
@@ -40,6 +40,14 @@ const WINDOW_BYTES: u32 = 4 << 20;
 const MAX_STREAMS: u32 = 128;
 /// How long a call that is not a session may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most bytes of a message and of the headers of a visitor, who may only ask for health.
+const VISITOR_BYTES: u32 = 4 << 10;
+/// What all calls of one visitor may send before they must wait: the least that HTTP/2 allows.
+const VISITOR_WINDOW_BYTES: u32 = 65_535;
+/// Most calls that are open on one connection of a visitor.
+const MAX_VISITOR_STREAMS: u32 = 4;
+/// How long a call of a visitor may take.
+const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a shard is told at its start.
 #[derive(Debug, Clone)]
@@ -65,14 +73,14 @@ impl Default for DirectoryConfig {
 #[derive(Debug)]
 pub struct Listeners {
     /// By stores and tools.
-    pub control: TcpListener,
+    pub control: Listener,
     /// By browsers, if there is a dashboard.
     pub dashboard: Option<TcpListener>,
 }
 
 impl From<TcpListener> for Listeners {
     fn from(control: TcpListener) -> Self {
-        Self { control, dashboard: None }
+        Self { control: Listener::Tcp(control), dashboard: None }
     }
 }
 
@@ -112,6 +120,7 @@ pub async fn run(
     let _abort_on_drop = abort.clone().drop_guard();
 
     let Listeners { control: listener, dashboard } = listeners.into();
+    let is_tcp = matches!(listener, Listener::Tcp(_));
     let (events, loads, strangers) = (Events::new(), Loads::new(), Arc::<Strangers>::default());
     let (owner, shard) =
         ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new), events.clone());
@@ -134,39 +143,52 @@ pub async fn run(
         tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, refused, stop.clone()));
     }
 
-    let Credentials { token, tls } = config.credentials;
-    let bypasses = tls.is_none().then(|| Bypasses::new(shard.clone(), event_loop.clone()));
-    let host = Host { shard, cluster: config.cluster, loads, bypasses: bypasses.clone(), stop: stop.clone() };
+    let direct = DirectConnections::new(shard.clone(), event_loop.clone());
+    // Bytes past gRPC do not go through TLS.
+    let is_direct = config.credentials.tls.is_none() || !is_tcp;
+    let offered = is_direct.then(|| direct.clone());
+    let host = Host { shard, cluster: config.cluster.clone(), loads, direct: offered, stop: stop.clone() };
     let directory = DirectoryServer::new(DirectoryService { host, tasks: tasks.clone() })
         .max_decoding_message_size(MAX_BATCH_BYTES)
         .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
     let (health, health_server) = tonic_health::server::health_reporter();
     health.set_serving::<DirectoryServer<DirectoryService>>().await;
+    let guard = Guard { strangers: Arc::clone(&strangers), events: events.clone() };
+    let gate = Gate {
+        credentials: config.credentials,
+        cluster: config.cluster,
+        direct,
+        strangers,
+        events,
+        abort: abort.clone(),
+        tasks: tasks.clone(),
+    };
+    let accepted = gate.open(listener, stop.clone());
 
-    let admission = if token.is_some() { Admission::ByCall } else { Admission::ByPreface };
-    let guard = Guard::new(token, events, Arc::clone(&strangers));
-
-    let server = Server::builder()
+    let visitors = Server::builder()
+        .initial_stream_window_size(VISITOR_BYTES)
+        .initial_connection_window_size(VISITOR_WINDOW_BYTES)
+        .http2_max_header_list_size(VISITOR_BYTES)
+        .max_concurrent_streams(MAX_VISITOR_STREAMS)
+        .timeout(VISIT_TIMEOUT)
+        .add_service(InterceptedService::new(directory.clone(), guard.clone()))
+        .add_service(InterceptedService::new(reflection().build_v1().expect(VALID), guard.clone()))
+        .add_service(InterceptedService::new(reflection().build_v1alpha().expect(VALID), guard))
+        .add_service(health_server.clone().max_decoding_message_size(VISITOR_BYTES as usize))
+        .serve_with_incoming_shutdown(connection::served(accepted.visitors), stop.clone().cancelled_owned());
+    let members = Server::builder()
         .http2_keepalive_interval(Some(SHARD_PINGS.interval))
         .http2_keepalive_timeout(Some(SHARD_PINGS.timeout))
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES)
         .max_concurrent_streams(MAX_STREAMS)
         .timeout(CALL_TIMEOUT)
-        .add_service(InterceptedService::new(directory, guard.clone()))
+        .add_service(directory)
         .add_service(health_server)
-        .add_service(InterceptedService::new(
-            reflection().build_v1().expect("the built-in descriptors are valid"),
-            guard.clone(),
-        ))
-        .add_service(InterceptedService::new(
-            reflection().build_v1alpha().expect("the built-in descriptors are valid"),
-            guard,
-        ))
-        .serve_with_incoming_shutdown(
-            connection::accept(listener, admission, strangers, tls, bypasses, abort.clone(), tasks.clone()),
-            stop.clone().cancelled_owned(),
-        );
+        .add_service(reflection().build_v1().expect(VALID))
+        .add_service(reflection().build_v1alpha().expect(VALID))
+        .serve_with_incoming_shutdown(connection::served(accepted.members), stop.clone().cancelled_owned());
+    let server = async { tokio::try_join!(members, visitors).map(drop) };
     let overdue = async {
         stop.cancelled().await;
         tokio::time::sleep(SHUTDOWN_GRACE).await;
@@ -199,6 +221,8 @@ fn shard_config(config: &DirectoryConfig) -> ShardConfig {
         warm_up: config.limits.node_grace * 3,
     }
 }
+
+const VALID: &str = "the built-in descriptors are valid";
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
-use crate::bypass::Bypasses;
+use crate::direct::DirectConnections;
 use crate::owner::{Said, SessionId, ShardHandle};
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
@@ -29,7 +29,7 @@ pub(crate) struct Host {
     /// How the stores are.
     pub(crate) loads: Loads,
     /// How sessions get past gRPC, if they may.
-    pub(crate) bypasses: Option<Bypasses>,
+    pub(crate) direct: Option<DirectConnections>,
     /// Says that the daemon stops.
     pub(crate) stop: CancellationToken,
 }
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
             return;
         }
     };
-    let offer = host.bypasses.as_ref().and_then(|bypasses| bypasses.offer(session, send_queue.clone()));
+    let offer = host.direct.as_ref().and_then(|direct| direct.offer(session, send_queue.clone()));
     if opened.send(Ok((send_queue.clone(), offer.as_ref().map(|offer| offer.key)))).is_ok() {
         match read(&host.shard, session, &send_queue, inbound).await {
             Ok(()) => {}

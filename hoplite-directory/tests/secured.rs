@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use hoplite_core::{ClusterId, Error, ErrorCode, NodeId, id::Incarnation, shard::NodeInfo};
-use hoplite_daemon::{Authority, Bearer, Credentials, Tls, TlsFiles, Token};
+use hoplite_daemon::opening::Caller;
+use hoplite_daemon::{Authority, Credentials, Route, Tls, TlsFiles, Token};
 use hoplite_directory::{DirectoryConfig, DirectoryError};
 use hoplite_proto::directory::encode_hello;
 use hoplite_proto::status::from_status;
@@ -18,7 +19,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
@@ -32,7 +32,7 @@ struct Server {
     task: JoinHandle<Result<(), DirectoryError>>,
 }
 
-type Client = DirectoryClient<InterceptedService<Channel, Bearer>>;
+type Client = DirectoryClient<Channel>;
 
 impl Server {
     async fn start(credentials: Credentials) -> Self {
@@ -50,7 +50,7 @@ impl Server {
 
     async fn client(&self, credentials: &Credentials) -> Client {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
-        DirectoryClient::new(InterceptedService::new(credentials.channel(&endpoint), credentials.bearer()))
+        DirectoryClient::new(credentials.channel(&endpoint, Caller::default(), Route::Network))
     }
 
     async fn stop(self) {
@@ -60,7 +60,7 @@ impl Server {
 }
 
 fn token(secret: &[u8]) -> Credentials {
-    Credentials { token: Some(Token::new(secret).unwrap()), tls: None }
+    Credentials { token: Some(Token::new(secret).unwrap()), ..Credentials::default() }
 }
 
 fn hello() -> v1::StoreMessages {
@@ -106,7 +106,7 @@ async fn who_knows_the_token_is_served_and_a_stranger_learns_that_there_is_one()
         [("nobody", Credentials::default()), ("another", token(b"another secret of the tests"))]
     {
         for answer in all_calls(&mut server.client(&presented).await).await {
-            let error = from_status(&answer.unwrap_err());
+            let error = presented.error_of(answer.unwrap_err());
             assert_eq!(error.code(), ErrorCode::PermissionDenied, "{who}: {error}");
             assert!(matches!(error, Error::PermissionDenied { reason } if reason.contains("token")), "{who}");
         }
@@ -115,21 +115,16 @@ async fn who_knows_the_token_is_served_and_a_stranger_learns_that_there_is_one()
 }
 
 #[tokio::test]
-async fn headers_that_are_no_token_are_refused() {
+async fn calls_on_a_connection_that_has_shown_no_token_are_refused() {
     let server = Server::start(token(b"a secret of the tests")).await;
-    let right = token(b"a secret of the tests").token.unwrap().bearer();
-    for wrong in
-        ["Bearer", "Bearer ", "", &right[7..], &right.to_uppercase(), "Basic Og==", &"x".repeat(8000)]
-    {
-        let call = |mut request: Request<()>| {
-            request.metadata_mut().insert("authorization", wrong.parse().unwrap());
-            Ok(request)
-        };
-        let mut client = DirectoryClient::with_interceptor(server.channel().await, call);
-        let status = client.status(v1::StatusRequest::default()).await.unwrap_err();
-        assert_eq!(from_status(&status).code(), ErrorCode::PermissionDenied, "{wrong}: {status}");
-    }
-    // More than HTTP/2 takes here.
+    let status = |client: &mut DirectoryClient<Channel>| {
+        let mut client = client.clone();
+        async move { client.status(v1::StatusRequest::default()).await.unwrap_err() }
+    };
+    let mut client = DirectoryClient::new(server.channel().await);
+    let refusal = status(&mut client).await;
+    assert_eq!(from_status(&refusal).code(), ErrorCode::PermissionDenied, "{refusal}");
+    // More than a visitor may say.
     let huge = |mut request: Request<()>| {
         request.metadata_mut().insert("authorization", "x".repeat(1 << 20).parse().unwrap());
         Ok(request)
@@ -137,6 +132,67 @@ async fn headers_that_are_no_token_are_refused() {
     let mut client = DirectoryClient::with_interceptor(server.channel().await, huge);
     assert!(client.status(v1::StatusRequest::default()).await.is_err());
     server.stop().await;
+}
+
+/// Passes on what a member and a shard say to each other, and keeps what the member said.
+async fn overhear(server: &Server, credentials: &Credentials) -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shard = server.address;
+    let relay = tokio::spawn(async move {
+        let (mut member, _) = listener.accept().await.unwrap();
+        let mut shard = TcpStream::connect(shard).await.unwrap();
+        let (mut from_shard, mut to_shard) = shard.split();
+        let (mut from_member, mut to_member) = member.split();
+        let mut heard = Vec::new();
+        let listening = async {
+            let mut part = [0; 4096];
+            while let Ok(length @ 1..) = from_member.read(&mut part).await {
+                heard.extend_from_slice(&part[..length]);
+                to_shard.write_all(&part[..length]).await.unwrap();
+            }
+        };
+        tokio::select! {
+            () = listening => {}
+            _ = tokio::io::copy(&mut from_shard, &mut to_member) => {}
+        }
+        heard
+    });
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut member = DirectoryClient::new(credentials.channel(&endpoint, Caller::default(), Route::Network));
+    member.status(v1::StatusRequest::default()).await.unwrap();
+    drop(member);
+    timeout(PATIENCE, relay).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn what_was_overheard_opens_no_connection() {
+    let credentials = token(b"a secret of the tests");
+    let server = Server::start(credentials.clone()).await;
+    let heard = overhear(&server, &credentials).await;
+    assert!(heard.len() > 200);
+    let mut replayed = TcpStream::connect(server.address).await.unwrap();
+    replayed.write_all(&heard).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = timeout(PATIENCE, replayed.read_to_end(&mut answer)).await.expect("it is closed");
+    let text = String::from_utf8_lossy(&answer);
+    assert!(text.contains("another token"), "the proof is of another connection: {text:?}");
+}
+
+#[tokio::test]
+async fn a_process_at_the_address_of_a_shard_learns_nothing_and_is_not_believed() {
+    let credentials = token(b"a secret of the tests");
+    let rogue = Server::start(token(b"a secret of the rogue")).await;
+    let status = rogue.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
+    let error = credentials.error_of(status);
+    assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
+    // One that has no token is not believed either, although it would take everybody.
+    let open = Server::start(Credentials::default()).await;
+    let status = open.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
+    let error = credentials.error_of(status);
+    assert!(error.to_string().contains("this program has a token, and the directory has none"), "{error}");
+    rogue.stop().await;
+    open.stop().await;
 }
 
 #[tokio::test]
@@ -153,7 +209,9 @@ async fn health_is_open_and_reflection_is_not() {
     let mut stranger = ServerReflectionClient::new(server.channel().await);
     let status = stranger.server_reflection_info(ask()).await.unwrap_err();
     assert_eq!(from_status(&status).code(), ErrorCode::PermissionDenied);
-    let mut member = ServerReflectionClient::with_interceptor(server.channel().await, credentials.bearer());
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
+    let channel = credentials.channel(&endpoint, Caller::default(), Route::Network);
+    let mut member = ServerReflectionClient::new(channel);
     member.server_reflection_info(ask()).await.unwrap();
     server.stop().await;
 }
@@ -204,7 +262,7 @@ fn tls(place: &Path, name: &str, issuer: &Authority, trusted: &[&Authority]) -> 
     let ca: String = trusted.iter().map(|authority| authority.cert.as_str()).collect();
     let files =
         TlsFiles { cert: write("cert", &issued.cert), key: write("key", &issued.key), ca: write("ca", &ca) };
-    Credentials { token: None, tls: Some(Tls::read(files, None).unwrap()) }
+    Credentials { tls: Some(Tls::read(files, None).unwrap()), ..Credentials::default() }
 }
 
 fn authority() -> Authority {
@@ -232,7 +290,11 @@ async fn with_certificates_members_are_served_and_nobody_else_gets_a_word() {
             assert!(matches!(from_status(&status), Error::Unavailable { .. }), "{who}: {status}");
         }
         let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
-        let mut health = tonic_health::pb::health_client::HealthClient::new(credentials.channel(&endpoint));
+        let mut health = tonic_health::pb::health_client::HealthClient::new(credentials.channel(
+            &endpoint,
+            Caller::default(),
+            Route::Network,
+        ));
         assert!(health.check(tonic_health::pb::HealthCheckRequest::default()).await.is_err(), "{who}");
     }
     server.stop().await;

@@ -12,10 +12,10 @@ use hoplite_shm::Backing;
 /// Where the directory is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Directory {
-    /// In this process: one shard, listening here so that other stores can join.
+    /// In this process: one shard.
     Embedded {
-        /// The address to listen on.
-        listen: SocketAddr,
+        /// The address to listen on, so that other stores can join; `None` if none is to.
+        listen: Option<SocketAddr>,
         /// Where its dashboard is, if it has one.
         dashboard: Option<SocketAddr>,
     },
@@ -30,8 +30,8 @@ pub struct StoreConfig {
     pub node: NodeId,
     /// The name of the cluster.
     pub cluster: ClusterId,
-    /// Where the data plane listens; port 0 for any.
-    pub listen: SocketAddr,
+    /// Where the data plane listens; port 0 for any. `None` for a store without peers, which has no data plane.
+    pub listen: Option<SocketAddr>,
     /// What other daemons must prove, and are proven.
     pub credentials: Credentials,
     /// Where other stores reach the data plane, `HOST:PORT`, if that differs from where it listens. A name is looked up again

@@ -3,7 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hoplite_daemon::metrics::Metrics;
-use hoplite_directory::Listeners;
+use hoplite_daemon::{InProcess, Route};
+use hoplite_directory::{Listener, Listeners};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -12,10 +13,15 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Directory, StoreConfig};
 use crate::error::StoreError;
 
+/// The name of a directory that listens on no port.
+const IN_PROCESS: &str = "in-process:0";
+
 /// Where the shards are, and what of the directory runs in this process.
 pub(crate) struct EmbeddedDirectory {
     /// The addresses of all shards.
     pub(crate) shards: Vec<String>,
+    /// How to reach them.
+    pub(crate) route: Route,
     /// Where the one in here listens.
     pub(crate) address: Option<SocketAddr>,
     /// Where its dashboard is.
@@ -36,11 +42,26 @@ pub(crate) async fn start_directory(
     let (listen, dashboard) = match &config.directory {
         Directory::Shards(shards) if shards.is_empty() => return Err(StoreError::NoShards),
         Directory::Shards(shards) => {
-            return Ok(EmbeddedDirectory { shards: shards.clone(), address: None, dashboard: None, failure });
+            return Ok(EmbeddedDirectory {
+                shards: shards.clone(),
+                route: Route::Network,
+                address: None,
+                dashboard: None,
+                failure,
+            });
         }
         Directory::Embedded { listen, dashboard } => (*listen, *dashboard),
     };
-    let (control, address) = bind(listen).await?;
+    let (control, route, address) = match listen {
+        Some(address) => {
+            let (listener, address) = bind(address).await?;
+            (Listener::Tcp(listener), Route::Network, Some(address))
+        }
+        None => {
+            let (connect, listener) = InProcess::new();
+            (Listener::InProcess(listener), Route::InProcess(connect), None)
+        }
+    };
     let dashboard = match dashboard {
         Some(address) => Some(bind(address).await?),
         None => None,
@@ -59,13 +80,17 @@ pub(crate) async fn start_directory(
             let _ = failed.send(error);
         }
     });
-    // Its own store reaches it at an address that certificates can be for, though it listens on all.
-    let mut own = address;
-    if own.ip().is_unspecified() {
-        own.set_ip(if own.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+    let shards = vec![address.map_or_else(|| IN_PROCESS.to_owned(), |address| own(address).to_string())];
+    Ok(EmbeddedDirectory { shards, route, address, dashboard: dashboard_address, failure })
+}
+
+/// Where the store reaches its own directory: at an address that certificates can be for, though it listens on all.
+fn own(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        let is_v4 = address.is_ipv4();
+        address.set_ip(if is_v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
     }
-    let (shards, dashboard) = (vec![own.to_string()], dashboard_address);
-    Ok(EmbeddedDirectory { shards, address: Some(address), dashboard, failure })
+    address
 }
 
 async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StoreError> {

@@ -27,13 +27,15 @@ async fn serve(config: StoreConfig, process: Process) -> anyhow::Result<()> {
         metrics.certificate(tls);
     }
     let StoreConfig { node, cluster, memory_bytes, .. } = config.clone();
+    let access = config.credentials.to_string();
     let tell = |milestone: Milestone| match milestone {
         Milestone::Listening(addresses) => {
             tracing::info!(%node, %cluster, memory_bytes, ?addresses, "serving");
+            log_access(&addresses, &access);
             announcer.listening(Addresses {
                 node: Some(node.to_string()),
                 socket: Some(addresses.socket),
-                data: Some(addresses.data),
+                data: addresses.data,
                 directory: addresses.directory,
                 dashboard: addresses.dashboard,
                 ..Addresses::default()
@@ -43,4 +45,13 @@ async fn serve(config: StoreConfig, process: Process) -> anyhow::Result<()> {
     };
     let config = StoreConfig { tracer, ..config };
     Ok(hoplite_store::run(config, metrics, tell, shutdown).await?)
+}
+
+/// Logs which programs may connect to the ports.
+fn log_access(addresses: &hoplite_store::Addresses, access: &str) {
+    if addresses.data.is_none() && addresses.directory.is_none() && addresses.dashboard.is_none() {
+        tracing::info!("no port is open: only clients of the socket have access");
+    } else {
+        tracing::info!(access, "ports are open");
+    }
 }

@@ -37,7 +37,7 @@ impl Outgoing {
     fn into_message(self) -> (ToShard, Option<TraceContext>) {
         let Self { mut message, inline_from, trace } = self;
         if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
-            publish.inline = copy.bytes();
+            publish.inline = copy.bytes().map(Into::into);
         }
         (message, trace)
     }

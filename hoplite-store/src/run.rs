@@ -13,10 +13,11 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
 use hoplite_core::session::BypassTries;
-use hoplite_core::shard::NodeInfo;
+use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_core::topology::Place;
 use hoplite_daemon::metrics::Metrics;
-use hoplite_daemon::{Credentials, EventLoop};
+use hoplite_daemon::opening::Caller;
+use hoplite_daemon::{Credentials, EventLoop, Route};
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -49,8 +50,8 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct Addresses {
     /// The Unix socket for workers.
     pub socket: PathBuf,
-    /// The data plane.
-    pub data: SocketAddr,
+    /// The data plane, if there is one.
+    pub data: Option<SocketAddr>,
     /// The embedded directory, if there is one.
     pub directory: Option<SocketAddr>,
     /// The dashboard, if there is one.
@@ -96,31 +97,47 @@ pub async fn run(
 /// What a store occupies on its machine, and what others may have.
 struct Places {
     arena: Arc<Arena>,
-    data: TcpListener,
-    data_address: SocketAddr,
-    /// Where other stores reach the data plane.
-    advertised: Advertised,
+    /// The data plane, if there is one.
+    data: Option<DataPlace>,
     local: LocalListener,
+}
+
+/// The data plane before it is served.
+struct DataPlace {
+    listener: TcpListener,
+    address: SocketAddr,
+    /// Where other stores reach it.
+    advertised: Advertised,
+}
+
+impl DataPlace {
+    async fn take(config: &StoreConfig, address: SocketAddr) -> Result<Self, StoreError> {
+        let listen_error = |source| StoreError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(listen_error)?;
+        let address = listener.local_addr().map_err(listen_error)?;
+        let unknown = |source| StoreError::AdvertiseUnknown {
+            name: config.advertise.clone().unwrap_or_default(),
+            source,
+        };
+        let advertised = Advertised::find(config.advertise.clone(), address).await.map_err(unknown)?;
+        let told = advertised.address();
+        if told.ip().is_unspecified() || told.port() == 0 {
+            return Err(StoreError::AdvertiseNeeded { address: told });
+        }
+        Ok(Self { listener, address, advertised })
+    }
 }
 
 impl Places {
     async fn take(config: &StoreConfig) -> Result<Self, StoreError> {
         let arena = Arena::create(config.backing.clone(), config.memory_bytes)
             .map_err(|source| StoreError::Arena { memory_bytes: config.memory_bytes, source })?;
-        let listen_error = |source| StoreError::Listen { address: config.listen, source };
-        let data = TcpListener::bind(config.listen).await.map_err(listen_error)?;
-        let data_address = data.local_addr().map_err(listen_error)?;
-        let unknown = |source| StoreError::AdvertiseUnknown {
-            name: config.advertise.clone().unwrap_or_default(),
-            source,
+        let data = match config.listen {
+            Some(address) => Some(DataPlace::take(config, address).await?),
+            None => None,
         };
-        let advertised = Advertised::find(config.advertise.clone(), data_address).await.map_err(unknown)?;
-        let address = advertised.address();
-        if address.ip().is_unspecified() || address.port() == 0 {
-            return Err(StoreError::AdvertiseNeeded { address });
-        }
         let local = LocalListener::bind(&config.socket, &socket_access(config))?;
-        Ok(Self { arena, data, data_address, advertised, local })
+        Ok(Self { arena, data, local })
     }
 }
 
@@ -156,19 +173,28 @@ impl Running {
         exported: Option<Metrics>,
         places: Places,
     ) -> Result<Self, StoreError> {
-        let Places { arena, data, data_address, advertised, local } = places;
+        let Places { arena, data, local } = places;
+        let data_address = data.as_ref().map(|data| data.address);
+        let advertised = data.as_ref().map(|data| data.advertised.clone());
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let leaving = stop.child_token();
         let stop_on_drop = stop.clone().drop_guard();
-        let EmbeddedDirectory { shards, address: directory, dashboard, failure: directory_failed } =
+        let EmbeddedDirectory { shards, route, address: directory, dashboard, failure: directory_failed } =
             start_directory(&config, exported.clone(), &stop, &tasks).await?;
-        let links = links(&shards, &config.credentials)?;
+        let caller = Caller { cluster: Some(config.cluster.clone()), node: Some(config.node.clone()) };
+        let links = links(&shards, &config.credentials, &caller, &route)?;
         let event_loop = EventLoop::start("control", stop.clone()).map_err(StoreError::Thread)?;
 
         let data_config = DataConfig::new(config.cluster.clone(), config.node.clone());
-        let Credentials { token, tls } = config.credentials.clone();
+        let Credentials { token, tls, .. } = config.credentials.clone();
         let transport = tls.map_or(TransportKind::Plain, TransportKind::Tls);
-        let data_config = Arc::new(DataConfig { links: config.links, transport, token, ..data_config });
+        let data_config = Arc::new(DataConfig {
+            links: config.links,
+            transport,
+            token,
+            advertised: advertised.clone(),
+            ..data_config
+        });
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
         let node = new_node(&config, &shards, &arena)?;
@@ -176,8 +202,11 @@ impl Running {
         let engine =
             Engine::new(node, arena, puller, Arc::clone(&metrics), running, stop.clone(), links.len());
         start_upkeep(&engine, &stop, &tasks, &event_loop);
-        let for_small = Some(event_loop.handle().clone());
-        tasks.spawn(data::run(data, data_config, Arc::clone(&engine), metrics, for_small, stop.clone()));
+        if let Some(DataPlace { listener, .. }) = data {
+            let for_small = Some(event_loop.handle().clone());
+            let (engine, stop) = (Arc::clone(&engine), stop.clone());
+            tasks.spawn(data::run(listener, data_config, engine, metrics, for_small, stop));
+        }
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
         if let Some(exported) = exported {
             engine.observe(Observer::new(&exported));
@@ -192,14 +221,19 @@ impl Running {
         let info = NodeInfo {
             node: config.node.clone(),
             incarnation: Incarnation(random_number()?),
-            data_address: advertised.address(),
+            data_address: advertised.as_ref().map_or(UNREACHABLE, Advertised::address),
             labels: config.labels.clone(),
             shards: ShardList::new(shards),
         };
-        let sessions =
-            start_sessions(&engine, &links, (&info, &advertised), &config.cluster, |session, state| {
+        let sessions = start_sessions(
+            &engine,
+            &links,
+            (&info, advertised.as_ref()),
+            &config.cluster,
+            |session, state| {
                 event_loop.spawn(session.run(state, leaving.clone(), stop.clone()));
-            });
+            },
+        );
         let plane = Arc::new(LocalPlane {
             engine: Arc::clone(&engine),
             access: socket_access(&config),
@@ -245,12 +279,18 @@ impl Running {
 }
 
 /// Reaches out to the shards at `addresses`, which must be as many different ones.
-fn links(addresses: &[String], credentials: &Credentials) -> Result<Vec<ShardLink>, StoreError> {
+fn links(
+    addresses: &[String],
+    credentials: &Credentials,
+    caller: &Caller,
+    route: &Route,
+) -> Result<Vec<ShardLink>, StoreError> {
     if addresses.len() > MAX_SHARDS {
         return Err(StoreError::TooManyShards);
     }
     let link = |address: &String| {
-        let link = ShardLink::new(address, credentials).filter(|_| address.len() <= MAX_SHARD_NAME_BYTES);
+        let link = ShardLink::new(address, credentials, caller.clone(), route.clone())
+            .filter(|_| address.len() <= MAX_SHARD_NAME_BYTES);
         link.ok_or_else(|| StoreError::ShardAddress { address: address.clone() })
     };
     let links = addresses.iter().map(link).collect::<Result<_, _>>()?;
@@ -287,7 +327,7 @@ fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTrac
 fn start_sessions(
     engine: &Arc<Engine>,
     links: &[ShardLink],
-    (info, advertised): (&NodeInfo, &Advertised),
+    (info, advertised): (&NodeInfo, Option<&Advertised>),
     cluster: &ClusterId,
     start: impl Fn(Session, watch::Sender<SessionState>),
 ) -> Sessions {
@@ -306,7 +346,7 @@ fn start_sessions(
                 order: Arc::clone(&order),
             },
             info: info.clone(),
-            advertised: advertised.clone(),
+            advertised: advertised.cloned(),
             cluster: cluster.clone(),
             started: Instant::now(),
             bypass_tries: BypassTries::default(),
@@ -372,7 +412,7 @@ mod tests {
         let mut config = StoreConfig {
             node: NodeId::new("n").unwrap(),
             cluster: ClusterId::new("c").unwrap(),
-            listen: "127.0.0.1:0".parse().unwrap(),
+            listen: "127.0.0.1:0".parse().ok(),
             credentials: Credentials::default(),
             advertise: None,
             directory: Directory::Shards(vec!["127.0.0.1:1".to_owned()]),

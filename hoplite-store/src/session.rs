@@ -4,6 +4,7 @@
 //! It is opened over gRPC, whose pings tell whether the shard lives. If the shard offers it, the messages go past gRPC.
 
 use std::future::pending;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use hoplite_core::session::{
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::metrics::label_of;
-use hoplite_daemon::{Bearer, Credentials, cause};
+use hoplite_daemon::opening::Caller;
+use hoplite_daemon::{Credentials, Route, cause};
 use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
 use hoplite_proto::directory::{BypassKey, check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
@@ -27,12 +29,11 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 use crate::advertised::Advertised;
-use crate::bypass::{Bypass, PING};
+use crate::direct::{DirectConnection, PING};
 use crate::engine::Engine;
 use crate::metrics;
 use crate::outbox::{Batches, outbox};
@@ -61,11 +62,19 @@ pub(crate) struct ShardLink {
     pub(crate) address: String,
     channel: Channel,
     credentials: Credentials,
+    caller: Caller,
+    route: Route,
 }
 
 impl ShardLink {
-    /// A link to the shard at `address`; `None` if that is not of the form `HOST:PORT`. Connects when it is first used.
-    pub(crate) fn new(address: &str, credentials: &Credentials) -> Option<Self> {
+    /// A link of `caller` to the shard at `address`; `None` if that is not of the form `HOST:PORT`. Connects when it is first
+    /// used.
+    pub(crate) fn new(
+        address: &str,
+        credentials: &Credentials,
+        caller: Caller,
+        route: Route,
+    ) -> Option<Self> {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
         // Without a port, that of HTTP would be meant.
         endpoint.uri().port()?;
@@ -77,14 +86,19 @@ impl ShardLink {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(16 << 20);
-        let channel = credentials.channel(&endpoint);
-        Some(Self { address: address.to_owned(), channel, credentials: credentials.clone() })
+        let channel = credentials.channel(&endpoint, caller.clone(), route.clone());
+        Some(Self { address: address.to_owned(), channel, credentials: credentials.clone(), caller, route })
     }
 
     /// A client for calls to the shard.
-    pub(crate) fn client(&self) -> DirectoryClient<InterceptedService<Channel, Bearer>> {
-        let service = InterceptedService::new(self.channel.clone(), self.credentials.bearer());
-        DirectoryClient::new(service).max_decoding_message_size(MAX_SHARD_FRAME_BYTES)
+    pub(crate) fn client(&self) -> DirectoryClient<Channel> {
+        DirectoryClient::new(self.channel.clone()).max_decoding_message_size(MAX_SHARD_FRAME_BYTES)
+    }
+
+    /// Connects once more, for the messages of the session that `key` names.
+    async fn open_direct(&self, key: BypassKey) -> io::Result<DirectConnection> {
+        let token = self.credentials.token.as_ref();
+        DirectConnection::open(&self.address, &self.route, token, &self.caller, key).await
     }
 }
 
@@ -97,7 +111,8 @@ pub(crate) struct Session {
     pub(crate) load_reports: LoadReports,
     /// The data plane's address in here is what it was at the start.
     pub(crate) info: NodeInfo,
-    pub(crate) advertised: Advertised,
+    /// Where other stores reach the data plane, if there is one.
+    pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
     pub(crate) started: Instant,
     pub(crate) bypass_tries: BypassTries,
@@ -151,7 +166,10 @@ impl Session {
 
     async fn run_once(&mut self, state: &watch::Sender<SessionState>) -> Result<(), Failure> {
         let (outbox, batches) = outbox().map_err(|_| Error::unavailable("a timer"))?;
-        let info = NodeInfo { data_address: self.advertised.now().await, ..self.info.clone() };
+        let mut info = self.info.clone();
+        if let Some(advertised) = &self.advertised {
+            info.data_address = advertised.now().await;
+        }
         let hello = StoreMessages { hello: Some(encode_hello(&info, &self.cluster)), messages: Vec::new() };
         let (over_grpc, queued) = oneshot::channel();
         let mut client = self.link.client();
@@ -169,9 +187,9 @@ impl Session {
         };
         check_welcome(&welcome)?;
         let mut early = vec![ShardMessages { messages, ..Default::default() }];
-        let bypass = match BypassKey::of_welcome(&welcome.bypass_key) {
+        let bypass = match BypassKey::of_bytes(&welcome.bypass_key) {
             Some(key) if self.bypass_tries.is_due(self.now()) => {
-                self.divert(&key, &mut inbound, &mut early).await?
+                self.divert(key, &mut inbound, &mut early).await?
             }
             _ => None,
         };
@@ -216,11 +234,11 @@ impl Session {
     /// `early`.
     async fn divert(
         &mut self,
-        key: &BypassKey,
+        key: BypassKey,
         inbound: &mut Streaming<ShardMessages>,
         early: &mut Vec<ShardMessages>,
-    ) -> Result<Option<Bypass>, Error> {
-        let mut bypass = match Bypass::open(&self.link.address, key).await {
+    ) -> Result<Option<DirectConnection>, Error> {
+        let mut bypass = match self.link.open_direct(key).await {
             Ok(bypass) => bypass,
             Err(error) => {
                 tracing::debug!(shard = self.link.address, %error, "cannot connect past gRPC");
@@ -260,7 +278,7 @@ impl Session {
     /// Talks past gRPC until that ends; gRPC says why, unless the shard is silent here.
     async fn talk_past_grpc(
         &self,
-        Bypass { mut reader, mut writer }: Bypass,
+        DirectConnection { mut reader, mut writer }: DirectConnection,
         mut batches: Batches,
         inbound: &mut Streaming<ShardMessages>,
     ) -> Result<Heard, Error> {
@@ -351,7 +369,7 @@ impl Failure {
         // This side did not accept what the other one has shown, or the other one said nonsense. That the other one does not
         // accept this side ends the connection later, without this being said.
         let is_tls = cause::<rustls::Error>(&status).is_some();
-        Self { error: from_status(&credentials.explained(status)), is_tls }
+        Self { error: credentials.error_of(status), is_tls }
     }
 }
 

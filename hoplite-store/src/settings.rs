@@ -24,7 +24,7 @@ const DEFAULT_MEMORY_PERCENT: u64 = 30;
 /// The settings; what is unset has its default.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct Settings {
-    /// Where other stores reach this one; port 0 for any [default: 127.0.0.1:0]
+    /// Where other stores reach this one; port 0 for any [default: nowhere for a store without peers, else 127.0.0.1:0]
     #[arg(long, env = "HOPLITE_LISTEN", value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
     /// What to tell other stores, if it is not the address listened on; a name is looked up again when sessions begin anew
@@ -33,7 +33,8 @@ pub(crate) struct Settings {
     /// All shards of the directory, spelled alike at every store; without it, one runs inside this store
     #[arg(long, env = "HOPLITE_DIRECTORY", value_name = "HOST:PORT,...", value_delimiter = ',')]
     directory: Option<Vec<String>>,
-    /// Where the directory inside this store listens [default: 127.0.0.1:0]
+    /// Where the directory inside this store listens, so that other stores can join [default: 127.0.0.1:0 with --listen or
+    /// --advertise, else nowhere]
     #[arg(long, env = "HOPLITE_DIRECTORY_LISTEN", value_name = "ADDR:PORT")]
     directory_listen: Option<SocketAddr>,
     /// Serve the dashboard of the directory inside this store, a page for browsers: on a port of loopback, or of the address named; the token is the login [default: not at all]
@@ -186,8 +187,13 @@ impl Settings {
     /// Fills in the defaults and checks what is left.
     pub(crate) fn resolve(self) -> Result<StoreConfig, SettingsError> {
         let limits = self.limits()?;
-        let listen = self.listen.unwrap_or(SocketAddr::new(LOOPBACK, 0));
-        self.security.check(listen)?;
+        // Without peers it needs no port.
+        let is_alone = self.listen.is_none()
+            && self.advertise.is_none()
+            && self.directory.is_none()
+            && self.directory_listen.is_none();
+        let listen = (!is_alone).then(|| self.listen.unwrap_or(SocketAddr::new(LOOPBACK, 0)));
+        listen.map_or(Ok(()), |address| self.security.check(address))?;
         let dashboard = self.dashboard.map(|address| address.0);
         dashboard.map_or(Ok(()), |address| self.security.check(address))?;
         let directory = match (self.directory, self.directory_listen) {
@@ -195,8 +201,8 @@ impl Settings {
             (Some(_), None) if dashboard.is_some() => return Err(SettingsError::NoDashboard),
             (Some(shards), None) => Directory::Shards(shards),
             (None, listen) => {
-                let listen = listen.unwrap_or(SocketAddr::new(LOOPBACK, 0));
-                self.security.check(listen)?;
+                let listen = (!is_alone).then(|| listen.unwrap_or(SocketAddr::new(LOOPBACK, 0)));
+                listen.map_or(Ok(()), |address| self.security.check(address))?;
                 Directory::Embedded { listen, dashboard }
             }
         };
@@ -211,7 +217,10 @@ impl Settings {
             node: NodeId::new(&self.node_id.unwrap_or_else(default_node_id))?,
             cluster: ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER))?,
             listen,
-            credentials: self.security.credentials()?,
+            credentials: match is_alone && dashboard.is_none() {
+                true => self.security.named_credentials()?,
+                false => self.security.credentials()?,
+            },
             advertise: self.advertise,
             directory,
             socket: self.socket.unwrap_or_else(default_socket_path),
@@ -315,11 +324,8 @@ mod tests {
     #[test]
     fn nothing_set_means_a_working_single_node() {
         let store = Settings::default().resolve().unwrap();
-        assert_eq!(
-            store.directory,
-            Directory::Embedded { listen: "127.0.0.1:0".parse().unwrap(), dashboard: None }
-        );
-        assert!(store.listen.ip().is_loopback());
+        assert_eq!(store.directory, Directory::Embedded { listen: None, dashboard: None });
+        assert_eq!(store.listen, None, "it has no peers");
         assert!(store.memory_bytes > 64 << 20);
         assert_eq!(store.limits, Limits::default());
         assert_eq!(store.socket_mode, 0o660);

@@ -149,7 +149,6 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
     ];
     let of_daemons = prop_oneof![
         node().prop_map(|node| Error::NodeIdInUse { node }),
-        Just(Error::ClusterMismatch),
         text(".{0,60}").prop_map(|text| Error::PermissionDenied { reason: text.into() }),
         (text(".{0,60}"), text(".{0,60}"))
             .prop_map(|(refused, in_use)| Error::ShardListMismatch { refused, in_use }),
@@ -215,7 +214,8 @@ fn publish() -> impl Strategy<Value = Publish> {
                 pulling_from,
                 inline: (inline && state == LocationState::Complete)
                     .then(|| Bytes::from(vec![7; usize::try_from(size_bytes % (1 << 16)).unwrap()]))
-                    .filter(|bytes| bytes.len() as u64 == size_bytes),
+                    .filter(|bytes| bytes.len() as u64 == size_bytes)
+                    .map(Into::into),
                 slot: slot.filter(|_| state == LocationState::Complete).map(GrantId),
                 wants_answer,
             }
@@ -324,11 +324,11 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
     let inline =
         (query_id(), id(), put(), metadata()).prop_map(|(request, id, put, (metadata, size_bytes))| {
             let bytes = Bytes::from(vec![7; usize::try_from(size_bytes).unwrap()]);
-            ToStore::Inline { request, id, put, metadata, bytes }
+            ToStore::Inline { request, id, put, metadata, bytes: bytes.into() }
         });
     let take_over = (id(), put(), metadata()).prop_map(|(id, put, (metadata, size_bytes))| {
         let bytes = Bytes::from(vec![7; usize::try_from(size_bytes).unwrap()]);
-        ToStore::TakeOver { id, put, metadata, bytes }
+        ToStore::TakeOver { id, put, metadata, bytes: bytes.into() }
     });
     let drop_reason = select(vec![DropReason::Deleted, DropReason::Lost, DropReason::Superseded]);
     prop_oneof![
@@ -436,6 +436,7 @@ fn inspection() -> impl Strategy<Value = Inspection> {
         }),
         id().prop_map(|id| Inspection::Describe { id }),
         Just(Inspection::Status),
+        Just(Inspection::Cluster),
         Just(Inspection::ProbeProgress),
         (prop::collection::vec(node(), 0..5), 0_u32..=10_000, any::<bool>(), 0..3).prop_map(
             |(nodes, count, all, load)| {

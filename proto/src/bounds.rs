@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::shard::UNREACHABLE;
 
 /// Longest time that a request may wait; longer times are cut to it. It is longer than anybody means, and so short that
 /// arithmetic on times does not overflow.
@@ -53,6 +54,19 @@ pub(crate) fn encode_timeout(timeout: Duration) -> u64 {
 
 pub(crate) fn decode_timeout(timeout_ms: u64) -> Duration {
     Duration::from_millis(timeout_ms).min(MAX_TIMEOUT)
+}
+
+/// The text of the address of a store; empty if the store is [`UNREACHABLE`].
+pub fn encode_address(address: SocketAddr) -> String {
+    if address == UNREACHABLE { String::new() } else { address.to_string() }
+}
+
+/// Checks the address of a store, which is empty if the store has no data plane.
+///
+/// # Errors
+/// [`Error::Malformed`] if it is neither empty nor an address.
+pub fn decode_store_address(text: &str, plane: Plane) -> Result<SocketAddr> {
+    if text.is_empty() { Ok(UNREACHABLE) } else { decode_address(text, plane) }
 }
 
 /// Checks an address at which a peer says that a node can be reached.

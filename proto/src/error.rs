@@ -59,6 +59,9 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::ShardListMismatch { refused, in_use } => {
             v1::Error { code, text: refused.clone(), other_text: in_use.clone(), ..Default::default() }
         }
+        Error::ClusterMismatch { ours, theirs } => {
+            v1::Error { code, text: ours.clone(), other_text: theirs.clone(), ..Default::default() }
+        }
         Error::VersionMismatch { ours, theirs } => {
             v1::Error { code, a: (*ours).into(), b: (*theirs).into(), ..Default::default() }
         }
@@ -74,8 +77,8 @@ pub fn encode(error: &Error) -> v1::Error {
 /// The error that a peer reported.
 ///
 /// Never fails: a code that this version does not know, or fields that do not fit the code, become
-/// [`Error::Malformed`] with the peer's text. What in a text would disturb a terminal is [escaped](escape). The versions of [`Error::VersionMismatch`] are swapped, so that "ours" is the
-/// version of this side.
+/// [`Error::Malformed`] with the peer's text. What in a text would disturb a terminal is [escaped](escape). The two sides of [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] are
+/// swapped, so that "ours" means this side.
 pub fn decode(error: v1::Error, plane: Plane) -> Error {
     // These two are quoted, and escaped, when they are shown.
     let name = || cut(error.text.clone());
@@ -120,7 +123,9 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
         code if code == ErrorCode::NodeIdInUse as u32 => {
             NodeId::new(&text).ok().map(|node| Error::NodeIdInUse { node })
         }
-        code if code == ErrorCode::ClusterMismatch as u32 => Some(Error::ClusterMismatch),
+        code if code == ErrorCode::ClusterMismatch as u32 => {
+            Some(Error::ClusterMismatch { ours: cut(error.other_text.clone()), theirs: name() })
+        }
         code if code == ErrorCode::ShardListMismatch as u32 => {
             Some(Error::ShardListMismatch { refused: text.clone(), in_use: shown(&error.other_text) })
         }

@@ -27,7 +27,7 @@ pub fn to_status(error: &Error) -> Status {
         Error::Timeout { .. } => Code::DeadlineExceeded,
         Error::ObjectLost { .. } => Code::DataLoss,
         Error::Deleted { .. } => Code::NotFound,
-        Error::ClusterMismatch | Error::ShardListMismatch { .. } | Error::VersionMismatch { .. } => {
+        Error::ClusterMismatch { .. } | Error::ShardListMismatch { .. } | Error::VersionMismatch { .. } => {
             Code::FailedPrecondition
         }
         Error::Superseded { .. } => Code::Aborted,

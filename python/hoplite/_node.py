@@ -22,6 +22,7 @@ from hoplite.errors import ConnectFailed
 SOCKET_VARIABLE = "HOPLITE_SOCKET"
 #: What is passed on to a private store of the settings that are meant for the store of the machine.
 LOG_VARIABLE = "HOPLITE_LOG"
+TOKEN_VARIABLE = "HOPLITE_TOKEN_FILE"
 #: How long a private store may take to start: it is there within milliseconds, unless the machine is swamped.
 _START_TIMEOUT = 30.0
 #: How long it may take to end before it is killed.
@@ -203,7 +204,7 @@ class _Keeper:
         environment = {
             name: value
             for name, value in os.environ.items()
-            if name == LOG_VARIABLE or not name.startswith("HOPLITE_")
+            if name in (LOG_VARIABLE, TOKEN_VARIABLE) or not name.startswith("HOPLITE_")
         }
         try:
             self.process = subprocess.Popen(

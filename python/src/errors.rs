@@ -178,7 +178,7 @@ fn set_object_fields(
             fields.set_item("node", node.as_str())?;
             "NodeIdInUse"
         }
-        ObjectError::ClusterMismatch => "ClusterMismatch",
+        ObjectError::ClusterMismatch { .. } => "ClusterMismatch",
         ObjectError::PermissionDenied { reason } => {
             fields.set_item("reason", reason.as_ref())?;
             "PermissionDenied"

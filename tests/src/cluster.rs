@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
 use hoplite_client::{Dtype, Metadata, PutOptions};
-use hoplite_daemon::{Addresses, launch};
+use hoplite_daemon::opening::Caller;
+use hoplite_daemon::{Addresses, Credentials, Route, launch};
+use hoplite_proto::v1::directory_client::DirectoryClient;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::contents::bytes;
 
@@ -252,6 +255,24 @@ pub struct Plan {
     pub advertised: Vec<String>,
 }
 
+impl Plan {
+    /// A plan of daemons that ask nobody for a token, for tests that speak to their ports themselves.
+    pub fn open() -> Self {
+        let insecure = vec!["--insecure".to_owned()];
+        Self { store_arguments: insecure.clone(), shard_arguments: insecure, ..Self::default() }
+    }
+}
+
+/// A client of the shard at `address` that shows the token which the daemons of this user share. To be called on a runtime.
+///
+/// # Panics
+/// If there is no such token, or no such address.
+pub fn directory(address: &str) -> DirectoryClient<Channel> {
+    let credentials = Credentials::from_environment().expect("this user has a secret");
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("it is an address");
+    DirectoryClient::new(credentials.channel(&endpoint, Caller::default(), Route::Network))
+}
+
 impl Default for Plan {
     fn default() -> Self {
         Self {
@@ -306,6 +327,11 @@ impl Cluster {
     /// A cluster of `nodes` stores and one shard, with arenas of 64 MiB.
     pub fn of(nodes: usize) -> Self {
         Self::start(Plan { nodes, ..Plan::default() })
+    }
+
+    /// The same, of daemons that ask nobody for a token.
+    pub fn open(nodes: usize) -> Self {
+        Self::start(Plan { nodes, ..Plan::open() })
     }
 
     fn spawn_shard(&self, shard: usize, listen: &str) -> Daemon {

@@ -86,7 +86,7 @@ fn a_store_starts_serves_and_stops() {
 /// Starts three nodes with more flags of the store, which the last one does not have at first.
 fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let homes = [Home::new(), Home::new(), Home::new()];
-    let first = ["start", "--memory", "16MiB", "--node-id", "first", "--", "--dashboard", "0"];
+    let first = ["start", "--port", "0", "--memory", "16MiB", "--node-id", "first", "--", "--dashboard", "0"];
     let (code, text) = homes[0].run(&[&first, flags].concat());
     assert_eq!(code, 0, "{text}");
     let line = |name| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();

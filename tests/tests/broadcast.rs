@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use hoplite_client::PutOptions;
 use hoplite_proto::v1::StatusRequest;
-use hoplite_proto::v1::directory_client::DirectoryClient;
-use hoplite_tests::cluster::{Cluster, Plan, await_that};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, directory};
 use hoplite_tests::contents::bytes;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,7 +32,7 @@ fn a_get_costs_the_directory_five_messages() {
     let messages = || -> u64 {
         let of_shard = |address: &String| {
             runtime.block_on(async {
-                let mut client = DirectoryClient::connect(format!("http://{address}")).await.unwrap();
+                let mut client = directory(address);
                 let status = client.status(StatusRequest::default()).await.unwrap().into_inner();
                 status.received_messages + status.sent_messages
             })

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hoplite_client::blocking::Client;
 use hoplite_daemon::launch;
-use hoplite_proto::directory::FIRST_BYTE;
+use hoplite_proto::directory::Preface;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that};
 
 /// How long what should succeed may take.
@@ -32,7 +32,7 @@ enum Fate {
 }
 
 /// More than the opening, and less than what follows.
-const SOME_BYTES: u64 = 100;
+const SOME_BYTES: u64 = 300;
 
 /// Stands between stores and a shard.
 struct Relay {
@@ -63,7 +63,8 @@ impl Relay {
         if store.peek(&mut first).is_err() {
             return;
         }
-        if first == [FIRST_BYTE] {
+        let is_direct = first == Preface::Direct.bytes()[..1];
+        if is_direct {
             if self.fate == Fate::IsClosed {
                 return;
             }
@@ -72,7 +73,7 @@ impl Relay {
                 return;
             }
         }
-        let fate = if first == [FIRST_BYTE] { self.fate } else { Fate::Passes };
+        let fate = if is_direct { self.fate } else { Fate::Passes };
         let Ok(shard) = TcpStream::connect(shard) else { return };
         let ways = [(store.try_clone(), shard.try_clone(), true), (Ok(shard), Ok(store), false)];
         for (from, to, is_from_store) in ways {

@@ -32,9 +32,9 @@ const PATHS: [&str; 14] = [
 ];
 
 fn cluster(more: &[&str]) -> Cluster {
-    let mut shard_arguments = vec!["--dashboard".to_owned(), "0".to_owned()];
-    shard_arguments.extend(more.iter().map(|&argument| argument.to_owned()));
-    Cluster::start(Plan { nodes: 2, shard_arguments, ..Plan::default() })
+    let mut plan = Plan::open();
+    plan.shard_arguments.extend(["--dashboard", "0"].iter().chain(more).map(|&argument| argument.to_owned()));
+    Cluster::start(plan)
 }
 
 fn address(cluster: &Cluster) -> SocketAddr {

@@ -65,8 +65,12 @@ fn the_doctor_asks_a_directory_with_the_token_that_is_named() {
     let cluster = shard(&token);
     let address = &cluster.shard_addresses[0];
     assert_says(doctor(address, &token), "good", "answers, for cluster");
-    assert_says(doctor(address, &arguments(&[("--token-file", &other)])), "bad", "refuses the token");
-    assert_says(doctor(address, &[]), "bad", "demands a token, and none is named");
+    assert_says(
+        doctor(address, &arguments(&[("--token-file", &other)])),
+        "bad",
+        "has another token than this program",
+    );
+    assert_says(doctor(address, &[]), "bad", "name the token of the directory");
     let tls = certificates(&place.path().join("ours"), "n,127.0.0.1");
     assert_says(doctor(address, &tls), "bad", "does not speak TLS, and this host is to");
 }

@@ -13,8 +13,7 @@ use hoplite_core::Error as ObjectError;
 use hoplite_core::topology::probe::survey::SurveyOptions;
 use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 use hoplite_proto::v1;
-use hoplite_proto::v1::directory_client::DirectoryClient;
-use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, refusal, run_to_end};
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, directory, program, refusal, run_to_end};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::http::get;
 use tokio::sync::mpsc;
@@ -171,9 +170,9 @@ fn place(cluster: &Cluster, version: u64) {
     };
     let nodes = vec![node(0), node(1)];
     let places = v1::MeasuredPlaces { version, nodes, uplinks_permille: vec![0, 0, 250, 0] };
-    let address = format!("http://{}", cluster.shard_addresses[0]);
+    let address = &cluster.shard_addresses[0];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let place = async { DirectoryClient::connect(address).await.unwrap().place(places).await };
+    let place = async { directory(address).place(places).await };
     assert!(runtime.block_on(place).unwrap().into_inner().counts);
 }
 

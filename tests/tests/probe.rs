@@ -11,8 +11,7 @@ use hoplite_core::topology::probe::MAX_PROBES;
 use hoplite_core::topology::probe::echo::{Packet, PacketKind};
 use hoplite_proto::data::probe::encode_packet;
 use hoplite_proto::v1;
-use hoplite_proto::v1::directory_client::DirectoryClient;
-use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, directory, program};
 use hoplite_tests::raw::{Kind, RawPeer, data_frame};
 use prost::Message;
 use serde_json::Value;
@@ -157,8 +156,7 @@ fn place(cluster: &Cluster, shard: usize, version: u64) {
     let places = v1::MeasuredPlaces { version, nodes, uplinks_permille: vec![250; 4] };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let reply = runtime.block_on(async {
-        let address = format!("http://{}", cluster.shard_addresses[shard]);
-        DirectoryClient::connect(address).await.unwrap().place(places).await.unwrap().into_inner()
+        directory(&cluster.shard_addresses[shard]).place(places).await.unwrap().into_inner()
     });
     assert!(reply.counts && reply.nodes == 4, "{reply:?}");
 }
@@ -251,7 +249,7 @@ fn forged_echoes_are_not_answered_and_change_nothing() {
 
 #[test]
 fn peers_get_only_what_a_probe_directs() {
-    let cluster = Cluster::of(2);
+    let cluster = Cluster::open(2);
     let refused = |kind, message: &dyn Fn(&mut RawPeer, Kind)| {
         let mut peer = RawPeer::greeted(&cluster.data_address(0));
         message(&mut peer, kind);

@@ -57,7 +57,7 @@ fn a_stranger_without_the_token_can_do_nothing() {
 
     // As a store.
     let text = refusal_of_a_store(&cluster, 2, &[]);
-    assert!(text.contains("permission denied") && text.contains("has a token"), "{text}");
+    assert!(text.contains("permission denied") && text.contains("another token"), "{text}");
     let text = refusal_of_a_store(&cluster, 2, &[("--token-file", &other)]);
     assert!(text.contains("permission denied") && text.contains("another token"), "{text}");
 

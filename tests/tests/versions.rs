@@ -34,7 +34,7 @@ fn a_client_of_the_previous_version_is_told_both_versions() {
 
 #[test]
 fn a_store_of_the_previous_version_is_told_both_versions_by_the_directory() {
-    let mut cluster = Cluster::of(1);
+    let mut cluster = Cluster::open(1);
     let address = cluster.shard_addresses[0].clone();
     let hello = Hello {
         version: PREVIOUS,
@@ -73,7 +73,7 @@ fn with_later_field(message: &impl Message) -> Vec<u8> {
 
 #[test]
 fn what_a_later_program_of_this_version_says_beside_is_ignored() {
-    let mut cluster = Cluster::of(1);
+    let mut cluster = Cluster::open(1);
     let mut client = RawClient::connect(&cluster.socket(0));
     let mut say = |message: &[u8]| {
         let length = u32::try_from(message.len()).unwrap();

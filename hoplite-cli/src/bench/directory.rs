@@ -15,14 +15,14 @@ use hoplite_core::shard::{
     ToShard, ToStore, UnpublishReason, Verdict,
 };
 use hoplite_core::{ClusterId, Limits, Metadata, NodeId, ObjectId, PutId, Time};
-use hoplite_daemon::{Bearer, Credentials};
+use hoplite_daemon::opening::Caller;
+use hoplite_daemon::{Credentials, Route};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessages};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::Streaming;
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 use super::processor;
@@ -279,11 +279,11 @@ impl Sessions {
 
     async fn open(&mut self, store: &NodeInfo) -> anyhow::Result<Session> {
         if self.opened.is_multiple_of(SESSIONS_PER_CONNECTION) {
-            self.channels.push(self.credentials.channel(&self.endpoint));
+            self.channels.push(self.credentials.channel(&self.endpoint, Caller::default(), Route::Network));
         }
         self.opened += 1;
         let channel = self.channels.last().context("there is a connection")?.clone();
-        Session::open(InterceptedService::new(channel, self.credentials.bearer()), store).await
+        Session::open(channel, store).await
     }
 }
 
@@ -294,7 +294,7 @@ struct Session {
 }
 
 impl Session {
-    async fn open(service: InterceptedService<Channel, Bearer>, store: &NodeInfo) -> anyhow::Result<Self> {
+    async fn open(service: Channel, store: &NodeInfo) -> anyhow::Result<Self> {
         let (outbound, mut frames) = mpsc::channel(MAX_QUEUED_FRAMES);
         // As the daemons of the cluster have been told.
         let cluster = std::env::var("HOPLITE_CLUSTER").unwrap_or_else(|_| "hoplite".to_owned());

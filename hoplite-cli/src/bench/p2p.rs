@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use hoplite_client::blocking::Client;
 use hoplite_client::{Confirmation, PutOptions};
-use hoplite_daemon::{Bearer, Credentials};
+use hoplite_daemon::opening::Caller;
+use hoplite_daemon::{Credentials, Route};
 use hoplite_proto::v1;
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 use super::floor::TcpPipe;
@@ -150,7 +150,7 @@ fn large(
 /// Makes unary calls, one at a time, over one connection.
 struct GrpcCaller {
     runtime: tokio::runtime::Runtime,
-    directory: v1::directory_client::DirectoryClient<InterceptedService<Channel, Bearer>>,
+    directory: v1::directory_client::DirectoryClient<Channel>,
 }
 
 impl GrpcCaller {
@@ -160,9 +160,9 @@ impl GrpcCaller {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
         // As the daemons of the cluster have been told.
         let credentials = Credentials::from_environment()?;
-        let channel = runtime.block_on(async { credentials.channel(&endpoint) });
-        let service = InterceptedService::new(channel, credentials.bearer());
-        Ok(Self { runtime, directory: v1::directory_client::DirectoryClient::new(service) })
+        let channel =
+            runtime.block_on(async { credentials.channel(&endpoint, Caller::default(), Route::Network) });
+        Ok(Self { runtime, directory: v1::directory_client::DirectoryClient::new(channel) })
     }
 
     fn call(&mut self) -> anyhow::Result<Duration> {

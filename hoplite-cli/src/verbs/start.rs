@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// The address of this host at which others reach it; to be said if the directory is on another machine
     #[arg(long, value_name = "ADDR", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
-    /// The port at which other stores reach this one [default: 7400, or any on loopback]
+    /// The port at which other stores reach this one [default: 7400, or any on loopback; none for a store that is alone]
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// The shared memory, such as 8GiB [default: 30% of what there is]
@@ -73,8 +73,12 @@ impl Arguments {
     fn command(&self, background: &Background) -> Command {
         let mut command = Command::new(launch::program("hoplite-store"));
         let any_or = |port| if self.host.is_loopback() { 0 } else { port };
-        let data = SocketAddr::new(self.host, self.port.unwrap_or_else(|| any_or(DATA_PORT)));
-        command.arg("--print-addresses").arg("--listen").arg(data.to_string());
+        command.arg("--print-addresses");
+        // A store for this machine alone needs no port.
+        if self.head || self.address.is_some() || self.port.is_some() || !self.host.is_loopback() {
+            let data = SocketAddr::new(self.host, self.port.unwrap_or_else(|| any_or(DATA_PORT)));
+            command.arg("--listen").arg(data.to_string());
+        }
         command.arg("--socket").arg(background.socket());
         if let Some(address) = &self.address {
             command.arg("--directory").arg(address);
@@ -210,7 +214,8 @@ mod tests {
     #[test]
     fn the_store_is_told_what_was_said() {
         let socket = "--socket /s/store.sock";
-        assert_eq!(flags("start"), format!("--print-addresses --listen 127.0.0.1:0 {socket}"));
+        assert_eq!(flags("start"), format!("--print-addresses {socket}"));
+        assert_eq!(flags("start --port 5"), format!("--print-addresses --listen 127.0.0.1:5 {socket}"));
         assert_eq!(
             flags("start --head --host 10.0.0.1 --memory 1MiB"),
             format!(

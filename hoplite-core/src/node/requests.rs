@@ -184,6 +184,7 @@ impl Node {
             Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),
             Inspection::List { .. }
             | Inspection::Status
+            | Inspection::Cluster
             | Inspection::Probe { .. }
             | Inspection::ProbeProgress => (0..self.ctx.shard_count()).collect(),
         };

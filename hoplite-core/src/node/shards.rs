@@ -103,13 +103,13 @@ impl Node {
             ToStore::Inline { request, id, put, metadata, bytes }
                 if self.asks.is_subscription_at(shard, request) =>
             {
-                self.source_came(shard, &id, put, metadata, bytes);
+                self.source_came(shard, &id, put, metadata, bytes.into());
             }
             ToStore::Inline { request, id, put, metadata, bytes } => {
                 let is_wanted =
                     self.asks.answered(shard, request).is_some_and(|ask| ask.purpose == Purpose::Fetch);
                 if is_wanted {
-                    self.inline_came(shard, &id, put, metadata, bytes);
+                    self.inline_came(shard, &id, put, metadata, bytes.into());
                 } else {
                     self.decline_inline(shard, &id, put);
                 }
@@ -140,7 +140,7 @@ impl Node {
                 self.copies.give_way(&mut self.ctx, shard, grant, is_called_for);
             }
             ToStore::TakeOver { id, put, metadata, bytes } => {
-                self.take_over(shard, &id, put, metadata, bytes);
+                self.take_over(shard, &id, put, metadata, bytes.into());
             }
             ToStore::DeleteDone { request, put } => {
                 // No other question is answered by that.

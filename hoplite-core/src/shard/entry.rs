@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
-
 use super::copies::Copies;
-use super::message::{GrantId, Publish};
+use super::message::{GrantId, InlineBytes, Publish};
 use super::nodes::NodeIndex;
 use crate::id::PutId;
 use crate::metadata::Metadata;
@@ -19,7 +17,7 @@ pub(super) struct Entry {
     pub(super) size_bytes: u64,
     pub(super) metadata: Metadata,
     /// The bytes, if the object is small.
-    pub(super) inline: Option<Bytes>,
+    pub(super) inline: Option<InlineBytes>,
     pub(super) copies: Copies,
     pub(super) transfers: Transfers,
     pub(super) state: EntryState,

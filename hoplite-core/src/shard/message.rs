@@ -2,10 +2,11 @@
 //!
 //! Here is what both directions name; the messages themselves are in `to_shard` and `to_store`.
 
+mod inline;
 mod to_shard;
 mod to_store;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
@@ -13,6 +14,7 @@ use crate::placement::ShardList;
 use crate::plan::link::Uplink;
 use crate::topology::place::Path;
 
+pub use inline::InlineBytes;
 pub use to_shard::*;
 pub use to_store::*;
 
@@ -24,6 +26,9 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
 
+/// The data address of a store without peers, which has no data plane.
+pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// The identity of a store, sent once at the start of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInfo {
@@ -31,7 +36,7 @@ pub struct NodeInfo {
     pub node: NodeId,
     /// The run of the store.
     pub incarnation: Incarnation,
-    /// The address at which others reach its data plane.
+    /// The address at which others reach its data plane; [`UNREACHABLE`] if it has none.
     pub data_address: SocketAddr,
     /// Labels of the operator's, such as `rack=7`; at most 32.
     pub labels: Vec<(String, String)>,

@@ -2,8 +2,6 @@
 
 use std::cmp::Reverse;
 
-use bytes::Bytes;
-
 use super::copies::LocationRecord;
 use super::entry::{Entry, EntryState, Pin};
 use super::message::{
@@ -153,7 +151,7 @@ impl Shard {
             publish.state == LocationState::Complete && u64::try_from(bytes.len()) == Ok(size_bytes);
         if is_whole && entry.inline.is_none() && self.inline_bytes + size_bytes <= MAX_INLINE_BYTES {
             // A slice of a received frame would keep the whole frame alive.
-            entry.inline = Some(Bytes::copy_from_slice(bytes));
+            entry.inline = Some(bytes.to_owned_memory());
             self.inline_bytes += size_bytes;
         }
     }

@@ -125,7 +125,7 @@ fn complete(object: &str, put: u64) -> Publish {
 
 fn inline(object: &str, put: u64, bytes: &'static [u8]) -> Publish {
     let size_bytes = u64::try_from(bytes.len()).unwrap();
-    Publish { size_bytes, inline: Some(Bytes::from_static(bytes)), ..complete(object, put) }
+    Publish { size_bytes, inline: Some(Bytes::from_static(bytes).into()), ..complete(object, put) }
 }
 
 fn query(object: &str, request: u64) -> Query {

@@ -165,7 +165,7 @@ fn what_another_collective_or_none_has_made_is_no_answer_to_a_participant() {
         id: id("u"),
         put: PutId(9),
         metadata: Metadata { agreement: Some(agreement(ReduceOp::Max)), ..f32s() },
-        bytes: Bytes::from_static(&[0; SMALL as usize]),
+        bytes: Bytes::from_static(&[0; SMALL as usize]).into(),
     };
     h.event(Event::FromShard { shard, message });
     let error = h.error(joined).to_string();

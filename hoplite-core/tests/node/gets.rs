@@ -209,7 +209,7 @@ fn an_object_that_nobody_else_has_is_taken_over() {
         id: id(name),
         put: PutId(5),
         metadata: hoplite_core::Metadata::default(),
-        bytes: bytes::Bytes::from_static(b"bytes"),
+        bytes: bytes::Bytes::from_static(b"bytes").into(),
     };
     let mut h = Harness::with_shards(2);
     let call = h.get(A, "x");
@@ -240,7 +240,7 @@ fn a_shard_that_hands_an_object_over_hears_who_keeps_it_even_if_others_are_respo
         h.sent();
         for time in ["first", "again"] {
             let metadata = hoplite_core::Metadata::default();
-            let bytes = bytes::Bytes::from_static(b"bytes");
+            let bytes = bytes::Bytes::from_static(b"bytes").into();
             let message = ToStore::TakeOver { id: id("x"), put: PutId(5), metadata, bytes };
             h.event(Event::FromShard { shard, message });
             let told: Vec<usize> = h.publications().into_iter().map(|(told, _)| told).collect();

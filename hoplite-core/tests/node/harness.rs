@@ -492,7 +492,7 @@ impl Harness {
             id: id(name),
             put: PutId(put),
             metadata: Metadata::default(),
-            bytes: Bytes::from_static(bytes),
+            bytes: Bytes::from_static(bytes).into(),
         };
         self.event(Event::FromShard { shard, message });
     }

@@ -462,7 +462,7 @@ impl World {
                     id: query.id,
                     put: PutId(put),
                     metadata: f32s(),
-                    bytes: Bytes::from_static(&[7; SMALL as usize]),
+                    bytes: Bytes::from_static(&[7; SMALL as usize]).into(),
                 };
                 self.say(shard, message);
             }

@@ -200,7 +200,7 @@ impl Harness {
             id: id(name),
             put: PutId(put),
             metadata: f32s(),
-            bytes: Bytes::from_static(&[0; SMALL as usize]),
+            bytes: Bytes::from_static(&[0; SMALL as usize]).into(),
         };
         self.event(Event::FromShard { shard, message });
     }

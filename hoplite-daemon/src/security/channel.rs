@@ -1,42 +1,62 @@
 //! Connections of clients of the control plane.
 
-use std::error::Error;
+use std::error;
 use std::io;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use hoplite_core::error::Error;
+use hoplite_core::session::HELLO_TIMEOUT;
+use hoplite_proto::status::from_status;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, InvalidMessage, RootCertStore, version};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tonic::Status;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
 use super::Credentials;
+use super::opening::{self, Caller, OpeningError};
+use super::record::Checked;
 use super::tls::{Protocol, Tls, provider};
+use crate::socket::{InProcess, Socket};
 
 /// The port of a host that has none said: that of HTTP, as elsewhere.
 const DEFAULT_PORT: u16 = 80;
 
+/// How a shard is reached.
+#[derive(Debug, Clone)]
+pub enum Route {
+    /// By TCP, and TLS if there are certificates.
+    Network,
+    /// Within this process.
+    InProcess(InProcess),
+}
+
 impl Credentials {
-    /// A channel to `endpoint`, whose scheme is `http` in any case. Connects when it is first used.
-    pub fn channel(&self, endpoint: &Endpoint) -> Channel {
-        match &self.tls {
-            Some(tls) => endpoint.connect_with_connector_lazy(Connector { tls: tls.clone() }),
-            None => endpoint.connect_lazy(),
+    /// A channel of `caller` to `endpoint`, whose scheme is `http` in any case. Connects when it is first used.
+    pub fn channel(&self, endpoint: &Endpoint, caller: Caller, route: Route) -> Channel {
+        endpoint.connect_with_connector_lazy(Connector { credentials: self.clone(), caller, route })
+    }
+
+    /// Returns the error of a call that ended with `status`. If the connection did not come about, the error names the side
+    /// that refuses the other one and the reason, and says so if it looks as if just one of the two speaks TLS, or as if
+    /// they trust different authorities.
+    pub fn error_of(&self, status: Status) -> Error {
+        match cause::<OpeningError>(&status).and_then(OpeningError::refusal) {
+            Some(refusal) => refusal.clone(),
+            None => from_status(&self.explained(status)),
         }
     }
 
-    /// The status of a call that ended before its peer had answered anything: it says so if it looks as if just one of the two
-    /// speaks TLS, or as if they trust different authorities.
-    pub fn explained(&self, status: Status) -> Status {
+    fn explained(&self, status: Status) -> Status {
         let hint = match &self.tls {
             Some(_) => match cause::<rustls::Error>(&status) {
                 Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
@@ -48,9 +68,10 @@ impl Credentials {
                 )) => Some("its certificate does not come from the authority that --tls-ca names here"),
                 _ => None,
             },
-            // It was reached and broke off, with or without an alert that is no HTTP.
-            None => cause::<hyper::Error>(&status)
-.map(|_| "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"),
+            // It was reached and broke off, with or without an alert that is no message of ours.
+            None => cause::<OpeningError>(&status).map(|_| {
+                "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
+            }),
         };
         match hint {
             Some(hint) => Status::new(status.code(), format!("{hint} ({})", status.message())),
@@ -90,7 +111,7 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
 }
 
 /// The error of type `E` that is behind another one.
-pub fn cause<'e, E: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e E> {
+pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'static)) -> Option<&'e E> {
     let found = error.downcast_ref();
     if found.is_some() {
         return found;
@@ -102,14 +123,59 @@ pub fn cause<'e, E: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option
     }
 }
 
-/// Connects by TCP and TLS.
+/// Connects by TCP, and by TLS if there are certificates, and opens the connection.
 #[derive(Debug, Clone)]
 struct Connector {
-    tls: Tls,
+    credentials: Credentials,
+    caller: Caller,
+    route: Route,
+}
+
+/// A stream of bytes in both directions.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Connector {
+    async fn connect(self, uri: Uri) -> io::Result<Box<dyn Stream>> {
+        let Self { credentials: Credentials { token, tls, .. }, caller, route } = self;
+        let socket = match route {
+            Route::InProcess(directory) => directory.connect().await?,
+            Route::Network => {
+                let stream = TcpStream::connect((host(&uri), uri.port_u16().unwrap_or(DEFAULT_PORT))).await?;
+                stream.set_nodelay(true)?;
+                Socket::Tcp(stream)
+            }
+        };
+        let opening = async {
+            match (tls, socket) {
+                (Some(tls), Socket::Tcp(stream)) => {
+                    let name = tls.name_at(host(&uri)).map_err(io::Error::other)?;
+                    let connector = TlsConnector::from(tls.client(Protocol::Http2));
+                    let mut stream = connector.connect(name, stream).await?;
+                    opening::connect(&mut stream, token.as_ref(), &caller, None)
+                        .await
+                        .map_err(io::Error::other)?;
+                    Ok(Box::new(stream) as Box<dyn Stream>)
+                }
+                (_, mut socket) => {
+                    let opened = opening::connect(&mut socket, token.as_ref(), &caller, None).await;
+                    let records = opened.map_err(io::Error::other)?.records;
+                    Ok(Box::new(Checked::new(socket, records)) as Box<dyn Stream>)
+                }
+            }
+        };
+        timeout(HELLO_TIMEOUT, opening).await?
+    }
+}
+
+/// The host in `uri`; an IPv6 address is in brackets there.
+fn host(uri: &Uri) -> &str {
+    uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Response = TokioIo<Box<dyn Stream>>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -118,15 +184,7 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let tls = self.tls.clone();
-        Box::pin(async move {
-            // An IPv6 address is in brackets.
-            let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-            let name = tls.name_at(host).map_err(io::Error::other)?;
-            let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(DEFAULT_PORT))).await?;
-            stream.set_nodelay(true)?;
-            let connector = TlsConnector::from(tls.client(Protocol::Http2));
-            Ok(TokioIo::new(connector.connect(name, stream).await?))
-        })
+        let connecting = self.clone().connect(uri);
+        Box::pin(async move { connecting.await.map(TokioIo::new) })
     }
 }

@@ -1,29 +1,36 @@
 //! Who may reach a daemon, and how daemons prove to each other that they belong to one cluster.
 //!
-//! * `token`: a secret that all of them share.
+//! * `token`: a secret that all of them share; `secret`: the one of a user who names none.
 //! * `tls`: certificates, and whose are accepted.
 //! * `facts`: what certificates say of themselves.
+//! * `challenge`: how both sides of a connection prove that they know the token.
+//! * `opening`: how connections of the control plane begin; `record`: how their bytes are protected.
 //! * `channel`: how clients of the control plane connect.
 //! * `file`: reads secrets and certificates.
-//! * `bearer`: what calls of the control plane carry.
 //! * `half_open`: bounds the connections that have not proven anything yet.
 
-mod bearer;
+mod challenge;
 mod channel;
 mod facts;
 mod file;
 mod half_open;
+pub mod opening;
+mod record;
+mod secret;
 mod tls;
 mod token;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-pub use bearer::Bearer;
-pub use channel::{cause, handshake_error, speaks_tls};
+pub use challenge::{HelloFields, Hellos, NONCE_BYTES, Prover, nonce};
+pub use channel::{Route, cause, handshake_error, speaks_tls};
 pub use facts::CertificateFacts;
 pub use file::FileError;
 pub use half_open::{HalfOpen, HalfOpenPlace};
+pub use record::{Checked, Damaged, MAX_PLAIN_BYTES, Opener, Sealer};
+pub use secret::SecretError;
 pub use tls::{Protocol, Tls, TlsError, TlsFiles};
 pub use token::{Purpose, TAG_BYTES, Token, TokenError};
 
@@ -31,6 +38,7 @@ pub use token::{Purpose, TAG_BYTES, Token, TokenError};
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct Security {
     /// A file with a secret that all daemons of the cluster share; others are refused. Only its owner may have access to it
+    /// [default: the secret of this user, unless there are certificates, or --insecure is said]
     #[arg(long, env = "HOPLITE_TOKEN_FILE", value_name = "PATH")]
     pub token_file: Option<PathBuf>,
     /// The certificate of this daemon, PEM: speak TLS with all other daemons. Read again when it changes
@@ -45,7 +53,7 @@ pub struct Security {
     /// The name that the certificate of every daemon is for [default: the host or address at which it is reached]
     #[arg(long, env = "HOPLITE_TLS_NAME", value_name = "NAME")]
     pub tls_name: Option<String>,
-    /// Listen on other than loopback addresses although nobody is authenticated
+    /// Ask nobody for a token, and listen on other than loopback addresses all the same
     #[arg(
         long, env = "HOPLITE_INSECURE", value_name = "BOOL",
         num_args = 0..=1, require_equals = true, default_missing_value = "true"
@@ -60,6 +68,23 @@ pub struct Credentials {
     pub token: Option<Token>,
     /// The certificates.
     pub tls: Option<Tls>,
+    /// Where the secret comes from, if nobody has named one.
+    pub secret_of_user: Option<PathBuf>,
+}
+
+/// The rule about who may connect to the ports of a daemon.
+impl fmt::Display for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.tls, &self.token, &self.secret_of_user) {
+            (_, Some(_), Some(path)) => {
+                write!(f, "programs with the secret of this user, {}", path.display())
+            }
+            (Some(_), Some(_), None) => f.write_str("programs with a certificate and the token"),
+            (Some(_), None, _) => f.write_str("programs with a certificate"),
+            (None, Some(_), None) => f.write_str("programs with the token"),
+            (None, None, _) => f.write_str("everybody who reaches the port"),
+        }
+    }
 }
 
 impl Credentials {
@@ -68,21 +93,16 @@ impl Credentials {
     /// # Errors
     /// What is wrong with the files.
     pub fn from_environment() -> Result<Self, SecurityError> {
-        let path = |variable| std::env::var_os(variable).map(PathBuf::from);
+        let path = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
         let security = Security {
             token_file: path("HOPLITE_TOKEN_FILE"),
             tls_cert: path("HOPLITE_TLS_CERT"),
             tls_key: path("HOPLITE_TLS_KEY"),
             tls_ca: path("HOPLITE_TLS_CA"),
-            tls_name: std::env::var("HOPLITE_TLS_NAME").ok(),
-            insecure: None,
+            tls_name: std::env::var("HOPLITE_TLS_NAME").ok().filter(|name| !name.is_empty()),
+            insecure: Some(std::env::var("HOPLITE_INSECURE").is_ok_and(|insecure| insecure == "true")),
         };
         security.credentials()
-    }
-
-    /// What to add to the calls of a client of the control plane.
-    pub fn bearer(&self) -> Bearer {
-        Bearer::new(self.token.as_ref())
     }
 }
 
@@ -93,6 +113,9 @@ pub enum SecurityError {
     /// The token cannot be used.
     #[error("the token cannot be used")]
     Token(#[from] TokenError),
+    /// Nobody has named a token, and the secret of this user cannot be used.
+    #[error("no token is named, and the secret of this user cannot be used")]
+    Secret(#[from] SecretError),
     /// The certificates cannot be used.
     #[error("TLS cannot be used")]
     Tls(#[from] TlsError),
@@ -126,11 +149,26 @@ impl Security {
         }
     }
 
-    /// Reads the files that are named.
+    /// Reads the files that are named, for a program that connects to others or lets them connect. If neither a token nor
+    /// certificates are named, all such programs of a user share the secret of that user, unless they are told that
+    /// everybody may connect.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// [`SecurityError`].
     pub fn credentials(&self) -> Result<Credentials, SecurityError> {
+        let named = self.named_credentials()?;
+        if named.token.is_some() || named.tls.is_some() || self.insecure == Some(true) {
+            return Ok(named);
+        }
+        let (path, token) = secret::of_user()?;
+        Ok(Credentials { token: Some(token), secret_of_user: Some(path), ..named })
+    }
+
+    /// Reads the files that are named, for a program that opens no port.
+    ///
+    /// # Errors
+    /// [`SecurityError`].
+    pub fn named_credentials(&self) -> Result<Credentials, SecurityError> {
         let token = self.token_file.as_deref().map(Token::read).transpose()?;
         let tls = match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
             (Some(cert), Some(key), Some(ca)) => {
@@ -140,7 +178,7 @@ impl Security {
             (None, None, None) if self.tls_name.is_none() => None,
             _ => return Err(SecurityError::Incomplete),
         };
-        Ok(Credentials { token, tls })
+        Ok(Credentials { token, tls, secret_of_user: None })
     }
 }
 

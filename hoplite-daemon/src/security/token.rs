@@ -17,16 +17,15 @@ const MAX_TOKEN_BYTES: u64 = 4096;
 /// The length of an HMAC-SHA-256.
 pub const TAG_BYTES: usize = 32;
 
-/// What calls of the control plane present, in front of the tag.
-const BEARER: &str = "Bearer ";
-
 /// What a tag is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// The calls of the control plane.
+    /// The opening of a connection of the control plane.
     Control,
     /// The handshake of a connection of the data plane.
     Data,
+    /// The keys of a connection of the control plane; never leaves the process.
+    Keys,
     /// The comparison with what a person has typed; never leaves the process.
     Login,
 }
@@ -36,8 +35,9 @@ impl Purpose {
     /// each other.
     const fn label(self) -> &'static [u8; 16] {
         match self {
-            Self::Control => b"hoplite control\0",
-            Self::Data => b"hoplite data 1\0\0",
+            Self::Control => b"hoplite control2",
+            Self::Data => b"hoplite data 2\0\0",
+            Self::Keys => b"hoplite keys\0\0\0\0",
             Self::Login => b"hoplite login\0\0\0",
         }
     }
@@ -101,21 +101,6 @@ impl Token {
         let typed = Self::new(secret.trim_ascii());
         typed.is_ok_and(|typed| self.verify(Purpose::Login, &[], &typed.sign(Purpose::Login, &[])))
     }
-
-    /// What a call of the control plane presents as its `authorization`.
-    pub fn bearer(&self) -> String {
-        use std::fmt::Write;
-        self.sign(Purpose::Control, &[]).iter().fold(BEARER.to_owned(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-    }
-
-    /// Whether `authorization` is what [`bearer`](Self::bearer) answers.
-    pub fn is_bearer(&self, authorization: &[u8]) -> bool {
-        let tag = authorization.strip_prefix(BEARER.as_bytes()).and_then(decode_hex);
-        tag.is_some_and(|tag| self.verify(Purpose::Control, &[], &tag))
-    }
 }
 
 impl fmt::Debug for Token {
@@ -126,17 +111,6 @@ impl fmt::Debug for Token {
 
 fn signed(purpose: Purpose, message: &[u8]) -> Vec<u8> {
     [purpose.label(), message].concat()
-}
-
-fn decode_hex(text: &[u8]) -> Option<[u8; TAG_BYTES]> {
-    let mut bytes = [0; TAG_BYTES];
-    if text.len() != 2 * TAG_BYTES {
-        return None;
-    }
-    for (byte, digits) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
@@ -159,32 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn a_bearer_is_recognised_and_nothing_else_is() {
-        let token = Token::new(SECRET).unwrap();
-        let bearer = token.bearer();
-        assert!(token.is_bearer(bearer.as_bytes()));
-        for wrong in
-            ["", "Bearer", "Bearer ", &bearer[..bearer.len() - 1], &bearer[7..], &format!("{bearer}0")]
-        {
-            assert!(!token.is_bearer(wrong.as_bytes()), "{wrong}");
-        }
-        assert!(!token.is_bearer(&bearer.as_bytes().iter().map(|_| 0xff).collect::<Vec<_>>()));
-        let signs = format!("Bearer {}", "+1".repeat(TAG_BYTES));
-        assert!(!token.is_bearer(signs.as_bytes()));
-        assert!(!Token::new(b"sixteen bytes no").unwrap().is_bearer(bearer.as_bytes()));
-    }
-
-    #[test]
     fn who_types_the_secret_knows_it() {
         let token = Token::new(SECRET).unwrap();
         assert!(token.is_known_as(SECRET) && token.is_known_as(b" sixteen bytes ok\r\n"));
-        for wrong in [
-            &b""[..],
-            b"sixteen bytes",
-            b"sixteen bytes no",
-            b"sixteen bytes okay",
-            token.bearer().as_bytes(),
-        ] {
+        for wrong in [&b""[..], b"sixteen bytes", b"sixteen bytes no", b"sixteen bytes okay"] {
             assert!(!token.is_known_as(wrong));
         }
     }
@@ -193,7 +145,6 @@ mod tests {
     fn nothing_of_it_is_printed() {
         let token = Token::new(SECRET).unwrap();
         assert_eq!(format!("{token:?} {token:#?}"), "Token(..) Token(..)");
-        assert!(!token.bearer().contains("sixteen"));
     }
 
     #[test]
@@ -208,6 +159,6 @@ mod tests {
         write("fifteen bytes..\n\n  ");
         assert!(matches!(Token::read(&path), Err(TokenError::TooShort { length_bytes: 15 })));
         write(" sixteen bytes ok\n");
-        assert!(Token::read(&path).unwrap().is_bearer(Token::new(SECRET).unwrap().bearer().as_bytes()));
+        assert!(Token::read(&path).unwrap().is_known_as(SECRET));
     }
 }

@@ -13,6 +13,7 @@ use hoplite_core::shard::{
 };
 use hoplite_core::time::Time;
 use hoplite_daemon::metrics::label_of;
+use hoplite_proto::bounds::encode_address;
 use hoplite_proto::dashboard::query::to_hex;
 use hoplite_proto::dashboard::{MAX_NODES, Question};
 use serde::Serialize;
@@ -198,7 +199,7 @@ impl Node {
     fn new(node: NodeOverview, load: Option<&Load>) -> Self {
         Self {
             node: node.node.to_string(),
-            address: node.data_address.to_string(),
+            address: encode_address(node.data_address),
             labels: node.labels.into_iter().collect(),
             connected: node.connected,
             copies: node.copies,

@@ -53,7 +53,7 @@ pub(crate) async fn serve(
     refused: Option<IntCounter>,
     stop: CancellationToken,
 ) {
-    let Credentials { token, tls } = credentials;
+    let Credentials { token, tls, .. } = credentials;
     let port = listener.local_addr().map_or(0, |address| address.port());
     let scheme = match (tls, &token) {
         (None, _) => Scheme::Http,

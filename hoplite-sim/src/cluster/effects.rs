@@ -42,7 +42,7 @@ impl<A: Application> Cluster<A> {
                     let copy = self.copy(store, copy);
                     let is_whole = copy.is_complete && copy.valid_bytes == copy.size_bytes;
                     assert!(is_whole, "inline bytes are there");
-                    publish.inline = Some(bytes_of(copy.tag, copy.size_bytes));
+                    publish.inline = Some(bytes_of(copy.tag, copy.size_bytes).into());
                 }
                 self.send_to_shard(store, shard, message, urgency);
             }

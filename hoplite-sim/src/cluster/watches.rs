@@ -81,9 +81,10 @@ impl<A: Application> Cluster<A> {
                 Page { objects: vec![host.shard.describe(id).locations], more: false }
             }
             // Nothing of what these say is asked in the simulation.
-            Inspection::Status | Inspection::Probe { .. } | Inspection::ProbeProgress => {
-                Page { objects: Vec::new(), more: false }
-            }
+            Inspection::Status
+            | Inspection::Cluster
+            | Inspection::Probe { .. }
+            | Inspection::ProbeProgress => Page { objects: Vec::new(), more: false },
         })
     }
 
@@ -104,9 +105,10 @@ impl<A: Application> Cluster<A> {
                 let known = pages.iter().map(|page| page.as_ref().and_then(|page| page.objects.first()));
                 best_informed(known).and_then(|best| pages.into_iter().nth(best).flatten())
             }
-            Inspection::Status | Inspection::Probe { .. } | Inspection::ProbeProgress => {
-                pages.into_iter().flatten().next()
-            }
+            Inspection::Status
+            | Inspection::Cluster
+            | Inspection::Probe { .. }
+            | Inspection::ProbeProgress => pages.into_iter().flatten().next(),
         };
         self.watches.remove(&key);
         let (store, client, call) = key;

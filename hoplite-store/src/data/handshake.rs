@@ -1,18 +1,18 @@
 //! How a connection between two stores begins: the handshake of its transport, then both say who they are, then, if they
 //! have a token, both prove that they know it.
 //!
-//! A proof is an HMAC of which side proves and of both hellos, with a fresh challenge in each. So a proof that was
-//! overheard is of no use on another connection, for other names, or in the other direction.
+//! The proofs are those of [`Hellos`]: of no use on another connection, for other names or addresses, or in the other
+//! direction.
 
-use std::io;
 use std::time::Duration;
 
-use hoplite_core::error::Error;
+use bytes::Bytes;
+use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
-use hoplite_daemon::{Purpose, Token};
+use hoplite_daemon::{HelloFields, Hellos, NONCE_BYTES, Prover, Purpose, nonce};
 use hoplite_proto::data::frame::Kind;
+use hoplite_proto::error::{decode, encode};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
-use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
@@ -21,14 +21,11 @@ use super::pool::Peer;
 use super::transport::Transport;
 use super::{DataConfig, Sizes};
 
-/// The length of a challenge: no two are ever the same.
-const CHALLENGE_BYTES: usize = 32;
-
 /// Which end of a connection this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side<'a> {
     /// It asks a certain store.
-    Connecting(&'a NodeId),
+    Connecting(&'a Peer),
     /// It listens.
     Accepting,
 }
@@ -39,14 +36,14 @@ pub(super) enum Side<'a> {
 /// What [`open`] says; or that nobody is there.
 pub(super) async fn connect(
     config: &DataConfig,
-    (node, address): &Peer,
+    peer: &Peer,
 ) -> Result<(PeerConnection, Duration), ConnectionError> {
     let limit = config.connect_timeout;
     let begun = Instant::now();
-    let stream = timeout(limit, TcpStream::connect(address)).await;
+    let stream = timeout(limit, TcpStream::connect(peer.1)).await;
     let stream = stream.map_err(|_| ConnectionError::Idle(limit))??;
     let took = begun.elapsed();
-    let (connection, _) = open(config, stream, Side::Connecting(node), config.silence_timeout).await?;
+    let (connection, _) = open(config, stream, Side::Connecting(peer), config.silence_timeout).await?;
     Ok((connection, took))
 }
 
@@ -81,16 +78,19 @@ async fn greet(
     config: &DataConfig,
     side: Side<'_>,
 ) -> Result<NodeId, ConnectionError> {
-    let mut challenge = [0; CHALLENGE_BYTES];
-    if config.token.is_some() {
-        getrandom(&mut challenge, GetRandomFlags::empty()).map_err(io::Error::from)?;
-    }
+    let challenge = match &config.token {
+        Some(_) => nonce()?.to_vec(),
+        None => Vec::new(),
+    };
+    let is_accepting = side == Side::Accepting;
+    let advertised = config.advertised.as_ref().filter(|_| is_accepting);
     let ours = v1::DataHello {
         version: PROTOCOL_VERSION,
         cluster: config.cluster.as_str().into(),
         node: config.node.as_str().into(),
-        challenge: config.token.iter().flat_map(|_| challenge).collect(),
-        small: config.sizes == Sizes::Small && side != Side::Accepting,
+        challenge: challenge.into(),
+        small: config.sizes == Sizes::Small && !is_accepting,
+        address: advertised.map(|advertised| advertised.address().to_string()).unwrap_or_default(),
     };
     connection.write_control(Kind::Hello, &ours).await?;
     let theirs: v1::DataHello = connection.read_expected(Kind::Hello).await?;
@@ -98,91 +98,69 @@ async fn greet(
     if theirs.version != PROTOCOL_VERSION {
         return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: theirs.version }.into());
     }
-    if theirs.cluster != config.cluster.as_str() {
-        return Err(Error::ClusterMismatch.into());
-    }
+    config.cluster.check_same(&theirs.cluster)?;
     let peer = NodeId::new(&theirs.node)?;
     // Before anything is proven: a store has nothing to prove to itself, for example, in the name of another.
-    if matches!(side, Side::Connecting(expected) if *expected != peer) {
+    if matches!(side, Side::Connecting((expected, _)) if *expected != peer) {
         return Err(ConnectionError::Nonsense("another node answers at that address"));
     }
-    match (&config.token, theirs.challenge.len()) {
-        (None, 0) => {}
+    let token = match (&config.token, theirs.challenge.len()) {
+        (None, 0) => return Ok(peer),
         (None, _) => {
             return Err(Error::permission_denied("the peer has a token, and this store has none").into());
         }
-        (Some(token), CHALLENGE_BYTES) => match side {
-            Side::Connecting(_) => {
-                let hellos = Hellos { connecting: &ours, accepting: &theirs };
-                give(connection, token, &hellos.signed_by(Prover::Connecting)).await?;
-                take(connection, token, &hellos.signed_by(Prover::Accepting)).await.map_err(refusal)?;
-            }
-            Side::Accepting => {
-                let hellos = Hellos { connecting: &theirs, accepting: &ours };
-                take(connection, token, &hellos.signed_by(Prover::Connecting)).await?;
-                give(connection, token, &hellos.signed_by(Prover::Accepting)).await?;
-            }
-        },
+        (Some(token), NONCE_BYTES) => token,
         (Some(_), _) => return Err(Error::permission_denied("the peer has no token").into()),
+    };
+    match side {
+        Side::Connecting((_, address)) => {
+            // Else a process at another address could pass the proofs on, and then speak in the name of the peer.
+            if !theirs.address.is_empty() && theirs.address != address.to_string() {
+                return Err(ConnectionError::Nonsense("the peer is reached at another address than it says"));
+            }
+            let hellos = Hellos { connecting: fields(&ours), accepting: fields(&theirs) };
+            give(connection, &hellos.proof(token, Purpose::Data, Prover::Connecting)).await?;
+            let proof = take(connection).await?;
+            if !hellos.is_proven(token, Purpose::Data, Prover::Accepting, &proof) {
+                return Err(Error::permission_denied("this store has another token than the peer").into());
+            }
+        }
+        Side::Accepting => {
+            let hellos = Hellos { connecting: fields(&theirs), accepting: fields(&ours) };
+            let proof = take(connection).await?;
+            if !hellos.is_proven(token, Purpose::Data, Prover::Connecting, &proof) {
+                let error = Error::permission_denied("the peer has another token than this store");
+                let refusal = Some(encode(&error));
+                connection
+                    .write_control(Kind::Proof, &v1::DataProof { refusal, ..Default::default() })
+                    .await?;
+                return Err(Error::permission_denied("this store has another token than the peer").into());
+            }
+            give(connection, &hellos.proof(token, Purpose::Data, Prover::Accepting)).await?;
+        }
     }
     Ok(peer)
 }
 
-async fn give(
-    connection: &mut PeerConnection,
-    token: &Token,
-    statement: &[u8],
-) -> Result<(), ConnectionError> {
-    let tag = token.sign(Purpose::Data, statement).to_vec().into();
-    connection.write_control(Kind::Proof, &v1::DataProof { tag }).await
+async fn give(connection: &mut PeerConnection, tag: &[u8]) -> Result<(), ConnectionError> {
+    connection.write_control(Kind::Proof, &v1::DataProof { tag: tag.to_vec().into(), refusal: None }).await
 }
 
-async fn take(
-    connection: &mut PeerConnection,
-    token: &Token,
-    statement: &[u8],
-) -> Result<(), ConnectionError> {
+/// Reads the proof of the peer, which may refuse that of this store instead.
+async fn take(connection: &mut PeerConnection) -> Result<Bytes, ConnectionError> {
     let proof: v1::DataProof = connection.read_expected(Kind::Proof).await?;
-    if token.verify(Purpose::Data, statement, &proof.tag) {
-        Ok(())
-    } else {
-        Err(Error::permission_denied("the peer has another token").into())
+    match proof.refusal {
+        Some(refusal) => Err(decode(refusal, Plane::Data).into()),
+        None => Ok(proof.tag),
     }
 }
 
-/// What it means when the peer has our proof and closes.
-fn refusal(error: ConnectionError) -> ConnectionError {
-    match error {
-        ConnectionError::Closed | ConnectionError::Io(_) => {
-            Error::permission_denied("the peer does not accept the token of this store").into()
-        }
-        error => error,
-    }
-}
-
-/// The side that signs.
-#[derive(Debug, Clone, Copy)]
-enum Prover {
-    Connecting = 1,
-    Accepting = 2,
-}
-
-struct Hellos<'a> {
-    connecting: &'a v1::DataHello,
-    accepting: &'a v1::DataHello,
-}
-
-impl Hellos<'_> {
-    /// What `prover` signs. Lengths come in front of texts, so that it can be read in one way only.
-    fn signed_by(&self, prover: Prover) -> Vec<u8> {
-        let mut bytes = vec![prover as u8];
-        for hello in [self.connecting, self.accepting] {
-            bytes.extend_from_slice(&hello.version.to_le_bytes());
-            for field in [hello.cluster.as_bytes(), hello.node.as_bytes(), &hello.challenge] {
-                bytes.extend_from_slice(&(field.len() as u64).to_le_bytes());
-                bytes.extend_from_slice(field);
-            }
-        }
-        bytes
+fn fields(hello: &v1::DataHello) -> HelloFields<'_> {
+    HelloFields {
+        version: hello.version,
+        cluster: &hello.cluster,
+        node: &hello.node,
+        nonce: &hello.challenge,
+        bound_to: hello.address.as_bytes(),
     }
 }

@@ -54,6 +54,7 @@ use hoplite_daemon::Token;
 use tokio::sync::mpsc;
 
 pub(crate) use self::transport::TransportKind;
+use crate::advertised::Advertised;
 use crate::config::LinkSettings;
 use crate::copies::LiveCopy;
 
@@ -77,6 +78,8 @@ pub(crate) struct DataConfig {
     pub(crate) transport: TransportKind,
     /// What peers must know, too.
     pub(crate) token: Option<Token>,
+    /// Where other stores reach this one, if that is known.
+    pub(crate) advertised: Option<Advertised>,
     /// What this store asks for over its connections.
     pub(crate) sizes: Sizes,
     /// Most connections from other stores at once that are past their handshake; those beyond are closed at once.
@@ -125,6 +128,7 @@ impl DataConfig {
             links: LinkSettings { bytes_per_second: None, latency: None },
             transport: TransportKind::Plain,
             token: None,
+            advertised: None,
             sizes: Sizes::Any,
             max_connections: 2048,
             max_half_open: 256,

@@ -13,7 +13,7 @@ use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
 use hoplite_core::node::{Inspection, ReduceRecord};
 use hoplite_core::session::ANSWER_TIMEOUT;
-use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, Retention, best_informed};
+use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, Retention, UNREACHABLE, best_informed};
 use hoplite_core::topology::blocks::Blocks;
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
 use hoplite_core::topology::live::PeerLink;
@@ -21,7 +21,7 @@ use hoplite_core::topology::measured::{MeasuredPlaces, version_above};
 use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
 use hoplite_core::topology::{Link, Matrix, Place};
-use hoplite_proto::bounds::decode_address;
+use hoplite_proto::bounds::{decode_address, encode_address};
 use hoplite_proto::data::{encode_position, encode_record};
 use hoplite_proto::directory::{decode_locations, encode_locations, encode_places};
 use hoplite_proto::local::Response;
@@ -33,6 +33,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::LocalPlane;
+use crate::advertised::Advertised;
 use crate::session::ShardLink;
 
 /// Room for tag and length in front of each object.
@@ -56,6 +57,7 @@ pub(super) async fn answer(
         Inspection::List { prefix, after, limit } => list(&shards, prefix, after, limit).await,
         Inspection::Describe { id } => describe(plane, &shards, &id).await,
         Inspection::Status => Ok(status(plane).await),
+        Inspection::Cluster => cluster(&shards).await,
         Inspection::Probe { nodes, options } => probe(plane, &shards, nodes, options).await,
         Inspection::ProbeProgress => Ok(Response::ProbeProgress(plane.engine.probe_progress())),
     }
@@ -139,7 +141,9 @@ async fn nodes_of(shards: &[&ShardLink]) -> Result<Known, Error> {
     let mut is_known = false;
     for status in join_all(asked).await.into_iter().flatten() {
         is_known = true;
-        for node in status.nodes.into_iter().filter(|node| node.connected) {
+        // A store without peers has no address.
+        let is_reached = |node: &v1::status_reply::Node| node.connected && !node.data_address.is_empty();
+        for node in status.nodes.into_iter().filter(is_reached) {
             let address = decode_address(&node.data_address, Plane::Control)?;
             let labels: Vec<(String, String)> = node.labels.into_iter().collect();
             nodes.labels.insert(node.node.clone(), Place::of_labels(&labels).path);
@@ -323,6 +327,18 @@ async fn made_elsewhere(
     Some(v1::ReduceRecord { position: None, positions, ..record })
 }
 
+/// What the first shard says about the cluster that answers.
+async fn cluster(shards: &[&ShardLink]) -> Result<Response, Error> {
+    let mut last = Error::unavailable("the directory");
+    for link in shards {
+        match ask(link.client().status(v1::StatusRequest { loads: true })).await {
+            Ok(reply) => return Ok(Response::Cluster(Box::new(reply))),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 /// The counters of the store and of its shards.
 async fn status(plane: &LocalPlane) -> Response {
     let up = plane.engine.shards_up();
@@ -335,7 +351,7 @@ async fn status(plane: &LocalPlane) -> Response {
         node: plane.node.as_str().to_owned(),
         cluster: plane.cluster.as_str().to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        data_address: plane.advertised.address().to_string(),
+        data_address: encode_address(plane.advertised.as_ref().map_or(UNREACHABLE, Advertised::address)),
         uptime_ms: u64::try_from(plane.engine.uptime().as_millis()).unwrap_or(u64::MAX),
         capacity_bytes: node.capacity_bytes,
         free_bytes: node.free_bytes,

@@ -32,7 +32,7 @@ pub(crate) struct LocalPlane {
     pub(crate) access: SocketAccess,
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
-    pub(crate) advertised: Advertised,
+    pub(crate) advertised: Option<Advertised>,
     pub(crate) shards: Vec<ShardLink>,
     /// As many permits as there may be clients.
     pub(crate) seats: Arc<Semaphore>,

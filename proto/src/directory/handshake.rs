@@ -5,9 +5,11 @@ use hoplite_core::id::{ClusterId, Incarnation, NodeId};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
 use hoplite_core::shard::NodeInfo;
 
-use super::bypass::BypassKey;
 use super::encode_node;
-use crate::bounds::{MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS, check_count, decode_address};
+use super::opening::BypassKey;
+use crate::bounds::{
+    MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS, check_count, decode_store_address, encode_address,
+};
 use crate::{PROTOCOL_VERSION, v1};
 
 /// The first message of the store `info` of `cluster`.
@@ -17,7 +19,7 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
         cluster: cluster.as_str().to_owned(),
         node: encode_node(&info.node),
         incarnation: info.incarnation.0,
-        data_address: info.data_address.to_string(),
+        data_address: encode_address(info.data_address),
         labels: info.labels.iter().cloned().collect(),
         shards: info.shards.names().map(str::to_owned).collect(),
     }
@@ -30,9 +32,7 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
 /// with the store's description of itself.
 pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
     check_version(hello.version)?;
-    if ClusterId::new(&hello.cluster)? != *cluster {
-        return Err(Error::ClusterMismatch);
-    }
+    cluster.check_same(&hello.cluster)?;
     check_count("labels", hello.labels.len(), MAX_LABELS)?;
     let mut labels: Vec<(String, String)> = hello.labels.into_iter().collect();
     let is_bounded = |(key, value): &(String, String)| {
@@ -54,7 +54,7 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
     Ok(NodeInfo {
         node: NodeId::new(&hello.node)?,
         incarnation: Incarnation(hello.incarnation),
-        data_address: decode_address(&hello.data_address, Plane::Control)?,
+        data_address: decode_store_address(&hello.data_address, Plane::Control)?,
         labels,
         shards: ShardList::new(hello.shards),
     })
@@ -117,7 +117,10 @@ mod tests {
     #[test]
     fn other_clusters_and_bad_descriptions_are_refused() {
         let refusal = |hello| decode_hello(hello, &cluster()).unwrap_err();
-        assert_eq!(refusal(v1::Hello { cluster: "other".to_owned(), ..hello() }), Error::ClusterMismatch);
+        assert_eq!(
+            refusal(v1::Hello { cluster: "other".to_owned(), ..hello() }),
+            Error::ClusterMismatch { ours: "test".to_owned(), theirs: "other".to_owned() }
+        );
         assert!(matches!(
             refusal(v1::Hello { node: "a b".to_owned(), ..hello() }),
             Error::InvalidName { .. }

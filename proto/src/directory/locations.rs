@@ -10,7 +10,8 @@ use super::{
     encode_nodes, encode_retention,
 };
 use crate::bounds::{
-    MAX_LOCATIONS, check_count, decode_address, decode_optional_node, encode_id, encode_optional_node,
+    MAX_LOCATIONS, check_count, decode_optional_node, decode_store_address, encode_address, encode_id,
+    encode_optional_node,
 };
 use crate::{metadata, v1};
 
@@ -63,7 +64,7 @@ fn decode_summary(object: v1::ObjectSummary) -> Result<ObjectSummary, Error> {
 fn encode_location(location: &Location) -> v1::Location {
     v1::Location {
         node: encode_node(&location.node),
-        data_address: location.data_address.to_string(),
+        data_address: encode_address(location.data_address),
         state: encode_location_state(location.state),
         retention: encode_retention(location.retention),
         pulling_from: encode_optional_node(location.pulling_from.as_ref()),
@@ -75,7 +76,7 @@ fn encode_location(location: &Location) -> v1::Location {
 fn decode_location(location: v1::Location, plane: Plane) -> Result<Location> {
     Ok(Location {
         node: NodeId::new(&location.node)?,
-        data_address: decode_address(&location.data_address, plane)?,
+        data_address: decode_store_address(&location.data_address, plane)?,
         state: decode_location_state(location.state, plane)?,
         retention: decode_retention(location.retention, plane)?,
         pulling_from: decode_optional_node(&location.pulling_from)?,

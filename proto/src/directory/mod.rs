@@ -1,17 +1,17 @@
 //! The control plane: sessions between stores and shards, and what tools are told of objects.
 
-mod bypass;
 mod handshake;
 mod load;
 mod locations;
+mod opening;
 mod places;
 mod shard_message;
 mod store_message;
 
-pub use bypass::{BypassKey, FIRST_BYTE, KEY_BYTES, OPENING_BYTES};
 pub use handshake::{check_welcome, decode_hello, encode_hello, welcome};
 pub use load::{decode_load, encode_load};
 pub use locations::{decode_locations, encode_locations};
+pub use opening::{BypassKey, KEY_BYTES, MAX_OPENING_BYTES, PREFACE_BYTES, Preface};
 pub use places::{decode_places, encode_places};
 pub use shard_message::{decode_shard_batch, decode_to_store, encode_to_store};
 pub(crate) use store_message::{decode_pull_outcome, encode_pull_outcome};

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::shard::{DropReason, Equality, Grant, GrantId, GrantReason, RequestId, ToStore, Verdict};
+use hoplite_core::shard::{
+    DropReason, Equality, Grant, GrantId, GrantReason, InlineBytes, RequestId, ToStore, Verdict,
+};
 
 use super::places::{decode_placed, encode_placed};
 use super::{decode_location_state, decode_locations, encode_location_state, encode_locations, encode_node};
@@ -38,7 +40,8 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
             id: encode_id(&id),
             put: put.0,
             metadata: Some(metadata::encode(&metadata)),
-            bytes,
+            crc: bytes.crc(),
+            bytes: bytes.into(),
         }),
         ToStore::Failed { request, error } => {
             wire::Body::Failed(wire::Failed { request: request.0, error: Some(error::encode(&error)) })
@@ -55,7 +58,8 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
             id: encode_id(&id),
             put: put.0,
             metadata: Some(metadata::encode(&metadata)),
-            bytes,
+            crc: bytes.crc(),
+            bytes: bytes.into(),
         }),
         ToStore::DeleteDone { request, put } => {
             wire::Body::DeleteDone(wire::DeleteDone { request: request.0, put: put.map(|put| put.0) })
@@ -156,15 +160,22 @@ fn decode_grant(grant: wire::Granted) -> Result<Grant> {
     })
 }
 
+const DAMAGED: &str = "the bytes of a small object are not those that were put";
+
 fn decode_inline(inline: wire::Inline) -> Result<ToStore> {
     check_count("inline bytes", inline.bytes.len(), MAX_INLINE_BYTES)?;
     let size_bytes = inline.bytes.len() as u64;
+    let request = RequestId(inline.request);
+    let Some(bytes) = InlineBytes::checked(inline.bytes, inline.crc) else {
+        // Only this object is concerned: what crosses the network has a checksum of its own.
+        return Ok(ToStore::Failed { request, error: malformed(DAMAGED) });
+    };
     Ok(ToStore::Inline {
-        request: RequestId(inline.request),
+        request,
         id: ObjectId::new(&inline.id)?,
         put: PutId(inline.put),
         metadata: metadata::decode(inline.metadata, size_bytes)?,
-        bytes: inline.bytes,
+        bytes,
     })
 }
 
@@ -175,7 +186,7 @@ fn decode_take_over(object: wire::TakeOver) -> Result<ToStore> {
         id: ObjectId::new(&object.id)?,
         put: PutId(object.put),
         metadata: metadata::decode(object.metadata, size_bytes)?,
-        bytes: object.bytes,
+        bytes: InlineBytes::checked(object.bytes, object.crc).ok_or(malformed(DAMAGED))?,
     })
 }
 

@@ -1,9 +1,11 @@
 //! What a store says to a shard.
 
+use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::shard::{
-    GrantId, LocationState, Publish, PullOutcome, Query, RequestId, ToShard, UnpublishReason, Wants,
+    GrantId, InlineBytes, LocationState, Publish, PullOutcome, Query, RequestId, ToShard, UnpublishReason,
+    Wants,
 };
 
 use super::places::{decode_placed, encode_placed};
@@ -122,7 +124,8 @@ fn encode_publish(publish: Publish) -> wire::Publish {
         state: encode_location_state(publish.state),
         retention: encode_retention(publish.retention),
         pulling_from: encode_optional_node(publish.pulling_from.as_ref()),
-        inline: publish.inline,
+        inline_crc: publish.inline.as_ref().map(InlineBytes::crc).unwrap_or_default(),
+        inline: publish.inline.map(Into::into),
         slot: publish.slot.map(|slot| slot.0),
         wants_answer: publish.wants_answer,
     }
@@ -133,6 +136,11 @@ fn decode_publish(publish: wire::Publish) -> Result<Publish> {
     if publish.slot.is_some() && state != LocationState::Complete {
         return Err(Error::malformed(Plane::Control, "a slot that is returned before all bytes have come"));
     }
+    let crc = publish.inline_crc;
+    let checked = |bytes: Bytes| {
+        let damaged = Error::malformed(Plane::Control, "inline bytes that are not those that were put");
+        InlineBytes::checked(bytes, crc).ok_or(damaged)
+    };
     if let Some(inline) = &publish.inline {
         check_count("inline bytes", inline.len(), MAX_INLINE_BYTES)?;
         if u64::try_from(inline.len()) != Ok(publish.size_bytes) || state != LocationState::Complete {
@@ -147,7 +155,7 @@ fn decode_publish(publish: wire::Publish) -> Result<Publish> {
         state,
         retention: decode_retention(publish.retention, Plane::Control)?,
         pulling_from: decode_optional_node(&publish.pulling_from)?,
-        inline: publish.inline,
+        inline: publish.inline.map(checked).transpose()?,
         slot: publish.slot.map(GrantId),
         wants_answer: publish.wants_answer,
     })
@@ -166,7 +174,7 @@ fn decode_query(query: wire::Query) -> Result<Query> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
+    use hoplite_core::checksum::crc32c;
     use proptest::prelude::*;
     use prost::Message;
 
@@ -188,7 +196,12 @@ mod tests {
     fn inline_bytes_must_be_the_whole_object() {
         assert!(decode_publish(publish()).is_ok());
         let inline = Some(Bytes::from_static(b"abc"));
-        assert!(decode_publish(wire::Publish { inline: inline.clone(), ..publish() }).is_ok());
+        let inline_crc = crc32c(b"abc");
+        assert!(decode_publish(wire::Publish { inline: inline.clone(), inline_crc, ..publish() }).is_ok());
+        assert!(
+            decode_publish(wire::Publish { inline: inline.clone(), ..publish() }).is_err(),
+            "other bytes"
+        );
         assert!(
             decode_publish(wire::Publish { size_bytes: 4, inline: inline.clone(), ..publish() }).is_err()
         );

@@ -101,6 +101,7 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             wire::Body::Describe(wire::Describe { id: encode_id(&id) })
         }
         node::Request::Inspect(Inspection::Status) => wire::Body::Status(wire::Status {}),
+        node::Request::Inspect(Inspection::Cluster) => wire::Body::Cluster(wire::Cluster {}),
         node::Request::Inspect(Inspection::Probe { nodes, options }) => wire::Body::Probe(wire::Probe {
             nodes: nodes.iter().map(|node| node.as_str().to_owned()).collect(),
             echoes: probes::encode(options.probes),
@@ -187,6 +188,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
             node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? })
         }
         wire::Body::Status(_) => node::Request::Inspect(Inspection::Status),
+        wire::Body::Cluster(_) => node::Request::Inspect(Inspection::Cluster),
         wire::Body::Probe(probe) => node::Request::Inspect(decode_probe(&probe)?),
         wire::Body::ProbeProgress(_) => node::Request::Inspect(Inspection::ProbeProgress),
         wire::Body::Doorbell(doorbell) => return Ok(Request::Doorbell { copy: CopyId(doorbell.copy) }),

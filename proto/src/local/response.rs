@@ -30,6 +30,8 @@ pub enum Response {
     Description(Box<wire::Description>),
     /// The answer to [`Inspection::Status`](hoplite_core::node::Inspection::Status): for people and tools.
     Status(Box<v1::NodeStatus>),
+    /// The answer to [`Inspection::Cluster`](hoplite_core::node::Inspection::Cluster): the store passes on what a shard said.
+    Cluster(Box<v1::StatusReply>),
     /// The answer to [`Inspection::Probe`](hoplite_core::node::Inspection::Probe).
     Probed(Box<v1::Probed>),
     /// The answer to [`Inspection::ProbeProgress`](hoplite_core::node::Inspection::ProbeProgress).
@@ -46,6 +48,7 @@ pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response
         }),
         Ok(Response::Description(description)) => wire::Body::Description(*description),
         Ok(Response::Status(status)) => wire::Body::Status(*status),
+        Ok(Response::Cluster(status)) => wire::Body::Cluster(*status),
         Ok(Response::Probed(probed)) => wire::Body::Probed(*probed),
         Ok(Response::ProbeProgress(SurveyProgress { done, steps })) => {
             wire::Body::ProbeProgress(v1::ProbeProgress { done, steps })
@@ -111,6 +114,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Listing(listing) => return decode_listing(listing),
         wire::Body::Description(description) => return Ok(Response::Description(Box::new(description))),
         wire::Body::Status(status) => return Ok(Response::Status(Box::new(status))),
+        wire::Body::Cluster(status) => return Ok(Response::Cluster(Box::new(status))),
         wire::Body::Probed(probed) => return Ok(Response::Probed(Box::new(probed))),
         wire::Body::ProbeProgress(v1::ProbeProgress { done, steps }) => {
             return Ok(Response::ProbeProgress(SurveyProgress { done, steps }));

@@ -527,7 +527,7 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
         4 | 5 => {
             let length = *input.choose(&[0, 100, 100, 5000])?;
             let bytes = Bytes::from(vec![7; length]);
-            ToStore::Inline { request, put: put(input, world, &id)?, id, metadata: f32s(), bytes }
+            ToStore::Inline { request, put: put(input, world, &id)?, id, metadata: f32s(), bytes: bytes.into() }
         }
         6 => ToStore::Failed { request, error: failure(input, id)? },
         7 => {

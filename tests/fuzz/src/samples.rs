@@ -140,7 +140,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         state: LocationState::Complete,
         retention: Retention::Pinned,
         pulling_from: None,
-        inline: Some(Bytes::from(vec![7; 24])),
+        inline: Some(Bytes::from(vec![7; 24]).into()),
         slot: Some(GrantId(1)),
         wants_answer: true,
     };
@@ -229,10 +229,10 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         ToStore::Published { id: object(), put, verdict: Verdict::Accepted },
         ToStore::Published { id: object(), put, verdict: conflict },
         ToStore::Granted(grant),
-        ToStore::Inline { request, id: object(), put, metadata: metadata(), bytes: bytes.clone() },
+        ToStore::Inline { request, id: object(), put, metadata: metadata(), bytes: bytes.clone().into() },
         ToStore::GiveWay { grant: GrantId(1) },
         ToStore::Placed(PLACED),
-        ToStore::TakeOver { id: object(), put, metadata: metadata(), bytes },
+        ToStore::TakeOver { id: object(), put, metadata: metadata(), bytes: bytes.into() },
         ToStore::Drop { id: object(), put, reason: DropReason::Lost },
         ToStore::Promote { id: object(), put },
         ToStore::DeleteDone { request, put: Some(put) },
@@ -277,7 +277,7 @@ pub fn frames() -> Vec<Vec<u8>> {
         (Kind::Combine, encode_hop(&hop).encode_to_vec()),
         (Kind::Combined, Vec::new()),
         (Kind::Release, Vec::new()),
-        (Kind::Proof, v1::DataProof { tag: vec![7; 32].into() }.encode_to_vec()),
+        (Kind::Proof, v1::DataProof { tag: vec![7; 32].into(), refusal: None }.encode_to_vec()),
     ];
     let frame = |(kind, payload): (Kind, Vec<u8>)| {
         let header = Header::control(kind, &payload).expect("samples are short").encode();

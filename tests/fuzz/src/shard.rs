@@ -302,8 +302,8 @@ fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
         pulling_from: if input.arbitrary()? { Some(node(input)?) } else { None },
         // Also bytes of a state or size with which there should be none.
         inline: match input.int_in_range(0..=3)? {
-            0 => Some(Bytes::from_static(b"1234")),
-            1 => Some(Bytes::from_static(b"12345")),
+            0 => Some(Bytes::from_static(b"1234").into()),
+            1 => Some(Bytes::from_static(b"12345").into()),
             _ => None,
         },
         slot: if input.ratio(1, 4)? { Some(GrantId(input.int_in_range(0..=40)?)) } else { None },

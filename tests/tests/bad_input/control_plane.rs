@@ -10,7 +10,7 @@ use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{
     DescribeRequest, Hello, ListRequest, ShardMessages, StoreMessage, StoreMessages, store_message,
 };
-use hoplite_tests::cluster::{Cluster, Plan};
+use hoplite_tests::cluster::Cluster;
 use hoplite_tests::raw::RawPeer;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -19,7 +19,7 @@ const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 #[test]
 fn bytes_that_are_not_grpc_are_survived() {
-    let mut cluster = Cluster::of(2);
+    let mut cluster = Cluster::open(2);
     let address = cluster.shard_addresses[0].clone();
     let oversized_frame = [PREFACE, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]].concat();
     let garbage = [PREFACE, &[0xa5; 4096]].concat();
@@ -51,7 +51,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn headers_are_bounded() {
-    let mut cluster = Cluster::of(1);
+    let mut cluster = Cluster::open(1);
     let address = cluster.shard_addresses[0].clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -114,7 +114,7 @@ async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
 
 #[test]
 fn sessions_that_make_no_sense_are_refused_with_a_reason() {
-    let mut cluster = Cluster::of(2);
+    let mut cluster = Cluster::open(2);
     let address = cluster.shard_addresses[0].clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let publish = |id: Vec<u8>| StoreMessage {
@@ -176,7 +176,7 @@ fn sessions_that_make_no_sense_are_refused_with_a_reason() {
 
 #[test]
 fn questions_that_make_no_sense_are_refused_with_a_reason() {
-    let mut cluster = Cluster::start(Plan { nodes: 1, ..Plan::default() });
+    let mut cluster = Cluster::open(1);
     let address = cluster.shard_addresses[0].clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -13,7 +13,7 @@ use super::PATIENCE;
 
 #[test]
 fn whoever_does_not_introduce_himself_is_sent_away() {
-    let mut cluster = Cluster::of(2);
+    let mut cluster = Cluster::open(2);
     let address = cluster.data_address(0);
     let introduction =
         |cluster: &str, version| data_frame(Kind::Hello, &hello(cluster, version).encode_to_vec());
@@ -56,7 +56,7 @@ fn whoever_does_not_introduce_himself_is_sent_away() {
 
 #[test]
 fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
-    let mut cluster = Cluster::of(2);
+    let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, 200_000)).unwrap();
     let put = client.get("object", PATIENCE).unwrap().put_id().0;
@@ -119,7 +119,7 @@ fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
 
 #[test]
 fn a_receiver_that_stops_reading_blocks_nobody() {
-    let mut cluster = Cluster::of(2);
+    let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     let size = 24 << 20;
     let expected = bytes(2, size);
@@ -194,7 +194,7 @@ fn await_no_output(cluster: &Cluster) {
 
 #[test]
 fn hops_that_make_no_sense_end_the_connection() {
-    let mut cluster = Cluster::of(2);
+    let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, 200_000)).unwrap();
     let put = client.get("object", PATIENCE).unwrap().put_id().0;
@@ -247,7 +247,7 @@ fn hops_that_make_no_sense_end_the_connection() {
 
 #[test]
 fn hops_that_cannot_be_are_refused_and_leave_nothing() {
-    let mut cluster = Cluster::of(2);
+    let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, 200_000)).unwrap();
     let put = client.get("object", PATIENCE).unwrap().put_id().0;
@@ -286,7 +286,7 @@ fn hops_that_cannot_be_are_refused_and_leave_nothing() {
 
 #[test]
 fn a_hop_lives_as_long_as_it_is_wanted() {
-    let mut cluster = Cluster::of(2);
+    let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     let expected = bytes(1, 200_000);
     client.put("object", &expected).unwrap();

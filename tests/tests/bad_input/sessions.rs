@@ -22,7 +22,7 @@ const ATTEMPTS: usize = 4;
 
 /// One store, with an object.
 fn cluster() -> (Cluster, u64) {
-    let cluster = Cluster::of(2);
+    let cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, SIZE)).unwrap();
     let put = client.get("object", PATIENCE).unwrap().put_id().0;

@@ -188,7 +188,7 @@ fn a_store_of_another_cluster_is_refused() {
     let mut command = store(&socket);
     command.args(["--cluster", "other", "--directory", &cluster.shard_addresses[0]]);
     let line = reason(&mut command);
-    assert!(line.contains("another cluster"), "{line}");
+    assert!(line.contains("belongs to cluster \"hoplite\", and this side to \"other\""), "{line}");
     cluster.assert_serves();
 }
 

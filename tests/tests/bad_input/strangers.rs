@@ -9,9 +9,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hoplite_proto::directory::Preface;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan};
 use hoplite_tests::http::get;
 use hoplite_tests::raw::{Kind, data_frame_claiming};
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use super::PATIENCE;
 
@@ -19,6 +23,9 @@ use super::PATIENCE;
 const CROWD: usize = 10_000;
 /// How much a daemon may grow by them: a connection of gRPC has 34 KiB of buffers, and at most 1,024 may be half open.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
+/// How much the directory may grow while visitors say as much as they can: 64 connections with windows of 64 KiB, and the buffers
+/// of HTTP/2 for each.
+const MAX_SHOUTED_BYTES: u64 = 32 << 20;
 /// How long a handshake lasts at most is five seconds, or three for each part of a request of HTTP; and there is some time to notice.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
 
@@ -68,8 +75,8 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
             name: "control plane",
             address: cluster.shard_addresses[0].parse().unwrap(),
             places: 1024,
-            // The preface, and settings of 16,380 bytes.
-            beginning: [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0, 0x3f, 0xfc, 4, 0, 0, 0, 0, 0][..]].concat(),
+            // The preface, and a hello of 1,000 bytes.
+            beginning: [&Preface::Grpc.bytes()[..], &1000_u32.to_le_bytes()].concat(),
             counter: "hoplite_directory_refused_connections_total",
             metrics: of_shard,
         },
@@ -189,5 +196,53 @@ fn a_handshake_that_stays_half_open_ends() {
             });
         }
     });
+    cluster.assert_serves();
+}
+
+/// Has visitors of the directory, who may only ask for health, say as much as they can at once.
+async fn shout(address: SocketAddr) -> usize {
+    const CONNECTIONS: usize = 16;
+    const CALLS: usize = 32;
+    let service = "x".repeat(4 << 20);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        for _ in 0..CALLS {
+            let mut client = HealthClient::new(channel.clone());
+            let request = HealthCheckRequest { service: service.clone() };
+            calls.spawn(async move { client.check(request).await.is_ok() });
+        }
+    }
+    let mut answered = 0;
+    while let Some(call) = calls.join_next().await {
+        answered += usize::from(call.unwrap());
+    }
+    answered
+}
+
+#[test]
+fn what_visitors_say_is_not_kept() {
+    let place = tempfile::tempdir().unwrap();
+    let mut cluster = cluster(&place);
+    let address: SocketAddr = cluster.shard_addresses[0].parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let before = private_bytes(&cluster.shards[0]);
+    let peak = thread::scope(|scope| {
+        let shouting = scope.spawn(|| runtime.block_on(shout(address)));
+        let mut peak = 0;
+        while !shouting.is_finished() {
+            peak = peak.max(private_bytes(&cluster.shards[0]).saturating_sub(before));
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(shouting.join().unwrap(), 0, "no such call is answered");
+        peak
+    });
+    assert!(peak < MAX_SHOUTED_BYTES, "the directory grew by {peak} bytes");
+    // A short question is answered meanwhile and after.
+    let healthy = runtime.block_on(async {
+        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        HealthClient::new(channel).check(HealthCheckRequest::default()).await
+    });
+    assert!(healthy.is_ok(), "{healthy:?}");
     cluster.assert_serves();
 }

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hoplite_core::Error;
-use hoplite_daemon::{Credentials, cause, handshake_error, speaks_tls};
+use hoplite_daemon::opening::{Caller, OpeningError};
+use hoplite_daemon::{Credentials, Route, cause, handshake_error, speaks_tls};
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{StatusReply, StatusRequest};
@@ -12,7 +13,6 @@ use rustls::{AlertDescription, CertificateError};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Status;
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Endpoint;
 
 use super::{Finding, Health, finding};
@@ -46,8 +46,8 @@ pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> F
 async fn ask(address: &str, credentials: &Credentials) -> Result<(Health, String), String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     let endpoint = endpoint.map_err(|_| "is no HOST:PORT".to_owned())?;
-    let service = InterceptedService::new(credentials.channel(&endpoint), credentials.bearer());
-    let mut client = DirectoryClient::new(service).max_decoding_message_size(MAX_ANSWER_BYTES);
+    let channel = credentials.channel(&endpoint, Caller::default(), Route::Network);
+    let mut client = DirectoryClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
     match timeout(CALL_TIMEOUT, client.status(StatusRequest { loads: false })).await {
         Ok(Ok(reply)) => Ok(answered(&reply.into_inner())),
         Ok(Err(status)) => Err(refusal(address, credentials, &status).await),
@@ -68,11 +68,15 @@ fn answered(reply: &StatusReply) -> (Health, String) {
 
 /// Why the call was answered with `status`.
 async fn refusal(address: &str, credentials: &Credentials, status: &Status) -> String {
-    if let Error::PermissionDenied { .. } = from_status(status) {
-        return match credentials.token {
-            Some(_) => "refuses the token: that of the directory is another one".to_owned(),
-            None => "demands a token, and none is named: --token-file, with that of the directory".to_owned(),
+    if let Some(error) = cause::<OpeningError>(status).and_then(OpeningError::refusal) {
+        let advice = match (error, &credentials.token) {
+            (Error::PermissionDenied { .. }, Some(_)) => {
+                ": name the token of the directory, with --token-file"
+            }
+            (Error::PermissionDenied { .. }, None) => ": name it, with --token-file",
+            _ => "",
         };
+        return format!("and this host do not accept each other: {error}{advice}");
     }
     if let Some(error) = cause::<rustls::Error>(status) {
         return unshaken(error);

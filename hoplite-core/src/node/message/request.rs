@@ -168,6 +168,7 @@ impl Request {
                     Inspection::List { .. }
                         | Inspection::Describe { .. }
                         | Inspection::Status
+                        | Inspection::Cluster
                         | Inspection::ProbeProgress
                 )
         )
@@ -212,6 +213,8 @@ pub enum Inspection {
     },
     /// The counters of the store and of the shards.
     Status,
+    /// The nodes of the cluster, and how their stores are.
+    Cluster,
     /// The links between nodes, which are measured.
     Probe {
         /// These nodes; none stands for all.

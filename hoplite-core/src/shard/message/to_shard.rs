@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use super::{GrantId, LocationState, Placed, RequestId, Retention};
+use super::{GrantId, InlineBytes, LocationState, Placed, RequestId, Retention};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 
@@ -128,7 +126,7 @@ pub struct Publish {
     /// For a [`LocationState::Partial`] copy: who it is being pulled from, so that no cycle is ever granted.
     pub pulling_from: Option<NodeId>,
     /// The bytes, if the object is complete, small and this store put it.
-    pub inline: Option<Bytes>,
+    pub inline: Option<InlineBytes>,
     /// For a [`LocationState::Complete`] copy: the slot over which its last bytes came, which is returned with this.
     pub slot: Option<GrantId>,
     /// Whether the store waits for the verdict even if the copy is accepted.

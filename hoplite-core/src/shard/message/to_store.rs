@@ -2,9 +2,7 @@
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
-
-use super::{GrantId, LocationState, Locations, Placed, RequestId};
+use super::{GrantId, InlineBytes, LocationState, Locations, Placed, RequestId};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
@@ -34,7 +32,7 @@ pub enum ToStore {
         /// The metadata of the object.
         metadata: Metadata,
         /// All bytes of the object.
-        bytes: Bytes,
+        bytes: InlineBytes,
     },
     /// The query cannot be answered otherwise.
     Failed {
@@ -69,7 +67,7 @@ pub enum ToStore {
         /// The metadata of the object.
         metadata: Metadata,
         /// All bytes of the object.
-        bytes: Bytes,
+        bytes: InlineBytes,
     },
     /// A receiver that is closer to the sender, or has a better link, needs this slot: the store ends the pull, returns the slot with
     /// [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and asks again, to go on where it is.

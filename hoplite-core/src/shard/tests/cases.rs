@@ -153,7 +153,7 @@ impl Scenario {
                 let (object, put) = parse_object(object);
                 let bytes = Bytes::copy_from_slice(text.as_bytes());
                 let size_bytes = u64::try_from(text.len()).unwrap();
-                let publish = Publish { size_bytes, inline: Some(bytes), ..complete(object, put.0) };
+                let publish = Publish { size_bytes, inline: Some(bytes.into()), ..complete(object, put.0) };
                 self.world.say(name, ToShard::Publish(publish))
             }
             ["get", name, object, options @ ..] => {

@@ -113,8 +113,8 @@ fn publish() -> impl Strategy<Value = Publish> {
     let retention = prop_oneof![Just(Retention::Pinned), Just(Retention::Evictable)];
     let inline = prop_oneof![
         8 => Just(None),
-        1 => Just(Some(Bytes::from_static(b"1234"))),
-        1 => Just(Some(Bytes::from_static(b"12345")))
+        1 => Just(Some(Bytes::from_static(b"1234").into())),
+        1 => Just(Some(Bytes::from_static(b"12345").into()))
     ];
     let from = prop::option::of(node_number());
     let size = prop_oneof![6 => Just(1_u64 << 20), 1 => Just(4)];
@@ -479,7 +479,7 @@ fn what_is_due_is_said_before_a_store_leaves() {
         state: LocationState::Complete,
         retention: Retention::Pinned,
         pulling_from: None,
-        inline: Some(Bytes::from_static(b"1234")),
+        inline: Some(Bytes::from_static(b"1234").into()),
         slot: None,
         wants_answer: true,
     };

@@ -273,5 +273,13 @@ impl Impostor {
 /// A connection to `node` as from a store, for a test to send on what no store would.
 async fn connect(node: &TestNode) -> PeerConnection {
     let stream = TcpStream::connect(node.address).await.unwrap();
-    handshake::open(&config("tester"), stream, Side::Connecting(&node.config.node), PATIENCE).await.unwrap().0
+    handshake::open(
+        &config("tester"),
+        stream,
+        Side::Connecting(&(node.config.node.clone(), node.address)),
+        PATIENCE,
+    )
+    .await
+    .unwrap()
+    .0
 }

@@ -1,12 +1,14 @@
 //! Stores that share a token, and peers that do not know it.
 
 use hoplite_core::error::Error;
+use hoplite_core::id::NodeId;
 use hoplite_daemon::Token;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::advertised::Advertised;
 use crate::data::connection::ConnectionError;
 
 const SECRET: &[u8] = b"a secret of the tests";
@@ -22,7 +24,8 @@ async fn node(name: &str, secret: &[u8]) -> TestNode {
 /// Why `config` cannot connect to `node`.
 async fn refusal(config: &DataConfig, node: &TestNode) -> Error {
     let stream = TcpStream::connect(node.address).await.unwrap();
-    let opening = handshake::open(config, stream, Side::Connecting(&node.config.node), PATIENCE);
+    let peer = (node.config.node.clone(), node.address);
+    let opening = handshake::open(config, stream, Side::Connecting(&peer), PATIENCE);
     match timeout(PATIENCE, opening).await.unwrap() {
         Err(ConnectionError::Refused(error)) => error,
         other => panic!("{other:?}"),
@@ -41,12 +44,17 @@ fn hello(name: &str, challenge: &[u8]) -> v1::DataHello {
         cluster: "test".into(),
         node: name.into(),
         challenge: challenge.to_vec().into(),
-        small: false,
+        ..v1::DataHello::default()
     }
 }
 
 fn is_closed(ended: &Result<v1::DataProof, ConnectionError>) -> bool {
     matches!(ended, Err(ConnectionError::Closed | ConnectionError::Io(_)))
+}
+
+/// The answer to a wrong proof: a refusal, and nothing made with the token.
+fn is_refused(answer: &Result<v1::DataProof, ConnectionError>) -> bool {
+    matches!(answer, Ok(proof) if proof.tag.is_empty() && proof.refusal.is_some())
 }
 
 #[tokio::test]
@@ -97,9 +105,11 @@ async fn requests_without_a_proof_are_not_answered() {
         let mut stranger = silent(&secured).await;
         stranger.write_control(Kind::Hello, &hello("stranger", &[7; 32])).await.unwrap();
         stranger.read_expected::<v1::DataHello>(Kind::Hello).await.unwrap();
-        stranger.write_control(Kind::Proof, &v1::DataProof { tag: tag.to_vec().into() }).await.unwrap();
-        let ended = stranger.read_expected::<v1::DataProof>(Kind::Proof).await;
-        assert!(is_closed(&ended), "{ended:?}");
+        let proof = v1::DataProof { tag: tag.to_vec().into(), refusal: None };
+        stranger.write_control(Kind::Proof, &proof).await.unwrap();
+        let answer = stranger.read_expected::<v1::DataProof>(Kind::Proof).await;
+        assert!(is_refused(&answer), "{answer:?}");
+        assert!(is_closed(&stranger.read_expected(Kind::Proof).await));
     }
     assert_eq!(read(&secured.metrics.serves), 0);
     assert_eq!(read(&secured.metrics.malformed_connections), 7);
@@ -109,10 +119,10 @@ async fn requests_without_a_proof_are_not_answered() {
 async fn overhear(node: &TestNode) -> (v1::DataHello, v1::DataProof, v1::DataHello, v1::DataProof) {
     let (relay, address) = Impostor::start("unused").await;
     let legitimate = with_token("b", SECRET);
-    let name = node.config.node.clone();
+    let peer = (node.config.node.clone(), address);
     let client = tokio::spawn(async move {
         let stream = TcpStream::connect(address).await.unwrap();
-        handshake::open(&legitimate, stream, Side::Connecting(&name), PATIENCE).await.map(drop)
+        handshake::open(&legitimate, stream, Side::Connecting(&peer), PATIENCE).await.map(drop)
     });
     let (stream, _) = relay.listener.accept().await.unwrap();
     let transport = Transport::accept(&transport(), stream).await.unwrap();
@@ -140,7 +150,7 @@ async fn what_was_overheard_is_of_no_use_to_a_stranger() {
         stranger.write_control(Kind::Hello, &connecting).await.unwrap();
         stranger.read_expected::<v1::DataHello>(Kind::Hello).await.unwrap();
         stranger.write_control(Kind::Proof, proof).await.unwrap();
-        assert!(is_closed(&stranger.read_expected(Kind::Proof).await));
+        assert!(is_refused(&stranger.read_expected(Kind::Proof).await));
     }
     // Replayed to a store that connects.
     let (impostor, address) = Impostor::start("a").await;
@@ -151,6 +161,38 @@ async fn what_was_overheard_is_of_no_use_to_a_stranger() {
     stranger.write_control(Kind::Hello, &accepting).await.unwrap();
     stranger.write_control(Kind::Proof, &second).await.unwrap();
     assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderUnreachable));
+}
+
+#[tokio::test]
+async fn proofs_that_are_passed_on_from_another_address_are_refused() {
+    let elsewhere = Advertised::find(None, "127.0.0.1:9".parse().unwrap()).await.unwrap();
+    let config = DataConfig { advertised: Some(elsewhere), ..with_token("a", SECRET) };
+    let secured = TestNode::start_with(config, Duration::ZERO).await;
+    secured.shelf.add("x", &filled(&content(9)));
+    let receiver = node("b", SECRET).await;
+    assert_eq!(receiver.pull(&secured, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable));
+    assert_eq!(read(&secured.metrics.serves), 0);
+    // Nobody can change the address on the way, because both sides prove that they have seen the same.
+    let (relay, address) = Impostor::start("unused").await;
+    let client = tokio::spawn(async move {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let peer = (NodeId::new("a").unwrap(), address);
+        handshake::open(&with_token("b", SECRET), stream, Side::Connecting(&peer), PATIENCE).await.map(drop)
+    });
+    let (stream, _) = relay.listener.accept().await.unwrap();
+    let mut near = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), PATIENCE);
+    let mut far = silent(&secured).await;
+    let connecting: v1::DataHello = near.read_expected(Kind::Hello).await.unwrap();
+    far.write_control(Kind::Hello, &connecting).await.unwrap();
+    let accepting: v1::DataHello = far.read_expected(Kind::Hello).await.unwrap();
+    let changed = v1::DataHello { address: address.to_string(), ..accepting };
+    near.write_control(Kind::Hello, &changed).await.unwrap();
+    let proof: v1::DataProof = near.read_expected(Kind::Proof).await.unwrap();
+    far.write_control(Kind::Proof, &proof).await.unwrap();
+    let refused: v1::DataProof = far.read_expected(Kind::Proof).await.unwrap();
+    assert!(refused.tag.is_empty() && refused.refusal.is_some(), "{refused:?}");
+    near.write_control(Kind::Proof, &refused).await.unwrap();
+    assert!(matches!(client.await.unwrap(), Err(ConnectionError::Refused(Error::PermissionDenied { .. }))));
 }
 
 #[tokio::test]

@@ -31,9 +31,9 @@ async fn meet(
         handshake::open(&config("b", accepting), stream, Side::Accepting, PATIENCE).await.map(drop)
     });
     let stream = TcpStream::connect(address).await.unwrap();
-    let node = NodeId::new("b").unwrap();
+    let peer = (NodeId::new("b").unwrap(), address);
     let connecting = config("a", connecting);
-    let connects = handshake::open(&connecting, stream, Side::Connecting(&node), PATIENCE);
+    let connects = handshake::open(&connecting, stream, Side::Connecting(&peer), PATIENCE);
     let connected = timeout(PATIENCE, connects).await.unwrap().map(drop);
     (connected, timeout(PATIENCE, accepts).await.unwrap().unwrap())
 }

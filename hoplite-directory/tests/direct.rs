@@ -1,4 +1,4 @@
-//! A real server, and a bare client that opens a session over gRPC and then speaks past it.
+//! A real server, and a bare client that opens a session over gRPC and then speaks on a direct connection.
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
 use std::io;
@@ -12,9 +12,11 @@ use hoplite_core::shard::{
     LocationState, NodeInfo, Publish, Query, RequestId, Retention, ToShard, ToStore, Verdict,
 };
 use hoplite_core::{ClusterId, Error, Metadata, NodeId, ObjectId, PutId, id::Incarnation};
+use hoplite_daemon::Checked;
+use hoplite_daemon::opening::{self, Caller};
 use hoplite_directory::DirectoryConfig;
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
-use hoplite_proto::directory::{BypassKey, decode_shard_batch, encode_hello, encode_to_shard};
+use hoplite_proto::directory::{BypassKey, Preface, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessages};
@@ -62,21 +64,21 @@ impl Server {
         let mut client = DirectoryClient::connect(format!("http://{}", self.address)).await.unwrap();
         let mut inbound = client.session(outbound_stream).await.unwrap().into_inner();
         let welcome = inbound.message().await.unwrap().unwrap().welcome.unwrap();
-        let key = BypassKey::of_welcome(&welcome.bypass_key).expect("a key");
+        let key = BypassKey::of_bytes(&welcome.bypass_key).expect("a key");
         Session { key, outbound, inbound }
     }
 
-    /// A connection on which `opening` was said.
-    async fn connect(&self, opening: &[u8]) -> Bypass {
+    /// A connection for the session of `key`.
+    async fn connect(&self, key: BypassKey) -> Direct {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(opening).await.unwrap();
-        Bypass { stream, received: BytesMut::new() }
+        let opened = opening::connect(&mut stream, None, &Caller::default(), Some(key)).await.unwrap();
+        Direct { stream: Checked::new(stream, opened.records), received: BytesMut::new() }
     }
 
     /// A session past gRPC.
-    async fn diverted(&self, node: &str) -> (Session, Bypass) {
+    async fn diverted(&self, node: &str) -> (Session, Direct) {
         let mut session = self.session(node).await;
-        let bypass = self.connect(&session.key.opening()).await;
+        let bypass = self.connect(session.key).await;
         assert!(session.next().await.unwrap().unwrap().bypassed);
         (session, bypass)
     }
@@ -95,17 +97,18 @@ impl Session {
     }
 }
 
-struct Bypass {
-    stream: TcpStream,
+struct Direct {
+    stream: Checked<TcpStream>,
     received: BytesMut,
 }
 
-impl Bypass {
+impl Direct {
     async fn say(&mut self, message: ToShard) {
         let messages = vec![encode_to_shard(message)];
         let mut frame = BytesMut::new();
         framing::encode(&StoreMessages { hello: None, messages }, &mut frame).unwrap();
         self.stream.write_all(&frame).await.unwrap();
+        self.stream.flush().await.unwrap();
     }
 
     /// The next message; `None` at the end of the connection.
@@ -136,7 +139,7 @@ fn publish(name: &str) -> ToShard {
         state: LocationState::Complete,
         retention: Retention::Pinned,
         pulling_from: None,
-        inline: Some(Bytes::from_static(b"bytes")),
+        inline: Some(Bytes::from_static(b"bytes").into()),
         slot: None,
         wants_answer: true,
     })
@@ -163,7 +166,7 @@ async fn a_session_goes_on_past_grpc_beside_one_that_does_not() {
     let asked = StoreMessages { hello: None, messages: vec![encode_to_shard(query("x"))] };
     other.outbound.send(asked).await.unwrap();
     let answer = decode_shard_batch(other.next().await.unwrap().unwrap()).unwrap();
-    assert!(matches!(&answer[..], [ToStore::Inline { bytes, .. }] if bytes == "bytes"));
+    assert!(matches!(&answer[..], [ToStore::Inline { bytes, .. }] if **bytes == *b"bytes"));
 
     // What was said before the end still counts; then gRPC ends, too.
     bypass.say(publish("y")).await;
@@ -198,20 +201,20 @@ async fn a_newer_session_of_the_store_ends_both_connections_with_the_reason() {
 #[tokio::test]
 async fn only_the_key_of_a_session_opens_a_bypass_and_only_once() {
     let server = Server::start().await;
-    let wrong = BypassKey([7; 32]).opening();
-    assert_eq!(server.connect(&wrong).await.hear().await, None);
-    assert_eq!(
-        server.connect(b"HEAD / HTTP/1.1\r\nHost: here and a bit more\r\n\r\n").await.hear().await,
-        None
-    );
+    assert_eq!(server.connect(BypassKey([7; 32])).await.hear().await, None);
+    let mut other = TcpStream::connect(server.address).await.unwrap();
+    other.write_all(b"HEAD / HTTP/1.1\r\nHost: here and a bit more\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = timeout(PATIENCE, other.read_to_end(&mut answer)).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
 
     let (mut session, mut bypass) = server.diverted("a").await;
-    assert_eq!(server.connect(&session.key.opening()).await.hear().await, None);
+    assert_eq!(server.connect(session.key).await.hear().await, None);
     bypass.say(publish("x")).await;
     assert!(bypass.hear().await.is_some(), "the session goes on");
     drop(bypass);
     assert_eq!(session.next().await, Ok(None));
-    assert_eq!(server.connect(&session.key.opening()).await.hear().await, None);
+    assert_eq!(server.connect(session.key).await.hear().await, None);
 }
 
 #[tokio::test]
@@ -226,6 +229,7 @@ async fn what_makes_no_sense_ends_the_session_and_grpc_says_why() {
     for nonsense in [&too_long[..], no_message, &second_hello[..]] {
         let (mut session, mut bypass) = server.diverted("a").await;
         bypass.stream.write_all(nonsense).await.unwrap();
+        bypass.stream.flush().await.unwrap();
         assert!(matches!(session.next().await, Err(Error::Malformed { plane: Plane::Control, .. })));
         assert_eq!(bypass.hear().await, None);
     }
@@ -235,10 +239,29 @@ async fn what_makes_no_sense_ends_the_session_and_grpc_says_why() {
 async fn a_bypass_that_says_nothing_keeps_nobody_out() {
     let server = Server::start().await;
     let mut session = server.session("a").await;
-    let mut silent = server.connect(&session.key.opening()[..20]).await;
-    let mut bypass = server.connect(&session.key.opening()).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    silent.write_all(Preface::Direct.bytes()).await.unwrap();
+    let mut bypass = server.connect(session.key).await;
     assert!(session.next().await.unwrap().unwrap().bypassed);
     bypass.say(publish("x")).await;
     assert!(bypass.hear().await.is_some());
-    assert_eq!(silent.hear().await, None, "it is closed after some time");
+    let _ = timeout(PATIENCE, silent.read_to_end(&mut Vec::new())).await.expect("it is closed");
+}
+
+#[tokio::test]
+async fn a_changed_byte_ends_the_session_and_grpc_says_why() {
+    let server = Server::start().await;
+    let mut session = server.session("a").await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let opened = opening::connect(&mut stream, None, &Caller::default(), Some(session.key)).await.unwrap();
+    assert!(session.next().await.unwrap().unwrap().bypassed);
+    let (mut sealer, _) = opened.records;
+    let (mut frame, mut records) = (BytesMut::new(), BytesMut::new());
+    let messages = vec![encode_to_shard(publish("x"))];
+    framing::encode(&StoreMessages { hello: None, messages }, &mut frame).unwrap();
+    sealer.seal(&frame, &mut records);
+    let middle = records.len() / 2;
+    records[middle] ^= 0x10;
+    stream.write_all(&records).await.unwrap();
+    assert!(matches!(session.next().await, Err(Error::Malformed { plane: Plane::Control, .. })));
 }

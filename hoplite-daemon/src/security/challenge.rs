@@ -1,0 +1,135 @@
+//! The mutual challenge and response of two sides that share a token, on the control plane and on the data plane.
+//!
+//! Each side sends a hello with a nonce, then proves that it knows the token: its proof is an HMAC-SHA-256 of which side
+//! it is and of both hellos. So a proof is of no use on another connection, for other names, or in the other direction.
+//! The side that connected proves first, so that a side that cannot prove anything learns nothing made with the token.
+
+use std::io;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::token::{Purpose, TAG_BYTES, Token};
+
+/// Length of a nonce: no two are ever the same.
+pub const NONCE_BYTES: usize = 32;
+
+/// The side that proves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prover {
+    /// The side that connected.
+    Connecting = 1,
+    /// The side that listens.
+    Accepting = 2,
+}
+
+/// The fields of a hello that both sides prove that they have seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HelloFields<'a> {
+    /// Version of the protocol.
+    pub version: u32,
+    /// Name of the cluster.
+    pub cluster: &'a str,
+    /// Name of the node; empty for a program that is none.
+    pub node: &'a str,
+    /// The challenge.
+    pub nonce: &'a [u8],
+    /// What else the connection is bound to: the address or the session that is meant.
+    pub bound_to: &'a [u8],
+}
+
+/// Both hellos of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hellos<'a> {
+    /// The hello of the side that connected.
+    pub connecting: HelloFields<'a>,
+    /// The hello of the side that listens.
+    pub accepting: HelloFields<'a>,
+}
+
+/// Returns random bytes for a hello.
+///
+/// # Errors
+/// The operating system has no random numbers.
+pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
+    let mut nonce = [0; NONCE_BYTES];
+    let filled = getrandom(&mut nonce, GetRandomFlags::empty())?;
+    if filled == NONCE_BYTES { Ok(nonce) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+impl Hellos<'_> {
+    /// Returns the proof of `prover`.
+    pub fn proof(&self, token: &Token, purpose: Purpose, prover: Prover) -> [u8; TAG_BYTES] {
+        token.sign(purpose, &self.statement(prover as u8))
+    }
+
+    /// Returns `true` if `proof` is that of `prover`. Takes as long for each wrong one.
+    pub fn is_proven(&self, token: &Token, purpose: Purpose, prover: Prover, proof: &[u8]) -> bool {
+        token.verify(purpose, &self.statement(prover as u8), proof)
+    }
+
+    /// Returns a secret that only the two sides of this connection know.
+    pub(super) fn secret(&self, token: &Token) -> [u8; TAG_BYTES] {
+        token.sign(Purpose::Keys, &self.statement(0))
+    }
+
+    /// Each length stands in front of its text, so that the bytes can be read in one way only.
+    fn statement(&self, prover: u8) -> Vec<u8> {
+        let mut bytes = vec![prover];
+        for hello in [&self.connecting, &self.accepting] {
+            bytes.extend_from_slice(&hello.version.to_le_bytes());
+            for field in [hello.cluster.as_bytes(), hello.node.as_bytes(), hello.nonce, hello.bound_to] {
+                bytes.extend_from_slice(&(field.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(field);
+            }
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello<'a>(node: &'a str, nonce: &'a [u8]) -> HelloFields<'a> {
+        HelloFields { version: 6, cluster: "c", node, nonce, bound_to: b"127.0.0.1:1" }
+    }
+
+    #[test]
+    fn a_proof_is_for_one_side_of_one_connection() {
+        let token = Token::new(b"sixteen bytes ok").unwrap();
+        let hellos = Hellos { connecting: hello("a", &[1; 32]), accepting: hello("b", &[2; 32]) };
+        let proof = hellos.proof(&token, Purpose::Data, Prover::Connecting);
+        assert!(hellos.is_proven(&token, Purpose::Data, Prover::Connecting, &proof));
+        assert!(!hellos.is_proven(&token, Purpose::Data, Prover::Accepting, &proof), "it is reflected");
+        assert!(!hellos.is_proven(&token, Purpose::Control, Prover::Connecting, &proof));
+        let other = Token::new(b"sixteen bytes no").unwrap();
+        assert!(!hellos.is_proven(&other, Purpose::Data, Prover::Connecting, &proof));
+        let changes: [fn(&mut HelloFields<'_>); 5] = [
+            |hello| hello.version += 1,
+            |hello| hello.cluster = "d",
+            |hello| hello.node = "c",
+            |hello| hello.nonce = &[3; 32],
+            |hello| hello.bound_to = b"127.0.0.1:2",
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            for side in [Prover::Connecting, Prover::Accepting] {
+                let mut changed = hellos;
+                match side {
+                    Prover::Connecting => change(&mut changed.connecting),
+                    Prover::Accepting => change(&mut changed.accepting),
+                }
+                let is_proven = changed.is_proven(&token, Purpose::Data, Prover::Connecting, &proof);
+                assert!(!is_proven, "change {number} of the side {side:?}");
+                assert_ne!(changed.secret(&token), hellos.secret(&token));
+            }
+        }
+    }
+
+    #[test]
+    fn fields_cannot_be_shifted() {
+        let with = |cluster, node| HelloFields { cluster, ..hello(node, &[1; 32]) };
+        let one = Hellos { connecting: with("ab", "c"), accepting: with("x", "y") };
+        let two = Hellos { connecting: with("a", "bc"), accepting: with("x", "y") };
+        assert_ne!(one.statement(1), two.statement(1));
+    }
+}

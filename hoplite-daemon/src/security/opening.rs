@@ -1,0 +1,369 @@
+//! How a connection to a shard begins, at both ends: see `hoplite_proto::directory::Preface`.
+
+use std::borrow::Cow;
+use std::io;
+
+use hoplite_core::error::{Error, Plane};
+use hoplite_core::id::{ClusterId, NodeId};
+use hoplite_proto::directory::{BypassKey, MAX_OPENING_BYTES, Preface};
+use hoplite_proto::v1::opening::{Body, Hello, Proof};
+use hoplite_proto::{PROTOCOL_VERSION, error, v1};
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::challenge::{self, HelloFields, Hellos, NONCE_BYTES, Prover};
+use super::record::{KEY_BYTES, Opener, Sealer};
+use super::token::{Purpose, Token};
+
+/// Who connects to a shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The cluster whose shards the caller accepts; `None` for any.
+    pub cluster: Option<ClusterId>,
+    /// The store that connects; `None` for other programs.
+    pub node: Option<NodeId>,
+}
+
+/// A connection that both sides accept.
+#[derive(Debug)]
+pub struct Opened {
+    /// The session that the connection is for; `None` for gRPC.
+    pub session: Option<BypassKey>,
+    /// Makes the records of this side, and takes those of the other side apart.
+    pub records: (Sealer, Opener),
+}
+
+/// Why a connection does not come about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpeningError {
+    /// The connection broke.
+    #[error("the connection broke while it was opened")]
+    Io(#[from] io::Error),
+    /// The other side refuses this one.
+    #[error(transparent)]
+    Refused(Error),
+    /// This side refuses the other one.
+    #[error(transparent)]
+    Refuses(Error),
+}
+
+impl OpeningError {
+    /// Returns why one side refuses the other; `None` if the other side is no program of Hoplite, as far as is known.
+    pub const fn refusal(&self) -> Option<&Error> {
+        match self {
+            Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,
+            Self::Refused(error) | Self::Refuses(error) => Some(error),
+        }
+    }
+}
+
+/// Opens a connection to a shard.
+///
+/// # Errors
+/// [`OpeningError`].
+pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    token: Option<&Token>,
+    caller: &Caller,
+    session: Option<BypassKey>,
+) -> Result<Opened, OpeningError> {
+    let ours = Hello {
+        cluster: caller.cluster.as_ref().map(|cluster| cluster.as_str().to_owned()).unwrap_or_default(),
+        node: caller.node.as_ref().map(|node| node.as_str().to_owned()).unwrap_or_default(),
+        session: session.map(|key| key.0.to_vec().into()).unwrap_or_default(),
+        ..hello(token)?
+    };
+    let preface = if session.is_some() { Preface::Direct } else { Preface::Grpc };
+    stream.write_all(preface.bytes()).await?;
+    write(stream, Body::Hello(ours.clone())).await?;
+    let Body::Hello(theirs) = read(stream).await? else { return Err(out_of_order()) };
+    check_version(&theirs)?;
+    check_cluster(&theirs, caller.cluster.as_ref())?;
+    let hellos = Hellos { connecting: fields(&ours), accepting: fields(&theirs) };
+    let Some(token) = shared_token(token, &theirs, "the directory", "this program")? else {
+        return Ok(Opened { session, records: records(None, Prover::Connecting) });
+    };
+    let tag = hellos.proof(token, Purpose::Control, Prover::Connecting).to_vec().into();
+    write(stream, Body::Proof(Proof { tag })).await?;
+    let Body::Proof(Proof { tag }) = read(stream).await? else { return Err(out_of_order()) };
+    if !hellos.is_proven(token, Purpose::Control, Prover::Accepting, &tag) {
+        return Err(OpeningError::Refuses(Error::permission_denied(
+            "this program has another token than the directory",
+        )));
+    }
+    Ok(Opened { session, records: records(Some(hellos.secret(token)), Prover::Connecting) })
+}
+
+/// Opens a connection that began with `preface`, for a shard of `cluster`. Tells the other side why it is refused.
+///
+/// # Errors
+/// [`OpeningError`].
+pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    token: Option<&Token>,
+    cluster: &ClusterId,
+    preface: Preface,
+) -> Result<Opened, OpeningError> {
+    let opened = answer(stream, token, cluster, preface).await;
+    if let Err(OpeningError::Refuses(error)) = &opened {
+        write(stream, Body::Refusal(error::encode(error))).await?;
+        // Else the system may drop the refusal, because bytes wait that nobody has read.
+        stream.shutdown().await?;
+    }
+    opened
+}
+
+async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    token: Option<&Token>,
+    cluster: &ClusterId,
+    preface: Preface,
+) -> Result<Opened, OpeningError> {
+    let Body::Hello(theirs) = read(stream).await? else { return Err(out_of_order()) };
+    check_version(&theirs)?;
+    check_cluster(&theirs, Some(cluster))?;
+    let session = match (preface, BypassKey::of_bytes(&theirs.session)) {
+        (Preface::Grpc, _) => None,
+        (Preface::Direct, Some(key)) => Some(key),
+        (Preface::Direct, None) => return Err(malformed("a direct connection names no session")),
+    };
+    let token = shared_token(token, &theirs, "this program", "the directory")?;
+    let ours = Hello { cluster: cluster.as_str().to_owned(), ..hello(token)? };
+    write(stream, Body::Hello(ours.clone())).await?;
+    let Some(token) = token else {
+        return Ok(Opened { session, records: records(None, Prover::Accepting) });
+    };
+    let hellos = Hellos { connecting: fields(&theirs), accepting: fields(&ours) };
+    let Body::Proof(Proof { tag }) = read(stream).await? else { return Err(out_of_order()) };
+    if !hellos.is_proven(token, Purpose::Control, Prover::Connecting, &tag) {
+        return Err(OpeningError::Refuses(Error::permission_denied(
+            "the directory has another token than this program",
+        )));
+    }
+    let tag = hellos.proof(token, Purpose::Control, Prover::Accepting).to_vec().into();
+    write(stream, Body::Proof(Proof { tag })).await?;
+    Ok(Opened { session, records: records(Some(hellos.secret(token)), Prover::Accepting) })
+}
+
+/// A hello without names.
+fn hello(token: Option<&Token>) -> io::Result<Hello> {
+    let nonce = match token {
+        Some(_) => challenge::nonce()?.to_vec(),
+        None => Vec::new(),
+    };
+    Ok(Hello { version: PROTOCOL_VERSION, nonce: nonce.into(), ..Hello::default() })
+}
+
+fn fields(hello: &Hello) -> HelloFields<'_> {
+    HelloFields {
+        version: hello.version,
+        cluster: &hello.cluster,
+        node: &hello.node,
+        nonce: &hello.nonce,
+        bound_to: &hello.session,
+    }
+}
+
+fn check_version(theirs: &Hello) -> Result<(), OpeningError> {
+    if theirs.version == PROTOCOL_VERSION {
+        return Ok(());
+    }
+    let error = Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: theirs.version };
+    Err(OpeningError::Refuses(error))
+}
+
+/// Refuses a peer that names another cluster than `own`, if it names one.
+fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningError> {
+    match own {
+        Some(own) if !theirs.cluster.is_empty() => {
+            own.check_same(&theirs.cluster).map_err(OpeningError::Refuses)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the token that both sides are to prove, if both have one, or `None` if neither has. `peer` and `this` name the
+/// two sides as the side that connects would.
+fn shared_token<'t>(
+    token: Option<&'t Token>,
+    theirs: &Hello,
+    peer: &'static str,
+    this: &'static str,
+) -> Result<Option<&'t Token>, OpeningError> {
+    let lacking = match (token, theirs.nonce.len()) {
+        (None, 0) => return Ok(None),
+        (Some(token), NONCE_BYTES) => return Ok(Some(token)),
+        (Some(_), 0) => format!("{this} has a token, and {peer} has none"),
+        (None, _) => format!("{peer} has a token, and {this} has none"),
+        (Some(_), _) => return Err(malformed("a nonce has 32 bytes")),
+    };
+    Err(OpeningError::Refuses(Error::PermissionDenied { reason: Cow::Owned(lacking) }))
+}
+
+/// The keys of both directions are halves of the secret.
+fn records(secret: Option<[u8; 2 * KEY_BYTES]>, side: Prover) -> (Sealer, Opener) {
+    let half = |start: usize| {
+        secret.map(|secret| {
+            let mut key = [0; KEY_BYTES];
+            key.copy_from_slice(&secret[start..start + KEY_BYTES]);
+            key
+        })
+    };
+    let (connecting, accepting) = (half(0), half(KEY_BYTES));
+    match side {
+        Prover::Connecting => (Sealer::new(connecting), Opener::new(accepting)),
+        Prover::Accepting => (Sealer::new(accepting), Opener::new(connecting)),
+    }
+}
+
+async fn write<S: AsyncWrite + Unpin>(stream: &mut S, body: Body) -> io::Result<()> {
+    let message = v1::Opening { body: Some(body) };
+    let length = u32::try_from(message.encoded_len()).map_err(|_| io::ErrorKind::InvalidData)?;
+    let mut bytes = length.to_le_bytes().to_vec();
+    message.encode(&mut bytes).map_err(|_| io::ErrorKind::InvalidData)?;
+    stream.write_all(&bytes).await?;
+    stream.flush().await
+}
+
+/// Reads the next message; a refusal is an error.
+async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
+    let length = stream.read_u32_le().await? as usize;
+    if length > MAX_OPENING_BYTES {
+        return Err(malformed("a message of an opening is too long"));
+    }
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).await?;
+    let message = v1::Opening::decode(bytes.as_slice());
+    match message.map_err(|_| malformed("a message of an opening cannot be decoded"))?.body {
+        Some(Body::Refusal(refusal)) => Err(OpeningError::Refused(error::decode(refusal, Plane::Control))),
+        Some(body) => Ok(body),
+        None => Err(malformed("a message of an opening is empty")),
+    }
+}
+
+fn malformed(reason: &'static str) -> OpeningError {
+    OpeningError::Refuses(Error::malformed(Plane::Control, reason))
+}
+
+fn out_of_order() -> OpeningError {
+    malformed("a message of an opening is out of order")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+    use crate::security::record::Checked;
+
+    fn cluster(name: &str) -> ClusterId {
+        ClusterId::new(name).unwrap()
+    }
+
+    fn token(secret: &[u8]) -> Token {
+        Token::new(secret).unwrap()
+    }
+
+    fn store() -> Caller {
+        Caller { cluster: Some(cluster("c")), node: NodeId::new("n").ok() }
+    }
+
+    /// Lets a caller and a shard with these tokens open a connection.
+    async fn open(
+        [connecting, accepting]: [Option<&Token>; 2],
+        caller: &Caller,
+    ) -> [Result<(Opened, DuplexStream), OpeningError>; 2] {
+        let (mut near, mut far) = duplex(1 << 16);
+        let cluster = cluster("c");
+        let accept = async {
+            let mut preface = [0; 16];
+            far.read_exact(&mut preface).await.unwrap();
+            let preface = Preface::of_bytes(&preface).unwrap();
+            let opened = accept(&mut far, accepting, &cluster, preface).await;
+            opened.map(|opened| (opened, far))
+        };
+        let connect = async {
+            let opened = connect(&mut near, connecting, caller, None).await;
+            opened.map(|opened| (opened, near))
+        };
+        let (near, far) = tokio::join!(connect, accept);
+        [near, far]
+    }
+
+    #[tokio::test]
+    async fn both_sides_agree_and_speak_in_records() {
+        let secret = token(b"sixteen bytes ok");
+        for tokens in [[Some(&secret); 2], [None; 2]] {
+            let [near, far] = open(tokens, &store()).await.map(|opened| {
+                let (Opened { session, records }, stream) = opened.unwrap();
+                assert_eq!(session, None);
+                Checked::new(stream, records)
+            });
+            let (mut near, mut far) = (near, far);
+            near.write_all(b"ping").await.unwrap();
+            let mut heard = [0; 4];
+            far.read_exact(&mut heard).await.unwrap();
+            assert_eq!(&heard, b"ping");
+            far.write_all(b"pong").await.unwrap();
+            near.read_exact(&mut heard).await.unwrap();
+            assert_eq!(&heard, b"pong");
+        }
+    }
+
+    #[tokio::test]
+    async fn each_side_learns_why_there_is_no_connection() {
+        let (one, other) = (token(b"sixteen bytes ok"), token(b"sixteen bytes no"));
+        let foreign = Caller { cluster: Some(cluster("d")), node: None };
+        for (tokens, caller, expected) in [
+            ([Some(&one), Some(&other)], store(), "the directory has another token than this program"),
+            ([None, Some(&other)], store(), "the directory has a token, and this program has none"),
+            ([Some(&one), None], store(), "this program has a token, and the directory has none"),
+            ([None, None], foreign, "the peer belongs to cluster \"c\", and this side to \"d\""),
+        ] {
+            let [near, far] = open(tokens, &caller).await;
+            let near = near.unwrap_err();
+            assert!(matches!(near, OpeningError::Refused(_)), "{near:?}");
+            assert!(near.to_string().ends_with(expected), "{near}");
+            assert!(matches!(far.unwrap_err(), OpeningError::Refuses(_)));
+        }
+    }
+
+    /// Answers as a shard would that does not know the token.
+    async fn rogue(mut stream: DuplexStream, answer_to_hello: Body, answer_to_proof: Body) {
+        let mut preface = [0; 16];
+        stream.read_exact(&mut preface).await.unwrap();
+        let _ = read(&mut stream).await;
+        let _ = write(&mut stream, answer_to_hello).await;
+        let _ = read(&mut stream).await;
+        let _ = write(&mut stream, answer_to_proof).await;
+    }
+
+    #[tokio::test]
+    async fn a_shard_that_cannot_prove_itself_is_refused() {
+        let secret = token(b"sixteen bytes ok");
+        let hello = |nonce: &[u8]| {
+            let cluster = "c".to_owned();
+            Body::Hello(Hello {
+                version: PROTOCOL_VERSION,
+                cluster,
+                nonce: nonce.to_vec().into(),
+                ..Hello::default()
+            })
+        };
+        for (answer, expected) in [
+            (hello(&[7; 32]), "this program has another token than the directory"),
+            (hello(&[]), "this program has a token, and the directory has none"),
+            (hello(&[7; 31]), "a nonce has 32 bytes"),
+            (Body::Proof(Proof::default()), "a message of an opening is out of order"),
+        ] {
+            let (mut near, far) = duplex(1 << 16);
+            let rogue = tokio::spawn(rogue(far, answer, Body::Proof(Proof { tag: vec![7; 32].into() })));
+            let error = connect(&mut near, Some(&secret), &store(), None).await.unwrap_err();
+            assert!(matches!(error, OpeningError::Refuses(_)), "{error:?}");
+            assert!(error.to_string().ends_with(expected), "{error}");
+            drop(near);
+            rogue.await.unwrap();
+        }
+    }
+}

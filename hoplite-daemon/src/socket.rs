@@ -1,0 +1,141 @@
+//! Connections of the control plane, below TLS and records: TCP, or a pair of sockets within this process.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+
+use crate::idle_socket::prepare_idle_socket;
+
+/// How many connections within the process may wait to be accepted.
+const MAX_WAITING: usize = 64;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub enum Socket {
+    /// TCP.
+    Tcp(TcpStream),
+    /// The other end is in this process.
+    InProcess(UnixStream),
+}
+
+/// Connects to a directory in this process, which listens on no port.
+#[derive(Debug, Clone)]
+pub struct InProcess(mpsc::Sender<std::os::unix::net::UnixStream>);
+
+/// The connections that an [`InProcess`] makes.
+#[derive(Debug)]
+pub struct InProcessListener(mpsc::Receiver<std::os::unix::net::UnixStream>);
+
+impl InProcess {
+    /// Returns both ends.
+    pub fn new() -> (Self, InProcessListener) {
+        let (connect, accept) = mpsc::channel(MAX_WAITING);
+        (Self(connect), InProcessListener(accept))
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ConnectionRefused`] if the directory has ended; errors of the operating system.
+    pub async fn connect(&self) -> io::Result<Socket> {
+        let (near, far) = std::os::unix::net::UnixStream::pair()?;
+        near.set_nonblocking(true)?;
+        far.set_nonblocking(true)?;
+        self.0.send(far).await.map_err(|_| io::ErrorKind::ConnectionRefused)?;
+        Ok(Socket::InProcess(UnixStream::from_std(near)?))
+    }
+}
+
+impl InProcessListener {
+    /// Waits for the next connection; `None` when nobody can make one any more.
+    pub async fn accept(&mut self) -> Option<io::Result<Socket>> {
+        let stream = self.0.recv().await?;
+        Some(UnixStream::from_std(stream).map(Socket::InProcess))
+    }
+}
+
+/// A connection between two runtimes.
+#[derive(Debug)]
+pub enum DetachedSocket {
+    /// TCP.
+    Tcp(std::net::TcpStream),
+    /// The other end is in this process.
+    InProcess(std::os::unix::net::UnixStream),
+}
+
+impl Socket {
+    /// Prepares the socket for small messages at any time.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn prepare(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => Ok(prepare_idle_socket(stream)?),
+            Self::InProcess(_) => Ok(()),
+        }
+    }
+
+    /// Takes the connection off the runtime that made it.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn detach(self) -> io::Result<DetachedSocket> {
+        Ok(match self {
+            Self::Tcp(stream) => DetachedSocket::Tcp(stream.into_std()?),
+            Self::InProcess(stream) => DetachedSocket::InProcess(stream.into_std()?),
+        })
+    }
+}
+
+impl DetachedSocket {
+    /// Puts the connection on the runtime of the caller.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn attach(self) -> io::Result<Socket> {
+        Ok(match self {
+            Self::Tcp(stream) => Socket::Tcp(TcpStream::from_std(stream)?),
+            Self::InProcess(stream) => Socket::InProcess(UnixStream::from_std(stream)?),
+        })
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::InProcess(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::InProcess(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::InProcess(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::InProcess(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
