@@ -19,7 +19,7 @@ from hoplite.errors import Timeout
 from hoplite.torch import NAME, _sparse
 from hoplite.torch._exit import Departed, depart, prepare_exit, still_open
 from hoplite.torch._rendezvous import agree
-from hoplite.torch._tensors import Lent, check_same_dtype, reduction_of, split, split_rows
+from hoplite.torch._tensors import Lent, average, check_same_dtype, reduction_of, split, split_rows
 from hoplite.torch._work import Work, let_torch_ask
 
 #: What torch passes where no timeout was given.
@@ -382,7 +382,7 @@ class HopliteBackend(C10DBackend):
     def _average(self, tensor: torch.Tensor, options: Any) -> None:
         """Makes the average of the sum, where it was asked for."""
         if options.reduceOp.op == dist.ReduceOp.AVG:
-            tensor.div_(self._size)
+            average(tensor, self._size)
 
     # All to all
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -80,12 +81,30 @@ def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
     dtype = _NAMES_OF_TORCH.get(name)
     if dtype is None:
         raise NotImplementedError(f"the hoplite backend cannot reduce elements of type {name}")
-    if op.op == dist.ReduceOp.AVG and not tensor.dtype.is_floating_point:
-        raise NotImplementedError(f"the average of elements of type {name} is not one: use SUM")
+    if op.op == dist.ReduceOp.AVG and dtype == "bool":
+        raise TypeError("AVG is not defined for elements of type bool, as in the NCCL backend: use SUM")
     of_numbers = _OPS[op.op]
     if of_numbers in ("and", "or", "xor") and tensor.dtype.is_floating_point:
         raise ValueError(f"{op.op.name} is not defined for elements of type {name}")
     return Reduction(dtype, _OPS_OF_BOOL.get(of_numbers, of_numbers) if dtype == "bool" else of_numbers)
+
+
+def average(sums: torch.Tensor, count: int) -> None:
+    """Divides each element by `count`, in place.
+
+    Quotients of integers are truncated toward zero, as NCCL does it.
+    """
+    dtype = sums.dtype
+    if dtype.is_floating_point:
+        sums.div_(count)
+    elif dtype.is_signed:
+        # In the type of the elements, the count has to be one of its numbers.
+        wide = sums if count <= torch.iinfo(dtype).max else sums.long()
+        sums.copy_(wide.div_(count, rounding_mode="trunc"))
+    else:
+        # torch divides no unsigned integers of more than 8 bits.
+        array = sums.numpy()
+        np.floor_divide(array, np.uint64(count), out=array, dtype=np.uint64, casting="unsafe")
 
 
 def check_same_dtype(out: torch.Tensor, tensor: torch.Tensor) -> None:

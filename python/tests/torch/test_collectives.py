@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is an optional extra of sever
 import torch.distributed as dist  # noqa: E402
 from ranks import Setting, run  # noqa: E402
 
-from hoplite.torch._tensors import _NAMES_OF_TORCH  # noqa: E402
+from hoplite.torch._tensors import _NAMES_OF_TORCH, average  # noqa: E402
 
 SIZE = 3
 DTYPES = sorted(_NAMES_OF_TORCH)
@@ -86,6 +86,81 @@ def reduce_everything(rank: int, length: int) -> None:
 def test_reduce_of_all_types(cluster: Any, where: str, length: str) -> None:
     sockets = cluster.sockets if where == "several nodes" else cluster.sockets[:1] * SIZE
     run(SIZE, reduce_everything, LENGTHS[length], setting=Setting(sockets=sockets))
+
+
+def wrapped(number: int, dtype: Any) -> int:
+    """The number of the type that the sum of such numbers becomes."""
+    limits = torch.iinfo(dtype)
+    return (number - limits.min) % (limits.max - limits.min + 1) + limits.min
+
+
+def truncated(number: int, divisor: int) -> int:
+    return number // divisor if number >= 0 else -(-number // divisor)
+
+
+def integers(rank: int, dtype: Any) -> list[int]:
+    """Numbers of which some sums do not fit, and some are no multiples of three."""
+    limits = torch.iinfo(dtype)
+    few = [7 + rank, 20 * rank, limits.max - rank, limits.min + rank, limits.max // 2]
+    return [*few, *(wrapped(-number, dtype) for number in few)]
+
+
+def average_integers(rank: int, length: int) -> None:
+    names = [name for name in DTYPES if not getattr(torch, name).is_floating_point and name != "bool"]
+    assert {"uint8", "int8", "int32", "int64", "uint64"} <= {*names}
+    for dtype in [getattr(torch, name) for name in names]:
+        numbers = [integers(peer, dtype) for peer in range(SIZE)]
+        sums = [wrapped(sum(of_peers), dtype) for of_peers in zip(*numbers, strict=True)]
+        quotients = torch.tensor([truncated(number, SIZE) for number in sums], dtype=dtype)
+        given, expected = (
+            spread(elements, (SIZE * length, 1))
+            for elements in (torch.tensor(numbers[rank], dtype=dtype), quotients)
+        )
+        own = expected[rank * length : (rank + 1) * length]
+
+        tensor = given.clone()
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        check(tensor, expected)
+        tensor = torch.stack([given, given], 1)
+        dist.all_reduce(tensor[:, 0], dist.ReduceOp.AVG)
+        check(tensor[:, 0], expected)
+        check(tensor[:, 1], given)
+        tensor = given.clone()
+        dist.reduce(tensor, 1, dist.ReduceOp.AVG)
+        check(tensor, expected if rank == 1 else given)
+        out = torch.empty(length, 1, dtype=dtype)
+        dist.reduce_scatter_tensor(out, given, dist.ReduceOp.AVG)
+        check(out, own)
+        out = torch.empty(length, 1, dtype=dtype)
+        dist.reduce_scatter(out, list(given.split(length)), dist.ReduceOp.AVG)
+        check(out, own)
+        tensors = [given.clone(), given[:2].clone()]
+        with dist._coalescing_manager():
+            for tensor in tensors:
+                dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        check(tensors[0], expected)
+        check(tensors[1], expected[:2])
+        outs = [torch.empty(length, 1, dtype=dtype) for _ in range(2)]
+        with dist._coalescing_manager():
+            for out in outs:
+                dist.reduce_scatter_tensor(out, given, dist.ReduceOp.AVG)
+        for out in outs:
+            check(out, own)
+
+
+@pytest.mark.parametrize("length", ["small", "large"])
+def test_averages_of_integers_are_truncated_as_nccl_does(cluster: Any, length: str) -> None:
+    run(SIZE, average_integers, LENGTHS[length], setting=Setting(sockets=cluster.sockets))
+
+
+@pytest.mark.parametrize("count", [1, 3, 127, 128, 255, 256, 300, 32768, 65536])
+def test_averages_of_more_ranks_than_the_type_has_numbers(count: int) -> None:
+    for name in ("uint8", "int8", "uint16", "int16", "int32", "uint64"):
+        dtype = getattr(torch, name)
+        numbers = [number for rank in range(SIZE) for number in integers(rank, dtype)]
+        sums = torch.tensor(numbers, dtype=dtype)
+        average(sums, count)
+        check(sums, torch.tensor([truncated(number, count) for number in numbers], dtype=dtype))
 
 
 BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
