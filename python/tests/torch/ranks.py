@@ -23,13 +23,17 @@ PATIENCE = 90.0
 #: How long a collective may take that is to succeed.
 TIMEOUT = 60.0
 
+_RUN_ID = "TORCHELASTIC_RUN_ID"
+
 # They are forked from a process that has imported what they need but uses nothing of it yet. Some of it torch imports
 # late: each rank would take seconds for it.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
+        "accelerate",
         "hoplite.torch._backend",
         "pytest",
+        "pytorch_lightning",
         "sklearn.datasets",
         "torch._dynamo",
         "torch.distributed.checkpoint",
@@ -50,6 +54,8 @@ class Setting:
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     """Further ones of `init_process_group`."""
+    is_launched: bool = False
+    """`True` if the ranks find the environment that torchrun gives them, and make their group themselves."""
 
 
 def run(
@@ -60,6 +66,8 @@ def run(
     A rank that was killed returns None.
     """
     setting = setting or Setting()
+    # Ranks that have torchrun's environment talk through its key-value store for as long as they run.
+    store = _store_of_torchrun() if setting.is_launched else None
     with tempfile.TemporaryDirectory() as directory:
         ends = []
         processes = []
@@ -69,6 +77,8 @@ def run(
             if setting.sockets and (socket := setting.sockets[rank]):
                 environment["HOPLITE_SOCKET"] = socket
             environment["HOPLITE_BINARIES"] = os.environ.get("HOPLITE_BINARIES", "")
+            if store is not None:
+                environment |= _as_torchrun_says(store, rank, size)
             # By name: what a test module defines is not known to the process from which they are forked.
             task = pickle.dumps((function, arguments, setting.options))
             process = _context.Process(
@@ -96,6 +106,28 @@ def run(
                 process.kill()
                 process.join()
                 assert not is_late or sys.exc_info()[0] is not None, f"{process.name} does not end"
+
+
+def _store_of_torchrun() -> Any:
+    from torch.distributed import TCPStore
+
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def _as_torchrun_says(store: Any, rank: int, size: int) -> dict[str, str]:
+    """Returns the environment variables from which a rank that torchrun starts knows its group."""
+    return {
+        "MASTER_ADDR": store.host,
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        _RUN_ID: "tests",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def _outcome(rank: int, end: Connection) -> tuple[str, Any]:
@@ -126,14 +158,15 @@ def _be_rank(
     torch.set_num_threads(1)
     try:
         function, arguments, options = pickle.loads(task)
-        dist.init_process_group(
-            backend,
-            init_method=f"file://{Path(directory) / 'rendezvous'}",
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=timeout),
-            **options,
-        )
+        if _RUN_ID not in environment:
+            dist.init_process_group(
+                backend,
+                init_method=f"file://{Path(directory) / 'rendezvous'}",
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=timeout),
+                **options,
+            )
         value = function(rank, *arguments)
         if dist.is_initialized():
             dist.destroy_process_group()
