@@ -80,8 +80,9 @@ lint: ## Formatting, lints, the licences and sources of dependencies, and what p
 	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
 	$(PYTHON) tests/lint/pages.py
 
+# Cargo's rustdoc would warn that it cannot use make's job server, which make lends to `$(MAKE)` only.
 test-unit: tested ## Unit, property, simulation, conformance and process tests.
-	$(CARGO) test --workspace --no-fail-fast
+	env --unset=MAKEFLAGS --unset=MFLAGS $(CARGO) test --workspace --no-fail-fast
 
 # Compilers get what the tests beside them leave.
 fuzz-targets: setup # What test-fuzz runs.
