@@ -17,10 +17,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::PATIENCE;
 use crate::contents::bytes;
-
-/// How long a daemon may take to start or to end before a test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The path of a program of this workspace, built by the same `cargo` run or by `cargo build --bins`.
 ///

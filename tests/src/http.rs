@@ -2,10 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::PATIENCE;
 
 /// The status and the body of what `address` answers to `GET path`.
 ///

@@ -6,14 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::PATIENCE;
 use bytes::{Buf, BytesMut};
 use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES};
 use hoplite_proto::v1::request::Body;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use prost::Message;
-
-/// How long a peer may take to answer, or to close the connection.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A client of a store that says what it is told. Dropping it is all that the store sees of a client's death.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{await_that, program};
 use tempfile::TempDir;
 
@@ -168,17 +169,17 @@ fn a_store_that_dies_at_once_says_why_and_leaves_nothing() {
     let home = Home::new();
     let began = Instant::now();
     for (flags, word) in [
-        (vec!["start", "--", "--no-such-flag"], "no-such-flag"),
-        (vec!["start", "--memory", "16MiB", "--", "--node-id", "a b"], "not a valid name"),
-        (vec!["start", "--host", "192.0.2.1", "--", "--insecure"], "192.0.2.1"),
+        (vec!["--", "--no-such-flag"], "no-such-flag"),
+        (vec!["--memory", "16MiB", "--", "--node-id", "a b"], "not a valid name"),
+        (vec!["--host", "192.0.2.1", "--", "--insecure"], "192.0.2.1"),
     ] {
-        let (code, text) = home.run(&flags);
+        let (code, text) = home.run(&[&["start", "--wait", "600s"], &flags[..]].concat());
         assert_eq!(code, 1, "{text}");
         assert!(text.contains(word) && text.contains("ended with"), "{flags:?}: {text}");
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(!home.path("store.pid").exists());
     }
-    assert!(began.elapsed() < Duration::from_secs(20), "nothing is waited for");
+    assert!(began.elapsed() < PATIENCE, "nothing is waited for");
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let (code, text) = home.run(&["start", "--address", &nobody, "--memory", "16MiB", "--wait", "300ms"]);
     assert_eq!(code, 1, "{text}");
@@ -196,7 +197,7 @@ fn the_doctor_says_what_is_wrong_and_hurries() {
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("runs, with all its shards") && text.contains("all of version"), "{text}");
     assert!(
-        began.elapsed() < Duration::from_secs(10),
+        began.elapsed() < Duration::from_secs(60),
         "it takes a second or two, on a machine that is not busy"
     );
 

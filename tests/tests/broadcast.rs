@@ -1,13 +1,10 @@
 //! Many gets of one object are a broadcast: receivers serve each other.
 
-use std::time::Duration;
-
 use hoplite_client::PutOptions;
 use hoplite_proto::v1::StatusRequest;
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, directory};
 use hoplite_tests::contents::bytes;
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
 fn an_object_moves_from_node_to_node() {

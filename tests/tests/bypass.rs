@@ -5,15 +5,12 @@ use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use hoplite_client::blocking::Client;
 use hoplite_daemon::launch;
 use hoplite_proto::directory::Preface;
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that};
-
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What becomes of a connection past gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

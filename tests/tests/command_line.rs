@@ -8,12 +8,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use hoplite_client::{PutOptions, blocking};
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Daemon, program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A cluster that `hoplite up` runs.
 struct Up {

@@ -8,11 +8,10 @@ use hoplite_client::{
     ReduceOrder, blocking,
 };
 use hoplite_core::ErrorCode as ObjectErrorCode;
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// How long what should fail is tried.
 const SHORT: Duration = Duration::from_millis(200);
 

@@ -7,11 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
 const TOKEN: &str = "a token of these tests";
 /// All paths that answer something, but for those of the login.
 const PATHS: [&str; 14] = [

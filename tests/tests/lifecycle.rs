@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use hoplite_client::blocking::Client;
 use hoplite_client::{Error, PutOptions};
 use hoplite_core::Error as ObjectError;
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the processor time of idle daemons is measured at once.
+const MEASURED: Duration = Duration::from_secs(2);
 
 /// Whether this is what a call is answered when its store goes away.
 fn is_parting(error: &Error) -> bool {
@@ -77,7 +78,7 @@ fn what_only_a_store_that_ended_had_is_lost_at_once() {
     let asked = Instant::now();
     let error = client.get("object", PATIENCE).expect_err("nobody has it");
     assert!(matches!(error, Error::Object(ObjectError::ObjectLost { .. })), "{error}");
-    assert!(asked.elapsed() < Duration::from_secs(10), "it does not wait for its timeout");
+    assert!(asked.elapsed() < PATIENCE / 2, "it does not wait for its timeout");
     cluster.assert_serves();
 }
 
@@ -179,11 +180,14 @@ fn idle_daemons_use_next_to_no_processor_time() {
     let daemons = cluster.stores.iter().chain(&cluster.shards).flatten();
     let pids: Vec<u32> = daemons.map(Daemon::pid).collect();
     let used = || pids.iter().map(|pid| processor_seconds(*pid)).sum::<f64>();
-    let (before, measured) = (used(), Duration::from_secs(2));
-    std::thread::sleep(measured);
-    let percent = (used() - before) / measured.as_secs_f64() * 100.0;
-    eprintln!("four idle stores and a shard use {percent:.2} % of one processor");
-    assert!(percent < 50.0, "somebody is polling: {percent:.1} %");
+    // On a busy machine they still finish what they began: one who polls uses as much in every period.
+    await_that("a period in which nobody polls", || {
+        let (before, began) = (used(), Instant::now());
+        std::thread::sleep(MEASURED);
+        let percent = (used() - before) / began.elapsed().as_secs_f64() * 100.0;
+        eprintln!("four idle stores and a shard use {percent:.2} % of one processor");
+        percent < 50.0
+    });
 }
 
 #[test]

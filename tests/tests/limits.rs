@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use hoplite_client::blocking::Client;
 use hoplite_client::{ConnectFailure, ConnectOptions, Error, PutOptions, ReduceOp};
 use hoplite_core::Error as ObjectError;
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// How long what should fail is tried.
 const SHORT: Duration = Duration::from_millis(150);
 const MIB: usize = 1 << 20;

@@ -13,13 +13,12 @@ use hoplite_core::Error as ObjectError;
 use hoplite_core::topology::probe::survey::SurveyOptions;
 use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 use hoplite_proto::v1;
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, directory, program, refusal, run_to_end};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::http::get;
 use tokio::sync::mpsc;
 
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// What stands before and after the table in the page.
 const TABLE: [&str; 2] =
     ["<!-- The table is what daemons export: tests/tests/metrics.rs -->\n", "<!-- end -->\n"];

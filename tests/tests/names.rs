@@ -4,16 +4,14 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use hoplite_client::blocking::Client;
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Daemon, await_that, program};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// All addresses of the network.
 const ADDRESSES: [&str; 4] = ["10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"];
 /// Gives a network all of them.

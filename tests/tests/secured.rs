@@ -8,9 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use hoplite_proto::{PROTOCOL_VERSION, v1};
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, run_to_end};
 use hoplite_tests::http::get;
 use hoplite_tests::raw::{Kind, RawPeer, hello};
@@ -180,7 +180,7 @@ fn tls_1_2_is_refused_on_every_port() {
     let page = cluster.shards[0].as_ref().unwrap().addresses().dashboard.unwrap();
     for address in [cluster.data_address(0), cluster.shard_addresses[0].clone(), page.to_string()] {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&hello_of_tls_1_2()).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();

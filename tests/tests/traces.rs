@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, TraceContext, enter_trace};
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
@@ -22,8 +23,6 @@ use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// What spans that nobody takes may cost: 2048 that wait, and 16,384 that are open, of a kilobyte each; and what the puts need.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
 /// What is said of the links, so that stores which exchange 4 MiB wait long enough for sources that come late.

@@ -19,6 +19,7 @@ use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
 use hoplite_proto::directory::{decode_shard_batch, encode_hello, encode_load, encode_to_shard};
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{LoadReport, ShardMessages, StoreMessages};
+use hoplite_tests::PATIENCE;
 use tokio::sync::mpsc;
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -30,7 +31,6 @@ const BROADCAST_BYTES: u64 = 2 << 30;
 const NODES_PER_CONNECTION: usize = 60;
 /// Publications in one frame.
 const BATCH: usize = 256;
-const PATIENCE: Duration = Duration::from_secs(20);
 
 type Client = DirectoryClient<Channel>;
 

@@ -11,13 +11,11 @@
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, Write};
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hoplite_client::blocking::{Client, ObjectWriter};
 use hoplite_client::{AllreduceOptions, Metadata, ObjectView, PutOptions, ReduceOp};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use hoplite_tests::PATIENCE;
 
 /// What the process holds until it is killed.
 #[derive(Default)]

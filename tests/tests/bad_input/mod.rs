@@ -20,7 +20,4 @@ mod sessions;
 mod starting;
 mod strangers;
 
-use std::time::Duration;
-
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+use hoplite_tests::PATIENCE;

@@ -11,7 +11,7 @@ use hoplite_tests::contents::bytes;
 use super::PATIENCE;
 
 /// How long the reduces may take, which none of them uses up.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = PATIENCE;
 
 fn put(client: &Client, id: &str, dtype: Dtype, shape: Option<Vec<u64>>, size: usize) {
     let metadata = Metadata { dtype, shape, ..Metadata::default() };

@@ -26,8 +26,8 @@ const MAX_GROWTH_BYTES: u64 = 64 << 20;
 /// How much the directory may grow while visitors say as much as they can: 64 connections with windows of 64 KiB, and the buffers
 /// of HTTP/2 for each.
 const MAX_SHOUTED_BYTES: u64 = 32 << 20;
-/// How long a handshake lasts at most is five seconds, or three for each part of a request of HTTP; and there is some time to notice.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
+/// A handshake lasts five seconds at most, or three for each part of a request of HTTP. A busy machine needs time to notice.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A port that anybody reaches.
 struct Port {

@@ -13,14 +13,10 @@ mod shards;
 mod stores;
 mod workers;
 
-use std::time::Duration;
-
 use hoplite_client::PutOptions;
 use hoplite_client::blocking::ObjectWriter;
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, await_that};
-
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Begins to put `contents` under `id` on store number `node`, and writes so many bytes of it.
 fn begin(cluster: &Cluster, node: usize, id: &str, contents: &[u8], written_bytes: usize) -> ObjectWriter {

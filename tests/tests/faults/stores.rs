@@ -115,7 +115,7 @@ fn an_object_whose_only_holder_dies_is_lost() {
             let error = refusal(get.join().unwrap());
             assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
         }
-        assert!(killed.elapsed() < Duration::from_secs(10), "nobody waits for the timeout");
+        assert!(killed.elapsed() < PATIENCE / 2, "nobody waits for the timeout");
     });
     assert!(finish(writer, &contents).is_err(), "the writer hears of it too");
     let asked = Instant::now();
@@ -127,7 +127,7 @@ fn an_object_whose_only_holder_dies_is_lost() {
             assert!(!client.contains(id).unwrap());
         }
     }
-    assert!(asked.elapsed() < Duration::from_secs(10), "nobody waits for the timeout");
+    assert!(asked.elapsed() < PATIENCE / 2, "nobody waits for the timeout");
     assert_eq!(&cluster.client(2).get("small", PATIENCE).unwrap()[..], b"inline", "the directory has it");
     // The ids are free for new objects. The directory must have heard of them, for it remembers the loss until then.
     for id in ["half", "complete"] {

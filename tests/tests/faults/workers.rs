@@ -48,7 +48,7 @@ fn an_object_whose_writer_dies_is_aborted_everywhere() {
                 assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
             }
             eprintln!("aborted {} ms after the writer's death", killed.elapsed().as_millis());
-            assert!(killed.elapsed() < Duration::from_secs(5), "it takes a fraction of a second");
+            assert!(killed.elapsed() < PATIENCE / 2, "nobody waits for the timeout");
         });
         for node in 0..3 {
             cluster.await_empty(node);

@@ -113,10 +113,10 @@ fn a_link_that_fails_for_a_moment_costs_no_byte() {
 fn a_link_that_fails_for_long_is_done_without() {
     let (mut cluster, links) = linked(3);
     links.hold(GIVER, TAKER, FIRST_HALF);
-    let results = disturbed(&mut cluster, "target", |_| {
+    let results = disturbed(&mut cluster, "target", |cluster| {
         links.await_held(GIVER, TAKER);
         links.silence(GIVER, TAKER);
-        sleep(Duration::from_secs(10));
+        await_given_up(cluster, 0, "target", "no session, since member");
         links.open();
     });
     assert_sums(results);
@@ -346,7 +346,8 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 links.await_held(GIVER, TAKER);
                 worker.kill();
             } else {
-                let timeout = Duration::from_millis(1500);
+                // Enough for the others to come as far as they can.
+                let timeout = Duration::from_secs(5);
                 let leaving = call(scope, &cluster, rank, ("target", timeout));
                 links.await_held(GIVER, TAKER);
                 let error = refusal(leaving.join().unwrap());

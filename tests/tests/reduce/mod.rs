@@ -38,12 +38,11 @@ use std::time::Duration;
 use hoplite_client::blocking::{Client, ObjectReader, ObjectWriter};
 use hoplite_client::{ObjectId, ReduceOp, ReduceOptions, ReduceRecord, Result};
 use hoplite_core::Error as ObjectError;
+use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 
 use arrays::Arrays;
 
-/// How long what should succeed may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 const MIB: usize = 1 << 20;
 /// Arrays that take long enough to be caught in the middle.
 const LARGE: Arrays = Arrays::of_bytes(2 * MIB);
@@ -200,6 +199,14 @@ fn await_superseded(mut reader: ObjectReader) {
 /// How the reduce that made `target` went, as store number `node` remembers, which coordinated it.
 fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
     cluster.client(node).describe(target).unwrap().reduce.expect("the coordinator remembers")
+}
+
+/// Waits until the coordinator says that it does without a member, which has been silent for too long.
+fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &str) {
+    let client = cluster.client(coordinator);
+    await_that(plan, || {
+        client.describe(target).unwrap().reduce.is_some_and(|reduce| reduce.plan.contains(plan))
+    });
 }
 
 /// Waits until each store has the copies that the directory knows of and no others: no hop keeps anything.

@@ -257,8 +257,7 @@ fn a_frozen_member_is_done_without() {
             let mut halves = halves.into_iter();
             let [first, frozen, last] = std::array::from_fn(|_| halves.next().unwrap());
             finish_all([first, last]);
-            // Longer than a member may be silent.
-            std::thread::sleep(std::time::Duration::from_secs(7));
+            await_given_up(cluster, 0, "target", "general path: member");
             cluster.store(1).signal(Signal::CONT);
             frozen.finish().unwrap();
         });

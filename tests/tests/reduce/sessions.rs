@@ -66,8 +66,7 @@ fn a_frozen_member_ends_the_session_and_all_get_the_same_without_it() {
         let mut halves = halves.into_iter();
         let [first, frozen, last] = std::array::from_fn(|_| halves.next().unwrap());
         finish_all([first, last]);
-        // Longer than a member may be silent.
-        std::thread::sleep(Duration::from_secs(7));
+        await_given_up(cluster, 0, "target", "no session, since member");
         cluster.store(1).signal(Signal::CONT);
         frozen.finish().unwrap();
     });
