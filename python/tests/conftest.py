@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +26,11 @@ if not (Path(hoplite.__file__).parent / "_bin").is_dir():
 # No test may find, or leave, a store of this machine.
 for name in ("HOPLITE_SOCKET", "HOPLITE_DIRECTORY", "HOPLITE_MEMORY"):
     os.environ.pop(name, None)
+# What the tests and all that they start leave behind, such as pytest's own folders and those of Dask and torch. It is
+# short, since the path of a socket has at most 107 bytes.
+TEMPORARY = Path(tempfile.mkdtemp(prefix="t-"))
+os.environ["TMPDIR"] = str(TEMPORARY)
+tempfile.tempdir = None
 # Ray is to tell nobody of the tests, and to ask nobody outside of this machine.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
@@ -34,6 +41,19 @@ settings.register_profile(
     "hoplite", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
 )
 settings.load_profile("hoplite")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Removes the temporary files, unless a test has failed: then they tell why."""
+    yield
+    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        shutil.rmtree(TEMPORARY, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if TEMPORARY.exists():
+        terminalreporter.write_line(f"temporary files are kept in {TEMPORARY}")
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hoplite
+from stores import PATIENCE
 
 torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
@@ -163,7 +164,7 @@ def test_dlpack_may_be_read_only(client: hoplite.Client, fresh: str, monkeypatch
         client.get_into(ref, out)
         for got in (client.get(ref), client.get(ref, copy=True), out):
             assert torch.equal(got, value)
-    client.allreduce(f"{fresh}target", [f"{fresh}source"], 0, value, out=out, timeout=30.0)
+    client.allreduce(f"{fresh}target", [f"{fresh}source"], 0, value, out=out, timeout=PATIENCE)
     assert torch.equal(out, value)
 
 
@@ -174,13 +175,13 @@ with hoplite.connect({cluster.sockets[0]!r}) as client, client.put(None, {{"a": 
     client.get(ref), client.get(ref, copy=True)
 assert "torch" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_reduce_of_tensors(client: hoplite.Client, fresh: str) -> None:
     for rank in range(3):
         client.put(f"{fresh}{rank}", torch.full((4,), float(rank + 1)))
-    client.reduce(fresh, [f"{fresh}{rank}" for rank in range(3)], timeout=30)
+    client.reduce(fresh, [f"{fresh}{rank}" for rank in range(3)], timeout=PATIENCE)
     assert torch.equal(client.get(fresh, framework="torch"), torch.full((4,), 6.0))
 
 

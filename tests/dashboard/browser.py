@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -13,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 20.0
-"""How long what should happen may take; longer than anything here does."""
+PATIENCE_SECONDS = 300.0
+"""How long what should happen may take: far longer than anything here does on a busy machine."""
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key under which WebDriver names elements (W3C WebDriver, section 12)."""
 
@@ -31,12 +32,15 @@ class Browser:
     """One window. Closed, with all of its processes, at the end of a `with` block."""
 
     def __init__(self, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:
+        # The browser has its profile there, and ends too suddenly to remove it.
+        self._files = tempfile.mkdtemp(prefix="browser-")
         self._driver = subprocess.Popen(
             ["chromedriver", "--port=0"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             start_new_session=True,
+            env=os.environ | {"TMPDIR": self._files},
         )
         try:
             assert self._driver.stdout is not None
@@ -85,12 +89,16 @@ class Browser:
         self._driver.wait()
         if self._driver.stdout is not None:
             self._driver.stdout.close()
+        # A process that was killed may still make a file.
+        end = time.monotonic() + PATIENCE_SECONDS
+        while os.path.exists(self._files) and time.monotonic() < end:
+            shutil.rmtree(self._files, ignore_errors=True)
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.read().decode()}") from None

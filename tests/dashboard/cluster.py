@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 BINARIES = Path(__file__).resolve().parents[2] / "target/debug"
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 TOKEN = "a token of these tests, long enough"
 
 

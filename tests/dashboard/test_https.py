@@ -26,7 +26,7 @@ class Https(unittest.TestCase):
         context = ssl.create_default_context(cafile=str(ca))
         if member:
             context.load_cert_chain(cert, key)
-        connection = http.client.HTTPSConnection(address, context=context, timeout=20)
+        connection = http.client.HTTPSConnection(address, context=context, timeout=300)
         self.addCleanup(connection.close)
         connection.request(method, path, body)
         return connection.getresponse()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dashboard.cluster import BINARIES, Process, directory, environment, store
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 300.0
 LEAVE = b"\x1b[?1049l"
 """Goes back from the alternate screen."""
 

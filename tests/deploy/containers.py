@@ -20,7 +20,7 @@ from deploy.test_files import TOOLS
 
 DEBIAN = TOOLS / "root"
 LIBRARIES = DEBIAN / "usr/lib/x86_64-linux-gnu"
-PATIENCE_S = 30.0
+PATIENCE_S = 300.0
 
 # Its processes are children of `unshare`, and end with it. /run is where Docker has its sockets and locks, and /etc a key.
 START = """

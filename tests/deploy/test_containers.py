@@ -107,7 +107,7 @@ class Image(unittest.TestCase):
                 docker.eventually("exec", f"hoplite_{store}_1", "hoplite", "status")
             docker.run("exec", "hoplite_store-0_1", "hoplite", "put", "x", "/etc/passwd")
             for store in stores:
-                got = docker.run("exec", f"hoplite_{store}_1", "hoplite", "--timeout", "10s", "get", "x")
+                got = docker.run("exec", f"hoplite_{store}_1", "hoplite", "--timeout", "300s", "get", "x")
                 self.assertIn(":7400:7400::/:", got, "the user database of the image")
             query = ["promtool", "query", "instant", "http://127.0.0.1:9090"]
             up = ["exec", "hoplite_prometheus_1", *query]
@@ -187,7 +187,7 @@ class Pods(unittest.TestCase):
         for node in ("one", "two"):
             docker.eventually("exec", node, "hoplite", "status")
         docker.run("exec", "one", "hoplite", "put", "x", "/etc/group")
-        self.assertIn("hoplite:x:7400:", docker.run("exec", "two", "hoplite", "--timeout", "10s", "get", "x"))
+        self.assertIn("hoplite:x:7400:", docker.run("exec", "two", "hoplite", "--timeout", "300s", "get", "x"))
         token = self.place / "one/credentials/token"
         self.assertEqual((token.stat().st_uid, token.stat().st_mode & 0o777), (7400, 0o400))
         self.assertEqual(os.stat(self.place / "one/socket").st_uid, 7400)

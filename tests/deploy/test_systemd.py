@@ -11,7 +11,7 @@ from pathlib import Path
 from deploy.test_files import BINARIES, DAEMONS, DEPLOY
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
-PATIENCE_S = 30.0
+PATIENCE_S = 300.0
 ACCOUNT = 7400
 
 # In a group of its own, below which systemd makes those of its services. /mnt is a place that every system has.
@@ -166,7 +166,7 @@ class Host:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=2 * PATIENCE_S,
         )
         if done.returncode != 0:
             status = subprocess.run(
@@ -177,13 +177,13 @@ class Host:
             raise AssertionError(f"{command}: {done.stdout}\n{status.stdout}")
         return done.stdout.strip()
 
-    def hoplite(self, *arguments: str) -> str:
+    def hoplite(self, *arguments: str, timeout: str = "300s") -> str:
         return self.run_(
             "/mnt/bin/hoplite",
             "--socket",
             "/run/hoplite/store.sock",
             "--timeout",
-            "10s",
+            timeout,
             *arguments,
         )
 
@@ -277,7 +277,7 @@ class Systemd(unittest.TestCase):
         )
         stranger.run_("systemctl", "start", "hoplite-store")
         with self.assertRaises(AssertionError):
-            stranger.hoplite("get", "x")
+            stranger.hoplite("get", "x", timeout="10s")
         # It ends, since the directory refuses it, and is started again.
         limit = time.monotonic() + PATIENCE_S
         while stranger.of("store", "NRestarts") == "0":

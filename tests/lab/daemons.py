@@ -13,8 +13,8 @@ from . import registry
 from .errors import LabError
 from .lab import Host, Lab
 
-_START_TIMEOUT_S: Final = 60
-_END_TIMEOUT_S: Final = 20
+_START_TIMEOUT_S: Final = 300
+_END_TIMEOUT_S: Final = 60
 _DIRECTORY_PORT: Final = 7401
 _STORE_PORT: Final = 7402
 _LOG_LINES: Final = 10

@@ -18,7 +18,7 @@ _PROGRAMS: Final = {
     "hostname": "hostname",
 }
 _NAMESPACES: Final = Path("/run/netns")
-_TIMEOUT_S: Final = 60
+_TIMEOUT_S: Final = 300
 
 
 def require() -> None:

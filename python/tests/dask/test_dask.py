@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 
 import hoplite
-from stores import Cluster, await_that
+from stores import PATIENCE, Cluster, await_that
 
 distributed = pytest.importorskip("distributed", reason="Dask is an optional extra")
 
 from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster, get_worker  # noqa: E402
 
 import hoplite.dask  # noqa: E402
-
-pytestmark = pytest.mark.timeout(240)
 
 LARGE = (1 << 20) // 8
 GRACE = 1.0
@@ -208,7 +206,7 @@ def test_dask_asks_again_when_a_handle_comes_too_late(client: Any) -> None:
     client.run(_wait_a_moment, workers=[second])
     made = client.submit(make, 2.0, workers=[first], pure=False)
     looked = client.submit(look, made, workers=[second], pure=False)
-    assert looked.result(timeout=40) == (second, False, 2.0 * LARGE)
+    assert looked.result(timeout=PATIENCE) == (second, False, 2.0 * LARGE)
 
 
 def _lose_what_comes_first() -> None:
@@ -229,7 +227,7 @@ def test_dask_asks_again_for_what_is_deleted_on_the_way(client: Any) -> None:
     client.run(_lose_what_comes_first, workers=[second])
     made = client.submit(make, 2.0, workers=[first], pure=False)
     looked = client.submit(look, made, workers=[second], pure=False)
-    assert looked.result(timeout=40) == (second, False, 2.0 * LARGE)
+    assert looked.result(timeout=PATIENCE) == (second, False, 2.0 * LARGE)
 
 
 def test_install_comes_first() -> None:
@@ -256,7 +254,6 @@ def test_the_page(tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

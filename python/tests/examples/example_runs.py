@@ -15,7 +15,7 @@ from stores import await_that
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 #: How long a run may take: Ray needs a while to start, on a machine that is busy.
-PATIENCE = 240.0
+PATIENCE = 600.0
 PNG = b"\x89PNG\r\n\x1a\n"
 
 

@@ -21,13 +21,6 @@ from hoplite.ray._place import here
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        # Ray takes seconds to start, and each worker that imports torch; minutes, on a machine that is busy.
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.timeout(300), append=False)
-
-
 @pytest.fixture(scope="session")
 def outer_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where Ray's nodes look for a store of somebody else. There is none, but for the tests that put one there."""

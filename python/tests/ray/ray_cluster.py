@@ -16,8 +16,9 @@ RACK = "example.com/rack"
 #: What the stores of the tests have: none of them needs much.
 MEMORY = "128MiB"
 OPTIONS = ["--no-prefault"]
-#: How long something may take that happens by itself, at most: the machine may be swamped.
-PATIENCE = 90.0
+#: The seconds that the suite gives to anything that a test waits for: the machine may be swamped. As in `stores`, which
+#: Ray's workers do not find.
+PATIENCE = 300.0
 
 
 def eventually(happens: Callable[[], object]) -> None:

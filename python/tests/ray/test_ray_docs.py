@@ -18,17 +18,15 @@ from hoplite.ray import _place
 PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
 
 
-# A dozen processes import torch one after the other: on a busy machine, each takes half a minute.
-@pytest.mark.timeout(600)
 def test_all_of_the_page_runs(two_nodes: Cluster, stores: list[hoplite.ray.Node], tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     program.write_text(
         # Where it hangs, if it does.
-        "import faulthandler; faulthandler.dump_traceback_later(540)\n"
+        "import faulthandler; faulthandler.dump_traceback_later(1140)\n"
         + "".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
     )
     environment = {**os.environ, "RAY_ADDRESS": two_nodes.address}
-    subprocess.run([sys.executable, program], env=environment, check=True, timeout=560)
+    subprocess.run([sys.executable, program], env=environment, check=True)
     # It has stopped the stores.
     assert not _place.here().exists
     with pytest.raises(hoplite.ConnectFailed):

@@ -45,7 +45,7 @@ def round_trip() -> bool:
 
     @ray.remote
     def get(ref: hoplite.ray.Ref) -> float:
-        return float(hoplite.ray.get(ref, timeout=10)[0])
+        return float(hoplite.ray.get(ref, timeout=PATIENCE)[0])
 
     with hoplite.ray.put(np.full(100_000, 3.0)) as ref:
         return ray.get([get.options(**on(node)).remote(ref) for node in ("first", "second")]) == [3.0, 3.0]
@@ -121,7 +121,7 @@ def test_a_directory_that_is_killed_comes_back_where_it_was(running: Nodes) -> N
     kept = hoplite.ray.put(np.ones(100_000))
     cluster = f"ray-{here().cluster}"
     kill_and_await(cluster, "hoplite-directo")
-    assert kept.get(timeout=10)[0] == 1.0
+    assert kept.get(timeout=PATIENCE)[0] == 1.0
     kept.delete()
 
 
@@ -152,7 +152,7 @@ def refreshed() -> Nodes | None:
 class Producer:
     @ray.method(tensor_transport="hoplite_numpy")
     def make(self, ref: hoplite.ray.Ref) -> np.ndarray:
-        return ref.get(timeout=30) + 1
+        return ref.get(timeout=PATIENCE) + 1
 
     @ray.method(tensor_transport="hoplite_numpy")
     def echo(self, array: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from ray_cluster import eventually, objects, on
+from ray_cluster import PATIENCE, eventually, objects, on
 
 import hoplite
 import hoplite.ray
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("stores", "nothing_left")
 
 @ray.remote
 def total(ref: hoplite.ray.Ref) -> tuple[str, float]:
-    got = hoplite.ray.get(ref, timeout=30)
+    got = hoplite.ray.get(ref, timeout=PATIENCE)
     return hoplite.ray.client().node, float(got.sum())
 
 
@@ -44,7 +44,7 @@ def test_tasks_on_all_nodes_get_what_the_driver_put(stores: list[hoplite.ray.Nod
 
 def test_the_driver_gets_what_tasks_put() -> None:
     refs = ray.get([make.options(**on(node)).remote(value) for value, node in enumerate(("first", "second"))])
-    arrays = hoplite.ray.get(refs, timeout=30)
+    arrays = hoplite.ray.get(refs, timeout=PATIENCE)
     assert [array.tolist() for array in arrays] == [[0.0] * 1000, [1.0] * 1000]
     assert not arrays[0].flags.writeable
     assert hoplite.ray.get(refs[0], copy=True).flags.writeable
@@ -69,7 +69,7 @@ def test_what_tasks_put_is_reduced() -> None:
             for node in ("first", "second")
         ]
     )
-    target, reduced = hoplite.ray.reduce(refs, timeout=30)
+    target, reduced = hoplite.ray.reduce(refs, timeout=PATIENCE)
     assert set(reduced) == set(refs)
     np.testing.assert_array_equal(target.get(), np.full(100_000, 6.0, np.float32))
     hoplite.ray.delete([target, *refs])
@@ -78,10 +78,10 @@ def test_what_tasks_put_is_reduced() -> None:
 def test_the_first_of_several_are_reduced() -> None:
     late = hoplite.ray.new_ref()
     early = ray.get([make.remote(1.0) for _ in range(3)])
-    target, reduced = hoplite.ray.reduce([late, *early], num_objects=3, timeout=30)
+    target, reduced = hoplite.ray.reduce([late, *early], num_objects=3, timeout=PATIENCE)
     assert set(reduced) == set(early)
     assert target.get()[0] == 3.0
-    ready, missing = hoplite.ray.wait([late, *early], num=3, timeout=30)
+    ready, missing = hoplite.ray.wait([late, *early], num=3, timeout=PATIENCE)
     assert (set(ready), missing) == (set(early), [late])
     hoplite.ray.delete([target, *early])
 
@@ -106,7 +106,7 @@ def test_a_forked_child_connects_for_itself() -> None:
         if child == 0:
             # Not the code of Ray, which does not survive a fork.
             try:
-                hoplite.connect(os.environ["HOPLITE_SOCKET"]).get(ref, timeout=10)
+                hoplite.connect(os.environ["HOPLITE_SOCKET"]).get(ref, timeout=PATIENCE)
                 os._exit(0)
             except BaseException:
                 os._exit(1)
@@ -129,10 +129,10 @@ def test_what_went_wrong_in_a_task_has_its_own_class() -> None:
 
 def test_objects_with_names_of_ones_own(client: hoplite.Client) -> None:
     client.put("model/7", np.ones(3))
-    assert hoplite.ray.get("model/7", timeout=10).tolist() == [1.0] * 3
-    assert [array.sum() for array in hoplite.ray.get(["model/7", hoplite.Ref("model/7")], timeout=10)] == [
-        3.0
-    ] * 2
+    assert hoplite.ray.get("model/7", timeout=PATIENCE).tolist() == [1.0] * 3
+    assert [
+        array.sum() for array in hoplite.ray.get(["model/7", hoplite.Ref("model/7")], timeout=PATIENCE)
+    ] == [3.0] * 2
     assert hoplite.ray.delete("model/7") == 1
 
 

@@ -16,12 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from stores import NODE_GRACE
+from stores import NODE_GRACE, PATIENCE
 
-#: How long all ranks may take, on a machine that is busy with other things.
-PATIENCE = 90.0
-#: How long a collective may take that is to succeed.
-TIMEOUT = 60.0
+#: How long a collective may take that is to succeed. If it does not, the ranks say so before the test is ended.
+TIMEOUT = PATIENCE / 2
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 

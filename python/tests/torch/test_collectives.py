@@ -277,14 +277,14 @@ def monitored(rank: int) -> str:
             )
         return ""
     with pytest.raises(RuntimeError) as raised:
-        dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
+        dist.monitored_barrier(timeout=timedelta(seconds=3), wait_all_ranks=True)
     return str(raised.value)
 
 
 def test_a_monitored_barrier(cluster: Any) -> None:
     first, _, last = run(SIZE, monitored, setting=Setting(sockets=cluster.sockets[:1] * SIZE))
-    assert "Rank 1 failed to pass monitoredBarrier in 1000 ms" in first
-    assert "Rank 1 failed to pass monitoredBarrier in 1000 ms" in last
+    assert "Rank 1 failed to pass monitoredBarrier in 3000 ms" in first
+    assert "Rank 1 failed to pass monitoredBarrier in 3000 ms" in last
 
 
 def move_everything(rank: int) -> None:

@@ -25,7 +25,6 @@ SELECTED = (
 )
 
 
-@pytest.mark.timeout(600)
 def test_cases_of_torch(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two ranks and with three, at the same time: they wait more than they compute."""
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[0])
@@ -53,6 +52,6 @@ def run(world_size: str) -> subprocess.CompletedProcess[str]:
         "-k",
         SELECTED,
     ]
-    command += ["--timeout", "300", str(ROOT / "suites" / "torch_distributed.py")]
+    command += ["--timeout", "1200", str(ROOT / "suites" / "torch_distributed.py")]
     environment = {**os.environ, "WORLD_SIZE": world_size}
-    return subprocess.run(command, capture_output=True, text=True, timeout=590, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

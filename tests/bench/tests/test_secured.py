@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.secured import KINDS, ROOT
 from lab.tests.test_daemons import PROGRAMS, lacking
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 class Secured(unittest.TestCase):
@@ -32,7 +32,7 @@ class Secured(unittest.TestCase):
     def test_nonsense_is_refused(self) -> None:
         for arguments in (["--rounds", "0"], ["--receivers", "none"], ["--programs", "/nowhere"]):
             command = [sys.executable, "-m", "bench.secured", *arguments]
-            done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=PATIENCE_S, check=False)
             self.assertIn(done.returncode, (1, 2), arguments)
             self.assertTrue(done.stderr.startswith(("secured: ", "usage: ")) and not done.stdout, done)
 
@@ -43,7 +43,7 @@ class Secured(unittest.TestCase):
             command = [sys.executable, "-m", "bench.secured", "--programs", place, "--receivers", "1"]
             environment = {**os.environ, "PATH": place}
             done = subprocess.run(
-                command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=60, check=False, env=environment
+                command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment
             )
         self.assertEqual(done.returncode, 1, done)
         self.assertTrue(done.stderr.startswith("secured: ") and not done.stdout, done)

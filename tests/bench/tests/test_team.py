@@ -33,7 +33,7 @@ def team(*faults: str) -> Iterator[Team]:
 
 
 class Teams(unittest.TestCase):
-    def round(self, found: Team, finishers: range = range(2), interval_s: float = 0, timeout_s: float = 20) -> Round:
+    def round(self, found: Team, finishers: range = range(2), interval_s: float = 0, timeout_s: float = 300) -> Round:
         return found.round("broadcast", 1024, finishers, interval_s, timeout_s)
 
     def test_the_last_finisher_stops_the_clock(self) -> None:

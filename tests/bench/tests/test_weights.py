@@ -9,7 +9,7 @@ from bench.weights import ROOT
 from lab.tests.test_daemons import PROGRAMS, lacking
 
 PYTHON = ROOT / "python" / ".venv" / "bin" / "python"
-PATIENCE_S = 120
+PATIENCE_S = 300
 # At this rate a version takes 1.3 s, so there is a middle of it in which to kill.
 ARGUMENTS = ["--workers", "3", "--megabytes", "4", "--versions", "3", "--rate", "25mbit", "--json"]
 

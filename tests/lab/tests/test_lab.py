@@ -13,7 +13,7 @@ from unittest import mock
 
 from lab import Host, Lab, LabError, NotAvailable, Plan, registry, system
 
-PATIENCE_S = 20
+PATIENCE_S = 300
 TESTS = Path(__file__).resolve().parents[2]
 
 # A program that answers with the name of the host, and one that asks it of another.
