@@ -437,7 +437,7 @@ mod tests {
     use crate::data::{DataConfig, HopHost, HopRequest, ServeRequest, ServeSource, Served};
 
     /// Longer than anything here takes; a test that reaches it has hung.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(300);
     const PUT: PutId = PutId(7);
 
     fn engine() -> Arc<Engine> {

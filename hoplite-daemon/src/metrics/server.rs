@@ -60,7 +60,7 @@ mod tests {
     use crate::http::MAX_CONNECTIONS;
 
     /// Longer than anything here takes; a test that reaches it has hung.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(300);
 
     async fn started() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -189,7 +189,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(Duration::from_secs(10), seen).await.expect("the byte is seen");
+        timeout(Duration::from_secs(300), seen).await.expect("the byte is seen");
         assert_eq!(stream.read(&mut byte).await.unwrap(), 1);
     }
 }

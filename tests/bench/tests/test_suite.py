@@ -125,7 +125,10 @@ class Rounds(unittest.TestCase):
 
 @unittest.skipIf(LACKING, LACKING)
 class Suites(unittest.TestCase):
-    def run_suite(self, *systems: type[System], earlier: Results | None = None) -> Results:
+    def run_suite(
+        self, *systems: type[System], earlier: Results | None = None, round_s: float = 300
+    ) -> Results:
+        """Runs all cells, each round of which may take `round_s`."""
         settings = Settings(
             systems=tuple(system.name for system in systems),
             workloads=("broadcast", "broadcast_late"),
@@ -142,7 +145,7 @@ class Suites(unittest.TestCase):
             tempfile.TemporaryDirectory() as directory,
             redirect_stderr(io.StringIO()),
             mock.patch.dict(SYSTEMS, {system.name: system for system in systems}),
-            mock.patch.object(suite, "_TIMEOUT_LEAST_S", 0.5),
+            mock.patch.object(suite, "_TIMEOUT_LEAST_S", round_s),
             mock.patch.object(limit, "_SECONDS", 1),
             mock.patch.object(limit, "_OMIT_SECONDS", 0),
         ):
@@ -201,7 +204,7 @@ class Suites(unittest.TestCase):
         self.assertEqual((new.workload, new.size_bytes, new.error), ("broadcast", 128 << 10, None))
 
     def test_a_wedged_system_is_started_again_for_each_cell(self) -> None:
-        errors = [cell.error or "" for cell in self.run_suite(Wedging).measurements]
+        errors = [cell.error or "" for cell in self.run_suite(Wedging, round_s=2).measurements]
         self.assertEqual(len(errors), 3)
         for error in errors:
             self.assertRegex(error, "wedging on h1 did not finish")

@@ -63,9 +63,9 @@ class Teams(unittest.TestCase):
     def test_a_wedged_worker_is_named(self) -> None:
         with (
             team("never", "run-silent", "never", "run-silent") as found,
-            self.assertRaisesRegex(Wedged, "fake on h1, h3 did not finish: broadcast of 1024 bytes, within 0.2 s"),
+            self.assertRaisesRegex(Wedged, "fake on h1, h3 did not finish: broadcast of 1024 bytes, within 3 s"),
         ):
-            self.round(found, timeout_s=0.2)
+            self.round(found, timeout_s=3)
 
     def test_a_worker_that_ends_is_named(self) -> None:
         for fault in ("prepare-die", "run-die", "clean-die"):
@@ -87,8 +87,8 @@ class Teams(unittest.TestCase):
         ):
             worker = subprocess.Popen([sys.executable, str(FAKE), str(found.path), "1", "never"])
             self.addCleanup(worker.wait)
-            with self.assertRaisesRegex(Wedged, "fake did not start on h0 within 0.5 s"):
-                found.gather([], timeout_s=0.5)
+            with self.assertRaisesRegex(Wedged, "fake did not start on h0 within 5 s"):
+                found.gather([], timeout_s=5)
 
     def test_a_starter_that_ends_is_an_error(self) -> None:
         with tempfile.TemporaryDirectory() as directory, Team("fake", Path(directory) / "socket", ["h0"]) as found:

@@ -420,8 +420,8 @@ async fn a_cancelled_combination_ends_at_once_and_so_do_its_serves() {
 #[tokio::test]
 async fn a_fast_sender_is_not_kept_waiting_for_a_slow_input() {
     let impatient = |name| DataConfig {
-        write_stall_timeout: Duration::from_millis(600),
-        silence_timeout: Duration::from_millis(400),
+        write_stall_timeout: Duration::from_millis(2000),
+        silence_timeout: Duration::from_millis(1400),
         keepalive_interval: Duration::from_millis(50),
         ..config(name)
     };

@@ -8,7 +8,8 @@ const SIZE_BYTES: u64 = 100_000;
 async fn start(name: &str) -> TestNode {
     let config = DataConfig {
         keepalive_interval: Duration::from_millis(50),
-        silence_timeout: Duration::from_millis(500),
+        // A busy machine keeps the thread of the test from running for a while.
+        silence_timeout: Duration::from_millis(900),
         stall_timeout: Duration::from_millis(1000),
         ..config(name)
     };
@@ -33,7 +34,7 @@ async fn cycle(valid_bytes: u64) {
     }
     // The timeout, and a keepalive to notice it by; the rest is for a busy machine.
     assert!(begun.elapsed() >= nodes[0].config.stall_timeout);
-    assert!(begun.elapsed() < nodes[0].config.stall_timeout * 5, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     for node in &nodes {
         node.shelf.wait_for_serves(0).await;
     }

@@ -37,7 +37,7 @@ use crate::data::{
 
 const PUT: PutId = PutId(7);
 /// Longer than anything here takes; a test that reaches it has hung.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The copies of a node under test, and how many of them are being served.
 struct Shelf {

@@ -221,7 +221,7 @@ async fn a_proof_that_is_sent_back_proves_nothing() {
 
 #[tokio::test]
 async fn peers_that_never_finish_their_handshake_keep_nobody_out() {
-    let config = DataConfig { max_half_open: 4, ..with_token("a", SECRET) };
+    let config = DataConfig { max_half_open: 4, handshake_timeout: PATIENCE, ..with_token("a", SECRET) };
     let secured = TestNode::start_with(config, Duration::ZERO).await;
     secured.shelf.add("x", &filled(&content(9)));
     let mut strangers = Vec::new();
@@ -234,6 +234,6 @@ async fn peers_that_never_finish_their_handshake_keep_nobody_out() {
     assert_eq!(receiver.pull(&secured, "x", &empty(9)).await, (9, PullOutcome::Complete));
     // All but the last few were closed long before their time.
     for mut stranger in strangers.into_iter().take(190) {
-        let _ = timeout(Duration::from_secs(4), stranger.read_to_end(&mut Vec::new())).await.unwrap();
+        let _ = timeout(PATIENCE / 2, stranger.read_to_end(&mut Vec::new())).await.unwrap();
     }
 }

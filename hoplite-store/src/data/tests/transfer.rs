@@ -289,8 +289,8 @@ async fn idle_connections_expire() {
 #[tokio::test]
 async fn a_slow_decision_does_not_look_like_a_dead_sender() {
     let slow = DataConfig { keepalive_interval: Duration::from_millis(20), ..config("a") };
-    let sender = TestNode::start_with(slow, Duration::from_millis(600)).await;
-    let hasty = DataConfig { silence_timeout: Duration::from_millis(200), ..config("b") };
+    let sender = TestNode::start_with(slow, Duration::from_secs(3)).await;
+    let hasty = DataConfig { silence_timeout: Duration::from_secs(1), ..config("b") };
     let receiver = TestNode::start_with(hasty, Duration::ZERO).await;
     sender.shelf.add("x", &filled(&content(5000)));
     assert_eq!(receiver.pull(&sender, "x", &empty(5000)).await, (5000, PullOutcome::Complete));
