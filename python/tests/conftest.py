@@ -26,8 +26,7 @@ if not (Path(hoplite.__file__).parent / "_bin").is_dir():
 # No test may find, or leave, a store of this machine.
 for name in ("HOPLITE_SOCKET", "HOPLITE_DIRECTORY", "HOPLITE_MEMORY"):
     os.environ.pop(name, None)
-# What the tests and all that they start leave behind, such as pytest's own folders and those of Dask and torch. It is
-# short, since the path of a socket has at most 107 bytes.
+# For the temporary files of the tests and of all that they start: Dask and torch leave some behind.
 TEMPORARY = Path(tempfile.mkdtemp(prefix="t-"))
 os.environ["TMPDIR"] = str(TEMPORARY)
 tempfile.tempdir = None
@@ -41,6 +40,13 @@ settings.register_profile(
     "hoplite", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
 )
 settings.load_profile("hoplite")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # There are sockets in the folders of tests, and the path of one has at most 107 bytes.
+    if config.option.basetemp is None:
+        config.option.basetemp = str(TEMPORARY / "p")
 
 
 @pytest.hookimpl(wrapper=True)
