@@ -53,13 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """Removes the temporary files, unless a test has failed: then they tell why."""
     yield
-    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+    if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
         shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if TEMPORARY.exists():
-        terminalreporter.write_line(f"temporary files are kept in {TEMPORARY}")
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.write_line(f"the temporary files are kept in {TEMPORARY}")
 
 
 @pytest.fixture(scope="session")
