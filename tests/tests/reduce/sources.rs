@@ -2,6 +2,7 @@
 
 use hoplite_client::{Error, ReduceOptions};
 use hoplite_tests::cluster::{Cluster, Worker};
+use rustix::process::Signal;
 
 use super::*;
 
@@ -59,8 +60,14 @@ fn a_source_that_is_put_again_on_another_node_is_taken_instead() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
         let reader = await_half_of_any(&cluster, 0);
+        // Until the source is there again, the coordinator hears nothing: it would end the reduce at once.
+        let coordinator = cluster.stores[0].as_ref().unwrap();
+        coordinator.signal(Signal::STOP);
         worker.kill();
+        let client = cluster.client(4);
+        await_that("the loss", || client.describe(id(2)).unwrap().locations.locations.is_empty());
         put(&cluster, 4, LARGE, 2);
+        coordinator.signal(Signal::CONT);
         await_superseded(reader);
         drop(await_half(&cluster, 0, "target", &[1, 2, 3]));
         finish_all(others);
