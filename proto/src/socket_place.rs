@@ -1,0 +1,531 @@
+//! The place of a local socket: the directories that lead to it, who could replace them, and how it is reached.
+//!
+//! The default path can be in `/tmp`, where any user can make a directory first and listen there. [`SocketPlace::find`]
+//! therefore walks from the root to the socket and checks each directory. Clients, stores and the command line share this
+//! rule.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::unistd::{Gid, Group, Uid, User};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+
+/// The name of the variable that names the user as which the store runs.
+pub const DAEMON_USER_VARIABLE: &str = "HOPLITE_DAEMON_USER";
+
+/// The user as which the packages run a store. Only root can make this account.
+pub const DEFAULT_DAEMON_USER: &str = "hoplite";
+
+/// Most symbolic links on the way to a socket; Linux allows as many.
+const MAX_LINKS: u32 = 40;
+
+/// The extended attribute with which a file has more rights than its mode says.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// The users whose daemons, directories and links this process trusts: its own user, root, and the user of the daemon.
+#[derive(Debug, Clone)]
+pub struct TrustedUsers {
+    own: u32,
+    daemon: Option<String>,
+}
+
+impl TrustedUsers {
+    /// Returns the user of this process, root, and `daemon_user`, by name or number. Without one, this is the user
+    /// [`DEFAULT_DAEMON_USER`], if the machine has it.
+    pub fn new(daemon_user: Option<&str>) -> Self {
+        let daemon = daemon_user.filter(|user| !user.is_empty()).map(str::to_owned);
+        Self { own: rustix::process::geteuid().as_raw(), daemon }
+    }
+
+    /// As [`new`](Self::new), with the user that [`DAEMON_USER_VARIABLE`] names.
+    pub fn from_environment() -> Self {
+        Self::new(daemon_user_of_environment().as_deref())
+    }
+
+    /// Returns `true` if `user` is one of them.
+    ///
+    /// # Errors
+    /// [`Distrust::NoSuchUser`] if the answer depends on the user of the daemon and the machine does not know that name.
+    pub fn includes(&self, user: u32) -> Result<bool, Distrust> {
+        if user == self.own || user == 0 {
+            return Ok(true);
+        }
+        let named = |name: &str| User::from_name(name).ok().flatten().map(|found| found.uid.as_raw());
+        match &self.daemon {
+            None => Ok(named(DEFAULT_DAEMON_USER) == Some(user)),
+            Some(daemon) => match daemon.parse().ok().or_else(|| named(daemon)) {
+                Some(daemon) => Ok(daemon == user),
+                None => Err(Distrust::NoSuchUser { name: daemon.clone() }),
+            },
+        }
+    }
+}
+
+/// Returns the user that [`DAEMON_USER_VARIABLE`] names; an empty variable counts as unset.
+pub fn daemon_user_of_environment() -> Option<String> {
+    let user = std::env::var_os(DAEMON_USER_VARIABLE)?;
+    Some(user.to_string_lossy().into_owned()).filter(|user| !user.is_empty())
+}
+
+/// The reason for which a place is not trusted. Each message says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Distrust {
+    /// A directory, a link or the socket belongs to a user who is not trusted.
+    #[error(
+        "{} belongs to user {owner}, who could put a socket of their own there: use a socket in a directory of your own, or \
+         set {DAEMON_USER_VARIABLE}={owner} if that user runs the store",
+        path.display()
+    )]
+    Owner {
+        /// The directory, link or socket.
+        path: PathBuf,
+        /// The user id that owns it.
+        owner: u32,
+    },
+    /// Other users may write to a directory, and so replace what is in it.
+    #[error(
+        "other users may write to {} (owner {owner}, mode {mode:o}) and could put a socket of their own there: run \
+         `chmod go-w` on it, or use a socket in another directory",
+        path.display()
+    )]
+    Writable {
+        /// The directory.
+        path: PathBuf,
+        /// The user id that owns it.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The configured user of the daemon does not exist.
+    #[error("this machine has no user {name:?}: set {DAEMON_USER_VARIABLE} to the user who runs the store")]
+    NoSuchUser {
+        /// The configured name.
+        name: String,
+    },
+}
+
+/// The error of [`SocketPlace::find`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// Another user could replace the socket.
+    #[error(transparent)]
+    Distrusted(#[from] Distrust),
+    /// The operating system refuses the way to the socket.
+    #[error("{}", std::io::Error::from(*.0))]
+    System(Errno),
+}
+
+impl From<Errno> for PlaceError {
+    fn from(error: Errno) -> Self {
+        Self::System(error)
+    }
+}
+
+/// The directory and the name of a socket that no other user can replace.
+pub struct SocketPlace {
+    path: PathBuf,
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl fmt::Debug for SocketPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SocketPlace").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl SocketPlace {
+    /// Walks to the socket at `path`, through symbolic links too. The socket need not exist, its directory must.
+    ///
+    /// Each directory on the way must belong to one of `users`. Other users must not be able to write to it, unless it is
+    /// sticky, as `/tmp` is: then a link or a socket in it must belong to one of `users`, too.
+    ///
+    /// # Errors
+    /// [`PlaceError::Distrusted`] names the first directory that breaks the rule. [`PlaceError::System`] if the walk ends
+    /// early.
+    pub fn find(path: &Path, users: &TrustedUsers) -> Result<Self, PlaceError> {
+        let mut walk = Walk::start(path, users)?;
+        loop {
+            walk.enter_all_but(1)?;
+            let name = walk.pending.pop_front().unwrap_or_else(|| OsString::from("."));
+            match walk.look(&name)? {
+                Entry::Link(target) => walk.follow(&target)?,
+                Entry::Directory(_) | Entry::Other | Entry::Missing => {
+                    walk.require_known_owner()?;
+                    return Ok(Self { path: path.to_owned(), directory: walk.directory, name });
+                }
+            }
+        }
+    }
+
+    /// The address with which the socket is bound or connected to. A path that is too long for an address is replaced by
+    /// one through the open directory; the address is good as long as this lives.
+    ///
+    /// # Errors
+    /// [`Errno::NAMETOOLONG`] if the name of the socket alone is too long, or `/proc` is missing.
+    pub fn address(&self) -> Result<SocketAddrUnix, Errno> {
+        match SocketAddrUnix::new(&self.path) {
+            Err(Errno::NAMETOOLONG) => {
+                let directory = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
+                if fs::symlink_metadata(&directory).is_err() {
+                    return Err(Errno::NAMETOOLONG);
+                }
+                SocketAddrUnix::new(directory.join(&self.name))
+            }
+            address => address,
+        }
+    }
+}
+
+/// Checks that no other user can replace `directory` or what is in it, as [`SocketPlace::find`] does.
+///
+/// # Errors
+/// As there.
+pub fn check_directory(directory: &Path, users: &TrustedUsers) -> Result<(), PlaceError> {
+    let mut walk = Walk::start(directory, users)?;
+    walk.enter_all_but(0)?;
+    walk.require_known_owner()
+}
+
+/// What a name in a directory stands for.
+enum Entry {
+    Directory(OwnedFd),
+    Link(PathBuf),
+    Other,
+    Missing,
+}
+
+/// A walk along a path. Each directory is opened from the one before and checked as it is open, so nobody can exchange it
+/// between the check and the next step.
+struct Walk<'a> {
+    users: &'a TrustedUsers,
+    directory: OwnedFd,
+    /// Where `directory` is, for people.
+    at: PathBuf,
+    /// The names that are left.
+    pending: VecDeque<OsString>,
+    links: u32,
+    /// `true` if others may write to `directory`, which is sticky.
+    is_shared: bool,
+    /// The owner of `directory`, if this user namespace cannot name it.
+    unmapped_owner: Option<u32>,
+}
+
+impl<'a> Walk<'a> {
+    fn start(path: &Path, users: &'a TrustedUsers) -> Result<Self, PlaceError> {
+        // A relative path begins at the working directory, whose own path nobody else may be able to change either.
+        let path = std::path::absolute(path)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
+        let root = open(rustix::fs::CWD, OsStr::new("/"))?;
+        let mut walk = Self {
+            users,
+            directory: root,
+            at: PathBuf::from("/"),
+            pending: names(&path),
+            links: 0,
+            is_shared: false,
+            unmapped_owner: None,
+        };
+        walk.check()?;
+        Ok(walk)
+    }
+
+    /// Enters the directories of the names that are left, up to the last `rest` names.
+    fn enter_all_but(&mut self, rest: usize) -> Result<(), PlaceError> {
+        while self.pending.len() > rest
+            && let Some(name) = self.pending.pop_front()
+        {
+            match self.look(&name)? {
+                Entry::Link(target) => self.follow(&target)?,
+                Entry::Directory(directory) => self.enter(directory, &name)?,
+                Entry::Other => return Err(Errno::NOTDIR.into()),
+                Entry::Missing => return Err(Errno::NOENT.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens what `name` stands for, without following it.
+    fn look(&self, name: &OsStr) -> Result<Entry, PlaceError> {
+        let opened = match open(&self.directory, name) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT) => return Ok(Entry::Missing),
+            Err(error) => return Err(error.into()),
+        };
+        let found = rustix::fs::fstat(&opened)?;
+        let kind = FileType::from_raw_mode(found.st_mode);
+        if kind == FileType::Directory {
+            return Ok(Entry::Directory(opened));
+        }
+        // In a sticky directory, anybody can make an entry, and only its owner can replace it.
+        if self.is_shared && !self.users.includes(found.st_uid)? {
+            return Err(Distrust::Owner { path: self.at.join(name), owner: found.st_uid }.into());
+        }
+        if kind == FileType::Symlink {
+            let target = rustix::fs::readlinkat(&opened, "", Vec::new())?;
+            return Ok(Entry::Link(OsString::from_vec(target.into_bytes()).into()));
+        }
+        Ok(Entry::Other)
+    }
+
+    fn follow(&mut self, target: &Path) -> Result<(), PlaceError> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        if target.is_absolute() {
+            self.directory = open(rustix::fs::CWD, OsStr::new("/"))?;
+            self.at = PathBuf::from("/");
+            self.check()?;
+        }
+        for name in names(target).into_iter().rev() {
+            self.pending.push_front(name);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, directory: OwnedFd, name: &OsStr) -> Result<(), PlaceError> {
+        self.directory = directory;
+        match name.to_str() {
+            Some(".") => {}
+            Some("..") => drop(self.at.pop()),
+            _ => self.at.push(name),
+        }
+        self.check()
+    }
+
+    /// Checks the owner and the mode of the directory that was entered.
+    fn check(&mut self) -> Result<(), PlaceError> {
+        let found = rustix::fs::fstat(&self.directory)?;
+        let owner = found.st_uid;
+        self.unmapped_owner = None;
+        if !self.users.includes(owner)? {
+            if !is_unmapped(owner) {
+                return Err(Distrust::Owner { path: self.at.clone(), owner }.into());
+            }
+            self.unmapped_owner = Some(owner);
+        }
+        self.is_shared = others_may_write(&found, &self.at);
+        let is_sticky = found.st_mode & Mode::SVTX.as_raw_mode() != 0;
+        if self.is_shared && !is_sticky {
+            let mode = found.st_mode & 0o7777;
+            return Err(Distrust::Writable { path: self.at.clone(), owner, mode }.into());
+        }
+        Ok(())
+    }
+
+    /// The directory of a socket must belong to a user whom this process knows. Above it, root may be unmapped.
+    fn require_known_owner(&self) -> Result<(), PlaceError> {
+        match self.unmapped_owner {
+            Some(owner) if !self.is_shared => Err(Distrust::Owner { path: self.at.clone(), owner }.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn open(directory: impl rustix::fd::AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags, Mode::empty())
+}
+
+/// The names in `path`, without the root.
+fn names(path: &Path) -> VecDeque<OsString> {
+    let name = |component: Component<'_>| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+    };
+    path.components().filter_map(name).collect()
+}
+
+/// Returns `true` if a user other than the owner, or root, may make and replace entries.
+fn others_may_write(found: &Stat, path: &Path) -> bool {
+    let mode = Mode::from_raw_mode(found.st_mode);
+    let group_writes = mode.contains(Mode::WGRP);
+    mode.contains(Mode::WOTH)
+        || group_writes && !(is_private_group(found.st_uid, found.st_gid) && has_no_access_list(path))
+}
+
+/// Returns `true` if the group is the one that many systems make for each user: of the user's name, with no other member.
+fn is_private_group(user: u32, group: u32) -> bool {
+    let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
+    let Ok(Some(group)) = Group::from_gid(Gid::from_raw(group)) else { return false };
+    user.gid == group.gid && user.name == group.name && group.mem.iter().all(|member| *member == user.name)
+}
+
+/// Returns `true` if the mode says all: with an access list, the bits of the group stand for other users too.
+fn has_no_access_list(path: &Path) -> bool {
+    let mut none = [0_u8; 0];
+    matches!(rustix::fs::getxattr(path, ACCESS_LIST, &mut none[..]), Err(Errno::NODATA | Errno::NOTSUP))
+}
+
+/// Returns `true` if `user` stands for all users that this user namespace has no number for. The root of the machine is
+/// one of them in most containers without privileges.
+fn is_unmapped(user: u32) -> bool {
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+    let maps = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let maps_all = maps.lines().any(|line| line.split_whitespace().last() == Some("4294967295"));
+    !maps_all && overflow.and_then(|text| text.trim().parse().ok()) == Some(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A user id that no machine gives to anybody.
+    const STRANGER: u32 = 4_000_001;
+
+    fn users() -> TrustedUsers {
+        TrustedUsers::new(None)
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn distrust(path: &Path) -> Distrust {
+        match SocketPlace::find(path, &users()) {
+            Err(PlaceError::Distrusted(distrust)) => distrust,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_refused_wherever_it_is_on_the_way() {
+        let place = tempfile::tempdir().unwrap();
+        let (outer, inner) = (place.path().join("outer"), place.path().join("outer/inner"));
+        fs::create_dir_all(&inner).unwrap();
+        let socket = inner.join("store.sock");
+        for open in [&outer, &inner] {
+            set_mode(open, 0o757);
+            let refused = distrust(&socket);
+            assert!(
+                matches!(&refused, Distrust::Writable { path, mode: 0o757, .. } if path == open),
+                "{refused}"
+            );
+            // Sticky, as /tmp is: only its owner can replace what is in it.
+            set_mode(open, 0o1777);
+            SocketPlace::find(&socket, &users()).unwrap();
+            check_directory(&inner, &users()).unwrap();
+            set_mode(open, 0o755);
+        }
+        // By a link, the same directories are passed.
+        let link = place.path().join("link.sock");
+        symlink(&socket, &link).unwrap();
+        SocketPlace::find(&link, &users()).unwrap();
+        set_mode(&outer, 0o777);
+        assert!(matches!(distrust(&link), Distrust::Writable { path, .. } if path == outer));
+        set_mode(&outer, 0o755);
+        let around = inner.join("../../outer/inner/store.sock");
+        SocketPlace::find(&around, &users()).unwrap();
+    }
+
+    #[test]
+    fn a_group_may_write_only_if_it_is_the_users_own() {
+        let place = tempfile::tempdir().unwrap();
+        let user = User::from_uid(Uid::effective()).unwrap();
+        let own = user
+            .map(|user| user.gid)
+            .filter(|group| is_private_group(Uid::effective().as_raw(), group.as_raw()));
+        let socket = place.path().join("store.sock");
+        set_mode(place.path(), 0o770);
+        if let Some(group) = own {
+            chown(place.path(), None, Some(group.as_raw())).unwrap();
+            SocketPlace::find(&socket, &users()).unwrap();
+        }
+        if Uid::effective().is_root() {
+            chown(place.path(), None, Some(STRANGER)).unwrap();
+            assert!(matches!(distrust(&socket), Distrust::Writable { mode: 0o770, .. }));
+        }
+    }
+
+    #[test]
+    fn directories_links_and_sockets_of_other_users_are_refused() {
+        if !Uid::effective().is_root() {
+            eprintln!("skipped: only root can make files of other users");
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        let is_owner = |distrust: &Distrust, expected: &Path| matches!(distrust, Distrust::Owner { path, owner: STRANGER } if path == expected);
+        fs::create_dir(path("theirs")).unwrap();
+        chown(path("theirs"), Some(STRANGER), None).unwrap();
+        let refused = distrust(&path("theirs/store.sock"));
+        assert!(is_owner(&refused, &path("theirs")), "{refused}");
+        assert!(refused.to_string().contains("belongs to user 4000001"), "{refused}");
+        assert!(refused.to_string().contains("HOPLITE_DAEMON_USER=4000001"), "{refused}");
+        // The user who runs the store may own it.
+        let configured = TrustedUsers::new(Some("4000001"));
+        SocketPlace::find(&path("theirs/store.sock"), &configured).unwrap();
+        assert!(!configured.includes(STRANGER + 1).unwrap());
+
+        // Where everybody may make entries, the entry must be of a trusted user.
+        set_mode(place.path(), 0o1777);
+        symlink(path("ours"), path("link")).unwrap();
+        std::os::unix::fs::lchown(path("link"), Some(STRANGER), None).unwrap();
+        fs::create_dir(path("ours")).unwrap();
+        let refused = distrust(&path("link/store.sock"));
+        assert!(is_owner(&refused, &path("link")), "{refused}");
+        let refused = check_directory(&path("link"), &users()).unwrap_err();
+        assert!(matches!(refused, PlaceError::Distrusted(Distrust::Owner { .. })), "{refused}");
+        drop(UnixListener::bind(path("store.sock")).unwrap());
+        SocketPlace::find(&path("store.sock"), &users()).unwrap();
+        chown(path("store.sock"), Some(STRANGER), None).unwrap();
+        let refused = distrust(&path("store.sock"));
+        assert!(is_owner(&refused, &path("store.sock")), "{refused}");
+    }
+
+    #[test]
+    fn an_unknown_user_of_the_daemon_matters_only_if_somebody_else_owns_the_place() {
+        let users = TrustedUsers::new(Some("no such name here"));
+        assert!(users.includes(0).unwrap());
+        let error = users.includes(STRANGER).unwrap_err();
+        assert_eq!(error, Distrust::NoSuchUser { name: "no such name here".to_owned() });
+        assert!(!TrustedUsers::new(Some("")).includes(STRANGER).unwrap(), "empty counts as unset");
+    }
+
+    #[test]
+    fn ways_that_lead_nowhere_are_errors_of_the_system() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        let errno = |name: &str| match SocketPlace::find(&path(name), &users()) {
+            Err(PlaceError::System(errno)) => errno,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(errno("missing/store.sock"), Errno::NOENT);
+        fs::write(path("file"), "").unwrap();
+        assert_eq!(errno("file/store.sock"), Errno::NOTDIR);
+        symlink("loop", path("loop")).unwrap();
+        assert_eq!(errno("loop"), Errno::LOOP);
+        SocketPlace::find(&path("missing"), &users()).unwrap();
+    }
+
+    #[test]
+    fn a_path_of_any_length_can_be_bound_and_connected_to() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("d".repeat(150)).join("e".repeat(150));
+        fs::create_dir_all(&directory).unwrap();
+        let find = |name: &str| SocketPlace::find(&directory.join(name), &users()).unwrap();
+        let socket = || {
+            use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+        };
+        let listener = socket();
+        rustix::net::bind(&listener, &find("store.sock").address().unwrap()).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        assert!(directory.join("store.sock").exists());
+        rustix::net::connect(socket(), &find("store.sock").address().unwrap()).unwrap();
+        assert_eq!(find(&"x".repeat(100)).address().unwrap_err(), Errno::NAMETOOLONG);
+    }
+}
